@@ -1,0 +1,1 @@
+//! The per-host agent: machines, slots, disks, bakes, snapshots.

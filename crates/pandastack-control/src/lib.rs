@@ -1,0 +1,1 @@
+//! The control plane: REST API, store, placement, auth, reapers.

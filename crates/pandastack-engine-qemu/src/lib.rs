@@ -1,0 +1,1 @@
+//! The QEMU engine: KVM where it works, forked emulator processes elsewhere.

@@ -1,0 +1,1 @@
+//! Messages and framing between agent and guest.

@@ -1,0 +1,1 @@
+//! Copy-on-write store, root filesystem builds, kernels, initramfs.

@@ -1,0 +1,1 @@
+//! Network slots: namespaces, taps, veth pairs, nftables rules.

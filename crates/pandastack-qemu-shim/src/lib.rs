@@ -1,0 +1,1 @@
+//! Preloaded library that lets a stopped emulator process be forked.

@@ -1,0 +1,1 @@
+//! Ids, API types, error codes and the sandbox state machine.
