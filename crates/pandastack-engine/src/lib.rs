@@ -1,1 +1,319 @@
-//! What a virtual machine engine can do, and the suite that proves it.
+//! What a virtual machine engine can do.
+//!
+//! An engine turns prepared files into machines: it boots them, restores them from a snapshot, forks running ones and
+//! adopts the ones that outlived their agent. This crate names those actions, the capability flags that say which of
+//! them a given host supports, and the conformance suite that every engine passes ([`conformance`]).
+//!
+//! What must always hold:
+//! - Every machine an engine hands out is **paused**; the caller places it (cgroup, bookkeeping), then resumes it.
+//! - An engine never clones, formats or deletes a file. The caller prepares what a [`Place`] names and removes it after
+//!   [`Machine::exited`] has fired.
+//! - A failed call leaves no process, socket or descriptor behind.
+//! - A machine does not die with the process that started it: see [`Engine::adopt`].
+//!
+//! Left to others: which template, what address, whose sandbox, when to sleep. Callers never ask which engine it is;
+//! they look at [`Capabilities`].
+//!
+//! ```text
+//!            boot / restore / fork                 kill, guest power-off, crash
+//!  (files) ------------------------> Paused --resume--> Running ------------------> exited
+//!                                      ^  \__ save, fork __/ |
+//!                                      +------- pause -------+
+//! ```
+
+pub mod conformance;
+pub mod fake;
+pub mod kvm_probe;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+/// Name of the byte stream between agent and guest: a virtio-serial port under QEMU, a vsock port under Firecracker.
+pub const GUEST_CHANNEL_NAME: &str = "pandastack.guest.0";
+
+/// Longest runtime directory an engine accepts: a socket inside it must fit the 108 bytes of `sun_path`.
+pub const RUNTIME_DIR_BYTES_MAX: usize = 80;
+
+/// Processor count and memory size: frozen into a snapshot, equal on every restore of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Virtual processors.
+    pub vcpus: u8,
+    /// Guest memory.
+    pub memory_mib: u32,
+}
+
+impl Shape {
+    /// Guest memory in bytes: the exact length of a memory file.
+    pub fn memory_bytes(&self) -> u64 {
+        u64::from(self.memory_mib) * 1024 * 1024
+    }
+}
+
+/// How far a machine's process is locked in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Confinement {
+    /// Unprivileged user, empty root directory, no new privileges, system call filter. For everything that runs
+    /// tenant code.
+    Full {
+        /// User id of the process, shared by a fork lineage only.
+        uid: u32,
+        /// Group id of the process.
+        gid: u32,
+    },
+    /// Keeps just enough privilege to give each fork a user of its own. For zygotes, which run no tenant code.
+    Zygote,
+}
+
+/// What is one machine's alone, prepared by the caller and owned by it.
+#[derive(Debug)]
+pub struct Place {
+    /// Existing, empty directory for sockets, at most [`RUNTIME_DIR_BYTES_MAX`] bytes long.
+    pub runtime_dir: PathBuf,
+    /// Root disk: a raw image, readable and writable by this machine only.
+    pub disk: PathBuf,
+    /// Serial console output is appended here.
+    pub console: PathBuf,
+    /// Tap device opened in the machine's network namespace; `None` gives a machine without network.
+    pub tap: Option<std::os::fd::OwnedFd>,
+    /// How the process is locked in.
+    pub confinement: Confinement,
+}
+
+/// A machine to start from its kernel. Slow; only template bakes do it.
+#[derive(Debug)]
+pub struct Boot {
+    /// Processors and memory.
+    pub shape: Shape,
+    /// Per-machine resources.
+    pub place: Place,
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Initial ramdisk.
+    pub initrd: PathBuf,
+    /// Appended to the engine's own kernel arguments.
+    pub kernel_args: String,
+    /// Base memory file of [`Shape::memory_bytes`], empty and sparse. Mapped privately: it stays as it is.
+    pub memory: PathBuf,
+}
+
+/// A machine to start from a snapshot.
+#[derive(Debug)]
+pub struct Restore {
+    /// Processors and memory the snapshot was made with.
+    pub shape: Shape,
+    /// Per-machine resources; the disk is a clone of the snapshot's.
+    pub place: Place,
+    /// Device state written by [`Machine::save`].
+    pub state: PathBuf,
+    /// Memory file written by [`Machine::save`]. Mapped privately: it must not change while any machine uses it.
+    pub memory: PathBuf,
+}
+
+/// Where [`Machine::save`] writes.
+#[derive(Debug)]
+pub struct SaveTarget {
+    /// Created by the engine: device state.
+    pub state: PathBuf,
+    /// Clone of [`Machine::base_memory`], prepared by the caller. Pages that differ are written into it in place, so
+    /// that it becomes a complete memory file for the cost of what changed.
+    pub memory: PathBuf,
+}
+
+/// What a save cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Saved {
+    /// Size of the device state.
+    pub state_bytes: u64,
+    /// Memory written over the base.
+    pub memory_bytes_written: u64,
+    /// Time the save took.
+    pub took: Duration,
+}
+
+/// Strength of the wall between guest and host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Hardware virtualization.
+    Hardware,
+    /// Software emulation: for development and CI, not for tenants who distrust each other.
+    Emulated,
+}
+
+impl Isolation {
+    /// The label users see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Isolation::Hardware => "hardware",
+            Isolation::Emulated => "emulated",
+        }
+    }
+}
+
+/// What this engine can do on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Label users see, such as `qemu-tcg`.
+    pub name: &'static str,
+    /// Isolation label of every machine it runs.
+    pub isolation: Isolation,
+    /// [`Machine::fork`] works. Where not, `fork_reason` says why and callers save and restore instead.
+    pub fork: bool,
+    /// Why [`Machine::fork`] is not available; `None` when it is.
+    pub fork_reason: Option<String>,
+    /// A snapshot loads only where this key is equal: engine, version, machine type, processor model.
+    pub compatibility_key: String,
+}
+
+/// What an agent writes down to find a machine again after its own restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineRecord {
+    /// Process id.
+    pub pid: u32,
+    /// Start time of that process in clock ticks since boot, against reuse of the id.
+    pub pid_started_ticks: u64,
+    /// Processors and memory.
+    pub shape: Shape,
+    /// Sockets of the machine.
+    pub runtime_dir: PathBuf,
+    /// Disk the machine writes.
+    pub disk: PathBuf,
+    /// Console output.
+    pub console: PathBuf,
+    /// Memory file under the machine.
+    pub base_memory: PathBuf,
+    /// How the process is locked in.
+    pub confinement: Confinement,
+    /// Whatever else the engine needs; opaque to everyone else.
+    pub engine: serde_json::Value,
+}
+
+/// How a machine ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineExit {
+    /// One sentence: exit status, signal, or why it is unknown.
+    pub reason: String,
+}
+
+/// Whether guest code runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunState {
+    /// Processors stopped.
+    Paused,
+    /// Processors running.
+    Running,
+}
+
+/// Why an engine call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The host lacks something; the text says what and how to get it.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The capability is off on this host.
+    #[error("this engine cannot {action} here: {reason}")]
+    Unsupported {
+        /// What was asked.
+        action: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// The machine's process is gone.
+    #[error("the machine has exited: {0}")]
+    Exited(String),
+    /// A step took longer than its limit.
+    #[error("{step} did not finish within {limit_ms} ms")]
+    Deadline {
+        /// What was waited for.
+        step: &'static str,
+        /// The limit.
+        limit_ms: u64,
+    },
+    /// The VMM answered with an error or with nonsense.
+    #[error("{step} failed: {detail}")]
+    Vmm {
+        /// What was asked of it.
+        step: &'static str,
+        /// Its answer.
+        detail: String,
+    },
+    /// The host refused a file, socket or process operation.
+    #[error("{action} ({path}): {source}")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl EngineError {
+    /// For `map_err`: names the action and the file around an I/O error.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| EngineError::Io { action, path, source }
+    }
+}
+
+/// Result of an engine call.
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
+
+/// Makes machines.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// What this engine can do on this host, probed once when it was made.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Starts a machine from its kernel; paused before the first instruction.
+    async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>>;
+
+    /// Starts a machine from a snapshot; paused at the instant it was saved.
+    async fn restore(&self, restore: Restore) -> Result<Arc<dyn Machine>>;
+
+    /// Takes over a machine whose agent is gone, in whatever state it is. Fails with [`EngineError::Exited`] when its
+    /// process no longer runs.
+    async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>>;
+}
+
+/// One machine. All calls may run concurrently; the engine orders them.
+#[async_trait]
+pub trait Machine: Send + Sync + 'static {
+    /// What to write down for [`Engine::adopt`]. Stable for the life of the machine.
+    fn record(&self) -> &MachineRecord;
+
+    /// Fires once, when the process is gone.
+    fn exited(&self) -> watch::Receiver<Option<MachineExit>>;
+
+    /// Whether guest code runs, asked of the VMM.
+    async fn run_state(&self) -> Result<RunState>;
+
+    /// Stops the processors and drains disk writes to the host. Repeating it is harmless.
+    async fn pause(&self) -> Result<()>;
+
+    /// Runs the processors. Repeating it is harmless.
+    async fn resume(&self) -> Result<()>;
+
+    /// A fresh byte stream to the guest program; replaces an earlier one. The guest sees a disconnect in between.
+    async fn connect_guest(&self) -> Result<UnixStream>;
+
+    /// Writes a paused machine down. It stays paused and usable.
+    async fn save(&self, target: SaveTarget) -> Result<Saved>;
+
+    /// Copies a paused machine into one paused child per place, each place holding a clone of its disk made in the
+    /// same pause. One result per place, in order: a failed child fails alone.
+    async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
+
+    /// Ends the process at once and returns when it is gone. Repeating it is harmless.
+    async fn kill(&self) -> Result<()>;
+}

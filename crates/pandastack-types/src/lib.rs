@@ -1,1 +1,19 @@
-//! Ids, API types, error codes and the sandbox state machine.
+//! The words PandaStack's parts speak to each other and to their users.
+//!
+//! Typed ids, the public API's requests and responses ([`api`]), the private API between control and agents
+//! ([`agent_api`]) with its signatures ([`link`]), error codes, and the sandbox state machine ([`state`]).
+//! Pure: no I/O and no clock; whoever needs the time passes it in.
+
+#![forbid(unsafe_code)]
+
+pub mod agent_api;
+pub mod api;
+mod error;
+mod id;
+pub mod limits;
+pub mod link;
+pub mod state;
+
+pub use error::{ErrorBody, ErrorCode};
+pub use id::{BuildId, HostId, IdError, SandboxId, SnapshotId, TreeId, WorkspaceId};
+pub use state::{Residency, SandboxState, Transition, TransitionRefused};

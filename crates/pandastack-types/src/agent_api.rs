@@ -1,0 +1,256 @@
+//! The private API between control and agents. Every request is signed ([`crate::link`]).
+//!
+//! Control calls an agent under `/agent/v1`:
+//!
+//! | call | does |
+//! |---|---|
+//! | `GET /host` | [`HostReport`] |
+//! | `POST /sandboxes` ([`AgentCreate`]) | makes a sandbox; answers [`AgentSandbox`] when it is ready |
+//! | `GET /sandboxes/{id}`, `DELETE /sandboxes/{id}` | looks, removes (gone already is success) |
+//! | `POST /sandboxes/{id}/pause`, `/resume`, `/hibernate`, `/wake` | moves it; answers [`AgentSandbox`] |
+//! | `PATCH /sandboxes/{id}` ([`AgentPatch`]) | changes idle behaviour |
+//! | `POST /sandboxes/{id}/snapshots` ([`AgentSnapshot`]) | answers [`AgentSnapshotDone`] |
+//! | `DELETE /snapshots/{id}` | removes a snapshot (gone already is success) |
+//! | `POST /sandboxes/{id}/fork` ([`AgentFork`]) | answers [`AgentForked`] |
+//! | `POST /templates/{name}/bake` | begins or joins a bake; answers a [`crate::api::Build`] at once |
+//! | `GET /builds`, `GET /builds/{id}` | [`crate::api::Build`]s |
+//! | `/sandboxes/{id}/exec`, `/exec/stream`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
+//!
+//! Calls on a sandbox carry its incarnation in [`INCARNATION_HEADER`]; a stale one is refused with 409. Errors have the
+//! public [`crate::ErrorBody`].
+//!
+//! An agent calls control under `/internal/v1`: `POST /hosts/{host}/report` ([`HostReport`], every
+//! [`REPORT_SECONDS`] and after every change) answers [`ReportAnswer`]. Reports are complete, so one that is lost is
+//! made good by the next.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId};
+
+/// Header with the incarnation of the sandbox that a call means.
+pub const INCARNATION_HEADER: &str = "x-pandastack-incarnation";
+/// Longest time between two reports of an agent.
+pub const REPORT_SECONDS: u64 = 5;
+/// A host not heard for this long is shown as unreachable.
+pub const HOST_LOST_SECONDS: u64 = 20;
+
+/// What a new sandbox is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A template, by name.
+    Template(String),
+    /// A snapshot on that host.
+    Snapshot(SnapshotId),
+}
+
+/// What the agent must know of a sandbox beyond its source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Environment of every command.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Hibernate after this long without activity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u64>,
+}
+
+/// Make a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentCreate {
+    /// What it is.
+    pub spec: SandboxSpec,
+    /// What it is made of.
+    pub source: Source,
+}
+
+/// Change a sandbox's idle behaviour.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentPatch {
+    /// Hibernate after this long without activity; `None` never.
+    pub idle_timeout_seconds: Option<u64>,
+}
+
+/// A sandbox as its agent sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentSandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Where it stands.
+    pub state: SandboxState,
+    /// Where a sleeper's memory is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residency: Option<Residency>,
+    /// Template it descends from.
+    pub template: String,
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mb: u32,
+    /// Address on the host, while awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_ip: Option<String>,
+    /// Engine.
+    pub engine: String,
+    /// `hardware` or `emulated`.
+    pub isolation: String,
+    /// `fork`, `restore` or `boot`.
+    pub boot_mode: String,
+    /// Time from request to ready.
+    pub boot_ms: u64,
+    /// Where that time went, in microseconds.
+    #[serde(default)]
+    pub boot_stages_us: BTreeMap<String, u64>,
+    /// Seconds since the last activity.
+    pub idle_seconds: u64,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// What it used so far. Only grows within an incarnation.
+    #[serde(default)]
+    pub usage: Usage,
+}
+
+/// Totals since the sandbox was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time of its process, in milliseconds.
+    pub cpu_ms: u64,
+    /// Memory promised to it times seconds awake.
+    pub memory_mb_seconds: u64,
+    /// Seconds asleep.
+    pub asleep_seconds: u64,
+    /// Bytes it sent.
+    pub sent_bytes: u64,
+    /// Bytes it received.
+    pub received_bytes: u64,
+}
+
+/// Take a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentSnapshot {
+    /// Id it shall have.
+    pub snapshot_id: SnapshotId,
+}
+
+/// A snapshot was taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentSnapshotDone {
+    /// Bytes written for it.
+    pub size_bytes: u64,
+    /// How long the sandbox stood still.
+    pub pause_ms: f64,
+}
+
+/// Fork a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentFork {
+    /// One per child.
+    pub children: Vec<SandboxSpec>,
+}
+
+/// A fork was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentForked {
+    /// How long the parent stood still.
+    pub pause_ms: f64,
+    /// One per child, in order.
+    pub children: Vec<ChildOutcome>,
+}
+
+/// What became of one child.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildOutcome {
+    /// It is ready.
+    Made(Box<AgentSandbox>),
+    /// It is not, and nothing is left of it.
+    Failed(String),
+}
+
+/// A template as a host has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentTemplate {
+    /// The catalogue's description of it.
+    pub template: TemplateInfo,
+    /// Whether creates can start at once.
+    pub status: crate::api::TemplateStatus,
+    /// Bytes on this host.
+    pub size_bytes: u64,
+    /// Why the last bake failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A catalogue entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateInfo {
+    /// Name to create from.
+    pub name: String,
+    /// Other names it answers to.
+    pub aliases: Vec<String>,
+    /// Name for people.
+    pub label: String,
+    /// What is in it.
+    pub description: String,
+    /// Group.
+    pub category: String,
+    /// What it is built from.
+    pub base: String,
+    /// Programs it offers.
+    pub tools: Vec<String>,
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mb: u32,
+}
+
+/// Everything an agent has to say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostReport {
+    /// Its id.
+    pub host: HostId,
+    /// Where control reaches it: `unix:/path` or `http://address:port`.
+    pub address: String,
+    /// Version of the agent.
+    pub version: String,
+    /// Engine of new sandboxes.
+    pub engine: String,
+    /// `hardware` or `emulated`.
+    pub isolation: String,
+    /// Memory of the host that may be promised.
+    pub memory_total_mb: u64,
+    /// Memory not promised to anyone.
+    pub memory_free_mb: u64,
+    /// Free space of the store.
+    pub disk_free_bytes: u64,
+    /// Network slots not in use.
+    pub slots_free: u32,
+    /// Its templates.
+    pub templates: Vec<AgentTemplate>,
+    /// Every sandbox it has.
+    pub sandboxes: Vec<AgentSandbox>,
+    /// Every snapshot it has.
+    pub snapshots: Vec<SnapshotId>,
+    /// When the report was made.
+    pub at: Timestamp,
+}
+
+/// Answer to a report.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportAnswer {
+    /// Sandboxes that control does not know (a create whose answer was lost, a delete that found the host down): the
+    /// agent removes them.
+    pub forget_sandboxes: Vec<SandboxId>,
+    /// Likewise snapshots.
+    pub forget_snapshots: Vec<SnapshotId>,
+}

@@ -1,0 +1,42 @@
+//! Every promised number of the API in one place. What happens at a limit is said beside it.
+
+/// Largest JSON request body. Beyond it: 413 `body_too_large`.
+pub const JSON_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Largest file accepted by one `PUT /fs`. Beyond it: 413 `body_too_large`. Bodies stream; memory does not grow with it.
+pub const FILE_BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+/// Bytes a plain exec keeps of each output stream. Beyond it the rest is dropped and `truncated` is true.
+pub const EXEC_OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Longest command string. Beyond it: 400 `bad_request`.
+pub const EXEC_COMMAND_BYTES_MAX: usize = 128 * 1024;
+/// Longest exec timeout. Beyond it: 400 `bad_request`.
+pub const EXEC_TIMEOUT_SECONDS_MAX: u64 = 24 * 3600;
+/// Timeout of an exec that names none.
+pub const EXEC_TIMEOUT_SECONDS_DEFAULT: u64 = 300;
+/// Lifetime of a sandbox that names none.
+pub const TTL_SECONDS_DEFAULT: u64 = 3600;
+/// Longest lifetime short of `persistent`. Beyond it: 400 `bad_request`.
+pub const TTL_SECONDS_MAX: u64 = 30 * 24 * 3600;
+/// Idle time after which a persistent sandbox hibernates.
+pub const IDLE_SECONDS_DEFAULT: u64 = 300;
+/// Metadata pairs of one sandbox. Beyond it: 400 `bad_request`.
+pub const METADATA_PAIRS_MAX: usize = 64;
+/// Bytes of one metadata key or value. Beyond it: 400 `bad_request`.
+pub const METADATA_TEXT_BYTES_MAX: usize = 4096;
+/// Environment variables of one sandbox or command. Beyond it: 400 `bad_request`.
+pub const ENV_PAIRS_MAX: usize = 256;
+/// Children of one fork-tree call. Beyond it: 400 `bad_request`.
+pub const FORK_TREE_COUNT_MAX: u32 = 100;
+/// How long a create waits for its template to be baked before it answers 503 `template_baking`.
+pub const BAKE_HOLD_SECONDS: u64 = 25;
+/// How long an `Idempotency-Key` is remembered.
+pub const IDEMPOTENCY_SECONDS: u64 = 24 * 3600;
+/// Longest `Idempotency-Key`. Beyond it: 400 `bad_request`.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// Sandboxes of one workspace that may exist at once. Beyond it: 429 `quota_exceeded`.
+pub const SANDBOXES_PER_WORKSPACE_MAX: u64 = 2_000;
+/// Keys of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const TOKENS_PER_WORKSPACE_MAX: u64 = 100;
+/// Events kept for one sandbox and returned by one call.
+pub const EVENTS_PAGE_MAX: u32 = 1_000;
+/// Bytes of console log returned by one call.
+pub const LOG_BYTES_MAX: u64 = 1024 * 1024;
