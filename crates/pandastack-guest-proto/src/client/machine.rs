@@ -1,0 +1,72 @@
+//! The machine as a whole: the identity gate, statistics, power.
+
+use super::GuestClient;
+use super::error::ClientError;
+use crate::message::{Done, Event, Identity, IdentityApplied, ListeningPort, Pong, Request, Stats};
+
+impl GuestClient {
+    /// Asks whether the guest is there.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached.
+    pub async fn ping(&self) -> Result<Pong, ClientError> {
+        self.ask(&Request::Ping).await
+    }
+
+    /// The TCP ports that something in the machine listens on.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached.
+    pub async fn ports(&self) -> Result<Vec<ListeningPort>, ClientError> {
+        self.ask_pages(&Request::Ports, |event| match event {
+            Event::Ports { ports } => Some(ports),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Freezes every user process, and with `sync` then writes the file system out. Call it before a live
+    /// capture; the copy goes on with [`GuestClient::set_identity`], the original with [`GuestClient::thaw`].
+    ///
+    /// # Errors
+    /// When processes do not freeze in time (they are thawed again), or the guest cannot be reached.
+    pub async fn quiesce(&self, sync: bool) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::Quiesce { sync }).await?;
+        Ok(())
+    }
+
+    /// Lets frozen processes go on as they are.
+    ///
+    /// # Errors
+    /// When the guest refuses or cannot be reached.
+    pub async fn thaw(&self) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::Thaw).await?;
+        Ok(())
+    }
+
+    /// Makes the machine itself after a restore or fork, then thaws it. On a new connection use
+    /// [`GuestClient::connect_with_identity`], which saves a round trip.
+    ///
+    /// # Errors
+    /// When entropy or clock could not be set, in which case nothing is thawed; or the guest cannot be reached.
+    pub async fn set_identity(&self, identity: Identity) -> Result<IdentityApplied, ClientError> {
+        self.ask(&Request::SetIdentity(identity)).await
+    }
+
+    /// What the machine uses, as it sees it.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached.
+    pub async fn stats(&self) -> Result<Stats, ClientError> {
+        self.ask(&Request::Stats).await
+    }
+
+    /// Ends every process, writes the disk out and powers the machine off.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached. The machine's end itself is seen by its engine.
+    pub async fn shutdown(&self, grace_ms: u32) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::Shutdown { grace_ms }).await?;
+        Ok(())
+    }
+}

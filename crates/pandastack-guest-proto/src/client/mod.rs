@@ -1,0 +1,99 @@
+//! The host's end of the guest channel.
+//!
+//! Owns one connection to one guest: a reader task, a writer task, and the table of open calls between
+//! them. A [`GuestClient`] is a cheap handle on it; the tasks end with the last handle or stream.
+//!
+//! What must hold:
+//! - Nothing the guest sends makes the host allocate more than [`crate::limits`] allow: every queued frame
+//!   is paid for by credit that the host granted, and a guest that overdraws is disconnected.
+//! - The reader never waits for a consumer, so one slow reader delays nobody else.
+//! - A call whose future or stream is dropped is cancelled in the guest (processes keep running).
+//! - When the connection is lost every call fails at once with [`ClientError::Disconnected`].
+//!
+//! Left to others: reconnecting, and knowing at which offset to resume.
+
+mod call;
+mod connect;
+mod error;
+mod files;
+mod link;
+mod machine;
+mod processes;
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+pub use error::{ClientError, ErrorKind};
+pub use files::{FileReader, FileWriter};
+pub use processes::{CollectedOutput, ProcessEvent, ProcessStream};
+
+use crate::message::{Event, Hello, Request};
+use call::{Call, Inbound};
+use link::Connection;
+
+/// A connection to a guest. Clones share it.
+#[derive(Clone, Debug)]
+pub struct GuestClient {
+    connection: Arc<Connection>,
+    hello: Arc<Hello>,
+}
+
+impl GuestClient {
+    /// What the guest said about itself.
+    #[must_use]
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// True once the connection is lost; every further call fails.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.connection.shared.closed_reason().is_some()
+    }
+
+    /// Waits until the connection is lost, and says why.
+    pub async fn closed(&self) -> ClientError {
+        self.connection.shared.closed().await
+    }
+
+    async fn open(&self, request: &Request) -> Result<Call, ClientError> {
+        Call::open(&self.connection, request).await
+    }
+
+    /// A call that answers with one reply and nothing before it.
+    async fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+        let mut call = self.open(request).await?;
+        match call.next().await? {
+            Inbound::Reply(reply) => call.finish(&reply),
+            Inbound::Event(_) | Inbound::Data { .. } => Err(call.misbehaved("sent more than a reply")),
+        }
+    }
+
+    /// A call that answers with pages of events, then an empty reply.
+    async fn ask_pages<T>(
+        &self,
+        request: &Request,
+        pick: impl Fn(Event) -> Option<Vec<T>>,
+    ) -> Result<Vec<T>, ClientError> {
+        let mut call = self.open(request).await?;
+        let mut items = Vec::new();
+        loop {
+            match call.next().await? {
+                Inbound::Event(event) => match pick(call.parse_event(&event)?) {
+                    Some(page) if items.len() + page.len() <= LIST_ITEMS_MAX => items.extend(page),
+                    Some(_) => return Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX }),
+                    None => return Err(call.misbehaved("sent an event of another kind")),
+                },
+                Inbound::Reply(reply) => {
+                    let _: crate::message::Done = call.finish(&reply)?;
+                    return Ok(items);
+                }
+                Inbound::Data { .. } => return Err(call.misbehaved("sent data in a listing")),
+            }
+        }
+    }
+}
+
+/// Most entries that a listing may have. The guest decides how many it sends, the host how many it keeps.
+pub const LIST_ITEMS_MAX: usize = 100_000;

@@ -1,0 +1,259 @@
+//! Processes in the guest.
+
+use bytes::{Bytes, BytesMut};
+
+use super::GuestClient;
+use super::call::{Call, Inbound};
+use super::error::ClientError;
+use crate::frame::FLAG_STDERR;
+use crate::message::{
+    Attach, Done, Event, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessSpec, Request, Started,
+    StdinWrite, StdinWritten,
+};
+
+impl GuestClient {
+    /// Starts a process and leaves it to itself. Its output waits in the guest.
+    ///
+    /// # Errors
+    /// When it cannot be started, or the guest cannot be reached.
+    pub async fn start(&self, spec: ProcessSpec) -> Result<Started, ClientError> {
+        self.ask(&Request::Start(spec)).await
+    }
+
+    /// Starts a process and follows it, in one round trip.
+    ///
+    /// # Errors
+    /// When it cannot be started, or the guest cannot be reached.
+    pub async fn exec(&self, spec: ProcessSpec) -> Result<ProcessStream, ClientError> {
+        let mut call = self.open(&Request::Exec(spec)).await?;
+        match call.next().await? {
+            Inbound::Event(event) => match call.parse_event(&event)? {
+                Event::Started(started) => {
+                    Ok(ProcessStream::new(call, started.process, Some(started.pid), 0, 0))
+                }
+                _ => Err(call.misbehaved("did not say which process it started")),
+            },
+            Inbound::Reply(reply) => match call.finish::<Done>(&reply) {
+                Ok(_) => Err(call.misbehaved("did not say which process it started")),
+                Err(error) => Err(error),
+            },
+            Inbound::Data { .. } => Err(call.misbehaved("sent output of a process that it did not name")),
+        }
+    }
+
+    /// Follows a process's output from two offsets. Works while it runs and for a while after it ended.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached. An unknown process is reported by the stream.
+    pub async fn attach(
+        &self,
+        process: ProcessId,
+        stdout_offset: u64,
+        stderr_offset: u64,
+    ) -> Result<ProcessStream, ClientError> {
+        let call = self.open(&Request::Attach(Attach { process, stdout_offset, stderr_offset })).await?;
+        Ok(ProcessStream::new(call, process, None, stdout_offset, stderr_offset))
+    }
+
+    /// Writes to a process's standard input and waits until the process's pipe took it all. With an offset
+    /// the write can be repeated after a lost connection: bytes that the guest already has are skipped.
+    ///
+    /// # Errors
+    /// When the process is gone or has no input, or the guest cannot be reached.
+    pub async fn write_stdin(
+        &self,
+        process: ProcessId,
+        offset: Option<u64>,
+        bytes: &[u8],
+    ) -> Result<StdinWritten, ClientError> {
+        self.send_stdin(StdinWrite { process, offset, close: false }, bytes).await
+    }
+
+    /// Closes a process's standard input.
+    ///
+    /// # Errors
+    /// When the process is gone or has no input, or the guest cannot be reached.
+    pub async fn close_stdin(&self, process: ProcessId) -> Result<StdinWritten, ClientError> {
+        self.send_stdin(StdinWrite { process, offset: None, close: true }, &[]).await
+    }
+
+    async fn send_stdin(&self, write: StdinWrite, bytes: &[u8]) -> Result<StdinWritten, ClientError> {
+        let mut call = self.open(&Request::Stdin(write)).await?;
+        call.send_data(bytes).await?;
+        call.send_end().await?;
+        match call.next().await? {
+            Inbound::Reply(reply) => call.finish(&reply),
+            Inbound::Event(_) | Inbound::Data { .. } => Err(call.misbehaved("sent more than a reply")),
+        }
+    }
+
+    /// Sends a signal to a process's group. SIGKILL reaches everything that the process ever started.
+    ///
+    /// # Errors
+    /// When the process is unknown, or the guest cannot be reached.
+    pub async fn signal(&self, process: ProcessId, signal: i32) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::Signal { process, signal }).await?;
+        Ok(())
+    }
+
+    /// The processes that the guest keeps: running ones and those that ended a short while ago.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached.
+    pub async fn processes(&self) -> Result<Vec<ProcessInfo>, ClientError> {
+        self.ask_pages(&Request::Processes, |event| match event {
+            Event::Processes { processes } => Some(processes),
+            _ => None,
+        })
+        .await
+    }
+}
+
+/// What a process does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessEvent {
+    /// It wrote something.
+    Output {
+        /// Where.
+        stream: OutputStream,
+        /// Position of the first byte in the whole output.
+        offset: u64,
+        /// What.
+        bytes: Bytes,
+    },
+    /// It wrote something that nobody read in time.
+    Gap {
+        /// Where.
+        stream: OutputStream,
+        /// First missing byte.
+        from: u64,
+        /// First byte that is there again.
+        to: u64,
+    },
+    /// It ended; nothing follows.
+    Exit(ExitStatus),
+}
+
+/// A process's output and end. Dropping it detaches; the process goes on.
+#[derive(Debug)]
+pub struct ProcessStream {
+    call: Call,
+    process: ProcessId,
+    pid: Option<i32>,
+    stdout_offset: u64,
+    stderr_offset: u64,
+    exited: bool,
+}
+
+/// All that a process wrote, up to a limit.
+#[derive(Clone, Debug)]
+pub struct CollectedOutput {
+    /// Standard output.
+    pub stdout: Bytes,
+    /// Standard error.
+    pub stderr: Bytes,
+    /// More was written than the limit, or a gap was reported.
+    pub truncated: bool,
+    /// How it ended.
+    pub exit: ExitStatus,
+}
+
+impl ProcessStream {
+    fn new(call: Call, process: ProcessId, pid: Option<i32>, stdout_offset: u64, stderr_offset: u64) -> Self {
+        Self { call, process, pid, stdout_offset, stderr_offset, exited: false }
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// Its kernel process id, known to the stream of an exec.
+    #[must_use]
+    pub fn pid(&self) -> Option<i32> {
+        self.pid
+    }
+
+    /// Where to attach again: the next byte wanted of standard output and standard error.
+    #[must_use]
+    pub fn offsets(&self) -> (u64, u64) {
+        (self.stdout_offset, self.stderr_offset)
+    }
+
+    /// What it does next; `None` after the exit.
+    ///
+    /// # Errors
+    /// When the process is unknown, the connection is lost, or the guest misbehaves.
+    pub async fn next(&mut self) -> Result<Option<ProcessEvent>, ClientError> {
+        if self.exited {
+            return Ok(None);
+        }
+        match self.call.next().await? {
+            Inbound::Data { flags, bytes } => Ok(Some(self.take_output(flags, bytes))),
+            Inbound::Event(event) => match self.call.parse_event(&event)? {
+                Event::Gap { stream, from, to } => self.take_gap(stream, from, to).map(Some),
+                _ => Err(self.call.misbehaved("sent an event of another kind")),
+            },
+            Inbound::Reply(reply) => {
+                self.exited = true;
+                self.call.finish(&reply).map(|exit| Some(ProcessEvent::Exit(exit)))
+            }
+        }
+    }
+
+    /// Reads to the end and keeps at most `bytes_max` of each stream; the rest is read and dropped.
+    ///
+    /// # Errors
+    /// As [`ProcessStream::next`].
+    pub async fn collect(mut self, bytes_max: usize) -> Result<CollectedOutput, ClientError> {
+        let (mut stdout, mut stderr, mut truncated) = (BytesMut::new(), BytesMut::new(), false);
+        loop {
+            match self.next().await? {
+                Some(ProcessEvent::Output { stream, bytes, .. }) => {
+                    let kept = match stream {
+                        OutputStream::Stdout => &mut stdout,
+                        OutputStream::Stderr => &mut stderr,
+                    };
+                    let room = bytes_max.saturating_sub(kept.len());
+                    truncated |= bytes.len() > room;
+                    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                }
+                Some(ProcessEvent::Gap { .. }) => truncated = true,
+                Some(ProcessEvent::Exit(exit)) => {
+                    return Ok(CollectedOutput {
+                        stdout: stdout.freeze(),
+                        stderr: stderr.freeze(),
+                        truncated,
+                        exit,
+                    });
+                }
+                None => return Err(self.call.misbehaved("ended a process twice")),
+            }
+        }
+    }
+
+    fn offset_mut(&mut self, stream: OutputStream) -> &mut u64 {
+        match stream {
+            OutputStream::Stdout => &mut self.stdout_offset,
+            OutputStream::Stderr => &mut self.stderr_offset,
+        }
+    }
+
+    fn take_output(&mut self, flags: u8, bytes: Bytes) -> ProcessEvent {
+        let stream = if flags & FLAG_STDERR == 0 { OutputStream::Stdout } else { OutputStream::Stderr };
+        let next = self.offset_mut(stream);
+        let offset = *next;
+        *next = offset.saturating_add(bytes.len() as u64);
+        ProcessEvent::Output { stream, offset, bytes }
+    }
+
+    fn take_gap(&mut self, stream: OutputStream, from: u64, to: u64) -> Result<ProcessEvent, ClientError> {
+        let expected = *self.offset_mut(stream);
+        if from != expected || to <= from {
+            return Err(self.call.misbehaved(&format!("reported a gap {from}..{to} at offset {expected}")));
+        }
+        *self.offset_mut(stream) = to;
+        Ok(ProcessEvent::Gap { stream, from, to })
+    }
+}

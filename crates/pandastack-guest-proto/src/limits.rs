@@ -1,0 +1,46 @@
+//! Every limit of the guest channel, in one place.
+//!
+//! Both ends enforce what they receive; what they send keeps to the same numbers. Raising one is
+//! compatible only if the *other* end, possibly years old, accepts it: see `VERSIONING.md`.
+
+/// Largest payload of any frame but a request.
+pub const FRAME_BYTES_MAX: usize = 64 * 1024;
+
+/// Largest payload of a request frame. A shell command may be 128 KiB (the kernel's own limit for one
+/// argument) and arrives as escaped JSON beside its environment.
+pub const REQUEST_BYTES_MAX: usize = 1024 * 1024;
+
+/// Largest data payload that our own senders put in one frame. Smaller than the limit, so that streams
+/// take turns at a finer grain.
+pub const DATA_BYTES_MAX: usize = 32 * 1024;
+
+/// Bytes that a sender may have in flight on one stream before the receiver grants more.
+pub const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Least that a frame costs against the window, so that tiny frames cannot pile up without bound.
+pub const FRAME_CHARGE_BYTES_MIN: u32 = 256;
+
+/// Most frames that can wait in one stream's queue: the window full of the cheapest frames, and a reply.
+pub const STREAM_QUEUE_FRAMES_MAX: usize = (STREAM_WINDOW_BYTES / FRAME_CHARGE_BYTES_MIN) as usize + 1;
+
+/// Calls that may be open at once on one connection.
+pub const STREAMS_MAX: usize = 256;
+
+/// Stale bytes that the host throws away while it looks for the echo of its nonce. What can be left over
+/// is what the guest's virtqueue and the host's socket hold, both far below this.
+pub const RESYNC_DISCARD_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Output bytes that the guest keeps per process stream for readers that come, or come back, later.
+pub const OUTPUT_RING_BYTES: usize = 1024 * 1024;
+
+/// Least entropy that an identity must carry.
+pub const ENTROPY_BYTES_MIN: usize = 32;
+
+/// Most entropy that an identity may carry.
+pub const ENTROPY_BYTES_MAX: usize = 512;
+
+/// What a frame with a payload of this length costs against its stream's window.
+#[must_use]
+pub fn frame_charge(payload_len: usize) -> u32 {
+    u32::try_from(payload_len).unwrap_or(u32::MAX).max(FRAME_CHARGE_BYTES_MIN)
+}

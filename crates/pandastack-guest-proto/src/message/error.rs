@@ -1,0 +1,56 @@
+//! Why the guest refused a call.
+
+use serde::{Deserialize, Serialize};
+
+/// The kind of refusal, stable across generations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// No such file, program, user or process.
+    NotFound,
+    /// A file was needed, this is a directory.
+    IsDirectory,
+    /// A directory was needed.
+    NotADirectory,
+    /// Something is already there.
+    AlreadyExists,
+    /// The directory has entries.
+    NotEmpty,
+    /// The guest's kernel refused it.
+    PermissionDenied,
+    /// The disk is full, or a quota is.
+    NoSpace,
+    /// The request makes no sense.
+    Invalid,
+    /// Too many processes or calls at once.
+    TooMany,
+    /// User processes are frozen: thaw or set the identity first.
+    Frozen,
+    /// It took longer than it may.
+    Timeout,
+    /// The caller gave up.
+    Cancelled,
+    /// This guest's generation does not know the call.
+    Unsupported,
+    /// Any other failure; also what an unknown newer code decodes to.
+    #[serde(other)]
+    Io,
+}
+
+/// A refusal: what failed, on what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct ErrorBody {
+    /// The kind.
+    pub code: ErrorCode,
+    /// A sentence for people. It comes from the guest: show it, never act on it.
+    pub message: String,
+}
+
+impl ErrorBody {
+    /// A refusal with its sentence.
+    #[must_use]
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}

@@ -1,0 +1,95 @@
+//! Files.
+
+use serde::{Deserialize, Serialize};
+
+use super::RawPath;
+
+/// What a directory entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, pipe or socket; also what an unknown newer kind decodes to.
+    #[serde(other)]
+    Other,
+}
+
+/// A file's description.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Last component of the path.
+    pub name: RawPath,
+    /// What it is. In listings a link is a link; `stat` follows it.
+    pub kind: FileKind,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits, including set-id and sticky.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of the content, seconds since 1970.
+    pub mtime_s: i64,
+    /// What a link says, in listings and with `no_follow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<RawPath>,
+}
+
+/// Read a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRead {
+    /// The file; links are followed.
+    pub path: RawPath,
+    /// First byte.
+    #[serde(default)]
+    pub offset: u64,
+    /// At most that many bytes; to the end when unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length: Option<u64>,
+}
+
+/// What happens to content that is already there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WriteMode {
+    /// Written beside and renamed over it when complete: readers see the old file or the new one. Keeps the
+    /// permissions and owner of a file that is replaced.
+    #[default]
+    Atomic,
+    /// Emptied first, then written in place: keeps hard links, works on devices.
+    Truncate,
+    /// Kept, and written after.
+    Append,
+}
+
+/// Write a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileWrite {
+    /// The file; links are followed.
+    pub path: RawPath,
+    /// What happens to content that is already there.
+    #[serde(default)]
+    pub write_mode: WriteMode,
+    /// Permission bits; unset keeps those of an existing file and gives 0644 to a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+    /// Make missing parent directories.
+    #[serde(default)]
+    pub make_parents: bool,
+    /// Who shall own a new file and new parents; root when unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// A file was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileWritten {
+    /// Bytes that arrived and are in the file.
+    pub bytes: u64,
+}

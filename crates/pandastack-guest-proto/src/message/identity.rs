@@ -1,0 +1,53 @@
+//! What makes a restored or forked machine itself.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Entropy, Secret};
+
+/// Everything that must be fresh before the first user instruction after a restore or fork.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Fresh random bytes, at least [`crate::limits::ENTROPY_BYTES_MIN`], mixed into the kernel's generator.
+    pub entropy: Entropy,
+    /// The wall clock, nanoseconds since 1970, taken just before sending.
+    pub realtime_ns: u64,
+    /// The machine's id in the platform.
+    pub sandbox_id: String,
+    /// Host name; unset keeps the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// 32 hex digits for `/etc/machine-id`; unset keeps the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_id: Option<String>,
+    /// The machine's own credential, for `/run/pandastack/token`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<Secret>,
+    /// Variables of every process started from now on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, Secret>,
+    /// Name servers for `/etc/resolv.conf`; empty keeps the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dns: Vec<String>,
+    /// Reset established connections to the outside: their other end belongs to the machine this one was
+    /// copied from.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub reset_outbound_tcp: bool,
+    /// Make new SSH host keys if the machine has any.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub regenerate_ssh_host_keys: bool,
+}
+
+/// The identity is in force and user processes run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdentityApplied {
+    /// Counts identities; also in `/run/pandastack/generation` for programs that keep state warm.
+    pub generation: u64,
+    /// How long it took inside the guest.
+    #[serde(default)]
+    pub elapsed_us: u64,
+    /// What could not be done, one sentence each. Entropy and clock are never among them: those fail the call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}

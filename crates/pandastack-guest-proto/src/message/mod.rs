@@ -1,0 +1,182 @@
+//! What the calls say.
+//!
+//! Control payloads are JSON. Unknown fields are ignored, fields added later are optional and left out
+//! when unset, names and meanings never change: a guest frozen in a snapshot must understand next year's
+//! host. `schema/generation-<n>.json` freezes one sample of every message.
+
+mod error;
+mod file;
+mod identity;
+mod machine;
+mod process;
+mod raw;
+
+pub use error::{ErrorBody, ErrorCode};
+pub use file::{FileEntry, FileKind, FileRead, FileWrite, FileWritten, WriteMode};
+pub use identity::{Identity, IdentityApplied};
+pub use machine::{CpuStats, DiskStats, ListeningPort, MemoryStats, Pong, Stats};
+pub use process::{
+    Attach, Command, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessLimits, ProcessSpec, Started,
+    StdinWrite, StdinWritten,
+};
+pub use raw::{Entropy, RawPath, Secret};
+
+use serde::{Deserialize, Serialize};
+
+/// First frame in each direction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The sender's [`crate::GENERATION`]; both sides then speak the lower one.
+    pub generation: u32,
+    /// The sender's package version, for people.
+    pub version: String,
+    /// The guest's kernel boot id; empty from the host. It survives snapshots and forks.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+}
+
+/// Every call that the host can make.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    /// Answers [`Pong`].
+    Ping,
+    /// Starts a process; answers [`Started`].
+    Start(ProcessSpec),
+    /// Starts a process and attaches to it: [`Event::Started`], output, then [`ExitStatus`].
+    Exec(ProcessSpec),
+    /// Follows a process's output from two offsets: output, then [`ExitStatus`].
+    Attach(Attach),
+    /// Data frames go to a process's standard input; answers [`StdinWritten`].
+    Stdin(StdinWrite),
+    /// Sends a signal to a process.
+    Signal {
+        /// The process.
+        process: ProcessId,
+        /// The signal's number. 9 kills everything that the process started, too.
+        signal: i32,
+    },
+    /// [`Event::Processes`] pages.
+    Processes,
+    /// [`Event::File`], then the file's bytes.
+    FileRead(FileRead),
+    /// Data frames are the file's content; answers [`FileWritten`].
+    FileWrite(FileWrite),
+    /// Answers [`FileEntry`].
+    FileStat {
+        /// The path; relative ones start at the root directory.
+        path: RawPath,
+        /// Describe the link itself instead of what it points to.
+        #[serde(default, skip_serializing_if = "is_false")]
+        no_follow: bool,
+    },
+    /// [`Event::Entries`] pages, unsorted.
+    FileList {
+        /// The directory.
+        path: RawPath,
+    },
+    /// Makes a directory.
+    FileMkdir {
+        /// The directory.
+        path: RawPath,
+        /// Make missing parents, and be content if it exists.
+        #[serde(default, skip_serializing_if = "is_false")]
+        parents: bool,
+        /// Permission bits; 0755 when unset.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<u32>,
+        /// Who shall own it; root when unset.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+    },
+    /// Removes a file, a link or a directory.
+    FileRemove {
+        /// What to remove.
+        path: RawPath,
+        /// With everything below it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        recursive: bool,
+    },
+    /// Renames, replacing a file that is in the way.
+    FileRename {
+        /// The old path.
+        from: RawPath,
+        /// The new path.
+        to: RawPath,
+    },
+    /// [`Event::Ports`] pages.
+    Ports,
+    /// Freezes every user process, then writes the file system out if told to.
+    Quiesce {
+        /// Write dirty pages to the disk before answering.
+        #[serde(default, skip_serializing_if = "is_false")]
+        sync: bool,
+    },
+    /// Lets frozen user processes go on as they are.
+    Thaw,
+    /// Makes this machine itself: entropy, clock, names, environment; then thaws. Answers [`IdentityApplied`].
+    SetIdentity(Identity),
+    /// Answers [`Stats`].
+    Stats,
+    /// Ends every process, writes the disk out and powers off. The reply may be the last thing heard.
+    Shutdown {
+        /// How long processes get between SIGTERM and SIGKILL.
+        #[serde(default)]
+        grace_ms: u32,
+    },
+}
+
+/// What the guest says before the reply.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The process of an exec runs.
+    Started(Started),
+    /// Output was dropped because nobody read it in time.
+    Gap {
+        /// Of which stream.
+        stream: OutputStream,
+        /// First missing byte.
+        from: u64,
+        /// First byte that is there again.
+        to: u64,
+    },
+    /// The file of a read, before its bytes.
+    File {
+        /// Its description.
+        file: FileEntry,
+    },
+    /// Some entries of a directory.
+    Entries {
+        /// A page of them.
+        entries: Vec<FileEntry>,
+    },
+    /// Some processes.
+    Processes {
+        /// A page of them.
+        processes: Vec<ProcessInfo>,
+    },
+    /// Some listening ports.
+    Ports {
+        /// A page of them.
+        ports: Vec<ListeningPort>,
+    },
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply<T> {
+    /// As asked.
+    Ok(T),
+    /// Not done, and why.
+    Error(ErrorBody),
+}
+
+/// A reply that carries nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}

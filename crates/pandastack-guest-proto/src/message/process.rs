@@ -1,0 +1,218 @@
+//! Processes. The guest owns them: they outlive the connection that started them, and their output waits
+//! in a ring with absolute offsets.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A process that the guest keeps, never reused within a machine's life. Not the kernel's process id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ProcessId(pub u64);
+
+impl std::fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// A command line for `/bin/sh -c`.
+    Shell(String),
+    /// A program, looked up in `PATH`, and its arguments.
+    Argv(Vec<String>),
+}
+
+/// Limits of one process and all it starts. Unset means the machine's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessLimits {
+    /// Bytes of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes_max: Option<u64>,
+    /// Processes and threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids_max: Option<u32>,
+    /// Processor time, in thousandths of one processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_milli_max: Option<u32>,
+}
+
+impl ProcessLimits {
+    /// True when nothing is limited.
+    #[must_use]
+    pub fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A process to start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessSpec {
+    /// What to run.
+    pub command: Command,
+    /// Working directory; the user's home when unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Variables on top of the machine's and the user's.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Who runs it; root when unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Give it a standard input to write to; otherwise it reads the end of file at once.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub stdin: bool,
+    /// Kill it and everything it started after that long. The guest's own clock counts, so that the time a
+    /// machine is asleep does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Limits of its control group.
+    #[serde(default, skip_serializing_if = "ProcessLimits::is_unset")]
+    pub limits: ProcessLimits,
+    /// The caller's own name for it, shown in listings; finds a process again whose reply was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+}
+
+impl ProcessSpec {
+    /// A command line for the shell, everything else as default.
+    #[must_use]
+    pub fn shell(line: impl Into<String>) -> Self {
+        Self::new(Command::Shell(line.into()))
+    }
+
+    /// A program with arguments, everything else as default.
+    pub fn argv<I, S>(argv: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: Into<String>,
+    {
+        Self::new(Command::Argv(argv.into_iter().map(Into::into).collect()))
+    }
+
+    fn new(command: Command) -> Self {
+        Self {
+            command,
+            cwd: None,
+            env: BTreeMap::new(),
+            user: None,
+            stdin: false,
+            timeout_ms: None,
+            limits: ProcessLimits::default(),
+            tag: None,
+        }
+    }
+}
+
+/// A process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// The guest's name for it.
+    pub process: ProcessId,
+    /// The kernel's process id inside the machine.
+    pub pid: i32,
+}
+
+/// Follow a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    /// Which one.
+    pub process: ProcessId,
+    /// First byte of standard output that is wanted.
+    #[serde(default)]
+    pub stdout_offset: u64,
+    /// First byte of standard error that is wanted.
+    #[serde(default)]
+    pub stderr_offset: u64,
+}
+
+/// Which output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Write to a process's standard input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StdinWrite {
+    /// Which process.
+    pub process: ProcessId,
+    /// Position of the first byte in the whole input. What the guest already has is skipped, so that a write
+    /// whose reply was lost can be sent again; unset appends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
+    /// Close the input after these bytes.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub close: bool,
+}
+
+/// The process's input took the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StdinWritten {
+    /// Position after them.
+    pub offset: u64,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitStatus {
+    /// Exit code, if it exited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// Signal, if one ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Its timeout fired.
+    #[serde(default)]
+    pub timed_out: bool,
+    /// From start to exit on the guest's clock.
+    pub duration_ms: u64,
+    /// Bytes of standard output when it ended.
+    #[serde(default)]
+    pub stdout_end: u64,
+    /// Bytes of standard error when it ended.
+    #[serde(default)]
+    pub stderr_end: u64,
+}
+
+impl ExitStatus {
+    /// The number a shell would show: the exit code, or 128 plus the signal.
+    #[must_use]
+    pub fn shell_code(&self) -> i32 {
+        self.code.unwrap_or_else(|| 128_i32.saturating_add(self.signal.unwrap_or(0)))
+    }
+}
+
+/// A process in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessInfo {
+    /// The guest's name for it.
+    pub process: ProcessId,
+    /// The kernel's process id inside the machine.
+    pub pid: i32,
+    /// The caller's name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// What runs, cut to a bounded length.
+    pub command: String,
+    /// How it ended, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<ExitStatus>,
+    /// It ended, but something that it started still runs.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub lingering: bool,
+    /// Bytes of standard output so far.
+    pub stdout_end: u64,
+    /// Bytes of standard error so far.
+    pub stderr_end: u64,
+    /// Bytes of standard input that it took so far.
+    #[serde(default)]
+    pub stdin_offset: u64,
+}
