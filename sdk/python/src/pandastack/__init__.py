@@ -1,0 +1,123 @@
+"""PandaStack: machines of their own kernel for code that nobody trusts.
+
+    from pandastack import PandaStack
+
+    client = PandaStack()
+    with client.sandboxes.create(template="code-interpreter") as sandbox:
+        print(sandbox.exec("python -c 'print(2 ** 10)'").stdout)
+
+:class:`PandaStack` blocks, :class:`AsyncPandaStack` has the same methods for ``asyncio``.
+"""
+
+from __future__ import annotations
+
+from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
+from ._async.exec_stream import AsyncExecStream
+from ._async.filesystem import AsyncSandboxFilesystem
+from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
+from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
+from ._retry import CreateRetryEvent
+from ._sync.client import PandaStack, SandboxesAPI
+from ._sync.exec_stream import ExecStream
+from ._sync.filesystem import SandboxFilesystem
+from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
+from ._sync.sandbox import Sandbox, SandboxCommands
+from ._version import __version__
+from .errors import (
+    APIConnectionError,
+    AuthError,
+    BadRequestError,
+    CapacityError,
+    CommandFailed,
+    ConflictError,
+    ConnectionError,
+    ExecInterrupted,
+    NotFoundError,
+    PandaStackError,
+    PandastackError,
+    PermissionDeniedError,
+    RateLimitError,
+    RequestTimeout,
+    SandboxTimeout,
+    ServerError,
+    TemplateBuildError,
+)
+from .models import (
+    ExecChunk,
+    ExecResult,
+    FileContent,
+    FileInfo,
+    Lifecycle,
+    Port,
+    PromoteResult,
+    RunResult,
+    SandboxEvent,
+    Snapshot,
+    SnapshotInfo,
+    Template,
+    TemplateBuild,
+    Token,
+    WriteResult,
+)
+
+#: The same as :class:`PandaStack`.
+Client = PandaStack
+#: The same as :class:`AsyncPandaStack`.
+AsyncClient = AsyncPandaStack
+
+__all__ = [
+    "APIConnectionError",
+    "AsyncClient",
+    "AsyncExecStream",
+    "AsyncPandaStack",
+    "AsyncSandbox",
+    "AsyncSandboxCommands",
+    "AsyncSandboxFilesystem",
+    "AsyncSandboxesAPI",
+    "AsyncSnapshotsAPI",
+    "AsyncTemplatesAPI",
+    "AsyncTokensAPI",
+    "AuthError",
+    "BadRequestError",
+    "CapacityError",
+    "Client",
+    "CommandFailed",
+    "ConflictError",
+    "ConnectionError",
+    "CreateRetryEvent",
+    "ExecChunk",
+    "ExecInterrupted",
+    "ExecResult",
+    "ExecStream",
+    "FileContent",
+    "FileInfo",
+    "Lifecycle",
+    "NotFoundError",
+    "PandaStack",
+    "PandaStackError",
+    "PandastackError",
+    "PermissionDeniedError",
+    "Port",
+    "PromoteResult",
+    "RateLimitError",
+    "RequestTimeout",
+    "RunResult",
+    "Sandbox",
+    "SandboxCommands",
+    "SandboxEvent",
+    "SandboxFilesystem",
+    "SandboxTimeout",
+    "SandboxesAPI",
+    "ServerError",
+    "Snapshot",
+    "SnapshotInfo",
+    "SnapshotsAPI",
+    "Template",
+    "TemplateBuild",
+    "TemplateBuildError",
+    "TemplatesAPI",
+    "Token",
+    "TokensAPI",
+    "WriteResult",
+    "__version__",
+]

@@ -1,0 +1,197 @@
+"""The client: one server, and what it offers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from .. import _wire
+from .._config import normalize_base_url, resolve_config
+from .._retry import CreateRetryEvent, parse_budget
+from .._wire import Command
+from ..errors import BadRequestError
+from ..models import PromoteResult, RunResult
+from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
+from .sandbox import AsyncSandbox
+from .transport import AsyncTransport
+
+#: Template of a sandbox when none is named.
+TEMPLATE_DEFAULT = "code-interpreter"
+#: Most children of one fork tree.
+FORK_TREE_COUNT_MAX = 16
+
+
+class AsyncPandaStack:
+    """A PandaStack server.
+
+    Address: ``base_url`` (or ``api_url``, ``api_base``), then ``PANDASTACK_API``, then
+    ``PANDASTACK_API_URL``, then the config file, then ``http://127.0.0.1:8080``. Key: ``api_key`` (or
+    ``token``), then ``PANDASTACK_API_KEY``, then ``PANDASTACK_TOKEN``, then the config file.
+
+    ``timeout`` bounds a plain call as a whole; calls that move memory or files have longer limits of
+    their own. Creates refused for lack of room are repeated for ``max_create_retry_seconds``
+    (``PANDASTACK_MAX_CREATE_RETRY_SECONDS``, default 60, 0 = never).
+    """
+
+    def __init__(
+        self,
+        api_url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = _wire.CALL_SECONDS_DEFAULT,
+        api_base: Optional[str] = None,
+        max_create_retry_seconds: Optional[float] = None,
+        on_create_retry: Optional[Callable[[CreateRetryEvent], Any]] = None,
+        *,
+        base_url: Optional[str] = None,
+        token: Optional[str] = None,
+        preview_host: Optional[str] = None,
+    ) -> None:
+        config = resolve_config(base_url or api_url or api_base, api_key or token)
+        budget = parse_budget(os.environ.get("PANDASTACK_MAX_CREATE_RETRY_SECONDS"))
+        self._transport = AsyncTransport(
+            config,
+            call_seconds_max=timeout,
+            create_retry_seconds=budget if max_create_retry_seconds is None else max_create_retry_seconds,
+            on_create_retry=on_create_retry,
+        )
+        self.base_url = normalize_base_url(config.base_url)
+        #: Host suffix of previews, when it is not the API's own.
+        self.preview_host = preview_host or os.environ.get("PANDASTACK_PREVIEW_HOST") or None
+        #: Sandboxes.
+        self.sandboxes = AsyncSandboxesAPI(self)
+        #: Snapshots.
+        self.snapshots = AsyncSnapshotsAPI(self._transport)
+        #: Templates.
+        self.templates = AsyncTemplatesAPI(self._transport)
+        #: API keys.
+        self.tokens = AsyncTokensAPI(self._transport)
+
+    @property
+    def api_url(self) -> str:
+        """The same as ``base_url``."""
+        return self.base_url
+
+    async def me(self) -> Dict[str, Any]:
+        """Who the key belongs to."""
+        return (await self._transport.send(_wire.get("/me"))).record()
+
+    async def run(
+        self,
+        cmd: Command,
+        *,
+        template: str = TEMPLATE_DEFAULT,
+        timeout_seconds: Optional[float] = None,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        metadata: Optional[Mapping[str, str]] = None,
+    ) -> RunResult:
+        """Create a sandbox, run one command in it and delete it, in one round trip."""
+        call = _wire.run_call(
+            cmd,
+            timeout_seconds,
+            template=template,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            user=user,
+            metadata=dict(metadata) if metadata else None,
+        )
+        return RunResult.from_dict((await self._transport.send(call)).record())
+
+    async def close(self) -> None:
+        """Close the connections. Sandboxes live on."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncPandaStack:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncSandboxesAPI:
+    """``client.sandboxes``."""
+
+    def __init__(self, client: AsyncPandaStack) -> None:
+        self._client = client
+
+    async def create(
+        self,
+        template: str = TEMPLATE_DEFAULT,
+        cpu: Optional[int] = None,
+        memory_mb: Optional[int] = None,
+        ttl_seconds: Optional[int] = None,
+        persistent: bool = False,
+        metadata: Optional[Mapping[str, str]] = None,
+        from_snapshot: Optional[str] = None,
+        volumes: Optional[Sequence[Mapping[str, Any]]] = None,
+    ) -> AsyncSandbox:
+        """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
+
+        Use it in a ``with`` block to have it deleted at the end. ``cpu`` and ``memory_mb`` are fixed
+        by the template and accepted only for programs that name them.
+        """
+        body: Dict[str, Any] = {"template": template}
+        if ttl_seconds is not None:
+            body["ttl_seconds"] = ttl_seconds
+        if persistent:
+            body["persistent"] = True
+        if metadata:
+            body["metadata"] = dict(metadata)
+        if from_snapshot is not None:
+            body["from_snapshot"] = str(from_snapshot)
+        if volumes:
+            body["volumes"] = [dict(volume) for volume in volumes]
+        call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
+        record = (await self._client._transport.send(call)).record()
+        return AsyncSandbox.from_dict(record, self._client, persistent)
+
+    async def list(self) -> List[AsyncSandbox]:
+        """Every sandbox of the workspace."""
+        answer = await self._client._transport.send(_wire.get("/sandboxes"))
+        return [AsyncSandbox.from_dict(record, self._client) for record in answer.records("sandboxes")]
+
+    async def get(self, sandbox_id: str) -> AsyncSandbox:
+        """One sandbox. Does not wake it."""
+        answer = await self._client._transport.send(_wire.get(_wire.sandbox_path(sandbox_id)))
+        return AsyncSandbox.from_dict(answer.record(), self._client)
+
+    async def delete(self, sandbox_id: str) -> None:
+        """End a sandbox and forget it."""
+        await self._client._transport.send(_wire.delete(_wire.sandbox_path(sandbox_id)))
+
+    async def fork(self, sandbox_id: str, metadata: Optional[Mapping[str, str]] = None) -> AsyncSandbox:
+        """A copy of a running sandbox, memory and disk."""
+        return (await self._fork(_wire.sandbox_path(sandbox_id, "/fork"), {}, metadata))[0]
+
+    async def fork_tree(
+        self, sandbox_id: str, count: int, metadata: Optional[Mapping[str, str]] = None
+    ) -> List[AsyncSandbox]:
+        """``count`` copies of the same instant; the server may grant fewer."""
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= FORK_TREE_COUNT_MAX:
+            raise BadRequestError(f"count must be 1-{FORK_TREE_COUNT_MAX}, got {count!r}")
+        return await self._fork(_wire.sandbox_path(sandbox_id, "/fork-tree"), {"count": count}, metadata)
+
+    async def promote(
+        self, sandbox_id: str, *, cleanup_siblings: bool = False, tree_id: Optional[str] = None
+    ) -> PromoteResult:
+        """Declare a fork the winner of its tree, and delete the others if asked."""
+        body: Dict[str, Any] = {"cleanup_siblings": cleanup_siblings}
+        if tree_id is not None:
+            body["tree_id"] = tree_id
+        call = _wire.post(
+            _wire.sandbox_path(sandbox_id, "/promote"), body, seconds_max=_wire.MACHINE_SECONDS_MAX
+        )
+        record = (await self._client._transport.send(call)).record()
+        result: PromoteResult = {"winner": sandbox_id, "deleted": [], "failures": {}}
+        result.update(record)  # type: ignore[typeddict-item]
+        return result
+
+    async def _fork(
+        self, path: str, body: Dict[str, Any], metadata: Optional[Mapping[str, str]]
+    ) -> List[AsyncSandbox]:
+        if metadata:
+            body["metadata"] = dict(metadata)
+        call = _wire.create(path, body or None, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        children = _wire.fork_children(await self._client._transport.send(call))
+        return [AsyncSandbox.from_dict(child, self._client) for child in children]

@@ -1,0 +1,198 @@
+# Generated from _async/client.py by tools/generate_sync.py: change that file, not this one.
+"""The client: one server, and what it offers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from .. import _wire
+from .._config import normalize_base_url, resolve_config
+from .._retry import CreateRetryEvent, parse_budget
+from .._wire import Command
+from ..errors import BadRequestError
+from ..models import PromoteResult, RunResult
+from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
+from .sandbox import Sandbox
+from .transport import Transport
+
+#: Template of a sandbox when none is named.
+TEMPLATE_DEFAULT = "code-interpreter"
+#: Most children of one fork tree.
+FORK_TREE_COUNT_MAX = 16
+
+
+class PandaStack:
+    """A PandaStack server.
+
+    Address: ``base_url`` (or ``api_url``, ``api_base``), then ``PANDASTACK_API``, then
+    ``PANDASTACK_API_URL``, then the config file, then ``http://127.0.0.1:8080``. Key: ``api_key`` (or
+    ``token``), then ``PANDASTACK_API_KEY``, then ``PANDASTACK_TOKEN``, then the config file.
+
+    ``timeout`` bounds a plain call as a whole; calls that move memory or files have longer limits of
+    their own. Creates refused for lack of room are repeated for ``max_create_retry_seconds``
+    (``PANDASTACK_MAX_CREATE_RETRY_SECONDS``, default 60, 0 = never).
+    """
+
+    def __init__(
+        self,
+        api_url: Optional[str] = None,
+        api_key: Optional[str] = None,
+        timeout: float = _wire.CALL_SECONDS_DEFAULT,
+        api_base: Optional[str] = None,
+        max_create_retry_seconds: Optional[float] = None,
+        on_create_retry: Optional[Callable[[CreateRetryEvent], Any]] = None,
+        *,
+        base_url: Optional[str] = None,
+        token: Optional[str] = None,
+        preview_host: Optional[str] = None,
+    ) -> None:
+        config = resolve_config(base_url or api_url or api_base, api_key or token)
+        budget = parse_budget(os.environ.get("PANDASTACK_MAX_CREATE_RETRY_SECONDS"))
+        self._transport = Transport(
+            config,
+            call_seconds_max=timeout,
+            create_retry_seconds=budget if max_create_retry_seconds is None else max_create_retry_seconds,
+            on_create_retry=on_create_retry,
+        )
+        self.base_url = normalize_base_url(config.base_url)
+        #: Host suffix of previews, when it is not the API's own.
+        self.preview_host = preview_host or os.environ.get("PANDASTACK_PREVIEW_HOST") or None
+        #: Sandboxes.
+        self.sandboxes = SandboxesAPI(self)
+        #: Snapshots.
+        self.snapshots = SnapshotsAPI(self._transport)
+        #: Templates.
+        self.templates = TemplatesAPI(self._transport)
+        #: API keys.
+        self.tokens = TokensAPI(self._transport)
+
+    @property
+    def api_url(self) -> str:
+        """The same as ``base_url``."""
+        return self.base_url
+
+    def me(self) -> Dict[str, Any]:
+        """Who the key belongs to."""
+        return (self._transport.send(_wire.get("/me"))).record()
+
+    def run(
+        self,
+        cmd: Command,
+        *,
+        template: str = TEMPLATE_DEFAULT,
+        timeout_seconds: Optional[float] = None,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        metadata: Optional[Mapping[str, str]] = None,
+    ) -> RunResult:
+        """Create a sandbox, run one command in it and delete it, in one round trip."""
+        call = _wire.run_call(
+            cmd,
+            timeout_seconds,
+            template=template,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            user=user,
+            metadata=dict(metadata) if metadata else None,
+        )
+        return RunResult.from_dict((self._transport.send(call)).record())
+
+    def close(self) -> None:
+        """Close the connections. Sandboxes live on."""
+        self._transport.close()
+
+    def __enter__(self) -> PandaStack:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class SandboxesAPI:
+    """``client.sandboxes``."""
+
+    def __init__(self, client: PandaStack) -> None:
+        self._client = client
+
+    def create(
+        self,
+        template: str = TEMPLATE_DEFAULT,
+        cpu: Optional[int] = None,
+        memory_mb: Optional[int] = None,
+        ttl_seconds: Optional[int] = None,
+        persistent: bool = False,
+        metadata: Optional[Mapping[str, str]] = None,
+        from_snapshot: Optional[str] = None,
+        volumes: Optional[Sequence[Mapping[str, Any]]] = None,
+    ) -> Sandbox:
+        """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
+
+        Use it in a ``with`` block to have it deleted at the end. ``cpu`` and ``memory_mb`` are fixed
+        by the template and accepted only for programs that name them.
+        """
+        body: Dict[str, Any] = {"template": template}
+        if ttl_seconds is not None:
+            body["ttl_seconds"] = ttl_seconds
+        if persistent:
+            body["persistent"] = True
+        if metadata:
+            body["metadata"] = dict(metadata)
+        if from_snapshot is not None:
+            body["from_snapshot"] = str(from_snapshot)
+        if volumes:
+            body["volumes"] = [dict(volume) for volume in volumes]
+        call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
+        record = (self._client._transport.send(call)).record()
+        return Sandbox.from_dict(record, self._client, persistent)
+
+    def list(self) -> List[Sandbox]:
+        """Every sandbox of the workspace."""
+        answer = self._client._transport.send(_wire.get("/sandboxes"))
+        return [Sandbox.from_dict(record, self._client) for record in answer.records("sandboxes")]
+
+    def get(self, sandbox_id: str) -> Sandbox:
+        """One sandbox. Does not wake it."""
+        answer = self._client._transport.send(_wire.get(_wire.sandbox_path(sandbox_id)))
+        return Sandbox.from_dict(answer.record(), self._client)
+
+    def delete(self, sandbox_id: str) -> None:
+        """End a sandbox and forget it."""
+        self._client._transport.send(_wire.delete(_wire.sandbox_path(sandbox_id)))
+
+    def fork(self, sandbox_id: str, metadata: Optional[Mapping[str, str]] = None) -> Sandbox:
+        """A copy of a running sandbox, memory and disk."""
+        return (self._fork(_wire.sandbox_path(sandbox_id, "/fork"), {}, metadata))[0]
+
+    def fork_tree(
+        self, sandbox_id: str, count: int, metadata: Optional[Mapping[str, str]] = None
+    ) -> List[Sandbox]:
+        """``count`` copies of the same instant; the server may grant fewer."""
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= FORK_TREE_COUNT_MAX:
+            raise BadRequestError(f"count must be 1-{FORK_TREE_COUNT_MAX}, got {count!r}")
+        return self._fork(_wire.sandbox_path(sandbox_id, "/fork-tree"), {"count": count}, metadata)
+
+    def promote(
+        self, sandbox_id: str, *, cleanup_siblings: bool = False, tree_id: Optional[str] = None
+    ) -> PromoteResult:
+        """Declare a fork the winner of its tree, and delete the others if asked."""
+        body: Dict[str, Any] = {"cleanup_siblings": cleanup_siblings}
+        if tree_id is not None:
+            body["tree_id"] = tree_id
+        call = _wire.post(
+            _wire.sandbox_path(sandbox_id, "/promote"), body, seconds_max=_wire.MACHINE_SECONDS_MAX
+        )
+        record = (self._client._transport.send(call)).record()
+        result: PromoteResult = {"winner": sandbox_id, "deleted": [], "failures": {}}
+        result.update(record)  # type: ignore[typeddict-item]
+        return result
+
+    def _fork(
+        self, path: str, body: Dict[str, Any], metadata: Optional[Mapping[str, str]]
+    ) -> List[Sandbox]:
+        if metadata:
+            body["metadata"] = dict(metadata)
+        call = _wire.create(path, body or None, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        children = _wire.fork_children(self._client._transport.send(call))
+        return [Sandbox.from_dict(child, self._client) for child in children]

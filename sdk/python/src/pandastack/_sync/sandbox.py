@@ -1,0 +1,357 @@
+# Generated from _async/sandbox.py by tools/generate_sync.py: change that file, not this one.
+"""One sandbox: commands, files, forks, sleep.
+
+The object is a handle. Its fields are what the server said last; :meth:`Sandbox.refresh` asks
+again. Calls that need the machine (exec, files, fork) wake a hibernated one on the server's side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Iterator,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Union,
+    cast,
+    overload,
+)
+
+from .. import _wire
+from .._preview import preview_url
+from .._wire import Command
+from ..errors import CommandFailed, NotFoundError, PandaStackError
+from ..models import (
+    ExecResult,
+    Lifecycle,
+    Port,
+    PromoteResult,
+    SandboxEvent,
+    Snapshot,
+    integer,
+    need_text,
+    optional_integer,
+    optional_text,
+    text,
+)
+from .exec_stream import ExecStream, server_events
+from .filesystem import SandboxFilesystem
+
+if TYPE_CHECKING:
+    from .client import PandaStack
+
+_STDERR_CHARS_SHOWN_MAX = 2000
+
+
+@dataclass
+class Sandbox:
+    """A machine of your own, with its own kernel."""
+
+    id: str
+    template: str
+    cpu: int
+    memory_mb: int
+    #: ``creating``, ``running``, ``paused``, ``hibernated``, ``stopping``, ``failed`` or ``deleted``.
+    status: str
+    guest_ip: Optional[str] = None
+    created_at: Optional[str] = None
+    metadata: Dict[str, str] = field(default_factory=dict)
+    from_snapshot: Optional[str] = None
+    boot_ms: Optional[int] = None
+    boot_mode: Optional[str] = None
+    persistent: bool = False
+    ttl_seconds: Optional[int] = None
+    #: The engine that runs it, and what kind of isolation that is (``hardware`` or ``emulated``).
+    engine: Optional[str] = None
+    isolation: Optional[str] = None
+    #: Where a hibernated sandbox's memory is: ``memory`` or ``disk``.
+    residency: Optional[str] = None
+    #: The server's record as it came, with fields this client does not know.
+    raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _client: PandaStack = field(default=cast("PandaStack", None), repr=False, compare=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], client: PandaStack, persistent: bool = False) -> Sandbox:
+        """Read the server's JSON."""
+        metadata = data.get("metadata")
+        return cls(
+            id=need_text(data, "id", "a sandbox"),
+            template=text(data, "template"),
+            cpu=integer(data, "cpu"),
+            memory_mb=integer(data, "memory_mb"),
+            status=text(data, "status", "running"),
+            guest_ip=optional_text(data, "guest_ip"),
+            created_at=optional_text(data, "created_at"),
+            metadata={str(k): str(v) for k, v in metadata.items()} if isinstance(metadata, dict) else {},
+            from_snapshot=optional_text(data, "from_snapshot"),
+            boot_ms=optional_integer(data, "boot_ms"),
+            boot_mode=optional_text(data, "boot_mode"),
+            persistent=bool(data.get("persistent", persistent)),
+            ttl_seconds=optional_integer(data, "ttl_seconds"),
+            engine=optional_text(data, "engine"),
+            isolation=optional_text(data, "isolation"),
+            residency=optional_text(data, "residency"),
+            raw=dict(data),
+            _client=client,
+        )
+
+    @property
+    def filesystem(self) -> SandboxFilesystem:
+        """The sandbox's files."""
+        return SandboxFilesystem(self._client._transport, self.id)
+
+    @property
+    def commands(self) -> SandboxCommands:
+        """``commands.run`` is :meth:`exec` under another name."""
+        return SandboxCommands(self)
+
+    def exec(
+        self,
+        cmd: Command,
+        timeout_seconds: Optional[float] = None,
+        check: bool = False,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> ExecResult:
+        """Run a command to its end.
+
+        ``cmd`` is a line for ``sh -c``, or a list whose items are passed on as they are. A non-zero
+        exit is a result, unless ``check`` asks for :class:`~pandastack.CommandFailed`. Running past
+        ``timeout_seconds`` raises :class:`~pandastack.SandboxTimeout`.
+        """
+        call = _wire.exec_call(self._path("/exec"), cmd, timeout_seconds, cwd=cwd, env=_copy(env), user=user)
+        result = ExecResult.from_dict((self._client._transport.send(call)).record())
+        if check and not result.ok:
+            raise _command_failed(cmd, result)
+        return result
+
+    @overload
+    def exec_stream(
+        self,
+        cmd: Command,
+        on_stdout: None = None,
+        on_stderr: None = None,
+        timeout_seconds: Optional[float] = None,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> ExecStream: ...
+
+    @overload
+    def exec_stream(
+        self,
+        cmd: Command,
+        on_stdout: Optional[Callable[[str], Any]] = None,
+        on_stderr: Optional[Callable[[str], Any]] = None,
+        timeout_seconds: Optional[float] = None,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> int: ...
+
+    def exec_stream(
+        self,
+        cmd: Command,
+        on_stdout: Optional[Callable[[str], Any]] = None,
+        on_stderr: Optional[Callable[[str], Any]] = None,
+        timeout_seconds: Optional[float] = None,
+        *,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+    ) -> Union[ExecStream, int]:
+        """Run a command and get its output while it runs.
+
+        With a callback: reads to the end and returns the exit code. Without: returns an
+        :class:`ExecStream` to iterate over.
+        """
+        options = {"cwd": cwd, "env": _copy(env), "user": user}
+        call = _wire.exec_call(self._path("/exec/stream"), cmd, timeout_seconds, **options)
+        call = _wire.as_event_stream(call, has_limit=timeout_seconds is not None)
+        stream = ExecStream.open(self._client._transport, call)
+        if on_stdout is None and on_stderr is None:
+            return stream
+        with stream:
+            return stream.wait(on_stdout, on_stderr)
+
+    def run_code(
+        self, code: str, language: str = "python", timeout_seconds: Optional[float] = None
+    ) -> ExecResult:
+        """Run a program text: ``python`` or ``shell``. State does not carry over between calls."""
+        return self.exec(_wire.code_command(code, language), timeout_seconds)
+
+    def logs(self, stream: str = "both", follow: bool = False) -> Iterator[str]:
+        """Lines the sandbox has written; with ``follow``, also those to come."""
+        query = {"stream": stream, "follow": "true" if follow else "false"}
+        call = _wire.get(self._path("/logs"), query)
+        if not follow:
+            body = (self._client._transport.send(call)).body
+            for line in body.decode("utf-8", "replace").splitlines():
+                yield line
+            return
+        for event in self._follow(call):
+            payload = event.payload()
+            said = None if payload is None else payload.get("line", payload.get("chunk"))
+            yield (said if isinstance(said, str) else event.data).rstrip("\n")
+
+    def events(self, tail: Optional[int] = None) -> List[SandboxEvent]:
+        """What happened to the sandbox, oldest first; with ``tail`` only the last so many."""
+        query = {} if tail is None else {"tail": str(tail)}
+        answer = self._client._transport.send(_wire.get(self._path("/events"), query))
+        return cast("List[SandboxEvent]", answer.records("events"))
+
+    def follow_events(self) -> Iterator[SandboxEvent]:
+        """Events as they happen, until the caller stops or the sandbox is gone."""
+        for event in self._follow(_wire.get(self._path("/events"), {"follow": "1"})):
+            payload = event.payload()
+            if payload is not None:
+                yield cast("SandboxEvent", payload)
+
+    def fork(self, metadata: Optional[Mapping[str, str]] = None) -> Sandbox:
+        """A copy of the running machine, memory and disk, that goes its own way."""
+        return self._client.sandboxes.fork(self.id, metadata)
+
+    def fork_tree(self, count: int, metadata: Optional[Mapping[str, str]] = None) -> List[Sandbox]:
+        """Up to 16 copies of the same instant, as one tree; see :meth:`promote`."""
+        return self._client.sandboxes.fork_tree(self.id, count, metadata)
+
+    def promote(self, *, cleanup_siblings: bool = False, tree_id: Optional[str] = None) -> PromoteResult:
+        """Declare this fork the winner of its tree, and delete the others if asked."""
+        return self._client.sandboxes.promote(
+            self.id, cleanup_siblings=cleanup_siblings, tree_id=tree_id
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Save the machine as it is. The result is the id to give to ``create(from_snapshot=...)``."""
+        call = _wire.snapshot_call(self._path("/snapshots"))
+        return Snapshot.from_dict((self._client._transport.send(call)).record())
+
+    def hibernate(self) -> None:
+        """Put the machine to sleep on disk; it costs nothing but space until the next call wakes it."""
+        self._move("/hibernate", "hibernated")
+
+    def wake(self) -> None:
+        """Wake it now rather than with the next call. A running sandbox is left as it is."""
+        self._move("/wake", "running")
+
+    def pause(self) -> None:
+        """Stop its processors; memory stays."""
+        self._move("/pause", "paused")
+
+    def resume(self) -> None:
+        """Let a paused machine go on."""
+        self._move("/resume", "running")
+
+    def lifecycle(self) -> Lifecycle:
+        """How long it will live."""
+        answer = self._client._transport.send(_wire.get(self._path("/lifecycle")))
+        return cast("Lifecycle", answer.record())
+
+    def set_ttl(self, seconds: int) -> Lifecycle:
+        """Give it so many more seconds from now."""
+        return self._set_lifecycle({"ttl_seconds": seconds})
+
+    def set_persistent(self, persistent: bool) -> Lifecycle:
+        """Free it from its time limit (it hibernates when idle), or put it back under one."""
+        lifecycle = self._set_lifecycle({"persistent": persistent})
+        self.persistent = persistent
+        return lifecycle
+
+    def ports(self) -> List[Port]:
+        """Ports that something listens on, and those with a label."""
+        answer = self._client._transport.send(_wire.get(self._path("/ports")))
+        ports = [Port.from_wire(entry) for entry in answer.entries("ports")]
+        return [port for port in ports if port is not None]
+
+    def preview_url(self, port: int, scheme: Optional[str] = None) -> str:
+        """The public address of a port. Whoever knows it can reach the port: the id is the secret."""
+        return preview_url(
+            self._client.base_url, self.id, port, host=self._client.preview_host, scheme=scheme
+        )
+
+    def preview_urls(self) -> Dict[int, str]:
+        """The public address of every port that there is."""
+        return {port.port: self.preview_url(port.port) for port in self.ports()}
+
+    def refresh(self) -> Sandbox:
+        """Ask the server for the current state; changes this object and returns it."""
+        fresh = self._client.sandboxes.get(self.id)
+        for item in fields(fresh):
+            setattr(self, item.name, getattr(fresh, item.name))
+        return self
+
+    def delete(self) -> None:
+        """End the machine and forget it. Its snapshots and forks stay."""
+        self._client.sandboxes.delete(self.id)
+        self.status = "deleted"
+
+    def kill(self) -> None:
+        """The same as :meth:`delete`."""
+        self.delete()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
+        if self.persistent or self.status == "deleted":
+            return
+        try:
+            self.delete()
+        except NotFoundError:
+            pass  # gone already, which is what was wanted
+        except PandaStackError:
+            if error is None:  # else the block's own error is the one to tell
+                raise
+
+    def _path(self, rest: str) -> str:
+        return _wire.sandbox_path(self.id, rest)
+
+    def _move(self, rest: str, status: str) -> None:
+        call = _wire.post(self._path(rest), seconds_max=_wire.MACHINE_SECONDS_MAX)
+        record = (self._client._transport.send(call)).record()
+        self.status = text(record, "status", status)
+
+    def _set_lifecycle(self, change: Mapping[str, Any]) -> Lifecycle:
+        call = _wire.post(self._path("/lifecycle"), change, method="PATCH")
+        return cast("Lifecycle", (self._client._transport.send(call)).record())
+
+    def _follow(self, call: _wire.Call) -> Iterator[Any]:
+        idle = _wire.STREAM_IDLE_SECONDS_MAX
+        call = _wire.as_event_stream(call, has_limit=False)
+        with self._client._transport.open_stream(call, idle_seconds_max=idle) as stream:
+            for event in server_events(stream):
+                yield event
+
+
+class SandboxCommands:
+    """``sandbox.commands``."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def run(self, cmd: Command, timeout: Optional[float] = None) -> ExecResult:
+        """Run a command to its end."""
+        return self._sandbox.exec(cmd, timeout)
+
+
+def _copy(env: Optional[Mapping[str, str]]) -> Optional[Dict[str, str]]:
+    return None if env is None else dict(env)
+
+
+def _command_failed(cmd: Command, result: ExecResult) -> CommandFailed:
+    shown = result.stderr.strip()[-_STDERR_CHARS_SHOWN_MAX:]
+    return CommandFailed(
+        f"{_wire.command_line(cmd)!r} exited with {result.exit_code}" + (f": {shown}" if shown else ""),
+        exit_code=result.exit_code,
+        stdout=result.stdout,
+        stderr=result.stderr,
+    )

@@ -1,0 +1,343 @@
+"""What calls return, and how it is read from the server's JSON.
+
+What must hold: an unknown field never breaks a client, a missing required one raises
+:class:`~pandastack.errors.ServerError` instead of a ``KeyError`` deep inside a program. Records
+that earlier releases returned as plain dicts stay dicts (typed ones).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Literal, Mapping, Optional, TypedDict
+
+from .errors import ServerError
+
+
+def need_text(data: Mapping[str, Any], name: str, what: str) -> str:
+    """A required, non-empty string of an answer."""
+    value = data.get(name)
+    if not isinstance(value, str) or not value:
+        raise ServerError(f"the server's answer for {what} has no {name!r}")
+    return value
+
+
+def text(data: Mapping[str, Any], name: str, default: str = "") -> str:
+    """A string of an answer, or ``default``."""
+    value = data.get(name)
+    return value if isinstance(value, str) else default
+
+
+def optional_text(data: Mapping[str, Any], name: str) -> Optional[str]:
+    """A string of an answer, or ``None``."""
+    value = data.get(name)
+    return value if isinstance(value, str) else None
+
+
+def integer(data: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """An integer of an answer, or ``default``."""
+    value = optional_integer(data, name)
+    return default if value is None else value
+
+
+def optional_integer(data: Mapping[str, Any], name: str) -> Optional[int]:
+    """An integer of an answer (a float is cut), or ``None``."""
+    value = data.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return int(value)
+    except (OverflowError, ValueError):  # Infinity and NaN, which Python's JSON reader accepts
+        return None
+
+
+class FileContent(bytes):
+    """The bytes of a file, which print as text.
+
+    A ``bytes`` in every way (length, slices, comparison with ``bytes``, writing to a binary file),
+    except that ``str()``, ``print()`` and f-strings show the text.
+    """
+
+    @property
+    def text(self) -> str:
+        """The content as UTF-8 text; bytes that are not UTF-8 become U+FFFD."""
+        return self.decode("utf-8", "replace")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """What a finished command left behind. A non-zero ``exit_code`` is a result, not an error."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+    duration_ms: int = 0
+    #: Whether a stream passed the server's limit and lost its end.
+    truncated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command exited with 0."""
+        return self.exit_code == 0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ExecResult:
+        """Read the server's JSON."""
+        exit_code = optional_integer(data, "exit_code")
+        if exit_code is None:
+            # Taking 0 here would turn a broken answer into a success.
+            raise ServerError("the server's answer for exec has no 'exit_code'")
+        return cls(
+            stdout=text(data, "stdout"),
+            stderr=text(data, "stderr"),
+            exit_code=exit_code,
+            duration_ms=integer(data, "duration_ms"),
+            truncated=data.get("truncated") is True,
+        )
+
+
+@dataclass(frozen=True)
+class RunResult(ExecResult):
+    """The result of :meth:`PandaStack.run`: an exec result and the sandbox it came from."""
+
+    #: Id of the sandbox that ran the command; it is gone by now.
+    sandbox_id: Optional[str] = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunResult:
+        """Read the server's JSON."""
+        return cls(**vars(ExecResult.from_dict(data)), sandbox_id=optional_text(data, "sandbox_id"))
+
+
+#: Which of a command's two streams a chunk came from.
+OutputStream = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True)
+class ExecChunk:
+    """A piece of output, in the order it arrived."""
+
+    stream: OutputStream
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """One file or directory. ``mtime`` is in Unix seconds, ``mode`` as the server writes it."""
+
+    name: str
+    path: str
+    is_dir: bool
+    size: int = 0
+    mode: str = ""
+    mtime: int = 0
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], parent: str = "") -> FileInfo:
+        """Read the server's JSON; ``parent`` completes an entry that has only a name."""
+        path = text(data, "path")
+        name = text(data, "name") or path.rstrip("/").rpartition("/")[2]
+        return cls(
+            name=name,
+            path=path or f"{parent.rstrip('/')}/{name}",
+            is_dir=data.get("is_dir") is True,
+            size=integer(data, "size"),
+            mode=str(data.get("mode", "")),
+            mtime=integer(data, "mtime"),
+        )
+
+
+class WriteResult(TypedDict, total=False):
+    """Answer of a file write."""
+
+    path: str
+    bytes: int
+
+
+class Lifecycle(TypedDict, total=False):
+    """How long a sandbox lives; fields a server adds are kept."""
+
+    ttl_seconds: int
+    persistent: bool
+    idle_seconds: int
+    on_timeout: str
+
+
+class SnapshotInfo(TypedDict, total=False):
+    """A stored snapshot."""
+
+    id: str
+    sandbox_id: str
+    template: str
+    size_bytes: int
+    created_at: str
+    workspace: str
+
+
+class PromoteResult(TypedDict, total=False):
+    """Answer of a promotion: who won, which siblings went, which could not."""
+
+    winner: str
+    tree_id: str
+    deleted: List[str]
+    failures: Dict[str, str]
+
+
+class SandboxEvent(TypedDict, total=False):
+    """One transition in a sandbox's life; fields a server adds are kept."""
+
+    id: int
+    at: str
+    kind: str
+    sandbox_id: str
+
+
+class Snapshot(str):
+    """A snapshot just taken. It *is* its id, so it goes wherever an id does; ``info`` has the rest."""
+
+    info: SnapshotInfo
+
+    def __new__(cls, snapshot_id: str, info: Optional[SnapshotInfo] = None) -> Snapshot:
+        """Make the id carry its record."""
+        made = super().__new__(cls, snapshot_id)
+        made.info = info if info is not None else {"id": snapshot_id}
+        return made
+
+    @property
+    def id(self) -> str:
+        """The snapshot's id."""
+        return str(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Snapshot:
+        """Read the server's JSON."""
+        snapshot_id = optional_text(data, "id") or need_text(data, "snapshot_id", "a snapshot")
+        info: SnapshotInfo = {**data, "id": snapshot_id}  # type: ignore[typeddict-item]
+        return cls(snapshot_id, info)
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of a sandbox."""
+
+    port: int
+    label: Optional[str] = None
+    listening: bool = True
+    source: Optional[str] = None
+    proxy_url: Optional[str] = None
+
+    @classmethod
+    def from_wire(cls, data: Any) -> Optional[Port]:
+        """Read one entry, a bare number or an object; ``None`` for anything else."""
+        if isinstance(data, int) and not isinstance(data, bool):
+            return cls(port=data)
+        number = optional_integer(data, "port") if isinstance(data, dict) else None
+        if number is None:
+            return None
+        return cls(
+            port=number,
+            label=optional_text(data, "label"),
+            listening=data.get("listening") is not False,
+            source=optional_text(data, "source"),
+            proxy_url=optional_text(data, "proxy_url"),
+        )
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template that sandboxes start from."""
+
+    name: str
+    rootfs_path: Optional[str] = None
+    size_bytes: Optional[int] = None
+    cpu: Optional[int] = None
+    memory_mb: Optional[int] = None
+    is_global: Optional[bool] = None
+    workspace: Optional[str] = None
+    label: Optional[str] = None
+    description: Optional[str] = None
+    category: Optional[str] = None
+    base: Optional[str] = None
+    tools: Optional[List[str]] = None
+    meta: Optional[Dict[str, Any]] = None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Template:
+        """Read the server's JSON."""
+        known = {name: data.get(name) for name in cls.__dataclass_fields__ if name != "name"}
+        return cls(name=need_text(data, "name", "a template"), **known)
+
+
+@dataclass(frozen=True)
+class TemplateBuild:
+    """A template build and how far it is."""
+
+    id: str
+    name: str
+    status: str
+    error: Optional[str] = None
+    started_at: Optional[str] = None
+    ended_at: Optional[str] = None
+    size_mb: Optional[int] = None
+    bytes: Optional[int] = None
+    image_ref: Optional[str] = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it succeeded."""
+        return self.status == "done"
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it failed."""
+        return self.status == "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether it is over; a status this client does not know means it is still going."""
+        return self.is_done or self.is_failed
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TemplateBuild:
+        """Read the server's JSON."""
+        optional = {
+            name: data.get(name)
+            for name in cls.__dataclass_fields__
+            if name not in ("id", "name", "status")
+        }
+        return cls(
+            id=need_text(data, "id", "a build"),
+            name=text(data, "name"),
+            status=text(data, "status"),
+            **optional,
+        )
+
+
+@dataclass(frozen=True)
+class Token:
+    """An API key. ``token`` is there only in the answer that made it; it is never shown again."""
+
+    prefix: str
+    name: str = ""
+    token: Optional[str] = field(default=None, repr=False)
+    created_at: Optional[str] = None
+
+    @property
+    def label(self) -> str:
+        """The same as ``name``."""
+        return self.name
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Token:
+        """Read the server's JSON."""
+        return cls(
+            prefix=text(data, "prefix"),
+            name=text(data, "name") or text(data, "label"),
+            token=optional_text(data, "token"),
+            created_at=optional_text(data, "created_at"),
+        )
