@@ -1,0 +1,298 @@
+//! The transport: how one call is sent, bounded in time, and its answer read.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use reqwest::header::{ACCEPT, RETRY_AFTER};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::root_cause;
+use crate::{ClientError, Config, Result, sse};
+
+/// Time to reach the server.
+const CONNECT_SECONDS: u64 = 5;
+/// Limit of a call that only looks.
+pub(crate) const LOOK_SECONDS: u64 = 30;
+/// Limit of a call that makes, saves or moves a machine.
+pub(crate) const CHANGE_SECONDS: u64 = 180;
+/// A stream that stays silent this long is dead: the server sends a comment every 15 s.
+const STREAM_SILENT_SECONDS: u64 = 60;
+/// Largest error body that is read.
+const ERROR_BYTES_MAX: usize = 64 * 1024;
+
+/// A server, a key, and a pool of connections. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<String>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("base", &self.base.as_str()).finish_non_exhaustive()
+    }
+}
+
+/// One request in the making.
+pub(crate) struct Call {
+    pub(crate) origin: Origin,
+    builder: RequestBuilder,
+}
+
+/// What errors say about a call.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    /// Method and path.
+    pub(crate) call: String,
+    url: String,
+    limit_seconds: u64,
+}
+
+/// Both envelopes of a list.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(crate) enum List<T> {
+    Bare(Vec<T>),
+    Items { items: Vec<T> },
+}
+
+impl<T> List<T> {
+    pub(crate) fn into_vec(self) -> Vec<T> {
+        match self {
+            List::Bare(items) | List::Items { items } => items,
+        }
+    }
+}
+
+/// Error bodies of this and older servers; every field may be missing.
+#[derive(Default, Deserialize)]
+struct LooseErrorBody {
+    error: Option<String>,
+    code: Option<String>,
+    request_id: Option<String>,
+    build_id: Option<String>,
+}
+
+impl Client {
+    /// A client of the configured server. Contacts nobody yet.
+    pub fn new(config: Config) -> Result<Self> {
+        let bad_url = |detail: String| ClientError::BadUrl { url: config.api_url.clone(), detail };
+        let base = Url::parse(&config.api_url).map_err(|error| bad_url(error.to_string()))?;
+        if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
+            return Err(bad_url("it must begin with http:// or https://".to_owned()));
+        }
+        let mut builder = reqwest::Client::builder()
+            .user_agent(concat!("pandastack-cli/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(Duration::from_secs(CONNECT_SECONDS))
+            .tcp_nodelay(true);
+        if base.scheme() == "http" {
+            // Reading the system's certificates takes longer than a whole create.
+            builder = builder.tls_built_in_root_certs(false);
+        }
+        if is_loopback(&base) {
+            // A proxy for the outside world cannot reach this machine's own loopback.
+            builder = builder.no_proxy();
+        }
+        let http = builder.build().map_err(|error| bad_url(root_cause(&error)))?;
+        Ok(Self { http, base, token: config.token })
+    }
+
+    /// A client as the environment and the configuration file describe it; refuses to go without a key.
+    pub fn from_environment() -> Result<Self> {
+        let config = Config::from_environment()?;
+        if config.token.is_none() {
+            return Err(ClientError::NoKey);
+        }
+        Self::new(config)
+    }
+
+    /// Origin of the server.
+    pub fn api_url(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// Whether the server can take sandboxes now; asks without a key.
+    pub async fn is_ready(&self, limit: Duration) -> bool {
+        let Ok(url) = self.base.join("readyz") else { return false };
+        let answer = self.http.get(url).timeout(limit).send().await;
+        answer.is_ok_and(|response| response.status().is_success())
+    }
+
+    /// Begins a call under `/v1`. Segments are percent-encoded.
+    pub(crate) fn call(&self, method: Method, segments: &[&str], limit_seconds: u64) -> Call {
+        let mut call = self.open_ended_call(method, segments);
+        call.origin.limit_seconds = limit_seconds;
+        call.with(|builder| builder.timeout(Duration::from_secs(limit_seconds)))
+    }
+
+    /// Like [`Client::call`], for answers that last as long as they last.
+    pub(crate) fn open_ended_call(&self, method: Method, segments: &[&str]) -> Call {
+        let mut url = self.base.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().push("v1").extend(segments);
+        }
+        let name = format!("{method} {}", url.path());
+        let mut builder = self.http.request(method, url);
+        if let Some(token) = &self.token {
+            builder = builder.bearer_auth(token);
+        }
+        let url = self.api_url().to_owned();
+        Call { origin: Origin { call: name, url, limit_seconds: CONNECT_SECONDS }, builder }
+    }
+}
+
+impl Call {
+    pub(crate) fn with(self, change: impl FnOnce(RequestBuilder) -> RequestBuilder) -> Self {
+        Call { builder: change(self.builder), origin: self.origin }
+    }
+
+    pub(crate) fn query(self, pairs: &[(&str, &str)]) -> Self {
+        self.with(|builder| builder.query(pairs))
+    }
+
+    pub(crate) fn json(self, body: &impl serde::Serialize) -> Self {
+        self.with(|builder| builder.json(body))
+    }
+
+    /// Sends it; a refusal becomes an error.
+    pub(crate) async fn send(self) -> Result<(Origin, Response)> {
+        let Call { origin, builder } = self;
+        let response = builder.send().await.map_err(|error| origin.transport_error(&error))?;
+        if response.status().is_success() {
+            return Ok((origin, response));
+        }
+        Err(refusal(response).await)
+    }
+
+    /// Sends it and reads a JSON answer.
+    pub(crate) async fn receive<T: DeserializeOwned>(self) -> Result<T> {
+        let (origin, response) = self.send().await?;
+        let body = response.bytes().await.map_err(|error| origin.transport_error(&error))?;
+        let bad_answer = |error: serde_json::Error| origin.bad_answer(error.to_string());
+        serde_json::from_slice(&body).map_err(bad_answer)
+    }
+
+    /// Sends it and reads a text answer.
+    pub(crate) async fn receive_text(self) -> Result<String> {
+        let (origin, response) = self.send().await?;
+        response.text().await.map_err(|error| origin.transport_error(&error))
+    }
+
+    /// Sends it and ignores the answer's body.
+    pub(crate) async fn finish(self) -> Result<()> {
+        self.send().await.map(|_| ())
+    }
+
+    /// Sends it and reads the answer's bytes as they come.
+    pub(crate) async fn chunks(self) -> Result<Chunks> {
+        let (origin, response) = self.send().await?;
+        Ok(Chunks { origin, bytes: Box::pin(response.bytes_stream()) })
+    }
+
+    /// Sends it and reads events.
+    pub(crate) async fn events(self) -> Result<Events> {
+        let chunks = self.with(|builder| builder.header(ACCEPT, "text/event-stream")).chunks().await?;
+        Ok(Events { chunks, parser: sse::Parser::default(), ready: Default::default() })
+    }
+}
+
+impl Origin {
+    fn transport_error(&self, error: &reqwest::Error) -> ClientError {
+        if error.is_timeout() && !error.is_connect() {
+            return ClientError::Deadline { call: self.call.clone(), limit_seconds: self.limit_seconds };
+        }
+        ClientError::Unreachable { url: self.url.clone(), detail: root_cause(error) }
+    }
+
+    fn bad_answer(&self, detail: String) -> ClientError {
+        ClientError::BadAnswer { call: self.call.clone(), detail }
+    }
+
+    pub(crate) fn interrupted(&self, detail: String) -> ClientError {
+        ClientError::Interrupted { call: self.call.clone(), detail }
+    }
+}
+
+/// Bytes of one answer, with a limit on silence instead of one on the whole.
+pub(crate) struct Chunks {
+    pub(crate) origin: Origin,
+    bytes: std::pin::Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
+}
+
+impl Chunks {
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        let silent = Duration::from_secs(STREAM_SILENT_SECONDS);
+        match tokio::time::timeout(silent, self.bytes.next()).await {
+            Ok(Some(Ok(bytes))) => Ok(Some(bytes)),
+            Ok(Some(Err(error))) => Err(self.origin.interrupted(root_cause(&error))),
+            Ok(None) => Ok(None),
+            Err(_) => Err(self.origin.interrupted(format!("nothing came for {STREAM_SILENT_SECONDS} s"))),
+        }
+    }
+}
+
+/// Events of one answer.
+pub(crate) struct Events {
+    chunks: Chunks,
+    parser: sse::Parser,
+    ready: std::collections::VecDeque<sse::Event>,
+}
+
+impl Events {
+    /// The next event; `None` when the server closed the stream.
+    pub(crate) async fn next(&mut self) -> Result<Option<sse::Event>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Ok(Some(event));
+            }
+            let Some(chunk) = self.chunks.next().await? else { return Ok(None) };
+            let events = self.parser.push(&chunk).map_err(|error| self.interrupted(error.to_string()))?;
+            self.ready.extend(events);
+        }
+    }
+
+    pub(crate) fn interrupted(&self, detail: String) -> ClientError {
+        self.chunks.origin.interrupted(detail)
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let Some(host) = url.host_str() else { return false };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+}
+
+async fn refusal(response: Response) -> ClientError {
+    let status = response.status().as_u16();
+    let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+    let text = read_bounded(response).await;
+    let body: LooseErrorBody = serde_json::from_str(&text).unwrap_or_default();
+    let message = body.error.filter(|message| !message.is_empty());
+    ClientError::Refused {
+        status,
+        code: body.code.unwrap_or_default(),
+        message: message.unwrap_or_else(|| format!("the server answered with status {status}")),
+        request_id: body.request_id,
+        build_id: body.build_id,
+        retry_after,
+    }
+}
+
+async fn read_bounded(response: Response) -> String {
+    let mut body = Vec::new();
+    let mut chunks = response.bytes_stream();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        let room = ERROR_BYTES_MAX - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if body.len() == ERROR_BYTES_MAX {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&body).into_owned()
+}

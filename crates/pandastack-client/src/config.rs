@@ -1,0 +1,171 @@
+//! Where the server is and which key to show it.
+//!
+//! First match wins, for each of the two alone:
+//!
+//! | | environment | file `~/.config/pandastack/config.json` | else |
+//! |---|---|---|---|
+//! | server | `PANDASTACK_API_URL`, `PANDASTACK_API` | `api_url`, `apiUrl` | [`API_URL_DEFAULT`] |
+//! | key | `PANDASTACK_API_KEY`, `PANDASTACK_TOKEN` | `token`, `api_key`, `apiKey` | none |
+//!
+//! An empty variable counts as absent. The key of the file goes only to the server of the file: naming another server
+//! in the environment must not hand it a key that was made for this one.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::{ClientError, Result};
+
+/// The address `pandastack up` listens on unless told otherwise.
+pub const API_URL_DEFAULT: &str = "http://127.0.0.1:8080";
+/// Larger configuration files are refused: it holds two short strings.
+const CONFIG_BYTES_MAX: u64 = 64 * 1024;
+
+/// Server and key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Origin of the server, without `/v1`.
+    pub api_url: String,
+    /// API key, `pds_...`.
+    pub token: Option<String>,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let token = self.token.as_ref().map(|_| "secret");
+        f.debug_struct("Config").field("api_url", &self.api_url).field("token", &token).finish()
+    }
+}
+
+impl Config {
+    /// Path of the configuration file below a home directory.
+    pub fn path_in(home: &Path) -> PathBuf {
+        home.join(".config/pandastack/config.json")
+    }
+
+    /// Resolves from this process's environment and home directory.
+    pub fn from_environment() -> Result<Self> {
+        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        Self::resolve(|name| std::env::var(name).ok(), home.as_deref())
+    }
+
+    /// Resolves from a given environment and home directory.
+    pub fn resolve(variable: impl Fn(&str) -> Option<String>, home: Option<&Path>) -> Result<Self> {
+        let first = |names: &[&str]| {
+            names.iter().find_map(|name| variable(name).filter(|value| !value.trim().is_empty()))
+        };
+        let file = match home {
+            Some(home) => read_file(&Self::path_in(home))?,
+            None => Map::new(),
+        };
+        let from_file = |names: &[&str]| {
+            names
+                .iter()
+                .find_map(|name| file.get(*name)?.as_str().filter(|v| !v.is_empty()).map(str::to_owned))
+        };
+        let file_url = from_file(&["api_url", "apiUrl"]);
+        let given_url = first(&["PANDASTACK_API_URL", "PANDASTACK_API"]);
+        let api_url = given_url.or_else(|| file_url.clone()).unwrap_or_else(|| API_URL_DEFAULT.to_owned());
+        let api_url = normalize(&api_url);
+        let same_server = file_url.as_deref().map(normalize).as_deref().unwrap_or(API_URL_DEFAULT) == api_url;
+        let token = first(&["PANDASTACK_API_KEY", "PANDASTACK_TOKEN"])
+            .or_else(|| from_file(&["token", "api_key", "apiKey"]).filter(|_| same_server));
+        Ok(Self { api_url, token: token.map(|token| token.trim().to_owned()) })
+    }
+}
+
+/// Programs configure both `http://host` and `http://host/v1/`; we keep the origin.
+fn normalize(url: &str) -> String {
+    let url = url.trim().trim_end_matches('/');
+    url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned()
+}
+
+fn read_file(path: &Path) -> Result<Map<String, Value>> {
+    let refuse = |detail: String| ClientError::BadConfig { path: path.to_owned(), detail };
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.len() > CONFIG_BYTES_MAX => {
+            return Err(refuse(format!("it is larger than {CONFIG_BYTES_MAX} bytes")));
+        }
+        Ok(_) => {}
+        Err(error) if is_absent(&error) => return Ok(Map::new()),
+        Err(error) => return Err(refuse(error.to_string())),
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Home(PathBuf);
+
+    impl Home {
+        fn with(config: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("pandastack-client-{}", uuid::Uuid::new_v4()));
+            let path = Config::path_in(&dir);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, config).unwrap();
+            Self(dir)
+        }
+    }
+
+    impl Drop for Home {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[track_caller]
+    fn check(env: &[(&str, &str)], file: Option<&str>, api_url: &str, token: Option<&str>) {
+        let home = file.map(Home::with);
+        let variable = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        let config = Config::resolve(variable, home.as_ref().map(|home| home.0.as_path())).unwrap();
+        assert_eq!((config.api_url.as_str(), config.token.as_deref()), (api_url, token));
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_file() {
+        let file = Some(r#"{"api_url":"http://file:1","token":"pds_file"}"#);
+        check(&[], None, API_URL_DEFAULT, None);
+        check(&[], file, "http://file:1", Some("pds_file"));
+        check(&[("PANDASTACK_API_KEY", "pds_env")], file, "http://file:1", Some("pds_env"));
+        check(&[("PANDASTACK_TOKEN", " pds_t\n")], file, "http://file:1", Some("pds_t"));
+        check(
+            &[("PANDASTACK_API_URL", "http://a"), ("PANDASTACK_API", "http://b"), ("PANDASTACK_TOKEN", "t")],
+            file,
+            "http://a",
+            Some("t"),
+        );
+    }
+
+    #[test]
+    fn a_key_of_the_file_goes_to_the_server_of_the_file_only() {
+        let file = Some(r#"{"api_url":"http://file:1/","token":"pds_file"}"#);
+        check(&[("PANDASTACK_API", "http://other")], file, "http://other", None);
+        check(&[("PANDASTACK_API", "http://file:1/v1/")], file, "http://file:1", Some("pds_file"));
+    }
+
+    #[test]
+    fn other_clients_spellings_and_empty_variables_are_read() {
+        let file = Some(r#"{"apiUrl":"http://file:1","apiKey":"pds_file"}"#);
+        check(&[("PANDASTACK_API_KEY", "")], file, "http://file:1", Some("pds_file"));
+    }
+
+    #[test]
+    fn a_broken_file_is_named() {
+        let home = Home::with("[]");
+        let error = Config::resolve(|_| None, Some(&home.0)).unwrap_err();
+        assert!(error.to_string().contains("config.json cannot be used"), "{error}");
+    }
+
+    #[test]
+    fn the_key_is_not_printed() {
+        let config = Config { api_url: "http://a".into(), token: Some("pds_very_secret".into()) };
+        assert!(!format!("{config:?}").contains("pds_very_secret"));
+    }
+}

@@ -1,0 +1,31 @@
+//! Client of the PandaStack API.
+//!
+//! Owns how a program finds its server and key ([`Config`]), one typed method per call ([`Client`]), event streams
+//! ([`sse`]) and errors that carry the next step ([`ClientError::hints`]). The shapes are those of
+//! [`pandastack_types::api`].
+//!
+//! What must always hold: every call ends, by an answer, an error or a deadline; a call that creates something is only
+//! repeated under the same idempotency key; the key never appears in an error or a debug print.
+//!
+//! Left to others: what people see. This crate prints nothing and reads no terminal.
+
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod client;
+mod config;
+mod error;
+mod exec;
+mod files;
+mod sandboxes;
+pub mod sse;
+
+pub use catalog::BuildLogs;
+pub use client::Client;
+pub use config::{API_URL_DEFAULT, Config};
+pub use error::ClientError;
+pub use exec::{ExecEvent, ExecStream, LogStream};
+pub use files::FileBytes;
+
+/// Result of a call.
+pub type Result<T, E = ClientError> = std::result::Result<T, E>;
