@@ -1,0 +1,95 @@
+//! What can go wrong with a network slot, in sentences an operator can act on.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::config::SlotIndex;
+
+/// Why a network call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// A setting makes no sense.
+    #[error("network configuration: {0}")]
+    InvalidConfig(String),
+    /// Somebody else works with the same interface names.
+    #[error(
+        "another agent on this host already uses the slot prefix {prefix:?}: give this one its own name_prefix and subnet"
+    )]
+    PrefixTaken {
+        /// The prefix both want.
+        prefix: String,
+    },
+    /// The slots' addresses are in use for something else.
+    #[error("slot subnet {subnet} overlaps {address} on interface {interface}: choose another subnet")]
+    SubnetTaken {
+        /// The configured subnet.
+        subnet: String,
+        /// Address found inside it.
+        address: String,
+        /// Interface that has it.
+        interface: String,
+    },
+    /// Every slot of the subnet is leased.
+    #[error(
+        "all {capacity} network slots are in use: delete or hibernate sandboxes, or configure a larger subnet"
+    )]
+    Exhausted {
+        /// Slots in the subnet.
+        capacity: usize,
+    },
+    /// No slot became ready in time.
+    #[error("no network slot became ready within {waited_ms} ms: {cause}")]
+    NotReady {
+        /// How long was waited.
+        waited_ms: u64,
+        /// The last failure of the maker, or that there was none.
+        cause: String,
+    },
+    /// The slot is not leased, so nothing can be done to it.
+    #[error("network slot {0} is not in use")]
+    NotInUse(SlotIndex),
+    /// [`shutdown`](crate::SlotPool::shutdown) was called.
+    #[error("the network slot pool is shut down")]
+    Closed,
+    /// The kernel refused a netlink request.
+    #[error("{action} ({target}): {source}")]
+    Netlink {
+        /// What was asked.
+        action: String,
+        /// On which slot or table.
+        target: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused something else.
+    #[error("{action} ({path}): {source}")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl NetError {
+    /// For `map_err`: names the action and the file around an I/O error.
+    pub(crate) fn io<E: Into<io::Error>>(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(E) -> Self {
+        let path = path.into();
+        move |source| NetError::Io { action, path, source: source.into() }
+    }
+
+    /// Whether the caller should ask again later or elsewhere, rather than report a fault.
+    pub fn is_capacity(&self) -> bool {
+        matches!(self, NetError::Exhausted { .. } | NetError::NotReady { .. })
+    }
+}
+
+/// Result of a network call.
+pub type Result<T, E = NetError> = std::result::Result<T, E>;

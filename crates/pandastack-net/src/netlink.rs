@@ -1,0 +1,158 @@
+//! One synchronous netlink exchange: send a run of messages, wait for the kernel's verdict on the last one.
+//!
+//! Synchronous on purpose. Everything here happens on short-lived threads inside a namespace, where an event loop
+//! would cost more than the exchange, and the kernel answers within the send call.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+use crate::error::NetError;
+
+/// Bytes of `struct nlmsghdr`.
+pub(crate) const HEADER_BYTES: usize = 16;
+
+/// Sequence number of the first message of a batch.
+pub(crate) const FIRST_SEQUENCE: u32 = 1;
+
+/// How long the kernel may take to acknowledge: it waits for its global link lock, which a busy host holds for long.
+const ACK_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Room for one datagram of answers. An error repeats the request behind it, and a batch is well below this.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+const NLMSG_ERROR: u16 = 2;
+
+/// Which half of the kernel to talk to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Subsystem {
+    /// Links, addresses, routes, neighbours.
+    Route,
+    /// nftables.
+    Netfilter,
+}
+
+/// A socket of the network namespace in which it was opened, from whichever thread it is used later.
+#[derive(Debug)]
+pub(crate) struct Netlink(OwnedFd);
+
+/// Encoded messages with consecutive sequence numbers, and a label for each, to name the one that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Messages {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) labels: Vec<String>,
+}
+
+impl Messages {
+    /// Sequence number of the message that is appended next.
+    pub(crate) fn next_sequence(&self) -> u32 {
+        FIRST_SEQUENCE + u32::try_from(self.labels.len()).unwrap_or(u32::MAX)
+    }
+
+    fn label(&self, sequence: u32) -> &str {
+        let position = sequence.checked_sub(FIRST_SEQUENCE).and_then(|at| usize::try_from(at).ok());
+        position.and_then(|at| self.labels.get(at)).map_or("netlink batch", String::as_str)
+    }
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's network namespace.
+    pub(crate) fn open(subsystem: Subsystem) -> Result<Self, NetError> {
+        let protocol = match subsystem {
+            // NETLINK_ROUTE is protocol 0, which rustix spells as none.
+            Subsystem::Route => None,
+            Subsystem::Netfilter => Some(NETFILTER),
+        };
+        Self::socket(protocol).map_err(|source| NetError::Netlink {
+            action: "opening a netlink socket".to_owned(),
+            target: format!("{subsystem:?}"),
+            source,
+        })
+    }
+
+    fn socket(protocol: Option<Protocol>) -> io::Result<Self> {
+        let fd = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(ACK_DEADLINE))?;
+        Ok(Netlink(fd))
+    }
+
+    /// Sends the messages and waits until `acked` is acknowledged. The first refusal ends the wait; answers to later
+    /// messages may then still be queued, so the socket is spent either way.
+    pub(crate) fn transact(self, messages: &Messages, acked: u32, target: &str) -> Result<(), NetError> {
+        let fail = |sequence: u32, source: io::Error| NetError::Netlink {
+            action: messages.label(sequence).to_owned(),
+            target: target.to_owned(),
+            source,
+        };
+        let kernel = SocketAddrNetlink::new(0, 0);
+        rustix::net::sendto(&self.0, &messages.bytes, SendFlags::empty(), &kernel)
+            .map_err(|e| fail(acked, e.into()))?;
+        let mut answer = vec![0u8; ANSWER_BYTES_MAX];
+        loop {
+            let (length, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty())
+                .map_err(|errno| fail(acked, errno.into()))?;
+            for (sequence, verdict) in verdicts(&answer[..length]) {
+                match verdict {
+                    0 if sequence == acked => return Ok(()),
+                    0 => {}
+                    errno => return Err(fail(sequence, io::Error::from_raw_os_error(-errno))),
+                }
+            }
+        }
+    }
+}
+
+/// The acknowledgements and errors in a datagram: sequence number and negated errno, 0 for success.
+fn verdicts(mut bytes: &[u8]) -> Vec<(u32, i32)> {
+    let mut found = Vec::new();
+    while let Some((header, _)) = bytes.split_at_checked(HEADER_BYTES) {
+        let length = read_u32(header, 0) as usize;
+        let Some(message) = bytes.get(..length).filter(|message| message.len() >= HEADER_BYTES) else {
+            break;
+        };
+        if u16::from_ne_bytes([header[4], header[5]]) == NLMSG_ERROR && message.len() >= HEADER_BYTES + 4 {
+            found.push((read_u32(header, 8), read_u32(message, HEADER_BYTES) as i32));
+        }
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+/// Callers have checked the length.
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(sequence: u32, errno: i32) -> Vec<u8> {
+        let mut bytes = 36u32.to_ne_bytes().to_vec();
+        bytes.extend(NLMSG_ERROR.to_ne_bytes());
+        bytes.extend([0; 2]);
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend((-errno).to_ne_bytes());
+        bytes.extend([0; 16]);
+        bytes
+    }
+
+    #[test]
+    fn verdicts_are_read_in_order_and_truncation_is_survived() {
+        let bytes = [error(1, 0), error(2, libc::EEXIST)].concat();
+        assert_eq!(verdicts(&bytes), [(1, 0), (2, -libc::EEXIST)]);
+        assert_eq!(verdicts(&bytes[..40]), [(1, 0)]);
+        assert_eq!(verdicts(&[0; 16]), []);
+        assert_eq!(verdicts(&[]), []);
+    }
+}

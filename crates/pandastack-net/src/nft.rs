@@ -1,0 +1,239 @@
+//! Just enough of the nftables netlink language: one table, its chains, rules and address sets, as one atomic batch.
+//!
+//! Kept apart from what the rules mean ([`crate::ruleset`]). A batch either takes effect whole or not at all, so
+//! replacing a table leaves no moment without it. Numbers are from `linux/netfilter/nf_tables.h`; attributes are
+//! big-endian, register contents are whatever the packet or the kernel field is.
+
+mod rule;
+
+use libc::{
+    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELSETELEM, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
+    NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFT_SET_INTERVAL,
+};
+
+pub(crate) use rule::{CT_ESTABLISHED_OR_RELATED, Rule};
+
+use crate::error::NetError;
+use crate::netlink::{HEADER_BYTES, Messages, Netlink};
+use crate::policy::Range;
+
+const NLM_F_REQUEST: u16 = 0x001;
+const NLM_F_ACK: u16 = 0x004;
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_APPEND: u16 = 0x800;
+const NLA_F_NESTED: u16 = 0x8000;
+
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+
+/// `ipv4_addr` in the numbering of the `nft` program; only its listing reads this.
+const KEY_TYPE_IPV4: u32 = 7;
+
+/// Where a chain hangs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hook {
+    /// `filter` or `nat`.
+    pub(crate) kind: &'static str,
+    /// `NF_INET_*`.
+    pub(crate) number: libc::c_int,
+    /// Lower runs earlier.
+    pub(crate) priority: i32,
+    /// What happens to a packet that no rule decides.
+    pub(crate) policy: Policy,
+}
+
+/// Verdict at the end of a chain.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Policy {
+    Accept,
+    Drop,
+}
+
+/// A set of IPv4 ranges, named, and numbered for use within the batch that makes it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SetName(pub(crate) &'static str, pub(crate) u32);
+
+/// Messages about one table of the `inet` family, applied together by [`Batch::commit`].
+#[derive(Debug)]
+pub(crate) struct Batch {
+    messages: Messages,
+    table: String,
+    /// Where the header of the newest message starts: the last one gets the acknowledge flag.
+    newest: usize,
+}
+
+impl Batch {
+    pub(crate) fn new(table: impl Into<String>) -> Self {
+        let mut batch = Batch { messages: Messages::default(), table: table.into(), newest: 0 };
+        batch.push(BATCH_BEGIN, 0, "beginning an nftables batch", |_| {});
+        batch
+    }
+
+    /// Empties the table, or makes it. Adding first lets the deletion succeed either way.
+    pub(crate) fn replace_table(&mut self) {
+        self.add_table();
+        self.delete_table();
+        self.add_table();
+    }
+
+    /// Removes the table with everything in it.
+    pub(crate) fn delete_table(&mut self) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_DELTABLE, 0, "deleting nftables table", |a| a.text(1, &table));
+    }
+
+    fn add_table(&mut self) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_NEWTABLE, NLM_F_CREATE, "adding nftables table", |a| a.text(1, &table));
+    }
+
+    pub(crate) fn add_chain(&mut self, name: &str, hook: Hook) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_NEWCHAIN, NLM_F_CREATE, &format!("adding nftables chain {name}"), |a| {
+            a.text(1, &table);
+            a.text(3, name);
+            a.nest(4, |a| {
+                a.number(1, hook.number as u32);
+                a.number(2, hook.priority as u32);
+            });
+            a.number(5, matches!(hook.policy, Policy::Accept).into());
+            a.text(7, hook.kind);
+        });
+    }
+
+    pub(crate) fn add_rule(&mut self, chain: &str, rule: Rule) {
+        let table = self.table.clone();
+        let label = format!("adding rule to nftables chain {chain}");
+        self.message(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, &label, |a| {
+            a.text(1, &table);
+            a.text(2, chain);
+            a.nest(4, |a| a.0.extend_from_slice(&rule.0));
+        });
+    }
+
+    pub(crate) fn add_set(&mut self, set: SetName) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_NEWSET, NLM_F_CREATE, &format!("adding nftables set {}", set.0), |a| {
+            a.text(1, &table);
+            a.text(2, set.0);
+            a.number(3, NFT_SET_INTERVAL as u32);
+            a.number(4, KEY_TYPE_IPV4);
+            a.number(5, 4);
+            a.number(10, set.1);
+        });
+    }
+
+    /// Removes all ranges of a set that existed before this batch.
+    pub(crate) fn flush_set(&mut self, set: SetName) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_DELSETELEM, 0, &format!("emptying nftables set {}", set.0), |a| {
+            a.text(1, &table);
+            a.text(2, set.0);
+        });
+    }
+
+    /// Adds sorted, disjoint ranges.
+    pub(crate) fn fill_set(&mut self, set: SetName, ranges: &[Range]) {
+        if ranges.is_empty() {
+            return;
+        }
+        let table = self.table.clone();
+        self.message(NFT_MSG_NEWSETELEM, NLM_F_CREATE, &format!("filling nftables set {}", set.0), |a| {
+            a.text(1, &table);
+            a.text(2, set.0);
+            a.nest(3, |a| {
+                for range in ranges {
+                    a.set_element(range.first, false);
+                    // A range that reaches the last address stays open: there is no address after it to end at.
+                    if let Some(end) = range.last.checked_add(1) {
+                        a.set_element(end, true);
+                    }
+                }
+            });
+        });
+    }
+
+    /// Applies everything at once, or nothing.
+    pub(crate) fn commit(mut self, socket: Netlink) -> Result<(), NetError> {
+        let acked = self.messages.next_sequence() - 1;
+        if let Some(flags) = self.messages.bytes.get_mut(self.newest + 6) {
+            *flags |= NLM_F_ACK as u8;
+        }
+        self.push(BATCH_END, 0, "ending an nftables batch", |_| {});
+        socket.transact(&self.messages, acked, &self.table)
+    }
+
+    fn message(
+        &mut self,
+        kind: libc::c_int,
+        flags: u16,
+        label: &str,
+        body: impl FnOnce(&mut Attributes<'_>),
+    ) {
+        self.push((NFNL_SUBSYS_NFTABLES as u16) << 8 | kind as u16, flags, label, body);
+    }
+
+    fn push(&mut self, kind: u16, flags: u16, label: &str, body: impl FnOnce(&mut Attributes<'_>)) {
+        let sequence = self.messages.next_sequence();
+        let bytes = &mut self.messages.bytes;
+        let start = bytes.len();
+        bytes.extend([0; 4]);
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+        bytes.extend(sequence.to_ne_bytes());
+        bytes.extend([0; 4]);
+        debug_assert_eq!(bytes.len() - start, HEADER_BYTES);
+        // struct nfgenmsg: for the batch markers the resource id names the subsystem instead of a family.
+        let marker = kind == BATCH_BEGIN || kind == BATCH_END;
+        let family = if marker { libc::AF_UNSPEC } else { libc::NFPROTO_INET };
+        bytes.extend([family as u8, 0]);
+        bytes.extend((if marker { NFNL_SUBSYS_NFTABLES as u16 } else { 0 }).to_be_bytes());
+        body(&mut Attributes(bytes));
+        let length = (bytes.len() - start) as u32;
+        bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+        self.newest = start;
+        self.messages.labels.push(label.to_owned());
+    }
+}
+
+/// Writes netlink attributes at the end of a buffer.
+struct Attributes<'a>(&'a mut Vec<u8>);
+
+impl Attributes<'_> {
+    fn bytes(&mut self, kind: u16, value: &[u8]) {
+        self.0.extend(((value.len() + 4) as u16).to_ne_bytes());
+        self.0.extend(kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn text(&mut self, kind: u16, value: &str) {
+        self.bytes(kind, &[value.as_bytes(), &[0]].concat());
+    }
+
+    fn number(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    fn nest(&mut self, kind: u16, body: impl FnOnce(&mut Attributes<'_>)) {
+        let start = self.0.len();
+        self.0.extend([0; 2]);
+        self.0.extend((kind | NLA_F_NESTED).to_ne_bytes());
+        body(&mut Attributes(self.0));
+        let length = (self.0.len() - start) as u16;
+        self.0[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+    }
+
+    fn data(&mut self, kind: u16, value: &[u8]) {
+        self.nest(kind, |a| a.bytes(1, value));
+    }
+
+    fn set_element(&mut self, address: u32, ends_range: bool) {
+        self.nest(1, |a| {
+            a.data(1, &address.to_be_bytes());
+            if ends_range {
+                a.number(3, libc::NFT_SET_ELEM_INTERVAL_END as u32);
+            }
+        });
+    }
+}

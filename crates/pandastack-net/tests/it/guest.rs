@@ -1,0 +1,130 @@
+//! A guest in user space: enough Ethernet, IP and UDP to talk and to forge.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use pandastack_net::{GATEWAY_MAC, GUEST_IP, GUEST_MAC, TAP_VNET_HEADER_BYTES};
+
+use crate::lab::PATIENCE;
+
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+pub const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+
+/// Source port of everything the guest sends.
+pub const GUEST_PORT: u16 = 4000;
+
+pub struct Guest {
+    card: File,
+}
+
+/// A datagram as the guest sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Datagram {
+    pub from: (Ipv4Addr, u16),
+    pub to: (Ipv4Addr, u16),
+    pub payload: String,
+}
+
+impl Guest {
+    pub fn new(tap: OwnedFd) -> Self {
+        Guest { card: File::from(tap) }
+    }
+
+    /// An honest datagram.
+    pub fn send(&mut self, payload: &str, to: (Ipv4Addr, u16)) {
+        self.send_as(GUEST_IP, GUEST_MAC, payload, to);
+    }
+
+    /// A datagram with any source.
+    pub fn send_as(&mut self, from: Ipv4Addr, mac: [u8; 6], payload: &str, to: (Ipv4Addr, u16)) {
+        let packet = udp_packet((from, GUEST_PORT), to, payload.as_bytes());
+        self.send_frame(mac, ETHERTYPE_IPV4, &packet);
+    }
+
+    pub fn send_frame(&mut self, mac: [u8; 6], ethertype: [u8; 2], packet: &[u8]) {
+        let header = [0; TAP_VNET_HEADER_BYTES as usize];
+        let frame = [&header[..], &GATEWAY_MAC, &mac, &ethertype, packet].concat();
+        assert_eq!(self.card.write(&frame).unwrap(), frame.len());
+    }
+
+    /// Asks for the hardware address of `target` and returns the answer.
+    pub fn resolve(&mut self, target: Ipv4Addr) -> Option<[u8; 6]> {
+        let head = [0, 1, 8, 0, 6, 4, 0, 1];
+        let request = [&head[..], &GUEST_MAC, &GUEST_IP.octets(), &[0; 6], &target.octets()].concat();
+        self.send_frame(GUEST_MAC, ETHERTYPE_ARP, &request);
+        self.next_frame(PATIENCE, |frame| {
+            (frame[12..14] == ETHERTYPE_ARP && frame[21] == 2 && frame[28..32] == target.octets())
+                .then(|| frame[22..28].try_into().unwrap())
+        })
+    }
+
+    /// The next datagram, within the test's patience.
+    pub fn receive(&mut self) -> Option<Datagram> {
+        self.next_frame(PATIENCE, parse_datagram)
+    }
+
+    /// A datagram that is already there.
+    pub fn received(&mut self) -> Option<Datagram> {
+        self.next_frame(Duration::ZERO, parse_datagram)
+    }
+
+    fn next_frame<T>(&mut self, patience: Duration, mut pick: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + patience;
+        let mut buffer = [0; 2048];
+        loop {
+            match self.card.read(&mut buffer) {
+                Ok(length) => {
+                    if let Some(picked) = pick(&buffer[TAP_VNET_HEADER_BYTES as usize..length]) {
+                        return Some(picked);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let left =
+                        deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+                    let mut polled = [rustix::event::PollFd::new(&self.card, rustix::event::PollFlags::IN)];
+                    let timeout = rustix::event::Timespec {
+                        tv_sec: left.as_secs() as i64,
+                        tv_nsec: left.subsec_nanos().into(),
+                    };
+                    rustix::event::poll(&mut polled, Some(&timeout)).unwrap();
+                }
+                Err(error) => panic!("reading the tap: {error}"),
+            }
+        }
+    }
+}
+
+fn parse_datagram(frame: &[u8]) -> Option<Datagram> {
+    let packet = frame.get(14..).filter(|packet| frame[12..14] == ETHERTYPE_IPV4 && packet[9] == 17)?;
+    let address = |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&packet[at..at + 4]).unwrap());
+    let port = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+    let length = usize::from(port(24));
+    Some(Datagram {
+        from: (address(12), port(20)),
+        to: (address(16), port(22)),
+        payload: String::from_utf8_lossy(&packet[28..20 + length]).into_owned(),
+    })
+}
+
+pub fn udp_packet(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), payload: &[u8]) -> Vec<u8> {
+    let length = (28 + payload.len()) as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([0, 1, 0x40, 0, 64, 17, 0, 0]);
+    packet.extend(from.0.octets());
+    packet.extend(to.0.octets());
+    let sum: u32 = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(from.1.to_be_bytes());
+    packet.extend(to.1.to_be_bytes());
+    packet.extend((length - 20).to_be_bytes());
+    // Zero: no checksum, which UDP over IPv4 allows.
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
+}

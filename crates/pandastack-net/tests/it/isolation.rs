@@ -1,0 +1,207 @@
+//! What a guest can and cannot reach.
+//!
+//! A blocked packet is proven blocked without waiting: after it the guest sends one that passes, on the same path, and
+//! when that one has arrived the other had its chance.
+
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+
+use pandastack_net::{
+    Cidr, EgressBase, EgressPolicy, GATEWAY_MAC, GUEST_DNS, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, SlotIndex,
+    SlotPool,
+};
+
+use crate::guest::{Datagram, ETHERTYPE_IPV6, GUEST_PORT, Guest};
+use crate::lab::{
+    HOST_UPLINK, Internet, METADATA, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, until,
+};
+
+struct Leased {
+    guest: Guest,
+    index: SlotIndex,
+    address: Ipv4Addr,
+}
+
+async fn lease(pool: &Arc<SlotPool>, policy: &EgressPolicy) -> Leased {
+    let slot = pool.take(policy).await.unwrap();
+    Leased { guest: Guest::new(slot.tap), index: slot.index, address: slot.address }
+}
+
+/// Sends a datagram to the public server and takes the answer: everything sent before it has been dealt with.
+fn pass_control(guest: &mut Guest) {
+    guest.send("control", (SERVER, PORT));
+    let answer = guest.receive().expect("the public server must answer");
+    assert_eq!((answer.from, answer.payload.as_str()), ((SERVER, PORT), "control"));
+}
+
+fn payloads(internet: &Internet) -> Vec<String> {
+    internet.arrivals().into_iter().map(|(_, payload, _)| payload).collect()
+}
+
+#[test]
+fn the_internet_is_reached_from_the_hosts_address() {
+    in_lab("the_internet_is_reached_from_the_hosts_address", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        assert_eq!(slot.guest.resolve(GUEST_GATEWAY), Some(GATEWAY_MAC));
+        pass_control(&mut slot.guest);
+        let (at, payload, from) = internet.arrivals().remove(0);
+        assert_eq!((at, payload.as_str(), *from.ip()), (SERVER, "control", HOST_UPLINK));
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn forged_sources_and_closed_addresses_never_leave() {
+    in_lab("forged_sources_and_closed_addresses_never_leave", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        let guest = &mut slot.guest;
+        guest.send("metadata", (METADATA, PORT));
+        guest.send("private", (PRIVATE_SERVER, PORT));
+        guest.send_as(Ipv4Addr::new(93, 184, 216, 77), GUEST_MAC, "forged public source", (SERVER, PORT));
+        guest.send_as(slot.address, GUEST_MAC, "forged slot source", (SERVER, PORT));
+        guest.send_as(Ipv4Addr::LOCALHOST, GUEST_MAC, "forged loopback source", (SERVER, PORT));
+        guest.send_as(GUEST_IP, [0x06, 0, 0, 0, 0, 0x99], "forged hardware source", (SERVER, PORT));
+        pass_control(guest);
+        assert_eq!(payloads(&internet), ["control"]);
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn the_host_and_other_slots_are_out_of_reach() {
+    in_lab("the_host_and_other_slots_are_out_of_reach", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let service = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+        service.set_nonblocking(true).unwrap();
+        // The widest policy there is must not open any of these.
+        let allow_cidrs = vec![Cidr::literal([0, 0, 0, 0], 0)];
+        let widest = EgressPolicy { base: EgressBase::Internet, allow_cidrs };
+        let mut attacker = lease(&pool, &widest).await;
+        let mut victim = lease(&pool, &widest).await;
+        let host_side = Ipv4Addr::from(u32::from(attacker.address) - 1);
+        let victim_host_side = Ipv4Addr::from(u32::from(victim.address) - 1);
+        for host in [host_side, victim_host_side, HOST_UPLINK, GUEST_GATEWAY, Ipv4Addr::LOCALHOST] {
+            attacker.guest.send("to the host", (host, PORT));
+        }
+        attacker.guest.send("to a slot", (victim.address, PORT));
+        attacker.guest.send("to itself", (attacker.address, PORT));
+        attacker.guest.send("to metadata", (METADATA, PORT));
+        attacker.guest.send("to multicast", (Ipv4Addr::new(224, 0, 0, 251), 5353));
+        pass_control(&mut attacker.guest);
+        assert_eq!(payloads(&internet), ["control"]);
+        assert!(service.recv_from(&mut [0; 64]).is_err(), "the host's service was reached");
+        assert_eq!(victim.guest.received(), None, "another guest was reached");
+        // Both proofs above would also pass if nothing could arrive there at all.
+        service.send_to(b"hello", (Ipv4Addr::LOCALHOST, PORT)).unwrap();
+        assert!(service.recv_from(&mut [0; 64]).is_ok());
+        service.send_to(b"hello", (victim.address, 80)).unwrap();
+        assert_eq!(victim.guest.receive().unwrap().payload, "hello");
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn the_host_reaches_every_port_and_nobody_else_does() {
+    in_lab("the_host_reaches_every_port_and_nobody_else_does", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        // Inbound works without any right to go out.
+        let mut slot = lease(&pool, &EgressPolicy::none()).await;
+        internet.send("from the internet", (slot.address, 9000));
+        let host = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        host.set_read_timeout(Some(PATIENCE)).unwrap();
+        host.send_to(b"question", (slot.address, GUEST_PORT)).unwrap();
+        let Datagram { from, to, payload } = slot.guest.receive().expect("the host's datagram");
+        assert_eq!((from.0, to, payload.as_str()), (GUEST_GATEWAY, (GUEST_IP, GUEST_PORT), "question"));
+        slot.guest.send("answer", from);
+        let mut buffer = [0; 64];
+        let (length, sender) = host.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..length], sender), (&b"answer"[..], (slot.address, GUEST_PORT).into()));
+        assert_eq!(slot.guest.received(), None);
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn policies_open_close_and_change_while_a_flow_runs() {
+    in_lab("policies_open_close_and_change_while_a_flow_runs", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let allow_cidrs = vec!["192.168.77.0/24".parse().unwrap()];
+        let private_only = EgressPolicy { base: EgressBase::None, allow_cidrs };
+        let mut slot = lease(&pool, &private_only).await;
+        slot.guest.send("closed", (SERVER, PORT));
+        slot.guest.send("private", (PRIVATE_SERVER, PORT));
+        assert_eq!(slot.guest.receive().unwrap().from, (PRIVATE_SERVER, PORT));
+        pool.set_policy(slot.index, &EgressPolicy::internet()).await.unwrap();
+        slot.guest.send("private again", (PRIVATE_SERVER, PORT));
+        pass_control(&mut slot.guest);
+        assert_eq!(payloads(&internet), ["private", "control"], "an open flow outlived its policy");
+        pool.set_policy(slot.index, &EgressPolicy::none()).await.unwrap();
+        slot.guest.send("nothing may pass", (SERVER, PORT));
+        pool.set_policy(slot.index, &EgressPolicy::internet()).await.unwrap();
+        pass_control(&mut slot.guest);
+        assert_eq!(payloads(&internet), ["control"]);
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn names_resolve_through_the_gateway_unless_closed() {
+    in_lab("names_resolve_through_the_gateway_unless_closed", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut slot = lease(&pool, &EgressPolicy::none()).await;
+        slot.guest.send("closed query", (GUEST_DNS, 53));
+        pool.set_policy(slot.index, &EgressPolicy::internet()).await.unwrap();
+        slot.guest.send("around the gateway", (PRIVATE_SERVER, 53));
+        slot.guest.send("query", (GUEST_DNS, 53));
+        let answer = slot.guest.receive().expect("the resolver must answer");
+        assert_eq!((answer.from, answer.payload.as_str()), ((GUEST_DNS, 53), "query"));
+        assert_eq!(payloads(&internet), ["query"]);
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn ipv6_is_dead() {
+    in_lab("ipv6_is_dead", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        // Router solicitation to all routers: whoever speaks IPv6 on the link would answer.
+        let mut packet = vec![0x60, 0, 0, 0, 0, 8, 58, 255, 0xfe, 0x80];
+        packet.extend([0; 13]);
+        packet.extend([2, 0xff, 2]);
+        packet.extend([0; 13]);
+        packet.extend([2, 133, 0, 0x7b, 0xb9, 0, 0, 0, 0]);
+        slot.guest.send_frame(GUEST_MAC, ETHERTYPE_IPV6, &packet);
+        pass_control(&mut slot.guest);
+        assert_eq!(payloads(&internet), ["control"]);
+        let addresses = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
+        assert!(!addresses.contains("lab-"), "a slot link has an IPv6 address:\n{addresses}");
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn garbage_from_the_guest_harms_nobody() {
+    in_lab("garbage_from_the_guest_harms_nobody", |directory| async move {
+        let _internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        for length in 0..200usize {
+            let noise: Vec<u8> = (0..length).map(|at| (at * 31 + length * 7) as u8).collect();
+            slot.guest.send_frame(GUEST_MAC, [0x08, (length % 7) as u8], &noise);
+        }
+        pass_control(&mut slot.guest);
+        until("the pool is full again", || pool.stats().ready == 4).await;
+        pool.shutdown().await.unwrap();
+    });
+}

@@ -1,0 +1,156 @@
+//! A host and an internet made of namespaces.
+
+use std::fs::File;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns, unshare};
+use pandastack_net::{Cidr, NetConfig};
+
+/// Longest a test waits for anything that should happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The host's address on its uplink.
+pub const HOST_UPLINK: Ipv4Addr = Ipv4Addr::new(93, 184, 216, 1);
+/// A public server.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(93, 184, 216, 34);
+/// A server of the operator's private network, which also resolves names.
+pub const PRIVATE_SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 77, 53);
+/// The cloud's metadata service.
+pub const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+/// Where every server listens.
+pub const PORT: u16 = 7000;
+
+/// Runs a test in a namespace of its own, or says why it is skipped.
+pub fn in_lab<F: Future<Output = ()>>(name: &str, test: impl FnOnce(PathBuf) -> F + Send) {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: {name}: needs root to make network namespaces");
+        return;
+    }
+    if Command::new("ip").arg("-V").output().is_err() || Command::new("nft").arg("-v").output().is_err() {
+        eprintln!("skipped: {name}: needs the programs ip and nft to build the lab");
+        return;
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            sh("ip link set lo up");
+            let directory = tempfile::tempdir().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(test(directory.path().to_owned()));
+        });
+    });
+}
+
+/// Small pool for tests; the host's own subnet may be anything.
+pub fn config(directory: &Path) -> NetConfig {
+    let mut config = NetConfig::new(directory);
+    config.name_prefix = "lab".to_owned();
+    config.subnet = Cidr::literal([10, 201, 0, 0], 16);
+    config.ready_target = 4;
+    config.resolver = Some(PRIVATE_SERVER);
+    config
+}
+
+/// Runs a command line in the calling thread's namespace.
+pub fn sh(line: &str) -> String {
+    let output = Command::new("sh").args(["-c", line]).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Waits for a condition.
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not reached: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// What arrived at a server: where it listens, the payload, and who sent it.
+pub type Arrival = (Ipv4Addr, String, SocketAddrV4);
+
+/// The namespace behind the host's uplink, with servers that answer what they are sent and report it.
+pub struct Internet {
+    namespace: File,
+    arrivals: mpsc::Receiver<Arrival>,
+}
+
+impl Internet {
+    /// Connects a new namespace to the calling thread's and starts the servers.
+    pub fn connect() -> Self {
+        let (opened, opening) = mpsc::channel();
+        let (arrived, arrivals) = mpsc::channel();
+        let (go, ready) = mpsc::channel::<()>();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            opened.send(File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
+            ready.recv().unwrap();
+            for (address, port) in
+                [(SERVER, PORT), (PRIVATE_SERVER, PORT), (PRIVATE_SERVER, 53), (METADATA, PORT)]
+            {
+                serve(address, port, arrived.clone());
+            }
+            opened.send(File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
+        });
+        let namespace = opening.recv().unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&namespace);
+        let pid = std::process::id();
+        sh(&format!("ip link add uplink type veth peer name world netns /proc/{pid}/fd/{fd}"));
+        sh(&format!("ip addr add {HOST_UPLINK}/24 dev uplink && ip link set uplink up"));
+        sh(&format!("ip route add default via {SERVER} && ip route add {METADATA} via {SERVER}"));
+        in_namespace(&namespace, || {
+            sh("ip link set lo up && ip link set world up");
+            sh(&format!("ip addr add {SERVER}/24 dev world && ip addr add {PRIVATE_SERVER}/24 dev world"));
+            sh(&format!("ip addr add {METADATA}/32 dev world"));
+            sh(&format!("ip route add 10.201.0.0/16 via {HOST_UPLINK}"));
+        });
+        go.send(()).unwrap();
+        opening.recv().unwrap();
+        Internet { namespace, arrivals }
+    }
+
+    /// Everything that has arrived so far.
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        self.arrivals.try_iter().collect()
+    }
+
+    /// Sends a datagram from the internet.
+    pub fn send(&self, payload: &str, to: (Ipv4Addr, u16)) {
+        in_namespace(&self.namespace, || {
+            let socket = UdpSocket::bind((SERVER, 0)).unwrap();
+            socket.send_to(payload.as_bytes(), to).unwrap();
+        });
+    }
+}
+
+fn in_namespace(namespace: &File, work: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
+            work();
+        });
+    });
+}
+
+/// Answers every datagram with its own content, until the test ends with the process.
+fn serve(address: Ipv4Addr, port: u16, arrived: mpsc::Sender<Arrival>) {
+    let socket = UdpSocket::bind((address, port)).unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((length, std::net::SocketAddr::V4(from))) = socket.recv_from(&mut buffer) {
+            let payload = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            // Reported before answered: whoever has the answer finds the report.
+            if arrived.send((address, payload, from)).is_err() {
+                return;
+            }
+            let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+}

@@ -1,0 +1,218 @@
+//! Slots come, go, survive restarts, and leave nothing behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pandastack_net::{Adopted, Cidr, EgressPolicy, NetError, PoolStats, SlotIndex, SlotPool};
+
+use crate::guest::Guest;
+use crate::lab::{config, in_lab, sh, until};
+
+/// Everything a slot leaves in the kernel, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Census {
+    links: usize,
+    host_rule_lines: usize,
+    namespaces: usize,
+}
+
+fn census(directory: &Path) -> Census {
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let own = directory.join("netns/").to_str().unwrap().to_owned();
+    Census {
+        links: nix::net::if_::if_nameindex().unwrap().iter().count(),
+        host_rule_lines: sh("nft list ruleset").lines().count(),
+        namespaces: mounts.lines().filter(|line| line.contains(&own)).count(),
+    }
+}
+
+#[test]
+fn several_hundred_slots_leave_nothing() {
+    in_lab("several_hundred_slots_leave_nothing", |directory| async move {
+        const SLOTS: usize = 300;
+        let before = census(&directory);
+        let mut config = config(&directory);
+        config.ready_target = 16;
+        let pool = SlotPool::open(config).unwrap();
+        let rules_of_host = census(&directory).host_rule_lines;
+        let started = Instant::now();
+        let mut leased = Vec::new();
+        for _ in 0..SLOTS {
+            leased.push(pool.take(&EgressPolicy::internet()).await.unwrap());
+        }
+        let make_per_second = SLOTS as f64 / started.elapsed().as_secs_f64();
+        let distinct: BTreeSet<_> = leased.iter().map(|slot| (slot.index, slot.address)).collect();
+        assert_eq!(distinct.len(), SLOTS, "a slot was leased twice");
+        until("refilled", || pool.stats().ready == 16).await;
+        let full = census(&directory);
+        assert_eq!(full.host_rule_lines, rules_of_host, "host rules grow with slots");
+        assert_eq!((full.links - before.links, full.namespaces), (SLOTS + 16, SLOTS + 16));
+        let started = Instant::now();
+        for slot in leased {
+            assert!(pool.release(slot.index));
+        }
+        until("all destroyed", || pool.stats().doomed == 0).await;
+        eprintln!(
+            "measured: {make_per_second:.0} slots made/s, {:.0} destroyed/s",
+            SLOTS as f64 / started.elapsed().as_secs_f64()
+        );
+        pool.shutdown().await.unwrap();
+        assert_eq!(census(&directory), before);
+        assert!(!directory.join("netns").exists());
+    });
+}
+
+#[test]
+fn taking_from_a_filled_pool_is_fast() {
+    in_lab("taking_from_a_filled_pool_is_fast", |directory| async move {
+        const SLOTS: usize = 64;
+        for policy in [EgressPolicy::internet(), EgressPolicy::none()] {
+            let mut config = config(&directory);
+            config.ready_target = SLOTS;
+            let pool = SlotPool::open(config).unwrap();
+            until("filled", || pool.stats().ready == SLOTS).await;
+            let mut took = Vec::new();
+            for _ in 0..SLOTS / 2 {
+                let started = Instant::now();
+                pool.take(&policy).await.unwrap();
+                took.push(started.elapsed());
+            }
+            took.sort();
+            let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
+            eprintln!("measured: take with {:?}: p50 {median:?}, max {worst:?}", policy.base);
+            assert!(median < Duration::from_millis(1), "{took:?}");
+            pool.shutdown().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn leases_survive_a_restart_and_the_rest_is_freed() {
+    in_lab("leases_survive_a_restart_and_the_rest_is_freed", |directory| async move {
+        let first = SlotPool::open(config(&directory)).unwrap();
+        let kept = first.take(&EgressPolicy::none()).await.unwrap();
+        let lost = first.take(&EgressPolicy::internet()).await.unwrap();
+        let broken = first.take(&EgressPolicy::internet()).await.unwrap();
+        drop(first);
+        sh(&format!("ip link del lab-{}", broken.index));
+
+        let second = SlotPool::open(config(&directory)).unwrap();
+        until("filled", || second.stats().ready == 4).await;
+        assert!(second.stats().found >= 3, "slots of the first pool were not found");
+        let never = SlotIndex(9999);
+        let adopted = second.adopt(&[kept.index, broken.index, never]).await.unwrap();
+        assert_eq!(adopted, Adopted { kept: vec![kept.index], missing: vec![broken.index, never] });
+        until("leftovers destroyed", || second.stats().doomed == 0 && second.stats().found == 0).await;
+        assert!(!directory.join(format!("netns/lab-{}", lost.index)).exists());
+
+        // The machine of the kept slot has its tap; only after it is gone can another one open it.
+        assert!(second.open_tap(kept.index).await.is_err());
+        drop(kept.tap);
+        drop(Guest::new(second.open_tap(kept.index).await.unwrap()));
+        assert!(matches!(second.open_tap(lost.index).await, Err(NetError::NotInUse(_))));
+        for _ in 0..8 {
+            assert_ne!(second.take(&EgressPolicy::internet()).await.unwrap().index, kept.index);
+        }
+        second.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_make_is_cleaned_up() {
+    in_lab("a_crash_in_the_middle_of_a_make_is_cleaned_up", |directory| async move {
+        let before = census(&directory);
+        sh("ip link add lab-3 type veth peer name other");
+        fs::create_dir(directory.join("netns")).unwrap();
+        fs::write(directory.join("netns/lab-5"), "").unwrap();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        assert_eq!(pool.stats().found, 2);
+        pool.adopt(&[]).await.unwrap();
+        until("destroyed", || pool.stats().doomed == 0 && pool.stats().ready == 4).await;
+        pool.shutdown().await.unwrap();
+        assert_eq!(census(&directory), before);
+    });
+}
+
+#[test]
+fn a_full_subnet_says_so_and_recovers() {
+    in_lab("a_full_subnet_says_so_and_recovers", |directory| async move {
+        let mut config = config(&directory);
+        config.subnet = Cidr::literal([10, 201, 8, 0], 28);
+        let pool = SlotPool::open(config).unwrap();
+        let mut leased = Vec::new();
+        for _ in 0..4 {
+            leased.push(pool.take(&EgressPolicy::internet()).await.unwrap());
+        }
+        let refused = pool.take(&EgressPolicy::internet()).await.unwrap_err();
+        assert!(matches!(refused, NetError::Exhausted { capacity: 4 }), "{refused}");
+        assert!(refused.is_capacity());
+        let freed = leased.pop().unwrap();
+        let index = freed.index;
+        drop(freed);
+        assert!(pool.release(index));
+        assert!(!pool.release(index), "a second release must not free somebody else's slot");
+        assert_eq!(pool.take(&EgressPolicy::internet()).await.unwrap().index, index);
+        pool.shutdown().await.unwrap();
+        assert!(matches!(pool.take(&EgressPolicy::internet()).await, Err(NetError::Closed)));
+    });
+}
+
+#[test]
+fn two_agents_share_a_host_only_with_names_of_their_own() {
+    in_lab("two_agents_share_a_host_only_with_names_of_their_own", |directory| async move {
+        let first = SlotPool::open(config(&directory)).unwrap();
+        until("filled", || first.stats().ready == 4).await;
+        let refused = SlotPool::open(config(&directory)).unwrap_err();
+        assert!(matches!(refused, NetError::PrefixTaken { .. }), "{refused}");
+        let mut other = config(&directory.join("b"));
+        other.name_prefix = "labb".to_owned();
+        let refused = SlotPool::open(other.clone()).unwrap_err();
+        assert!(matches!(refused, NetError::SubnetTaken { .. }), "{refused}");
+        other.subnet = Cidr::literal([10, 202, 0, 0], 16);
+        let second = SlotPool::open(other).unwrap();
+        second.take(&EgressPolicy::internet()).await.unwrap();
+        second.shutdown().await.unwrap();
+        let PoolStats { ready, found, .. } = first.stats();
+        assert_eq!((ready, found), (4, 0));
+        first.take(&EgressPolicy::internet()).await.unwrap();
+        first.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn parallel_takers_are_served_in_turn() {
+    in_lab("parallel_takers_are_served_in_turn", |directory| async move {
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let takers: Vec<_> = (0..20)
+            .map(|_| {
+                let pool = pool.clone();
+                tokio::spawn(async move {
+                    let slot = pool.take(&EgressPolicy::none()).await.unwrap();
+                    assert!(pool.release(slot.index));
+                    slot.index
+                })
+            })
+            .collect();
+        let mut indexes = BTreeSet::new();
+        for taker in takers {
+            indexes.insert(taker.await.unwrap());
+        }
+        assert_eq!(indexes.len(), 20);
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn the_probe_passes_where_slots_work() {
+    in_lab("the_probe_passes_where_slots_work", |_| async {
+        let before = sh("nft list ruleset");
+        for check in pandastack_net::probe() {
+            let about_this_host = check.name == "name resolution for guests";
+            assert!(check.ok || about_this_host, "{}: {}", check.name, check.detail);
+            assert_eq!(check.ok, check.remedy.is_none());
+        }
+        assert_eq!(sh("nft list ruleset"), before, "the probe left rules behind");
+    });
+}
