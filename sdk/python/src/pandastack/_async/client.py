@@ -79,14 +79,17 @@ class AsyncPandaStack:
         self,
         cmd: Command,
         *,
-        template: str = TEMPLATE_DEFAULT,
+        template: Optional[str] = None,
         timeout_seconds: Optional[float] = None,
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
         metadata: Optional[Mapping[str, str]] = None,
     ) -> RunResult:
-        """Create a sandbox, run one command in it and delete it, in one round trip."""
+        """Create a sandbox, run one command in it and delete it, in one round trip.
+
+        Without ``template`` the server takes its default.
+        """
         call = _wire.run_call(
             cmd,
             timeout_seconds,

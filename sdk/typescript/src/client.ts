@@ -1,0 +1,242 @@
+/** The client: one server, and what it offers. */
+
+import { addressGiven, BASE_URL_DEFAULT, environment, resolveConfig } from "./config.js";
+import { BadRequestError } from "./errors.js";
+import {
+  type JsonObject,
+  type MeInfo,
+  parseExecResult,
+  parseSandbox,
+  type PromoteResult,
+  type RunResult,
+  withCamelCase,
+} from "./models.js";
+import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+import { type CreateRetryEvent, parseBudget } from "./retry.js";
+import { Sandbox } from "./sandbox.js";
+import { Transport } from "./transport.js";
+import {
+  CALL_MS_DEFAULT,
+  type Command,
+  create,
+  CREATE_MS_MAX,
+  del,
+  EXEC_MS_MAX,
+  execBody,
+  type ExecOptions,
+  get,
+  MACHINE_MS_MAX,
+  post,
+  sandboxPath,
+} from "./wire.js";
+
+/** Template of a sandbox when none is named. */
+const TEMPLATE_DEFAULT = "ubuntu-24.04";
+/** Most children of one fork tree. */
+const FORK_TREE_COUNT_MAX = 16;
+
+/** How to reach a server. What is not given comes from the environment, then from the config file. */
+export interface PandaStackOptions {
+  /** The server's address: `PANDASTACK_API`, `PANDASTACK_API_URL`, config `api_url`, `http://127.0.0.1:8080`. */
+  baseUrl?: string | undefined;
+  /** The same as `baseUrl`. */
+  apiUrl?: string | undefined;
+  /** The key (`pds_...`): `PANDASTACK_API_KEY`, `PANDASTACK_TOKEN`, config `token`. */
+  apiKey?: string | undefined;
+  /** The same as `apiKey`. */
+  token?: string | undefined;
+  /** Limit of a plain call as a whole (30 s); calls that move memory or files have longer ones. */
+  timeoutMs?: number | undefined;
+  /** How long creates refused for lack of room are repeated; 0 = never (60). */
+  maxCreateRetrySeconds?: number | undefined;
+  /** Told before each such repetition. */
+  onCreateRetry?: ((event: CreateRetryEvent) => void) | undefined;
+  /** Host suffix of previews, when it is not the API's own: `PANDASTACK_PREVIEW_HOST`. */
+  previewHost?: string | undefined;
+  /** Used instead of the global `fetch`. */
+  fetch?: typeof fetch | undefined;
+}
+
+/** What a new sandbox shall be. */
+export interface SandboxCreateOptions {
+  /** Template to start from. */
+  template?: string;
+  /** Seconds to live. */
+  ttlSeconds?: number;
+  /** No time limit: it hibernates when idle. */
+  persistent?: boolean;
+  /** Strings to find it by. */
+  metadata?: Record<string, string>;
+  /** Start from a snapshot: its id. */
+  fromSnapshot?: string;
+  /** Volumes to attach. */
+  volumes?: Array<{ name: string; readOnly?: boolean; read_only?: boolean }>;
+  /** Fixed by the template; accepted only for programs that name it. */
+  cpu?: number;
+  /** Fixed by the template; accepted only for programs that name it. */
+  memoryMb?: number;
+  /** The same as `ttlSeconds`. */
+  ttl_seconds?: number;
+  /** The same as `fromSnapshot`. */
+  from_snapshot?: string;
+  /** The same as `memoryMb`. */
+  memory_mb?: number;
+}
+
+/** Options of `client.run`. */
+export interface RunOptions extends ExecOptions {
+  /** Template to run in; the server has a default. */
+  template?: string;
+  /** Strings attached to the sandbox while it lives. */
+  metadata?: Record<string, string>;
+}
+
+/** A PandaStack server. */
+export class PandaStack {
+  /** Sandboxes. */
+  readonly sandboxes: SandboxesAPI;
+  /** Snapshots. */
+  readonly snapshots: SnapshotsAPI;
+  /** Templates. */
+  readonly templates: TemplatesAPI;
+  /** API keys. */
+  readonly tokens: TokensAPI;
+  /** Host suffix of previews, when it is not the API's own. */
+  previewHost: string | undefined;
+  readonly #transport: Transport;
+  readonly #addressGiven: string | undefined;
+
+  constructor(options: PandaStackOptions = {}) {
+    const env = environment();
+    const baseUrl = options.baseUrl || options.apiUrl || undefined;
+    this.#addressGiven = addressGiven(baseUrl, env);
+    this.previewHost = options.previewHost || env.PANDASTACK_PREVIEW_HOST || undefined;
+    this.#transport = new Transport({
+      config: () => resolveConfig({ baseUrl, apiKey: options.apiKey || options.token || undefined }),
+      callMsMax: options.timeoutMs ?? CALL_MS_DEFAULT,
+      createRetrySeconds: options.maxCreateRetrySeconds ?? parseBudget(env.PANDASTACK_MAX_CREATE_RETRY_SECONDS),
+      onCreateRetry: options.onCreateRetry,
+      fetch: options.fetch ?? ((input, init) => fetch(input, init)),
+    });
+    this.sandboxes = new SandboxesAPI(this, this.#transport);
+    this.snapshots = new SnapshotsAPI(this.#transport);
+    this.templates = new TemplatesAPI(this.#transport);
+    this.tokens = new TokensAPI(this.#transport);
+  }
+
+  /** The server's address. One that stands in the config file is known after the first call. */
+  get baseUrl(): string {
+    return this.#transport.baseUrl ?? this.#addressGiven ?? BASE_URL_DEFAULT;
+  }
+
+  /** The same as `baseUrl`. */
+  get apiUrl(): string {
+    return this.baseUrl;
+  }
+
+  /** Who the key belongs to. */
+  async me(): Promise<MeInfo> {
+    return (await this.#transport.send(get("/me"))).record();
+  }
+
+  /** Create a sandbox, run one command in it and delete it, in one round trip. */
+  async run(cmd: Command, options: RunOptions = {}): Promise<RunResult> {
+    const body = {
+      ...execBody(cmd, options),
+      ...(options.template === undefined ? {} : { template: options.template }),
+      ...(options.metadata === undefined ? {} : { metadata: options.metadata }),
+    };
+    const seconds = options.timeoutSeconds;
+    const msMax = seconds === undefined ? EXEC_MS_MAX : seconds * 1000 + CREATE_MS_MAX;
+    const call = { ...create("/run", body, msMax), isCommand: true, signal: options.signal };
+    return withCamelCase(parseExecResult((await this.#transport.send(call)).record()));
+  }
+}
+
+/** `client.sandboxes`. */
+export class SandboxesAPI {
+  readonly #client: PandaStack;
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(client: PandaStack, transport: Transport) {
+    this.#client = client;
+    this.#transport = transport;
+  }
+
+  /** A new sandbox, ready to use. With `await using` it is deleted at the end of the block. */
+  async create(options: SandboxCreateOptions = {}): Promise<Sandbox> {
+    const call = create("/sandboxes", createBody(options), CREATE_MS_MAX);
+    const record = (await this.#transport.send(call)).record();
+    return this.#sandbox({ ...(options.persistent ? { persistent: true } : {}), ...record });
+  }
+
+  /** Every sandbox of the workspace. */
+  async list(): Promise<Sandbox[]> {
+    const answer = await this.#transport.send(get("/sandboxes"));
+    return answer.records("sandboxes").map((record) => this.#sandbox(record));
+  }
+
+  /** One sandbox. Does not wake it. */
+  async get(id: string): Promise<Sandbox> {
+    return this.#sandbox((await this.#transport.send(get(sandboxPath(id)))).record());
+  }
+
+  /** End a sandbox and forget it. */
+  async delete(id: string): Promise<void> {
+    await this.#transport.send(del(sandboxPath(id)));
+  }
+
+  /** A copy of a running sandbox, memory and disk. */
+  async fork(id: string, options: { metadata?: Record<string, string> } = {}): Promise<Sandbox> {
+    const [child] = await this.#fork(sandboxPath(id, "/fork"), {}, options.metadata);
+    return child as Sandbox; // forkChildren throws rather than return nothing
+  }
+
+  /** `count` copies of the same instant; the server may grant fewer. */
+  async forkTree(id: string, options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
+    const { count, metadata } = options;
+    if (!Number.isInteger(count) || count < 1 || count > FORK_TREE_COUNT_MAX) {
+      throw new BadRequestError(`count must be 1-${FORK_TREE_COUNT_MAX}, got ${count}`);
+    }
+    return await this.#fork(sandboxPath(id, "/fork-tree"), { count }, metadata);
+  }
+
+  /** Declare a fork the winner of its tree, and delete the others if asked. */
+  async promote(id: string, options: { cleanupSiblings?: boolean; treeId?: string } = {}): Promise<PromoteResult> {
+    const body = {
+      cleanup_siblings: options.cleanupSiblings ?? false,
+      ...(options.treeId === undefined ? {} : { tree_id: options.treeId }),
+    };
+    const record = (await this.#transport.send(post(sandboxPath(id, "/promote"), body, MACHINE_MS_MAX))).record();
+    return withCamelCase({ winner: id, deleted: [], failures: {}, ...record });
+  }
+
+  async #fork(path: string, body: JsonObject, metadata: Record<string, string> | undefined): Promise<Sandbox[]> {
+    const full = metadata === undefined ? body : { ...body, metadata };
+    const call = create(path, Object.keys(full).length ? full : undefined, MACHINE_MS_MAX);
+    return (await this.#transport.send(call)).forkChildren().map((record) => this.#sandbox(record));
+  }
+
+  #sandbox(record: JsonObject): Sandbox {
+    return new Sandbox(parseSandbox(record), this.#client, this.#transport);
+  }
+}
+
+function createBody(options: SandboxCreateOptions): JsonObject {
+  const ttl = options.ttlSeconds ?? options.ttl_seconds;
+  const snapshot = options.fromSnapshot ?? options.from_snapshot;
+  return {
+    template: options.template ?? TEMPLATE_DEFAULT,
+    ...(ttl === undefined ? {} : { ttl_seconds: ttl }),
+    ...(options.persistent === undefined ? {} : { persistent: options.persistent }),
+    ...(options.metadata === undefined ? {} : { metadata: options.metadata }),
+    ...(snapshot === undefined ? {} : { from_snapshot: snapshot }),
+    ...(options.volumes === undefined ? {} : { volumes: options.volumes.map(volumeOf) }),
+  };
+}
+
+function volumeOf(volume: { name: string; readOnly?: boolean; read_only?: boolean }): JsonObject {
+  const readOnly = volume.readOnly ?? volume.read_only;
+  return { name: volume.name, ...(readOnly === undefined ? {} : { read_only: readOnly }) };
+}

@@ -1,0 +1,210 @@
+/**
+ * Every error this package throws on purpose.
+ *
+ * One tree under {@link PandaStackError}. What must hold: an error made from a server's answer carries
+ * its `status`, `code` and `requestId`, and its message ends with a `hint:` line whenever there is a
+ * next step to name. Turning a status into a class happens in {@link errorFromResponse} only.
+ */
+
+import type { TemplateBuild } from "./models.js";
+import { parseRetryAfter } from "./retry.js";
+
+/** Of a body that is not our JSON envelope (a proxy's HTML page, say) at most this much is shown. */
+const FOREIGN_BODY_CHARS_MAX = 300;
+
+/** What is known about a failure beside its sentence. */
+export interface ErrorDetails {
+  /** HTTP status. */
+  status?: number | undefined;
+  /** The server's stable error code. */
+  code?: string | undefined;
+  /** The id to quote to an operator. */
+  requestId?: string | undefined;
+  /** The next step. */
+  hint?: string | undefined;
+  /** The server's `Retry-After`. */
+  retryAfterSeconds?: number | undefined;
+  /** The error underneath. */
+  cause?: unknown;
+}
+
+/** Base of every error of this package. */
+export class PandaStackError extends Error {
+  /** HTTP status, if a server answered. */
+  readonly status: number | undefined;
+  /** The server's stable error code. */
+  readonly code: string | undefined;
+  /** The id to quote to an operator. */
+  readonly requestId: string | undefined;
+  /** The next step, if there is one to name. */
+  readonly hint: string | undefined;
+  /** The server's `Retry-After`. */
+  readonly retryAfterSeconds: number | undefined;
+  /** The sentence alone; `message` adds code, request id and hint. */
+  readonly reason: string;
+
+  constructor(reason: string, details: ErrorDetails = {}) {
+    super(fullMessage(reason, details), details.cause === undefined ? undefined : { cause: details.cause });
+    this.name = new.target.name;
+    this.reason = reason;
+    this.status = details.status;
+    this.code = details.code;
+    this.requestId = details.requestId;
+    this.hint = details.hint;
+    this.retryAfterSeconds = details.retryAfterSeconds;
+  }
+
+  /** The same as `status`. */
+  get statusCode(): number | undefined {
+    return this.status;
+  }
+}
+
+/** The request cannot be served as it is (4xx, or refused here before sending). */
+export class BadRequestError extends PandaStackError {}
+/** The key is missing, unknown, expired, or not allowed to do this. */
+export class AuthError extends PandaStackError {}
+/** The key is valid but may not do this (403). */
+export class PermissionDeniedError extends AuthError {}
+/** The sandbox, snapshot, template, token or path does not exist (404). */
+export class NotFoundError extends PandaStackError {}
+/** The object is in a state that forbids this (409). */
+export class ConflictError extends BadRequestError {}
+/** Too many requests, or a quota is used up (429). */
+export class RateLimitError extends BadRequestError {}
+/** The server failed, or answered something this client cannot read (5xx). */
+export class ServerError extends PandaStackError {}
+/** No room right now for another machine (503 with `Retry-After`, or 507). */
+export class CapacityError extends ServerError {}
+/** The server cannot be reached, or the connection broke before the answer was complete. */
+export class NetworkError extends PandaStackError {}
+/** The server did not answer within the call's time limit. */
+export class RequestTimeout extends NetworkError {}
+/** A command ran longer than its `timeoutSeconds` and was ended. */
+export class SandboxTimeout extends PandaStackError {}
+
+/** The stream of a command ended before its exit code arrived; the command may still run. */
+export class ExecInterrupted extends PandaStackError {
+  /** The end of what had arrived of stdout. */
+  readonly partialStdout: string;
+  /** The end of what had arrived of stderr. */
+  readonly partialStderr: string;
+
+  constructor(reason: string, partial: { stdout: string; stderr: string }, cause?: unknown) {
+    super(reason, { hint: "look at the sandbox's status; run the command again if it is safe to repeat", cause });
+    this.partialStdout = partial.stdout;
+    this.partialStderr = partial.stderr;
+  }
+}
+
+/** A command run with `check: true` exited non-zero. */
+export class CommandError extends PandaStackError {
+  constructor(
+    reason: string,
+    /** The command's exit code. */
+    readonly exitCode: number,
+    /** Its output. */
+    readonly stdout = "",
+    /** Its error output. */
+    readonly stderr = "",
+  ) {
+    super(reason);
+  }
+}
+
+/** A template build failed. */
+export class TemplateBuildError extends PandaStackError {
+  constructor(
+    reason: string,
+    /** The build's last state. */
+    readonly build: TemplateBuild,
+  ) {
+    super(reason);
+  }
+}
+
+const CLASS_BY_STATUS: Record<number, typeof PandaStackError> = {
+  401: AuthError,
+  403: PermissionDeniedError,
+  404: NotFoundError,
+  409: ConflictError,
+  429: RateLimitError,
+  507: CapacityError,
+};
+
+const HINT_BY_CODE: Record<string, string> = {
+  template_baking: "the template is being prepared for its first use; the same call works once that is done",
+};
+
+const HINT_BY_STATUS: Record<number, string> = {
+  401: "set PANDASTACK_API_KEY or pass apiKey; `pandastack up` writes a working key to ~/.config/pandastack/config.json",
+  403: "use a key of the workspace that owns the object",
+  429: "wait and retry, or delete sandboxes that are no longer needed",
+  501: "this server does not have that service",
+  507: "the host's disk is full: delete snapshots and hibernated sandboxes, and see `pandastack doctor`",
+};
+
+/** Whether a server's sentence says that a command ran out of time. */
+export function isTimeoutMessage(message: string): boolean {
+  const lowered = message.toLowerCase();
+  // "i/o timeout" is a network failure on the way to the guest, not the command's own limit.
+  return !lowered.includes("i/o timeout") && /timeout|timed out|deadline exceeded/.test(lowered);
+}
+
+/** The typed error of a non-2xx answer. `what` names the call, e.g. `POST /v1/sandboxes`. */
+export function errorFromResponse(
+  status: number,
+  headers: Headers,
+  body: string,
+  call: { what: string; isCommand: boolean },
+): PandaStackError {
+  const envelope = parseEnvelope(body);
+  const retryAfterSeconds = parseRetryAfter(headers.get("retry-after"));
+  const reason = `${call.what}: ${sentence(envelope, body, status)}`;
+  const code = text(envelope.code);
+  let kind = CLASS_BY_STATUS[status] ?? (status < 500 ? BadRequestError : ServerError);
+  // A 503 counts as "try again" only with both marks: proxies answer bare 503s of their own.
+  if (status === 503 && retryAfterSeconds !== undefined && text(envelope.error)) kind = CapacityError;
+  if (call.isCommand && status >= 500 && isTimeoutMessage(reason)) kind = SandboxTimeout;
+  return new kind(reason, {
+    status,
+    code,
+    requestId: text(envelope.request_id) ?? headers.get("x-request-id") ?? undefined,
+    hint: text(envelope.hint) ?? HINT_BY_CODE[code ?? ""] ?? HINT_BY_STATUS[status],
+    retryAfterSeconds,
+  });
+}
+
+function fullMessage(reason: string, details: ErrorDetails): string {
+  const labels = [
+    details.status === undefined ? "" : `status ${details.status}`,
+    details.code ? `code ${details.code}` : "",
+    details.requestId ? `request ${details.requestId}` : "",
+  ].filter(Boolean);
+  const labelled = labels.length ? `${reason} (${labels.join(", ")})` : reason;
+  return details.hint ? `${labelled}\nhint: ${details.hint}` : labelled;
+}
+
+function parseEnvelope(body: string): Record<string, unknown> {
+  try {
+    const parsed: unknown = JSON.parse(body);
+    return typeof parsed === "object" && parsed !== null && !Array.isArray(parsed)
+      ? (parsed as Record<string, unknown>)
+      : {};
+  } catch {
+    return {};
+  }
+}
+
+function sentence(envelope: Record<string, unknown>, body: string, status: number): string {
+  for (const key of ["error", "message", "detail"]) {
+    const value = envelope[key];
+    if (value) return typeof value === "string" ? value : JSON.stringify(value);
+  }
+  const foreign = body.trim().slice(0, FOREIGN_BODY_CHARS_MAX);
+  return foreign ? `HTTP ${status}: ${foreign}` : `HTTP ${status}`;
+}
+
+function text(value: unknown): string | undefined {
+  return typeof value === "string" && value ? value : undefined;
+}

@@ -1,0 +1,63 @@
+/**
+ * PandaStack: machines of their own kernel for code that nobody trusts.
+ *
+ * ```ts
+ * import { PandaStack } from "@pandastack/sdk";
+ *
+ * const client = new PandaStack();
+ * await using sandbox = await client.sandboxes.create({ template: "code-interpreter" });
+ * console.log((await sandbox.exec("python -c 'print(2 ** 10)'")).stdout);
+ * ```
+ *
+ * @packageDocumentation
+ */
+
+export { PandaStack, PandaStack as Client, SandboxesAPI } from "./client.js";
+export type { PandaStackOptions, PandaStackOptions as ClientConfig, RunOptions, SandboxCreateOptions } from "./client.js";
+export {
+  AuthError,
+  BadRequestError,
+  CapacityError,
+  CommandError,
+  ConflictError,
+  ExecInterrupted,
+  NetworkError,
+  NotFoundError,
+  PandaStackError,
+  PermissionDeniedError,
+  RateLimitError,
+  RequestTimeout,
+  SandboxTimeout,
+  ServerError,
+  TemplateBuildError,
+} from "./errors.js";
+export type { ErrorDetails } from "./errors.js";
+export { ExecStream } from "./exec-stream.js";
+export type { OutputCallbacks } from "./exec-stream.js";
+export { SandboxFilesystem } from "./filesystem.js";
+export type { DownloadOptions } from "./filesystem.js";
+export type {
+  CreatedToken,
+  ExecChunk,
+  ExecResult,
+  FileInfo,
+  LifecycleInfo,
+  MeInfo,
+  PortInfo,
+  PromoteResult,
+  RunResult,
+  SandboxEvent,
+  SandboxInfo,
+  SnapshotInfo,
+  TemplateBuild,
+  TemplateInfo,
+  TokenInfo,
+  WireRecord,
+  WriteResult,
+} from "./models.js";
+export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+export type { CreateRetryEvent } from "./retry.js";
+export { Sandbox } from "./sandbox.js";
+export type { SandboxExecOptions } from "./sandbox.js";
+export { VERSION } from "./version.js";
+export type { Command, ExecOptions } from "./wire.js";

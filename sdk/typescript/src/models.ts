@@ -1,0 +1,234 @@
+/**
+ * What calls return, and how it is read from the server's JSON.
+ *
+ * Records keep the names of the wire (`size_bytes`), as earlier releases had them, and answer to
+ * camelCase (`sizeBytes`) too. An unknown field never breaks a client; a missing required one is a
+ * {@link ServerError} instead of an `undefined` deep inside a program.
+ */
+
+import { ServerError } from "./errors.js";
+
+type CamelCase<Name extends string> = Name extends `${infer Head}_${infer Tail}`
+  ? `${Head}${Capitalize<CamelCase<Tail>>}`
+  : Name;
+
+/** A record whose fields can be read by their wire name and in camelCase. */
+export type WireRecord<T> = T & {
+  readonly [Key in keyof T as Key extends `${string}_${string}` ? CamelCase<Key> : never]: T[Key];
+};
+
+/** A JSON object of the server. */
+export type JsonObject = Record<string, unknown>;
+
+/** What a finished command left behind. A non-zero exit code is a result, not an error. */
+export interface ExecResultFields {
+  stdout: string;
+  stderr: string;
+  exit_code: number;
+  duration_ms: number;
+  /** Whether a stream passed the server's limit and lost its end. */
+  truncated: boolean;
+}
+/** Result of `exec`. */
+export type ExecResult = WireRecord<ExecResultFields>;
+/** Result of `client.run`: an exec result and the id of the sandbox, which is gone by now. */
+export type RunResult = WireRecord<ExecResultFields & { sandbox_id?: string }>;
+
+/** A piece of output, in the order it arrived. */
+export interface ExecChunk {
+  stream: "stdout" | "stderr";
+  text: string;
+}
+
+/** The server's record of a sandbox, in the names of the wire. */
+export interface SandboxInfo {
+  id: string;
+  template: string;
+  cpu: number;
+  memory_mb: number;
+  /** `creating`, `running`, `paused`, `hibernated`, `stopping`, `failed` or `deleted`. */
+  status: string;
+  guest_ip?: string;
+  created_at?: string;
+  metadata: Record<string, string>;
+  from_snapshot?: string;
+  boot_ms?: number;
+  boot_mode?: string;
+  persistent?: boolean;
+  ttl_seconds?: number;
+  /** The engine that runs it. */
+  engine?: string;
+  /** `hardware` or `emulated`. */
+  isolation?: string;
+  /** Where a hibernated sandbox's memory is: `memory` or `disk`. */
+  residency?: string;
+  [field: string]: unknown;
+}
+
+/** One file or directory. `mtime` is in Unix seconds. */
+export type FileInfo = WireRecord<{
+  name: string;
+  path: string;
+  is_dir: boolean;
+  size: number;
+  mode: string;
+  mtime: number;
+}>;
+
+/** Answer of a file write. */
+export interface WriteResult {
+  path: string;
+  bytes: number;
+}
+
+/** How long a sandbox lives. */
+export type LifecycleInfo = WireRecord<{
+  ttl_seconds: number;
+  persistent: boolean;
+  idle_seconds: number;
+}>;
+
+/** A stored snapshot. */
+export type SnapshotInfo = WireRecord<{
+  id: string;
+  sandbox_id?: string;
+  template?: string;
+  size_bytes?: number;
+  created_at?: string;
+  workspace?: string;
+}>;
+
+/** Answer of a promotion: who won, which siblings went, which could not. */
+export type PromoteResult = WireRecord<{
+  winner: string;
+  tree_id?: string;
+  deleted: string[];
+  failures: Record<string, string>;
+}>;
+
+/** One transition in a sandbox's life; fields a server adds are kept. */
+export interface SandboxEvent {
+  id?: number;
+  at?: string;
+  kind?: string;
+  [field: string]: unknown;
+}
+
+/** A port of a sandbox. */
+export type PortInfo = WireRecord<{
+  port: number;
+  label?: string;
+  listening: boolean;
+  source?: string;
+  proxy_url?: string;
+}>;
+
+/** A template that sandboxes start from. */
+export type TemplateInfo = WireRecord<{
+  name: string;
+  rootfs_path?: string;
+  size_bytes?: number;
+  cpu?: number;
+  memory_mb?: number;
+  is_global?: boolean;
+  workspace?: string;
+  label?: string;
+  description?: string;
+  category?: string;
+  base?: string;
+  tools?: string[];
+  meta?: Record<string, unknown>;
+}>;
+
+/** A template build and how far it is; a status that is not `done` or `failed` means it is going on. */
+export type TemplateBuild = WireRecord<{
+  id: string;
+  name: string;
+  status: string;
+  error?: string;
+  started_at?: string;
+  ended_at?: string;
+  size_mb?: number;
+  bytes?: number;
+  image_ref?: string;
+}>;
+
+/** An API key, without its secret part. */
+export type TokenInfo = WireRecord<{ prefix: string; label?: string; created_at?: string }>;
+/** A key just made; `token` is never shown again. */
+export type CreatedToken = WireRecord<{ prefix: string; label?: string; created_at?: string; token: string }>;
+
+/** Who a key belongs to. */
+export type MeInfo = JsonObject;
+
+/** Make a wire record answer to camelCase as well. The extra names do not show up in JSON or logs. */
+export function withCamelCase<T extends object>(record: T): WireRecord<T> {
+  for (const name of Object.keys(record)) {
+    const camel = name.replace(/_([a-z0-9])/g, (_, letter: string) => letter.toUpperCase());
+    if (camel === name || camel in record) continue;
+    Object.defineProperty(record, camel, { get: () => (record as JsonObject)[name], enumerable: false });
+  }
+  return record as WireRecord<T>;
+}
+
+/** A required, non-empty string of an answer. */
+export function needText(data: JsonObject, name: string, what: string): string {
+  const value = data[name];
+  if (typeof value === "string" && value) return value;
+  throw new ServerError(`the server's answer for ${what} has no '${name}'`);
+}
+
+/** Read an exec result. A missing exit code is not taken for 0: that would invent a success. */
+export function parseExecResult(data: JsonObject): ExecResult {
+  if (typeof data.exit_code !== "number") throw new ServerError("the server's answer for exec has no 'exit_code'");
+  return withCamelCase({
+    ...data,
+    stdout: string(data.stdout),
+    stderr: string(data.stderr),
+    exit_code: data.exit_code,
+    duration_ms: number(data.duration_ms),
+    truncated: data.truncated === true,
+  });
+}
+
+/** Read a sandbox. */
+export function parseSandbox(data: JsonObject): SandboxInfo {
+  const metadata = data.metadata;
+  return {
+    ...data,
+    id: needText(data, "id", "a sandbox"),
+    template: string(data.template),
+    cpu: number(data.cpu),
+    memory_mb: number(data.memory_mb),
+    status: string(data.status) || "running",
+    metadata: typeof metadata === "object" && metadata !== null ? (metadata as Record<string, string>) : {},
+  };
+}
+
+/** Read a directory entry; `parent` completes one that has only a name. */
+export function parseFile(data: JsonObject, parent: string): FileInfo {
+  const name = string(data.name) || (string(data.path).replace(/\/+$/, "").split("/").pop() ?? "");
+  return withCamelCase({
+    name,
+    path: string(data.path) || `${parent.replace(/\/+$/, "")}/${name}`,
+    is_dir: data.is_dir === true,
+    size: number(data.size),
+    mode: String(data.mode ?? ""),
+    mtime: number(data.mtime),
+  });
+}
+
+/** Read one port, a bare number or an object; `undefined` for anything else. */
+export function parsePort(data: unknown): PortInfo | undefined {
+  const record = typeof data === "number" ? { port: data } : (data as JsonObject | null | undefined);
+  if (typeof record?.port !== "number") return undefined;
+  return withCamelCase({ ...record, port: record.port, listening: record.listening !== false });
+}
+
+function string(value: unknown): string {
+  return typeof value === "string" ? value : "";
+}
+
+function number(value: unknown): number {
+  return typeof value === "number" ? value : 0;
+}

@@ -1,0 +1,152 @@
+/** Snapshots, templates and API keys. */
+
+import { RequestTimeout, TemplateBuildError } from "./errors.js";
+import { serverEvents } from "./exec-stream.js";
+import {
+  type CreatedToken,
+  type JsonObject,
+  needText,
+  type SnapshotInfo,
+  type TemplateBuild,
+  type TemplateInfo,
+  type TokenInfo,
+  withCamelCase,
+} from "./models.js";
+import type { Transport } from "./transport.js";
+import { del, get, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
+
+/** `client.snapshots`. They are taken by `sandbox.snapshot()`. */
+export class SnapshotsAPI {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Snapshots, newest first; of one sandbox if asked. */
+  async list(options: { sandboxId?: string } = {}): Promise<SnapshotInfo[]> {
+    const query: Record<string, string> = options.sandboxId === undefined ? {} : { sandbox_id: options.sandboxId };
+    return (await this.#transport.send(get("/snapshots", query))).records("snapshots").map(snapshotOf);
+  }
+
+  /** One snapshot. */
+  async get(id: string): Promise<SnapshotInfo> {
+    return snapshotOf((await this.#transport.send(get(`/snapshots/${segment(id, "snapshot id")}`))).record());
+  }
+
+  /** Delete a snapshot. Sandboxes made from it live on. */
+  async delete(id: string): Promise<void> {
+    await this.#transport.send(del(`/snapshots/${segment(id, "snapshot id")}`));
+  }
+}
+
+/** `client.templates`. */
+export class TemplatesAPI {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Templates that sandboxes can start from. */
+  async list(): Promise<TemplateInfo[]> {
+    return (await this.#transport.send(get("/templates"))).records("templates").map(templateOf);
+  }
+
+  /** One template. */
+  async get(name: string): Promise<TemplateInfo> {
+    return templateOf((await this.#transport.send(get(`/templates/${segment(name, "template name")}`))).record());
+  }
+
+  /** Delete a template of the workspace; the catalog's own cannot be deleted. */
+  async delete(name: string): Promise<void> {
+    await this.#transport.send(del(`/templates/${segment(name, "template name")}`));
+  }
+
+  /** Builds, running and past. */
+  async builds(): Promise<TemplateBuild[]> {
+    return (await this.#transport.send(get("/templates/builds"))).records("builds").map(buildOf);
+  }
+
+  /** One build. */
+  async buildStatus(id: string): Promise<TemplateBuild> {
+    return buildOf((await this.#transport.send(get(`/templates/builds/${segment(id, "build id")}`))).record());
+  }
+
+  /** The lines of a build's log; unless `follow` is false, until the build is over. */
+  async *buildLogs(id: string, options: { follow?: boolean } = {}): AsyncGenerator<string> {
+    const query: Record<string, string> = options.follow === false ? {} : { follow: "1" };
+    const call = { ...get(`/templates/builds/${segment(id, "build id")}/logs`, query), accept: "text/event-stream" };
+    const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
+    for await (const event of serverEvents(stream)) {
+      if (event.name === "done") return;
+      yield event.data;
+    }
+  }
+
+  /** Wait until a build is over; {@link TemplateBuildError} if it failed. */
+  async waitForBuild(id: string, options: { intervalMs?: number; timeoutMs?: number } = {}): Promise<TemplateBuild> {
+    const { intervalMs = 2000, timeoutMs = 1_200_000 } = options;
+    const deadline = performance.now() + timeoutMs;
+    for (;;) {
+      const build = await this.buildStatus(id);
+      if (build.status === "done") return build;
+      if (build.status === "failed") throw new TemplateBuildError(`the build of '${build.name}' failed: ${build.error}`, build);
+      if (performance.now() + intervalMs > deadline) {
+        throw new RequestTimeout(`the build of '${build.name}' is not over after ${timeoutMs / 1000} s`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, intervalMs));
+    }
+  }
+}
+
+/** `client.tokens`. */
+export class TokensAPI {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** API keys, without their secret part. */
+  async list(): Promise<TokenInfo[]> {
+    const records = (await this.#transport.send(get("/me/tokens"))).records("tokens");
+    return records.map((record) => withCamelCase({ ...record, prefix: String(record.prefix ?? "") }));
+  }
+
+  /** A new key; `token` of the result is shown this once. */
+  async create(label?: string, options: { expiresInDays?: number } = {}): Promise<CreatedToken> {
+    const body = {
+      ...(label === undefined ? {} : { label }),
+      ...(options.expiresInDays === undefined ? {} : { expires_in_days: options.expiresInDays }),
+    };
+    const record = (await this.#transport.send(post("/me/tokens", body))).record();
+    return withCamelCase({ ...record, prefix: String(record.prefix ?? ""), token: needText(record, "token", "a key") });
+  }
+
+  /** End a key, named by its public prefix. */
+  async revoke(prefix: string): Promise<void> {
+    await this.#transport.send(del(`/me/tokens/${segment(prefix, "token prefix")}`));
+  }
+}
+
+function snapshotOf(record: JsonObject): SnapshotInfo {
+  return withCamelCase({ ...record, id: needText(record, "id", "a snapshot") });
+}
+
+function templateOf(record: JsonObject): TemplateInfo {
+  return withCamelCase({ ...record, name: needText(record, "name", "a template") });
+}
+
+function buildOf(record: JsonObject): TemplateBuild {
+  const { name, status } = record;
+  return withCamelCase({
+    ...record,
+    id: needText(record, "id", "a build"),
+    name: typeof name === "string" ? name : "",
+    status: typeof status === "string" ? status : "",
+  });
+}

@@ -1,0 +1,38 @@
+/**
+ * What differs between runtimes: Node's built-in modules, disposal symbols, random ids.
+ *
+ * The rest of the package needs `fetch` and web streams only.
+ */
+
+import { BadRequestError } from "./errors.js";
+
+interface Builtins {
+  "fs/promises": typeof import("node:fs/promises");
+  fs: typeof import("node:fs");
+  os: typeof import("node:os");
+  path: typeof import("node:path");
+}
+
+/** A built-in module of Node (Bun and Deno have them too), loaded when first needed. */
+export async function importBuiltin<Name extends keyof Builtins>(name: Name): Promise<Builtins[Name]> {
+  // Not a literal, so that bundlers for runtimes without these modules leave it alone.
+  const specifier = `node:${name}`;
+  try {
+    return (await import(specifier)) as Builtins[Name];
+  } catch (cause) {
+    throw new BadRequestError(`this runtime has no local files (${specifier} is missing)`, {
+      hint: "use filesystem.read and filesystem.write with content in memory",
+      cause,
+    });
+  }
+}
+
+/** `Symbol.asyncDispose`, also where the runtime is older than it. */
+export const asyncDispose: typeof Symbol.asyncDispose =
+  Symbol.asyncDispose ?? (Symbol.for("Symbol.asyncDispose") as typeof Symbol.asyncDispose);
+
+/** A key that no other call has. Unique, not secret. */
+export function uniqueKey(): string {
+  const part = (): string => Math.floor(Math.random() * 2 ** 32).toString(16).padStart(8, "0");
+  return globalThis.crypto?.randomUUID?.() ?? part() + part() + part() + part();
+}

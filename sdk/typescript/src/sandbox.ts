@@ -1,0 +1,331 @@
+/**
+ * One sandbox: commands, files, forks, sleep.
+ *
+ * The object is a handle. Its fields are what the server said last; `refresh` asks again. Calls that
+ * need the machine (exec, files, fork) wake a hibernated one on the server's side.
+ */
+
+import type { PandaStack } from "./client.js";
+import { BadRequestError, CommandError, NotFoundError } from "./errors.js";
+import { ExecStream, type OutputCallbacks, serverEvents } from "./exec-stream.js";
+import { SandboxFilesystem } from "./filesystem.js";
+import {
+  type ExecResult,
+  type JsonObject,
+  type LifecycleInfo,
+  needText,
+  parseExecResult,
+  parsePort,
+  type PortInfo,
+  type PromoteResult,
+  type SandboxEvent,
+  type SandboxInfo,
+  type SnapshotInfo,
+  withCamelCase,
+} from "./models.js";
+import { previewUrl } from "./preview.js";
+import { asyncDispose, uniqueKey } from "./runtime.js";
+import { eventPayload, type ServerEvent } from "./sse.js";
+import type { Transport } from "./transport.js";
+import {
+  type Call,
+  type Command,
+  commandLine,
+  execCall,
+  type ExecOptions,
+  get,
+  MACHINE_MS_MAX,
+  PLAIN_EXEC_SECONDS_MAX,
+  post,
+  sandboxPath,
+  STREAM_IDLE_MS_MAX,
+} from "./wire.js";
+
+const STDERR_CHARS_SHOWN_MAX = 2000;
+
+/** Options of `exec`. */
+export interface SandboxExecOptions extends ExecOptions {
+  /** Throw {@link CommandError} on a non-zero exit. */
+  check?: boolean;
+}
+
+/** A machine of your own, with its own kernel. */
+export class Sandbox {
+  /** The sandbox's files. */
+  readonly filesystem: SandboxFilesystem;
+  /** `commands.run` is {@link exec} under another name. */
+  readonly commands: { run: (cmd: Command, options?: SandboxExecOptions) => Promise<ExecResult> };
+  readonly #client: PandaStack;
+  readonly #transport: Transport;
+  #info: SandboxInfo;
+
+  /** @internal Made by `client.sandboxes`. */
+  constructor(info: SandboxInfo, client: PandaStack, transport: Transport) {
+    this.#info = info;
+    this.#client = client;
+    this.#transport = transport;
+    this.filesystem = new SandboxFilesystem(transport, info.id);
+    this.commands = { run: (cmd, options) => this.exec(cmd, options) };
+  }
+
+  /** The server's record, as it came last. */
+  get info(): SandboxInfo {
+    return this.#info;
+  }
+  /** The sandbox's id; also the credential of its previews. */
+  get id(): string {
+    return this.#info.id;
+  }
+  /** The template it was made from. */
+  get template(): string {
+    return this.#info.template;
+  }
+  /** `creating`, `running`, `paused`, `hibernated`, `stopping`, `failed` or `deleted`. */
+  get status(): string {
+    return this.#info.status;
+  }
+  /** Processors. */
+  get cpu(): number {
+    return this.#info.cpu;
+  }
+  /** Memory in MiB. */
+  get memoryMb(): number {
+    return this.#info.memory_mb;
+  }
+  /** What the creator attached. */
+  get metadata(): Record<string, string> {
+    return this.#info.metadata;
+  }
+  /** Whether it has no time limit. */
+  get persistent(): boolean {
+    return this.#info.persistent === true;
+  }
+  /** When it was made. */
+  get createdAt(): string | undefined {
+    return this.#info.created_at;
+  }
+  /** How long the machine took to be ready. */
+  get bootMs(): number | undefined {
+    return this.#info.boot_ms;
+  }
+  /** The engine that runs it. */
+  get engine(): string | undefined {
+    return this.#info.engine;
+  }
+  /** What kind of isolation that is: `hardware` or `emulated`. */
+  get isolation(): string | undefined {
+    return this.#info.isolation;
+  }
+
+  /**
+   * Run a command to its end. `cmd` is a line for `sh -c`, or a list whose items are passed on as they
+   * are. A non-zero exit is a result, unless `check` is set.
+   */
+  async exec(cmd: Command, options: SandboxExecOptions = {}): Promise<ExecResult> {
+    const isLong = (options.timeoutSeconds ?? 0) > PLAIN_EXEC_SECONDS_MAX;
+    const result = isLong ? await this.#execLong(cmd, options) : await this.#execPlain(cmd, options);
+    if (options.check && result.exit_code !== 0) throw commandError(cmd, result);
+    return result;
+  }
+
+  /**
+   * Run a command and get its output while it runs. With a callback: reads to the end and resolves to
+   * the exit code. Without: resolves to an {@link ExecStream} to iterate over.
+   */
+  async execStream(
+    cmd: Command,
+    options: ExecOptions & OutputCallbacks & ({ onStdout: (text: string) => unknown } | { onStderr: (text: string) => unknown }),
+  ): Promise<number>;
+  async execStream(cmd: Command, options?: ExecOptions): Promise<ExecStream>;
+  async execStream(cmd: Command, options: ExecOptions & OutputCallbacks = {}): Promise<ExecStream | number> {
+    const call = { ...execCall(this.#path("/exec/stream"), cmd, options), accept: "text/event-stream" };
+    if (options.timeoutSeconds === undefined) call.msMax = undefined;
+    const stream = new ExecStream(await this.#transport.openStream(call, STREAM_IDLE_MS_MAX));
+    return options.onStdout || options.onStderr ? await stream.wait(options) : stream;
+  }
+
+  /** Run a program text: `python` or `shell`. State does not carry over between calls. */
+  async runCode(code: string, language = "python", options: SandboxExecOptions = {}): Promise<ExecResult> {
+    const program = { python: "python3", shell: "bash", bash: "bash" }[language];
+    if (!program) throw new BadRequestError(`language '${language}' is not known`, { hint: "use 'python' or 'shell'" });
+    return await this.exec([program, "-c", code], options);
+  }
+
+  /** Lines the sandbox has written; with `follow`, also those to come. */
+  async *logs(options: { stream?: "stdout" | "stderr" | "both"; follow?: boolean } = {}): AsyncGenerator<string> {
+    const query = { stream: options.stream ?? "both", follow: options.follow ? "1" : "0" };
+    const call = get(this.#path("/logs"), query);
+    if (!options.follow) {
+      const lines = (await this.#transport.send(call)).text().split(/\r?\n/);
+      if (lines.at(-1) === "") lines.pop();
+      yield* lines;
+      return;
+    }
+    for await (const event of this.#follow(call)) {
+      const payload = eventPayload(event);
+      const said = payload?.line ?? payload?.chunk;
+      yield (typeof said === "string" ? said : event.data).replace(/\n$/, "");
+    }
+  }
+
+  /** What happened to the sandbox, oldest first; with `tail` only the last so many. */
+  async events(options: { tail?: number } = {}): Promise<SandboxEvent[]> {
+    const query: Record<string, string> = options.tail === undefined ? {} : { tail: String(options.tail) };
+    return (await this.#transport.send(get(this.#path("/events"), query))).records("events");
+  }
+
+  /** Events as they happen, until the caller stops or the sandbox is gone. */
+  async *followEvents(): AsyncGenerator<SandboxEvent> {
+    for await (const event of this.#follow(get(this.#path("/events"), { follow: "1" }))) {
+      const payload = eventPayload(event);
+      if (payload) yield payload;
+    }
+  }
+
+  /** A copy of the running machine, memory and disk, that goes its own way. */
+  async fork(options: { metadata?: Record<string, string> } = {}): Promise<Sandbox> {
+    return await this.#client.sandboxes.fork(this.id, options);
+  }
+
+  /** Up to 16 copies of the same instant, as one tree; see {@link promote}. */
+  async forkTree(options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
+    return await this.#client.sandboxes.forkTree(this.id, options);
+  }
+
+  /** Declare this fork the winner of its tree, and delete the others if asked. */
+  async promote(options: { cleanupSiblings?: boolean; treeId?: string } = {}): Promise<PromoteResult> {
+    return await this.#client.sandboxes.promote(this.id, options);
+  }
+
+  /** Save the machine as it is; its `id` goes to `create({ fromSnapshot })`. */
+  async snapshot(): Promise<SnapshotInfo> {
+    // Keyed, but not repeated on refusal, since time has moved on by then.
+    const call: Call = { ...post(this.#path("/snapshots"), undefined, MACHINE_MS_MAX), idempotencyKey: uniqueKey() };
+    const record = (await this.#transport.send(call)).record();
+    const id = typeof record.id === "string" ? record.id : needText(record, "snapshot_id", "a snapshot");
+    return withCamelCase({ ...record, id });
+  }
+
+  /** Put the machine to sleep on disk; it costs nothing but space until the next call wakes it. */
+  async hibernate(): Promise<void> {
+    await this.#move("/hibernate", "hibernated");
+  }
+
+  /** Wake it now rather than with the next call. A running sandbox is left as it is. */
+  async wake(): Promise<void> {
+    await this.#move("/wake", "running");
+  }
+
+  /** Stop its processors; memory stays. */
+  async pause(): Promise<void> {
+    await this.#move("/pause", "paused");
+  }
+
+  /** Let a paused machine go on. */
+  async resume(): Promise<void> {
+    await this.#move("/resume", "running");
+  }
+
+  /** How long it will live. */
+  async lifecycle(): Promise<LifecycleInfo> {
+    return lifecycleOf((await this.#transport.send(get(this.#path("/lifecycle")))).record());
+  }
+
+  /** Give it so many more seconds from now. */
+  async setTtl(seconds: number): Promise<LifecycleInfo> {
+    return await this.#setLifecycle({ ttl_seconds: seconds });
+  }
+
+  /** Free it from its time limit (it hibernates when idle), or put it back under one. */
+  async setPersistent(persistent: boolean): Promise<LifecycleInfo> {
+    const lifecycle = await this.#setLifecycle({ persistent });
+    this.#info = { ...this.#info, persistent };
+    return lifecycle;
+  }
+
+  /** Ports that something listens on, and those with a label. */
+  async ports(): Promise<PortInfo[]> {
+    const entries = (await this.#transport.send(get(this.#path("/ports")))).entries("ports");
+    return entries.map(parsePort).filter((port): port is PortInfo => port !== undefined);
+  }
+
+  /** The public address of a port. Whoever knows it can reach the port: the id is the secret. */
+  previewUrl(port: number, scheme?: "http" | "https"): string {
+    return previewUrl(this.#client.baseUrl, this.id, port, { host: this.#client.previewHost, scheme });
+  }
+
+  /** The public address of every port that there is. */
+  async previewUrls(): Promise<Record<number, string>> {
+    return Object.fromEntries((await this.ports()).map(({ port }) => [port, this.previewUrl(port)]));
+  }
+
+  /** Ask the server for the current state; changes this object and resolves to it. */
+  async refresh(): Promise<this> {
+    this.#info = (await this.#client.sandboxes.get(this.id)).info;
+    return this;
+  }
+
+  /** End the machine and forget it. Its snapshots and forks stay. */
+  async delete(): Promise<void> {
+    await this.#client.sandboxes.delete(this.id);
+    this.#info = { ...this.#info, status: "deleted" };
+  }
+
+  /** The same as {@link delete}. */
+  async kill(): Promise<void> {
+    await this.delete();
+  }
+
+  /** For `await using`: deletes the sandbox, unless it is persistent or gone already. */
+  async [asyncDispose](): Promise<void> {
+    if (this.persistent || this.status === "deleted") return;
+    try {
+      await this.delete();
+    } catch (error) {
+      if (!(error instanceof NotFoundError)) throw error;
+    }
+  }
+
+  async #execPlain(cmd: Command, options: ExecOptions): Promise<ExecResult> {
+    return parseExecResult((await this.#transport.send(execCall(this.#path("/exec"), cmd, options))).record());
+  }
+
+  /** Over the stream, whose keep-alives hold a connection open that a plain call would lose. */
+  async #execLong(cmd: Command, options: ExecOptions): Promise<ExecResult> {
+    const output = { stdout: "", stderr: "" };
+    const startedAt = performance.now();
+    const stream = await this.execStream(cmd, { ...options });
+    for await (const chunk of stream) output[chunk.stream] += chunk.text;
+    const duration_ms = Math.round(performance.now() - startedAt);
+    return parseExecResult({ ...output, exit_code: stream.exitCode, duration_ms });
+  }
+
+  #path(rest: string): string {
+    return sandboxPath(this.id, rest);
+  }
+
+  async #move(rest: string, status: string): Promise<void> {
+    const record = (await this.#transport.send(post(this.#path(rest), undefined, MACHINE_MS_MAX))).record();
+    this.#info = { ...this.#info, status: typeof record.status === "string" ? record.status : status };
+  }
+
+  async #setLifecycle(change: JsonObject): Promise<LifecycleInfo> {
+    const call = { ...post(this.#path("/lifecycle"), change), method: "PATCH" };
+    return lifecycleOf((await this.#transport.send(call)).record());
+  }
+
+  async *#follow(call: Call): AsyncGenerator<ServerEvent> {
+    const stream = await this.#transport.openStream({ ...call, accept: "text/event-stream" }, STREAM_IDLE_MS_MAX);
+    yield* serverEvents(stream);
+  }
+}
+
+function lifecycleOf(record: JsonObject): LifecycleInfo {
+  return withCamelCase(record as { ttl_seconds: number; persistent: boolean; idle_seconds: number });
+}
+
+function commandError(cmd: Command, result: ExecResult): CommandError {
+  const shown = result.stderr.trim().slice(-STDERR_CHARS_SHOWN_MAX);
+  const reason = `${JSON.stringify(commandLine(cmd))} exited with ${result.exit_code}${shown ? `: ${shown}` : ""}`;
+  return new CommandError(reason, result.exit_code, result.stdout, result.stderr);
+}
