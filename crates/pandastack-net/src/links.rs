@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, State,
 };
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
@@ -137,6 +137,34 @@ impl LinkBatch {
         self.0.bytes.resize(start + packet.buffer_len().next_multiple_of(4), 0);
         packet.serialize(&mut self.0.bytes[start..start + packet.buffer_len()]);
         self.0.labels.push(label);
+    }
+}
+
+/// Changes of the links of one namespace, from the moment it was opened.
+#[derive(Debug)]
+pub(crate) struct LinkEvents(Netlink);
+
+impl LinkEvents {
+    /// Listens in the calling thread's namespace.
+    pub(crate) fn open() -> Result<Self> {
+        Netlink::open_link_events().map(LinkEvents)
+    }
+
+    /// Waits until a link passes packets. Being up with a carrier is not enough: a veth end that came up before its
+    /// peer drops everything until a kernel worker attaches its queue, which a busy host delays by up to a second. The
+    /// running flag is no help either, it is also set while the operational state is unknown.
+    pub(crate) fn wait_until_running(&self, link_index: u32, name: &str) -> Result<()> {
+        loop {
+            let event = self.0.receive().map_err(NetError::io("waiting for a link to run", name))?;
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&event);
+            if let Ok(NetlinkMessage { payload: NetlinkPayload::InnerMessage(message), .. }) = message
+                && let RouteNetlinkMessage::NewLink(link) = message
+                && link.header.index == link_index
+                && link.attributes.contains(&LinkAttribute::OperState(State::Up))
+            {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -24,6 +24,9 @@ const ACK_DEADLINE: Duration = Duration::from_secs(20);
 /// Room for one datagram of answers. An error repeats the request behind it, and a batch is well below this.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
+/// Multicast group that reports changes of links.
+const LINK_EVENTS_GROUP: u32 = 1;
+
 const NLMSG_ERROR: u16 = 2;
 
 /// Which half of the kernel to talk to.
@@ -66,28 +69,45 @@ impl Netlink {
             Subsystem::Route => None,
             Subsystem::Netfilter => Some(NETFILTER),
         };
-        Self::socket(protocol).map_err(|source| NetError::Netlink {
+        Self::socket(protocol, 0).map_err(|source| NetError::Netlink {
             action: "opening a netlink socket".to_owned(),
             target: format!("{subsystem:?}"),
             source,
         })
     }
 
-    fn socket(protocol: Option<Protocol>) -> io::Result<Self> {
+    /// Opens a socket that receives every change of a link in the calling thread's network namespace.
+    pub(crate) fn open_link_events() -> Result<Self, NetError> {
+        Self::socket(None, LINK_EVENTS_GROUP).map_err(|source| NetError::Netlink {
+            action: "listening for link events".to_owned(),
+            target: "Route".to_owned(),
+            source,
+        })
+    }
+
+    /// Waits for one datagram.
+    pub(crate) fn receive(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0u8; ANSWER_BYTES_MAX];
+        let (length, _) = rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty())?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    fn socket(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let fd = rustix::net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC,
             protocol,
         )?;
-        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(ACK_DEADLINE))?;
         Ok(Netlink(fd))
     }
 
     /// Sends the messages and waits until `acked` is acknowledged. The first refusal ends the wait; answers to later
-    /// messages may then still be queued, so the socket is spent either way.
-    pub(crate) fn transact(self, messages: &Messages, acked: u32, target: &str) -> Result<(), NetError> {
+    /// messages may then still be queued, so the socket must not be used again.
+    pub(crate) fn transact(&self, messages: &Messages, acked: u32, target: &str) -> Result<(), NetError> {
         let fail = |sequence: u32, source: io::Error| NetError::Netlink {
             action: messages.label(sequence).to_owned(),
             target: target.to_owned(),
@@ -96,11 +116,9 @@ impl Netlink {
         let kernel = SocketAddrNetlink::new(0, 0);
         rustix::net::sendto(&self.0, &messages.bytes, SendFlags::empty(), &kernel)
             .map_err(|e| fail(acked, e.into()))?;
-        let mut answer = vec![0u8; ANSWER_BYTES_MAX];
         loop {
-            let (length, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty())
-                .map_err(|errno| fail(acked, errno.into()))?;
-            for (sequence, verdict) in verdicts(&answer[..length]) {
+            let answer = self.receive().map_err(|error| fail(acked, error))?;
+            for (sequence, verdict) in verdicts(&answer) {
                 match verdict {
                     0 if sequence == acked => return Ok(()),
                     0 => {}

@@ -154,7 +154,7 @@ impl Batch {
     }
 
     /// Applies everything at once, or nothing.
-    pub(crate) fn commit(mut self, socket: Netlink) -> Result<(), NetError> {
+    pub(crate) fn commit(mut self, socket: &Netlink) -> Result<(), NetError> {
         let acked = self.messages.next_sequence() - 1;
         if let Some(flags) = self.messages.bytes.get_mut(self.newest + 6) {
             *flags |= NLM_F_ACK as u8;

@@ -12,7 +12,7 @@
 //! not free is in `occupied`, so an index cannot be made twice. Ready slots are counted by a semaphore, which serves
 //! waiting takers in order.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -96,14 +96,19 @@ struct Shared {
     ready: Semaphore,
 }
 
+/// A slot's netlink socket, kept with the lease only to be closed by the maker: after rules were changed, closing it
+/// waits for the kernel to let go of the old ones, some 10 ms that have no place in a take.
+#[derive(Debug)]
+struct RulesSocket(#[expect(dead_code, reason = "held for its drop")] Arc<Netlink>);
+
 #[derive(Debug, Default)]
 struct State {
     /// Every index that is not free, whatever its state.
     occupied: BTreeSet<SlotIndex>,
     ready: VecDeque<ReadySlot>,
-    in_use: BTreeSet<SlotIndex>,
+    in_use: BTreeMap<SlotIndex, Option<RulesSocket>>,
     found: BTreeSet<SlotIndex>,
-    doomed: VecDeque<SlotIndex>,
+    doomed: VecDeque<(SlotIndex, Option<RulesSocket>)>,
     /// Where the search for a free index goes on: all others come first before one is used again.
     cursor: usize,
     failure: Option<String>,
@@ -122,7 +127,7 @@ impl SlotPool {
         let resolver = config.resolver.or_else(resolver::host_resolver);
         namespace::prepare_directory(&plan.netns_dir)?;
         slot::set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
-        ruleset::host(&plan, resolver).commit(Netlink::open(Subsystem::Netfilter)?)?;
+        ruleset::host(&plan, resolver).commit(&Netlink::open(Subsystem::Netfilter)?)?;
 
         let found = slot::find_all(&plan)?;
         let state = State { occupied: found.clone(), found, ..State::default() };
@@ -161,26 +166,24 @@ impl SlotPool {
             Ok(Err(_closed)) => return Err(NetError::Closed),
             Err(_elapsed) => return Err(shared.not_ready(started.elapsed())),
         }
-        let ready = shared.lease_ready().ok_or(NetError::Closed)?;
+        let (index, tap, socket) = shared.lease_ready().ok_or(NetError::Closed)?;
+        // Nobody else touches the rules of a fresh namespace: the kernel answers at once.
         if let Some(rules) = rules
-            // A fresh namespace: nobody contends for its rules, the kernel answers at once.
-            && let Err(error) = rules.commit(ready.rules)
+            && let Err(error) = rules.commit(&socket)
         {
-            self.release(ready.index);
+            self.release(index);
             return Err(error);
         }
-        Ok(Slot { index: ready.index, tap: ready.tap, address: shared.plan.slot_side(ready.index) })
+        Ok(Slot { index, tap, address: shared.plan.slot_side(index) })
     }
 
     /// Gives a slot back; it is destroyed in the background. `false` when it was not in use, which is harmless.
     pub fn release(&self, index: SlotIndex) -> bool {
         let mut state = self.shared.lock();
-        let leased = state.in_use.remove(&index);
-        if leased {
-            state.doomed.push_back(index);
-            self.shared.work.notify_one();
-        }
-        leased
+        let Some(socket) = state.in_use.remove(&index) else { return false };
+        state.doomed.push_back((index, socket));
+        self.shared.work.notify_one();
+        true
     }
 
     /// After an agent restart: leases what running machines still use, dooms everything else that was found. Call it
@@ -194,8 +197,9 @@ impl SlotPool {
             let (kept, missing): (Vec<_>, Vec<_>) =
                 shared.host.run(|| Ok(claimed.into_iter().partition(is_kept)))?;
             let mut state = shared.lock();
-            state.in_use.extend(&kept);
-            state.doomed.extend(found.into_iter().filter(|index| !kept.contains(index)));
+            state.in_use.extend(kept.iter().map(|index| (*index, None)));
+            let unused = found.into_iter().filter(|index| !kept.contains(index));
+            state.doomed.extend(unused.map(|index| (index, None)));
             shared.work.notify_one();
             Ok(Adopted { kept, missing })
         })
@@ -250,7 +254,7 @@ impl SlotPool {
     }
 
     fn check_leased(&self, index: SlotIndex) -> Result<()> {
-        if self.shared.lock().in_use.contains(&index) { Ok(()) } else { Err(NetError::NotInUse(index)) }
+        if self.shared.lock().in_use.contains_key(&index) { Ok(()) } else { Err(NetError::NotInUse(index)) }
     }
 
     fn take_maker(&self) -> Option<JoinHandle<()>> {
@@ -295,12 +299,13 @@ impl Shared {
         }
     }
 
-    fn lease_ready(&self) -> Option<ReadySlot> {
+    fn lease_ready(&self) -> Option<(SlotIndex, OwnedFd, Arc<Netlink>)> {
         let mut state = self.lock();
-        let ready = state.ready.pop_front()?;
-        state.in_use.insert(ready.index);
+        let ReadySlot { index, tap, rules } = state.ready.pop_front()?;
+        let socket = Arc::new(rules);
+        state.in_use.insert(index, Some(RulesSocket(Arc::clone(&socket))));
         self.work.notify_one();
-        Some(ready)
+        Some((index, tap, socket))
     }
 
     /// The maker thread. Ends when the pool closes.
@@ -336,7 +341,9 @@ impl Shared {
             {
                 return Some(Job::Make(index));
             }
-            if let Some(index) = state.doomed.pop_front() {
+            if let Some((index, socket)) = state.doomed.pop_front() {
+                drop(state);
+                drop(socket);
                 return Some(Job::Destroy(index));
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -366,7 +373,7 @@ impl Shared {
         match destroyed {
             Ok(()) => drop(state.occupied.remove(&index)),
             // Still occupied, so nobody can be given what is left of it.
-            Err(_) => state.doomed.push_back(index),
+            Err(_) => state.doomed.push_back((index, None)),
         }
         destroyed
     }
@@ -379,14 +386,8 @@ impl Shared {
     }
 
     fn remove_everything(&self) -> Result<()> {
-        let occupied = {
-            let mut state = self.lock();
-            state.ready.clear();
-            state.in_use.clear();
-            state.found.clear();
-            state.doomed.clear();
-            std::mem::take(&mut state.occupied)
-        };
+        let occupied =
+            std::mem::replace(&mut *self.lock(), State { closing: true, ..State::default() }).occupied;
         self.host.run(|| {
             // Goes on after a failure, and reports the first one: as little as possible stays behind.
             let mut outcome = Ok(());
@@ -394,7 +395,8 @@ impl Shared {
                 outcome = outcome.and(slot::destroy(&self.plan, index));
             }
             let socket = Netlink::open(Subsystem::Netfilter);
-            outcome = outcome.and(socket.and_then(|socket| ruleset::host_removal(&self.plan).commit(socket)));
+            outcome =
+                outcome.and(socket.and_then(|socket| ruleset::host_removal(&self.plan).commit(&socket)));
             outcome.and(namespace::remove_directory(&self.plan.netns_dir))
         })
     }

@@ -46,8 +46,8 @@ pub fn probe() -> Vec<Check> {
 fn load_rulesets() -> Result<()> {
     let plan = NetConfig::new("/").plan()?;
     let resolver = Some(crate::GUEST_DNS);
-    ruleset::host(&plan, resolver).commit(Netlink::open(Subsystem::Netfilter)?)?;
-    ruleset::slot(&plan, SlotIndex(0), resolver)?.commit(Netlink::open(Subsystem::Netfilter)?)
+    ruleset::host(&plan, resolver).commit(&Netlink::open(Subsystem::Netfilter)?)?;
+    ruleset::slot(&plan, SlotIndex(0), resolver)?.commit(&Netlink::open(Subsystem::Netfilter)?)
 }
 
 fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<()>) -> Check {

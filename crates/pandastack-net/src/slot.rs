@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::config::{Plan, SlotIndex};
 use crate::error::{NetError, Result};
-use crate::links::{self, LinkBatch, VethEnd};
+use crate::links::{self, LinkBatch, LinkEvents, VethEnd};
 use crate::namespace::{self, NetNs};
 use crate::netlink::{Netlink, Subsystem};
 use crate::policy::EgressPolicy;
@@ -42,8 +42,11 @@ pub(crate) fn make(
     index: SlotIndex,
     resolver: Option<Ipv4Addr>,
 ) -> Result<ReadySlot> {
-    let made = namespace::in_new(|| build_inside(plan, host, index, resolver))
-        .and_then(|ready| build_outside(plan, index).map(|()| ready));
+    let made = namespace::in_new(|| build_inside(plan, host, index, resolver)).and_then(|inside| {
+        build_outside(plan, index)?;
+        inside.events.wait_until_running(inside.uplink_index, UPLINK_NAME)?;
+        Ok(inside.ready)
+    });
     if made.is_err()
         && let Err(error) = destroy(plan, index)
     {
@@ -92,16 +95,18 @@ pub(crate) fn set_policy(
 ) -> Result<()> {
     let batch = ruleset::slot_policy(policy, plan, resolver)?;
     let socket = NetNs::open(&plan.netns_path(index))?.run(|| Netlink::open(Subsystem::Netfilter))?;
-    batch.commit(socket)
+    batch.commit(&socket)
+}
+
+/// A slot whose host end is still missing.
+struct Inside {
+    ready: ReadySlot,
+    uplink_index: u32,
+    events: LinkEvents,
 }
 
 /// Everything inside the new namespace, which the calling thread is in.
-fn build_inside(
-    plan: &Plan,
-    host: &NetNs,
-    index: SlotIndex,
-    resolver: Option<Ipv4Addr>,
-) -> Result<ReadySlot> {
+fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex, resolver: Option<Ipv4Addr>) -> Result<Inside> {
     let name = plan.link_name(index);
     namespace::keep_current(&plan.netns_path(index))?;
     // Before any link exists, so that none ever gets an IPv6 address.
@@ -110,7 +115,7 @@ fn build_inside(
     }
     set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
     // Rules before links: there is no moment in which a packet could pass unfiltered.
-    ruleset::slot(plan, index, resolver)?.commit(Netlink::open(Subsystem::Netfilter)?)?;
+    ruleset::slot(plan, index, resolver)?.commit(&Netlink::open(Subsystem::Netfilter)?)?;
 
     let tap = tap::open(TAP_NAME)?;
     let mut links = LinkBatch::default();
@@ -118,6 +123,7 @@ fn build_inside(
     links.add_veth(here, VethEnd { name: &name, mac: HOST_MAC }, host.as_fd());
     links.commit(&name)?;
 
+    let events = LinkEvents::open()?;
     let (uplink, tap_link) = (links::index_of(UPLINK_NAME)?, links::index_of(TAP_NAME)?);
     let mut links = LinkBatch::default();
     links.set_mac(tap_link, GATEWAY_MAC);
@@ -129,7 +135,8 @@ fn build_inside(
     links.add_neighbour(uplink, plan.host_side(index), HOST_MAC);
     links.add_default_route(plan.host_side(index));
     links.commit(&name)?;
-    Ok(ReadySlot { index, tap, rules: Netlink::open(Subsystem::Netfilter)? })
+    let ready = ReadySlot { index, tap, rules: Netlink::open(Subsystem::Netfilter)? };
+    Ok(Inside { ready, uplink_index: uplink, events })
 }
 
 /// The host's end of the slot.

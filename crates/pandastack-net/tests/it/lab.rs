@@ -40,11 +40,25 @@ pub fn in_lab<F: Future<Output = ()>>(name: &str, test: impl FnOnce(PathBuf) -> 
         scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             sh("ip link set lo up");
-            let directory = tempfile::tempdir().unwrap();
+            let directory = Scratch(tempfile::tempdir().unwrap());
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(test(directory.path().to_owned()));
+            runtime.block_on(test(directory.0.path().to_owned()));
         });
     });
+}
+
+/// A directory that lets go of its namespaces also when the test fails.
+struct Scratch(tempfile::TempDir);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let netns = self.0.path().join("netns");
+        if let Ok(entries) = std::fs::read_dir(&netns) {
+            for path in entries.flatten().map(|entry| entry.path()).chain([netns]) {
+                let _ = nix::mount::umount2(&path, nix::mount::MntFlags::MNT_DETACH);
+            }
+        }
+    }
 }
 
 /// Small pool for tests; the host's own subnet may be anything.
@@ -111,6 +125,11 @@ impl Internet {
             sh(&format!("ip addr add {METADATA}/32 dev world"));
             sh(&format!("ip route add 10.201.0.0/16 via {HOST_UPLINK}"));
         });
+        // Came up before its peer, so it drops packets until the kernel has looked at it again.
+        let deadline = Instant::now() + PATIENCE;
+        while !sh("ip -o link show uplink").contains("state UP") {
+            assert!(Instant::now() < deadline, "the lab's uplink does not come up");
+        }
         go.send(()).unwrap();
         opening.recv().unwrap();
         Internet { namespace, arrivals }
