@@ -131,8 +131,8 @@ def test_list_stat_exists(server, sandbox):
     server.on("GET", "/v1/sandboxes/s1/fs/dir", 200, {"path": "/srv", "entries": [entry]})
     server.on("GET", "/v1/sandboxes/s1/fs/dir", 200, {"path": "/srv", "entries": None})
     server.on("GET", "/v1/sandboxes/s1/fs/stat", 200, entry)
-    server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, {"error": "no such file", "code": "path_not_found"})
-    server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, {"error": "no such sandbox", "code": "sandbox_not_found"})
+    server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, {"error": "no such file", "code": "file_not_found"})
+    server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, {"error": "no such sandbox", "code": "not_found"})
     assert [e.path for e in sandbox.filesystem.list("/srv")] == ["/srv/f"]
     assert sandbox.filesystem.listdir() == []
     assert sandbox.filesystem.stat("/srv/f").size == 3
@@ -142,7 +142,7 @@ def test_list_stat_exists(server, sandbox):
 
 
 def test_mkdir_remove_rename_walk(server, sandbox):
-    server.on("POST", "/v1/sandboxes/s1/fs/dir", 201, {"path": "/d"})
+    server.on("POST", "/v1/sandboxes/s1/fs/mkdir", 204)
     server.on("POST", "/v1/sandboxes/s1/fs/rename", 204)
     server.on("DELETE", "/v1/sandboxes/s1/fs", 204)
     server.on("GET", "/v1/sandboxes/s1/fs/dir", 200, {"entries": [{"name": "d", "is_dir": True}, {"name": "f", "is_dir": False}]})
@@ -183,7 +183,7 @@ def test_fork_tree_answers(server, sandbox, name):
     server.on("POST", "/v1/sandboxes/s1/fork-tree", 201, {name: children, "tree_id": "t"} if name else children)
     assert [child.id for child in sandbox.fork_tree(3)] == ["c0", "c1", "c2"]
     assert server.requests[-1].json == {"count": 3}
-    for count in (0, 17, True):
+    for count in (0, -1, True, 1.5):
         with pytest.raises(BadRequestError):
             sandbox.fork_tree(count)
 
@@ -198,6 +198,9 @@ def test_promote_snapshot_and_snapshots(server, client, sandbox):
     assert (result["deleted"], result["failures"]) == (["c2"], {})
     snapshot = sandbox.snapshot()
     assert snapshot == snapshot.id == "sn" and snapshot.info["sandbox_id"] == "s1"
+    assert server.requests[-1].body == b""
+    sandbox.snapshot("named", {"a": "b"})
+    assert server.requests[-1].json == {"name": "named", "metadata": {"a": "b"}}
     assert [s["id"] for s in client.snapshots.list(sandbox_id="s1")] == ["sn"]
     assert server.requests[-1].query == {"sandbox_id": "s1"}
     client.snapshots.delete(snapshot)
@@ -218,6 +221,8 @@ def test_lifecycle(server, sandbox):
     assert server.requests[-1].json == {"ttl_seconds": 60}
     sandbox.set_persistent(True)
     assert server.requests[-1].json == {"persistent": True}
+    sandbox.set_lifecycle(idle_timeout_seconds=9, on_timeout="hibernate")
+    assert server.requests[-1].json == {"idle_timeout_seconds": 9, "on_timeout": "hibernate"}
 
 
 def test_ports_and_previews(server, make_client, sandbox):

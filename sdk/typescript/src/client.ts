@@ -5,6 +5,7 @@ import { BadRequestError } from "./errors.js";
 import {
   type JsonObject,
   type MeInfo,
+  type OnTimeout,
   parseExecResult,
   parseSandbox,
   type PromoteResult,
@@ -25,6 +26,7 @@ import {
   execBody,
   type ExecOptions,
   get,
+  given,
   MACHINE_MS_MAX,
   post,
   sandboxPath,
@@ -32,8 +34,6 @@ import {
 
 /** Template of a sandbox when none is named. */
 const TEMPLATE_DEFAULT = "ubuntu-24.04";
-/** Most children of one fork tree. */
-const FORK_TREE_COUNT_MAX = 16;
 
 /** How to reach a server. What is not given comes from the environment, then from the config file. */
 export interface PandaStackOptions {
@@ -69,6 +69,12 @@ export interface SandboxCreateOptions {
   metadata?: Record<string, string>;
   /** Start from a snapshot: its id. */
   fromSnapshot?: string;
+  /** Environment of every command. */
+  env?: Record<string, string>;
+  /** Idle seconds after which a persistent sandbox sleeps. */
+  idleTimeoutSeconds?: number;
+  /** What happens at the end of its time: deleted (`kill`) or put to sleep. */
+  onTimeout?: OnTimeout;
   /** Volumes to attach. */
   volumes?: Array<{ name: string; readOnly?: boolean; read_only?: boolean }>;
   /** Fixed by the template; accepted only for programs that name it. */
@@ -87,8 +93,6 @@ export interface SandboxCreateOptions {
 export interface RunOptions extends ExecOptions {
   /** Template to run in; the server has a default. */
   template?: string;
-  /** Strings attached to the sandbox while it lives. */
-  metadata?: Record<string, string>;
 }
 
 /** A PandaStack server. */
@@ -141,11 +145,7 @@ export class PandaStack {
 
   /** Create a sandbox, run one command in it and delete it, in one round trip. */
   async run(cmd: Command, options: RunOptions = {}): Promise<RunResult> {
-    const body = {
-      ...execBody(cmd, options),
-      ...(options.template === undefined ? {} : { template: options.template }),
-      ...(options.metadata === undefined ? {} : { metadata: options.metadata }),
-    };
+    const body = { ...execBody(cmd, options), ...given({ template: options.template }) };
     const seconds = options.timeoutSeconds;
     const msMax = seconds === undefined ? EXEC_MS_MAX : seconds * 1000 + CREATE_MS_MAX;
     const call = { ...create("/run", body, msMax), isCommand: true, signal: options.signal };
@@ -196,18 +196,13 @@ export class SandboxesAPI {
   /** `count` copies of the same instant; the server may grant fewer. */
   async forkTree(id: string, options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     const { count, metadata } = options;
-    if (!Number.isInteger(count) || count < 1 || count > FORK_TREE_COUNT_MAX) {
-      throw new BadRequestError(`count must be 1-${FORK_TREE_COUNT_MAX}, got ${count}`);
-    }
+    if (!Number.isInteger(count) || count < 1) throw new BadRequestError(`count must be at least 1, got ${count}`);
     return await this.#fork(sandboxPath(id, "/fork-tree"), { count }, metadata);
   }
 
   /** Declare a fork the winner of its tree, and delete the others if asked. */
   async promote(id: string, options: { cleanupSiblings?: boolean; treeId?: string } = {}): Promise<PromoteResult> {
-    const body = {
-      cleanup_siblings: options.cleanupSiblings ?? false,
-      ...(options.treeId === undefined ? {} : { tree_id: options.treeId }),
-    };
+    const body = { cleanup_siblings: options.cleanupSiblings ?? false, ...given({ tree_id: options.treeId }) };
     const record = (await this.#transport.send(post(sandboxPath(id, "/promote"), body, MACHINE_MS_MAX))).record();
     return withCamelCase({ winner: id, deleted: [], failures: {}, ...record });
   }
@@ -224,19 +219,19 @@ export class SandboxesAPI {
 }
 
 function createBody(options: SandboxCreateOptions): JsonObject {
-  const ttl = options.ttlSeconds ?? options.ttl_seconds;
-  const snapshot = options.fromSnapshot ?? options.from_snapshot;
-  return {
+  return given({
     template: options.template ?? TEMPLATE_DEFAULT,
-    ...(ttl === undefined ? {} : { ttl_seconds: ttl }),
-    ...(options.persistent === undefined ? {} : { persistent: options.persistent }),
-    ...(options.metadata === undefined ? {} : { metadata: options.metadata }),
-    ...(snapshot === undefined ? {} : { from_snapshot: snapshot }),
-    ...(options.volumes === undefined ? {} : { volumes: options.volumes.map(volumeOf) }),
-  };
+    ttl_seconds: options.ttlSeconds ?? options.ttl_seconds,
+    persistent: options.persistent,
+    metadata: options.metadata,
+    from_snapshot: options.fromSnapshot ?? options.from_snapshot,
+    volumes: options.volumes?.map(volumeOf),
+    env: options.env,
+    idle_timeout_seconds: options.idleTimeoutSeconds,
+    on_timeout: options.onTimeout,
+  });
 }
 
 function volumeOf(volume: { name: string; readOnly?: boolean; read_only?: boolean }): JsonObject {
-  const readOnly = volume.readOnly ?? volume.read_only;
-  return { name: volume.name, ...(readOnly === undefined ? {} : { read_only: readOnly }) };
+  return given({ name: volume.name, read_only: volume.readOnly ?? volume.read_only });
 }

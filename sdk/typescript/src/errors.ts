@@ -165,7 +165,7 @@ export function errorFromResponse(
   let kind = CLASS_BY_STATUS[status] ?? (status < 500 ? BadRequestError : ServerError);
   // A 503 counts as "try again" only with both marks: proxies answer bare 503s of their own.
   if (status === 503 && retryAfterSeconds !== undefined && text(envelope.error)) kind = CapacityError;
-  if (call.isCommand && status >= 500 && isTimeoutMessage(reason)) kind = SandboxTimeout;
+  if (call.isCommand && status >= 500 && (code === "exec_timeout" || isTimeoutMessage(reason))) kind = SandboxTimeout;
   return new kind(reason, {
     status,
     code,

@@ -97,7 +97,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
   #take(event: ServerEvent): ExecChunk | undefined {
     const payload = eventPayload(event);
     if (!payload) return undefined;
-    if (event.name === "error") throw this.#reported(payload.error);
+    if (event.name === "error") throw this.#reported(payload.error, payload.code);
     if (event.name === "exit") {
       if (typeof payload.exit_code !== "number") throw new ServerError("the server's exit event has no 'exit_code'");
       this.#exitCode = payload.exit_code;
@@ -109,9 +109,9 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return { stream: event.name, text };
   }
 
-  #reported(error: unknown): PandaStackError {
+  #reported(error: unknown, code: unknown): PandaStackError {
     const message = typeof error === "string" && error ? error : "the server gave no reason";
-    if (!isTimeoutMessage(message)) return this.#interrupted(message);
+    if (code !== "exec_timeout" && !isTimeoutMessage(message)) return this.#interrupted(message);
     return new SandboxTimeout(message, { hint: "raise timeoutSeconds, or run the command in the background" });
   }
 

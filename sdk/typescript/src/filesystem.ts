@@ -14,6 +14,7 @@ import {
   post,
   sandboxPath,
   TRANSFER_IDLE_MS_MAX,
+  UPLOAD_MS_MAX,
 } from "./wire.js";
 
 /** Depth at which `walk` stops, should a tree contain itself. */
@@ -65,7 +66,7 @@ export class SandboxFilesystem {
     const body: Blob | ReadableStream<Uint8Array> = fs.openAsBlob
       ? await fs.openAsBlob(localPath)
       : fileStream(fs.createReadStream(localPath));
-    return written(await this.#transport.send({ ...this.#put(remotePath), body, msMax: FILE_MS_MAX }), remotePath, size);
+    return written(await this.#transport.send({ ...this.#put(remotePath), body, msMax: UPLOAD_MS_MAX }), remotePath, size);
   }
 
   /** Copy a file of the sandbox to a local path, which appears only once it is complete. */
@@ -115,14 +116,15 @@ export class SandboxFilesystem {
       await this.stat(path);
       return true;
     } catch (error) {
-      if (error instanceof NotFoundError && error.code !== "sandbox_not_found") return false;
+      const isAboutPath = error instanceof NotFoundError && (error.code ?? "file_not_found") === "file_not_found";
+      if (isAboutPath) return false;
       throw error;
     }
   }
 
   /** Make a directory and its parents; one that exists already is fine. */
   async mkdir(path: string): Promise<void> {
-    await this.#transport.send({ ...post(this.#path("/fs/dir")), query: query(path) });
+    await this.#transport.send({ ...post(this.#path("/fs/mkdir")), query: query(path) });
   }
 
   /** Delete a file, or a directory with all that is in it. */

@@ -43,6 +43,7 @@ export type {
   FileInfo,
   LifecycleInfo,
   MeInfo,
+  OnTimeout,
   PortInfo,
   PromoteResult,
   RunResult,
@@ -58,6 +59,6 @@ export type {
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";
-export type { SandboxExecOptions } from "./sandbox.js";
+export type { LifecycleChange, SandboxExecOptions } from "./sandbox.js";
 export { VERSION } from "./version.js";
 export type { Command, ExecOptions } from "./wire.js";

@@ -28,11 +28,21 @@ export interface ExecResultFields {
   duration_ms: number;
   /** Whether a stream passed the server's limit and lost its end. */
   truncated: boolean;
+  /** The signal that ended the command; `exit_code` is then 128 more than it. */
+  signal?: number;
 }
 /** Result of `exec`. */
 export type ExecResult = WireRecord<ExecResultFields>;
-/** Result of `client.run`: an exec result and the id of the sandbox, which is gone by now. */
-export type RunResult = WireRecord<ExecResultFields & { sandbox_id?: string }>;
+/** What `client.run` tells beyond an exec result. The sandbox is gone by now. */
+export interface RunResultFields extends ExecResultFields {
+  sandbox_id?: string;
+  create_ms?: number;
+  total_ms?: number;
+  engine?: string;
+  isolation?: string;
+}
+/** Result of `client.run`. */
+export type RunResult = WireRecord<RunResultFields>;
 
 /** A piece of output, in the order it arrived. */
 export interface ExecChunk {
@@ -62,6 +72,11 @@ export interface SandboxInfo {
   isolation?: string;
   /** Where a hibernated sandbox's memory is: `memory` or `disk`. */
   residency?: string;
+  /** The sandbox it was forked from. */
+  parent_id?: string;
+  expires_at?: string;
+  /** Why it failed. */
+  failure?: string;
   [field: string]: unknown;
 }
 
@@ -81,11 +96,17 @@ export interface WriteResult {
   bytes: number;
 }
 
+/** What happens to a sandbox at the end of its time. */
+export type OnTimeout = "kill" | "hibernate";
+
 /** How long a sandbox lives. */
 export type LifecycleInfo = WireRecord<{
   ttl_seconds: number;
   persistent: boolean;
   idle_seconds: number;
+  idle_timeout_seconds?: number;
+  on_timeout?: OnTimeout;
+  expires_at?: string;
 }>;
 
 /** A stored snapshot. */
@@ -96,6 +117,9 @@ export type SnapshotInfo = WireRecord<{
   size_bytes?: number;
   created_at?: string;
   workspace?: string;
+  name?: string;
+  metadata?: Record<string, string>;
+  pause_ms?: number;
 }>;
 
 /** Answer of a promotion: who won, which siblings went, which could not. */
@@ -111,6 +135,7 @@ export interface SandboxEvent {
   id?: number;
   at?: string;
   kind?: string;
+  detail?: string;
   [field: string]: unknown;
 }
 
@@ -121,6 +146,8 @@ export type PortInfo = WireRecord<{
   listening: boolean;
   source?: string;
   proxy_url?: string;
+  /** The address it is bound to inside the sandbox. */
+  address?: string;
 }>;
 
 /** A template that sandboxes start from. */
@@ -138,6 +165,11 @@ export type TemplateInfo = WireRecord<{
   base?: string;
   tools?: string[];
   meta?: Record<string, unknown>;
+  /** Other names it answers to. */
+  aliases?: string[];
+  /** `ready`, `baking`, `unbaked` or `failed`. */
+  status?: string;
+  error?: string;
 }>;
 
 /** A template build and how far it is; a status that is not `done` or `failed` means it is going on. */
@@ -151,12 +183,15 @@ export type TemplateBuild = WireRecord<{
   size_mb?: number;
   bytes?: number;
   image_ref?: string;
+  /** What it does now. */
+  phase?: string;
+  log?: string[];
 }>;
 
 /** An API key, without its secret part. */
-export type TokenInfo = WireRecord<{ prefix: string; label?: string; created_at?: string }>;
+export type TokenInfo = WireRecord<{ prefix: string; label?: string; created_at?: string; expires_at?: string }>;
 /** A key just made; `token` is never shown again. */
-export type CreatedToken = WireRecord<{ prefix: string; label?: string; created_at?: string; token: string }>;
+export type CreatedToken = WireRecord<{ prefix: string; label?: string; created_at?: string; expires_at?: string; token: string }>;
 
 /** Who a key belongs to. */
 export type MeInfo = JsonObject;

@@ -14,6 +14,7 @@ import {
   type JsonObject,
   type LifecycleInfo,
   needText,
+  type OnTimeout,
   parseExecResult,
   parsePort,
   type PortInfo,
@@ -34,6 +35,7 @@ import {
   execCall,
   type ExecOptions,
   get,
+  given,
   MACHINE_MS_MAX,
   PLAIN_EXEC_SECONDS_MAX,
   post,
@@ -47,6 +49,18 @@ const STDERR_CHARS_SHOWN_MAX = 2000;
 export interface SandboxExecOptions extends ExecOptions {
   /** Throw {@link CommandError} on a non-zero exit. */
   check?: boolean;
+}
+
+/** Options of `setLifecycle`. */
+export interface LifecycleChange {
+  /** New time to live, from now. */
+  ttlSeconds?: number;
+  /** No end; it sleeps when idle. */
+  persistent?: boolean;
+  /** Idle seconds after which it sleeps, when persistent. */
+  idleTimeoutSeconds?: number;
+  /** What happens at the end of its time. */
+  onTimeout?: OnTimeout;
 }
 
 /** A machine of your own, with its own kernel. */
@@ -187,7 +201,7 @@ export class Sandbox {
     return await this.#client.sandboxes.fork(this.id, options);
   }
 
-  /** Up to 16 copies of the same instant, as one tree; see {@link promote}. */
+  /** So many copies of the same instant, as one tree; see {@link promote}. */
   async forkTree(options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     return await this.#client.sandboxes.forkTree(this.id, options);
   }
@@ -198,9 +212,14 @@ export class Sandbox {
   }
 
   /** Save the machine as it is; its `id` goes to `create({ fromSnapshot })`. */
-  async snapshot(): Promise<SnapshotInfo> {
-    // Keyed, but not repeated on refusal, since time has moved on by then.
-    const call: Call = { ...post(this.#path("/snapshots"), undefined, MACHINE_MS_MAX), idempotencyKey: uniqueKey() };
+  async snapshot(options: { name?: string; metadata?: Record<string, string> } = {}): Promise<SnapshotInfo> {
+    const body = given(options);
+    const isEmpty = Object.keys(body).length === 0;
+    const call: Call = {
+      ...post(this.#path("/snapshots"), isEmpty ? undefined : body, MACHINE_MS_MAX),
+      // Keyed, but not repeated on refusal, since time has moved on by then.
+      idempotencyKey: uniqueKey(),
+    };
     const record = (await this.#transport.send(call)).record();
     const id = typeof record.id === "string" ? record.id : needText(record, "snapshot_id", "a snapshot");
     return withCamelCase({ ...record, id });
@@ -233,13 +252,25 @@ export class Sandbox {
 
   /** Give it so many more seconds from now. */
   async setTtl(seconds: number): Promise<LifecycleInfo> {
-    return await this.#setLifecycle({ ttl_seconds: seconds });
+    return await this.setLifecycle({ ttlSeconds: seconds });
   }
 
   /** Free it from its time limit (it hibernates when idle), or put it back under one. */
   async setPersistent(persistent: boolean): Promise<LifecycleInfo> {
-    const lifecycle = await this.#setLifecycle({ persistent });
-    this.#info = { ...this.#info, persistent };
+    return await this.setLifecycle({ persistent });
+  }
+
+  /** Change how long it lives and when it sleeps; what is not given stays as it is. */
+  async setLifecycle(change: LifecycleChange): Promise<LifecycleInfo> {
+    const body = given({
+      ttl_seconds: change.ttlSeconds,
+      persistent: change.persistent,
+      idle_timeout_seconds: change.idleTimeoutSeconds,
+      on_timeout: change.onTimeout,
+    });
+    const call = { ...post(this.#path("/lifecycle"), body), method: "PATCH" };
+    const lifecycle = lifecycleOf((await this.#transport.send(call)).record());
+    if (change.persistent !== undefined) this.#info = { ...this.#info, persistent: change.persistent };
     return lifecycle;
   }
 
@@ -307,11 +338,6 @@ export class Sandbox {
   async #move(rest: string, status: string): Promise<void> {
     const record = (await this.#transport.send(post(this.#path(rest), undefined, MACHINE_MS_MAX))).record();
     this.#info = { ...this.#info, status: typeof record.status === "string" ? record.status : status };
-  }
-
-  async #setLifecycle(change: JsonObject): Promise<LifecycleInfo> {
-    const call = { ...post(this.#path("/lifecycle"), change), method: "PATCH" };
-    return lifecycleOf((await this.#transport.send(call)).record());
   }
 
   async *#follow(call: Call): AsyncGenerator<ServerEvent> {

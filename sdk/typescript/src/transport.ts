@@ -250,6 +250,10 @@ function typedError(
   if (call.signal?.aborted) return call.signal.reason;
   const cause = error instanceof Error ? (error.cause as { code?: string; message?: string } | undefined) : undefined;
   const detail = cause?.code ?? cause?.message ?? (error instanceof Error ? error.message : String(error));
+  // The runtime's own patience with a silent server may end before ours.
+  if (/^UND_ERR_(HEADERS|BODY)_TIMEOUT$/.test(detail)) {
+    return new (call.isCommand ? SandboxTimeout : RequestTimeout)(`${what}: no answer in time`, { cause: error });
+  }
   if (["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "UND_ERR_CONNECT_TIMEOUT"].includes(detail)) {
     return new NetworkError(`${what}: cannot connect to ${server}: ${detail}`, {
       hint: "start the server with `pandastack up`, or set PANDASTACK_API to where it listens",

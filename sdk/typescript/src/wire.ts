@@ -16,6 +16,8 @@ export const CREATE_MS_MAX = 60_000;
 export const MACHINE_MS_MAX = 180_000;
 /** Moving one file's bytes in one piece. */
 export const FILE_MS_MAX = 300_000;
+/** An upload, whose progress fetch does not tell: the largest file at a slow megabyte a second fits. */
+export const UPLOAD_MS_MAX = 6 * 3600 * 1000;
 /** A command that was given no limit; the server's own ends it first. */
 export const EXEC_MS_MAX = 900_000;
 /** Added to a command's own limit, so that the server's answer about it arrives first. */
@@ -116,11 +118,13 @@ export function execBody(command: Command, options: ExecOptions): JsonObject {
   return {
     cmd: commandLine(command),
     // The wire has whole seconds; rounding up keeps the promise of "at least".
-    ...(timeoutSeconds === undefined ? {} : { timeout_seconds: Math.ceil(timeoutSeconds) }),
-    ...(cwd === undefined ? {} : { cwd }),
-    ...(env === undefined ? {} : { env }),
-    ...(user === undefined ? {} : { user }),
+    ...given({ timeout_seconds: timeoutSeconds === undefined ? undefined : Math.ceil(timeoutSeconds), cwd, env, user }),
   };
+}
+
+/** The options that are not `undefined`: the others are left to the server. */
+export function given(options: JsonObject): JsonObject {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }
 
 /** The shell line of a command; arguments of a list are quoted. */

@@ -99,9 +99,9 @@ test("directories", async (t) => {
   const { filesystem } = await sandbox();
   server.on("GET", "/v1/sandboxes/s1/fs/dir", 200, { entries: [{ name: "d", is_dir: true }, { name: "f", is_dir: false, size: 3 }] });
   server.on("GET", "/v1/sandboxes/s1/fs/dir", 200, { entries: null });
-  server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, { error: "no such file", code: "path_not_found" });
-  server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, { error: "no such sandbox", code: "sandbox_not_found" });
-  server.on("POST", "/v1/sandboxes/s1/fs/dir", 201, {});
+  server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, { error: "no such file", code: "file_not_found" });
+  server.on("GET", "/v1/sandboxes/s1/fs/stat", 404, { error: "no such sandbox", code: "not_found" });
+  server.on("POST", "/v1/sandboxes/s1/fs/mkdir", 204);
   server.on("POST", "/v1/sandboxes/s1/fs/rename", 204);
   server.on("DELETE", "/v1/sandboxes/s1/fs", 204);
   const walked = await collect(filesystem.walk("/"));
@@ -150,7 +150,7 @@ test("forks", async (t) => {
   assert.deepEqual(server.last.json, { metadata: { why: "x" } });
   for (let i = 0; i < 4; i++) assert.deepEqual((await made.forkTree({ count: 1 })).map((s) => s.id), ["c1"]);
   assert.deepEqual(server.last.json, { count: 1 });
-  for (const count of [0, 17, 1.5]) await assert.rejects(made.forkTree({ count }), sdk.BadRequestError);
+  for (const count of [0, -1, 1.5]) await assert.rejects(made.forkTree({ count }), sdk.BadRequestError);
   const result = await made.promote({ cleanupSiblings: true });
   assert.deepEqual([result.deleted, result.failures, result.treeId], [["c2"], {}, "t"]);
 });
@@ -176,6 +176,9 @@ test("snapshots, lifecycle, ports", async (t) => {
   assert.deepEqual(seen, ["hibernated", "running", "paused", "running"]);
   assert.equal((await made.setTtl(60)).ttlSeconds, 60);
   assert.deepEqual(server.last.json, { ttl_seconds: 60 });
+  await made.setLifecycle({ persistent: true, onTimeout: "hibernate" });
+  assert.deepEqual(server.last.json, { persistent: true, on_timeout: "hibernate" });
+  assert.equal(made.persistent, true);
   assert.deepEqual((await made.ports()).map((p) => p.port), [80, 8000]);
   const port = new URL(server.url).port;
   assert.equal((await made.previewUrls())[80], `http://80-s1.localhost:${port}`);

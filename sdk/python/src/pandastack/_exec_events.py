@@ -38,7 +38,7 @@ class ExecProgress:
         if payload is None:
             return None
         if event.name == "error":
-            raise self._error(payload.get("error"))
+            raise self._error(payload.get("error"), payload.get("code"))
         if event.name == "exit":
             self.exit_code = optional_integer(payload, "exit_code")
             if self.exit_code is None:
@@ -63,8 +63,8 @@ class ExecProgress:
         self._tails[stream] = (self._tails[stream] + text)[-PARTIAL_OUTPUT_CHARS_MAX:]
         return ExecChunk(stream, text)
 
-    def _error(self, reported: object) -> PandaStackError:
+    def _error(self, reported: object, code: object) -> PandaStackError:
         message = reported if isinstance(reported, str) and reported else "the server gave no reason"
-        if is_timeout_message(message):
+        if code == "exec_timeout" or is_timeout_message(message):
             return SandboxTimeout(message, hint="raise timeout_seconds, or run the command in the background")
         return self.interrupted(message)

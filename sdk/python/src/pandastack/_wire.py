@@ -131,8 +131,12 @@ def exec_body(command: Command, timeout_seconds: Optional[float], **options: Any
             raise BadRequestError(f"timeout_seconds must be more than 0, got {timeout_seconds!r}")
         # The wire has whole seconds; rounding up keeps the promise of "at least".
         body["timeout_seconds"] = -int(-timeout_seconds // 1)
-    body.update({name: value for name, value in options.items() if value is not None})
-    return body
+    return {**body, **given(**options)}
+
+
+def given(**options: Any) -> Dict[str, Any]:
+    """The options that are not ``None``: the others are left to the server."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def command_line(command: Command) -> str:
@@ -223,9 +227,10 @@ def as_event_stream(call: Call, *, has_limit: bool) -> Call:
     return replace(call, accept="text/event-stream", seconds_max=seconds_max)
 
 
-def snapshot_call(path: str) -> Call:
+def snapshot_call(path: str, options: Mapping[str, Any]) -> Call:
     """A snapshot; keyed, but not repeated on refusal, since time has moved on by then."""
-    return Call("POST", path, seconds_max=MACHINE_SECONDS_MAX, idempotency_key=uuid.uuid4().hex)
+    call = post(path, options or None, seconds_max=MACHINE_SECONDS_MAX)
+    return replace(call, idempotency_key=uuid.uuid4().hex)
 
 
 def code_command(code: str, language: str) -> List[str]:

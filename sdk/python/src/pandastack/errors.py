@@ -214,7 +214,7 @@ def error_from_response(
     # A 503 counts as "try again" only with both marks: proxies answer bare 503s of their own.
     if status == 503 and retry_after_seconds is not None and _text(envelope.get("error")):
         kind = CapacityError
-    if is_command and status >= 500 and is_timeout_message(message):
+    if is_command and status >= 500 and (code == "exec_timeout" or is_timeout_message(message)):
         kind = SandboxTimeout
     hint = _text(envelope.get("hint")) or _HINT_BY_CODE.get(code or "") or _HINT_BY_STATUS.get(status)
     return kind(

@@ -76,6 +76,8 @@ class ExecResult:
     duration_ms: int = 0
     #: Whether a stream passed the server's limit and lost its end.
     truncated: bool = False
+    #: The signal that ended the command; ``exit_code`` is then 128 more than it.
+    signal: Optional[int] = None
 
     @property
     def ok(self) -> bool:
@@ -95,6 +97,7 @@ class ExecResult:
             exit_code=exit_code,
             duration_ms=integer(data, "duration_ms"),
             truncated=data.get("truncated") is True,
+            signal=optional_integer(data, "signal"),
         )
 
 
@@ -104,11 +107,24 @@ class RunResult(ExecResult):
 
     #: Id of the sandbox that ran the command; it is gone by now.
     sandbox_id: Optional[str] = None
+    #: Time to make that sandbox, and of the whole call on the server.
+    create_ms: Optional[int] = None
+    total_ms: Optional[int] = None
+    #: What ran it; see the fields of the same names of a sandbox.
+    engine: Optional[str] = None
+    isolation: Optional[str] = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunResult:
         """Read the server's JSON."""
-        return cls(**vars(ExecResult.from_dict(data)), sandbox_id=optional_text(data, "sandbox_id"))
+        return cls(
+            **vars(ExecResult.from_dict(data)),
+            sandbox_id=optional_text(data, "sandbox_id"),
+            create_ms=optional_integer(data, "create_ms"),
+            total_ms=optional_integer(data, "total_ms"),
+            engine=optional_text(data, "engine"),
+            isolation=optional_text(data, "isolation"),
+        )
 
 
 #: Which of a command's two streams a chunk came from.
@@ -159,13 +175,19 @@ class WriteResult(TypedDict, total=False):
     bytes: int
 
 
+#: What happens to a sandbox at the end of its time.
+OnTimeout = Literal["kill", "hibernate"]
+
+
 class Lifecycle(TypedDict, total=False):
     """How long a sandbox lives; fields a server adds are kept."""
 
     ttl_seconds: int
     persistent: bool
     idle_seconds: int
-    on_timeout: str
+    idle_timeout_seconds: int
+    on_timeout: OnTimeout
+    expires_at: str
 
 
 class SnapshotInfo(TypedDict, total=False):
@@ -177,6 +199,9 @@ class SnapshotInfo(TypedDict, total=False):
     size_bytes: int
     created_at: str
     workspace: str
+    name: str
+    metadata: Dict[str, str]
+    pause_ms: float
 
 
 class PromoteResult(TypedDict, total=False):
@@ -195,6 +220,7 @@ class SandboxEvent(TypedDict, total=False):
     at: str
     kind: str
     sandbox_id: str
+    detail: str
 
 
 class Snapshot(str):
@@ -230,6 +256,8 @@ class Port:
     listening: bool = True
     source: Optional[str] = None
     proxy_url: Optional[str] = None
+    #: The address it is bound to inside the sandbox.
+    address: Optional[str] = None
 
     @classmethod
     def from_wire(cls, data: Any) -> Optional[Port]:
@@ -245,6 +273,7 @@ class Port:
             listening=data.get("listening") is not False,
             source=optional_text(data, "source"),
             proxy_url=optional_text(data, "proxy_url"),
+            address=optional_text(data, "address"),
         )
 
 
@@ -265,6 +294,11 @@ class Template:
     base: Optional[str] = None
     tools: Optional[List[str]] = None
     meta: Optional[Dict[str, Any]] = None
+    #: Other names it answers to.
+    aliases: Optional[List[str]] = None
+    #: ``ready``, ``baking``, ``unbaked`` or ``failed``.
+    status: Optional[str] = None
+    error: Optional[str] = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Template:
@@ -286,6 +320,9 @@ class TemplateBuild:
     size_mb: Optional[int] = None
     bytes: Optional[int] = None
     image_ref: Optional[str] = None
+    #: What it does now.
+    phase: Optional[str] = None
+    log: Optional[List[str]] = None
 
     @property
     def is_done(self) -> bool:
@@ -326,6 +363,7 @@ class Token:
     name: str = ""
     token: Optional[str] = field(default=None, repr=False)
     created_at: Optional[str] = None
+    expires_at: Optional[str] = None
 
     @property
     def label(self) -> str:
@@ -340,4 +378,5 @@ class Token:
             name=text(data, "name") or text(data, "label"),
             token=optional_text(data, "token"),
             created_at=optional_text(data, "created_at"),
+            expires_at=optional_text(data, "expires_at"),
         )

@@ -10,15 +10,13 @@ from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..models import PromoteResult, RunResult
+from ..models import OnTimeout, PromoteResult, RunResult
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .transport import AsyncTransport
 
 #: Template of a sandbox when none is named.
 TEMPLATE_DEFAULT = "code-interpreter"
-#: Most children of one fork tree.
-FORK_TREE_COUNT_MAX = 16
 
 
 class AsyncPandaStack:
@@ -84,7 +82,6 @@ class AsyncPandaStack:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
-        metadata: Optional[Mapping[str, str]] = None,
     ) -> RunResult:
         """Create a sandbox, run one command in it and delete it, in one round trip.
 
@@ -97,7 +94,6 @@ class AsyncPandaStack:
             cwd=cwd,
             env=None if env is None else dict(env),
             user=user,
-            metadata=dict(metadata) if metadata else None,
         )
         return RunResult.from_dict((await self._transport.send(call)).record())
 
@@ -128,23 +124,30 @@ class AsyncSandboxesAPI:
         metadata: Optional[Mapping[str, str]] = None,
         from_snapshot: Optional[str] = None,
         volumes: Optional[Sequence[Mapping[str, Any]]] = None,
+        *,
+        env: Optional[Mapping[str, str]] = None,
+        idle_timeout_seconds: Optional[int] = None,
+        on_timeout: Optional[OnTimeout] = None,
     ) -> AsyncSandbox:
         """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
 
-        Use it in a ``with`` block to have it deleted at the end. ``cpu`` and ``memory_mb`` are fixed
-        by the template and accepted only for programs that name them.
+        Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
+        command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
+        ``on_timeout="hibernate"``; a ``persistent`` one has no such end and sleeps after
+        ``idle_timeout_seconds`` without a call. ``cpu`` and ``memory_mb`` are fixed by the template and
+        accepted only for programs that name them.
         """
-        body: Dict[str, Any] = {"template": template}
-        if ttl_seconds is not None:
-            body["ttl_seconds"] = ttl_seconds
-        if persistent:
-            body["persistent"] = True
-        if metadata:
-            body["metadata"] = dict(metadata)
-        if from_snapshot is not None:
-            body["from_snapshot"] = str(from_snapshot)
-        if volumes:
-            body["volumes"] = [dict(volume) for volume in volumes]
+        body = _wire.given(
+            template=template,
+            ttl_seconds=ttl_seconds,
+            persistent=persistent or None,
+            metadata=dict(metadata) if metadata else None,
+            from_snapshot=None if from_snapshot is None else str(from_snapshot),
+            volumes=[dict(volume) for volume in volumes] if volumes else None,
+            env=dict(env) if env else None,
+            idle_timeout_seconds=idle_timeout_seconds,
+            on_timeout=on_timeout,
+        )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
         record = (await self._client._transport.send(call)).record()
         return AsyncSandbox.from_dict(record, self._client, persistent)
@@ -171,8 +174,8 @@ class AsyncSandboxesAPI:
         self, sandbox_id: str, count: int, metadata: Optional[Mapping[str, str]] = None
     ) -> List[AsyncSandbox]:
         """``count`` copies of the same instant; the server may grant fewer."""
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= FORK_TREE_COUNT_MAX:
-            raise BadRequestError(f"count must be 1-{FORK_TREE_COUNT_MAX}, got {count!r}")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise BadRequestError(f"count must be at least 1, got {count!r}")
         return await self._fork(_wire.sandbox_path(sandbox_id, "/fork-tree"), {"count": count}, metadata)
 
     async def promote(

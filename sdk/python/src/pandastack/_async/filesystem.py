@@ -118,14 +118,14 @@ class AsyncSandboxFilesystem:
         try:
             await self.stat(path)
         except NotFoundError as error:
-            if error.code == "sandbox_not_found":
+            if error.code not in (None, "file_not_found"):
                 raise
             return False
         return True
 
     async def mkdir(self, path: str) -> None:
         """Make a directory and its parents; one that exists already is fine."""
-        await self._transport.send(_wire.Call("POST", self._path("/fs/dir"), query=_query(path)))
+        await self._transport.send(_wire.Call("POST", self._path("/fs/mkdir"), query=_query(path)))
 
     async def remove(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it."""

@@ -28,6 +28,7 @@ from ..errors import CommandFailed, NotFoundError, PandaStackError
 from ..models import (
     ExecResult,
     Lifecycle,
+    OnTimeout,
     Port,
     PromoteResult,
     SandboxEvent,
@@ -70,6 +71,12 @@ class AsyncSandbox:
     isolation: Optional[str] = None
     #: Where a hibernated sandbox's memory is: ``memory`` or ``disk``.
     residency: Optional[str] = None
+    #: The sandbox it was forked from.
+    parent_id: Optional[str] = None
+    #: When its time ends, as RFC 3339.
+    expires_at: Optional[str] = None
+    #: Why it failed.
+    failure: Optional[str] = None
     #: The server's record as it came, with fields this client does not know.
     raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _client: AsyncPandaStack = field(default=cast("AsyncPandaStack", None), repr=False, compare=False)
@@ -95,6 +102,9 @@ class AsyncSandbox:
             engine=optional_text(data, "engine"),
             isolation=optional_text(data, "isolation"),
             residency=optional_text(data, "residency"),
+            parent_id=optional_text(data, "parent_id"),
+            expires_at=optional_text(data, "expires_at"),
+            failure=optional_text(data, "failure"),
             raw=dict(data),
             _client=client,
         )
@@ -220,7 +230,7 @@ class AsyncSandbox:
         return await self._client.sandboxes.fork(self.id, metadata)
 
     async def fork_tree(self, count: int, metadata: Optional[Mapping[str, str]] = None) -> List[AsyncSandbox]:
-        """Up to 16 copies of the same instant, as one tree; see :meth:`promote`."""
+        """So many copies of the same instant, as one tree; see :meth:`promote`."""
         return await self._client.sandboxes.fork_tree(self.id, count, metadata)
 
     async def promote(self, *, cleanup_siblings: bool = False, tree_id: Optional[str] = None) -> PromoteResult:
@@ -229,9 +239,12 @@ class AsyncSandbox:
             self.id, cleanup_siblings=cleanup_siblings, tree_id=tree_id
         )
 
-    async def snapshot(self) -> Snapshot:
+    async def snapshot(
+        self, name: Optional[str] = None, metadata: Optional[Mapping[str, str]] = None
+    ) -> Snapshot:
         """Save the machine as it is. The result is the id to give to ``create(from_snapshot=...)``."""
-        call = _wire.snapshot_call(self._path("/snapshots"))
+        options = _wire.given(name=name, metadata=_copy(metadata))
+        call = _wire.snapshot_call(self._path("/snapshots"), options)
         return Snapshot.from_dict((await self._client._transport.send(call)).record())
 
     async def hibernate(self) -> None:
@@ -257,12 +270,30 @@ class AsyncSandbox:
 
     async def set_ttl(self, seconds: int) -> Lifecycle:
         """Give it so many more seconds from now."""
-        return await self._set_lifecycle({"ttl_seconds": seconds})
+        return await self.set_lifecycle(ttl_seconds=seconds)
 
     async def set_persistent(self, persistent: bool) -> Lifecycle:
         """Free it from its time limit (it hibernates when idle), or put it back under one."""
-        lifecycle = await self._set_lifecycle({"persistent": persistent})
-        self.persistent = persistent
+        return await self.set_lifecycle(persistent=persistent)
+
+    async def set_lifecycle(
+        self,
+        *,
+        ttl_seconds: Optional[int] = None,
+        persistent: Optional[bool] = None,
+        idle_timeout_seconds: Optional[int] = None,
+        on_timeout: Optional[OnTimeout] = None,
+    ) -> Lifecycle:
+        """Change how long it lives and when it sleeps; what is not given stays as it is."""
+        change = _wire.given(
+            ttl_seconds=ttl_seconds,
+            persistent=persistent,
+            idle_timeout_seconds=idle_timeout_seconds,
+            on_timeout=on_timeout,
+        )
+        call = _wire.post(self._path("/lifecycle"), change, method="PATCH")
+        lifecycle = cast("Lifecycle", (await self._client._transport.send(call)).record())
+        self.persistent = self.persistent if persistent is None else persistent
         return lifecycle
 
     async def ports(self) -> List[Port]:
@@ -318,10 +349,6 @@ class AsyncSandbox:
         call = _wire.post(self._path(rest), seconds_max=_wire.MACHINE_SECONDS_MAX)
         record = (await self._client._transport.send(call)).record()
         self.status = text(record, "status", status)
-
-    async def _set_lifecycle(self, change: Mapping[str, Any]) -> Lifecycle:
-        call = _wire.post(self._path("/lifecycle"), change, method="PATCH")
-        return cast("Lifecycle", (await self._client._transport.send(call)).record())
 
     async def _follow(self, call: _wire.Call) -> AsyncIterator[Any]:
         idle = _wire.STREAM_IDLE_SECONDS_MAX

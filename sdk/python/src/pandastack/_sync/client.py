@@ -11,15 +11,13 @@ from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..models import PromoteResult, RunResult
+from ..models import OnTimeout, PromoteResult, RunResult
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .transport import Transport
 
 #: Template of a sandbox when none is named.
 TEMPLATE_DEFAULT = "code-interpreter"
-#: Most children of one fork tree.
-FORK_TREE_COUNT_MAX = 16
 
 
 class PandaStack:
@@ -85,7 +83,6 @@ class PandaStack:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
-        metadata: Optional[Mapping[str, str]] = None,
     ) -> RunResult:
         """Create a sandbox, run one command in it and delete it, in one round trip.
 
@@ -98,7 +95,6 @@ class PandaStack:
             cwd=cwd,
             env=None if env is None else dict(env),
             user=user,
-            metadata=dict(metadata) if metadata else None,
         )
         return RunResult.from_dict((self._transport.send(call)).record())
 
@@ -129,23 +125,30 @@ class SandboxesAPI:
         metadata: Optional[Mapping[str, str]] = None,
         from_snapshot: Optional[str] = None,
         volumes: Optional[Sequence[Mapping[str, Any]]] = None,
+        *,
+        env: Optional[Mapping[str, str]] = None,
+        idle_timeout_seconds: Optional[int] = None,
+        on_timeout: Optional[OnTimeout] = None,
     ) -> Sandbox:
         """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
 
-        Use it in a ``with`` block to have it deleted at the end. ``cpu`` and ``memory_mb`` are fixed
-        by the template and accepted only for programs that name them.
+        Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
+        command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
+        ``on_timeout="hibernate"``; a ``persistent`` one has no such end and sleeps after
+        ``idle_timeout_seconds`` without a call. ``cpu`` and ``memory_mb`` are fixed by the template and
+        accepted only for programs that name them.
         """
-        body: Dict[str, Any] = {"template": template}
-        if ttl_seconds is not None:
-            body["ttl_seconds"] = ttl_seconds
-        if persistent:
-            body["persistent"] = True
-        if metadata:
-            body["metadata"] = dict(metadata)
-        if from_snapshot is not None:
-            body["from_snapshot"] = str(from_snapshot)
-        if volumes:
-            body["volumes"] = [dict(volume) for volume in volumes]
+        body = _wire.given(
+            template=template,
+            ttl_seconds=ttl_seconds,
+            persistent=persistent or None,
+            metadata=dict(metadata) if metadata else None,
+            from_snapshot=None if from_snapshot is None else str(from_snapshot),
+            volumes=[dict(volume) for volume in volumes] if volumes else None,
+            env=dict(env) if env else None,
+            idle_timeout_seconds=idle_timeout_seconds,
+            on_timeout=on_timeout,
+        )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
         record = (self._client._transport.send(call)).record()
         return Sandbox.from_dict(record, self._client, persistent)
@@ -172,8 +175,8 @@ class SandboxesAPI:
         self, sandbox_id: str, count: int, metadata: Optional[Mapping[str, str]] = None
     ) -> List[Sandbox]:
         """``count`` copies of the same instant; the server may grant fewer."""
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= FORK_TREE_COUNT_MAX:
-            raise BadRequestError(f"count must be 1-{FORK_TREE_COUNT_MAX}, got {count!r}")
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise BadRequestError(f"count must be at least 1, got {count!r}")
         return self._fork(_wire.sandbox_path(sandbox_id, "/fork-tree"), {"count": count}, metadata)
 
     def promote(

@@ -119,14 +119,14 @@ class SandboxFilesystem:
         try:
             self.stat(path)
         except NotFoundError as error:
-            if error.code == "sandbox_not_found":
+            if error.code not in (None, "file_not_found"):
                 raise
             return False
         return True
 
     def mkdir(self, path: str) -> None:
         """Make a directory and its parents; one that exists already is fine."""
-        self._transport.send(_wire.Call("POST", self._path("/fs/dir"), query=_query(path)))
+        self._transport.send(_wire.Call("POST", self._path("/fs/mkdir"), query=_query(path)))
 
     def remove(self, path: str) -> None:
         """Delete a file, or a directory with all that is in it."""
