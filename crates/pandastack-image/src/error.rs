@@ -1,0 +1,132 @@
+//! What can go wrong while kernels and root filesystems are fetched and built.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+/// Decides what a caller does with an [`ImageError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The disk is full.
+    NoSpace,
+    /// The host lacks a program, a right or a setting; the message says which.
+    Host,
+    /// A recipe or lock is wrong; building again changes nothing.
+    Recipe,
+    /// What was downloaded is not what the lock names.
+    Lock,
+    /// A step failed; the cause may pass (network, mirror).
+    Step,
+}
+
+/// A failed fetch or build.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// An operation on one path failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as an infinitive.
+        action: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A program of the host could not be started.
+    #[error(
+        "cannot {purpose}: cannot run {program}: {source}; install it (`pandastack doctor` names the package)"
+    )]
+    Spawn {
+        /// Its name.
+        program: String,
+        /// What it was to do, as an infinitive.
+        purpose: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A program of the host failed.
+    #[error("cannot {purpose}: {program} ended with {status}: {said}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// What it was to do, as an infinitive.
+        purpose: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of what it printed.
+        said: String,
+    },
+    /// Building needs rights this process lacks.
+    #[error("cannot {purpose} without root: {source}; run it with sudo")]
+    NotRoot {
+        /// What was to be done, as an infinitive.
+        purpose: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The host's apt knows no Debian archive to take packages from.
+    #[error(
+        "no Debian archive in this host's apt configuration; set PANDASTACK_DEBIAN_MIRROR to the address of one \
+         (and PANDASTACK_DEBIAN_SECURITY_MIRROR to its security archive)"
+    )]
+    NoMirror,
+    /// A recipe, lock or package file does not have the form it must have.
+    #[error("{what} is malformed: {why}")]
+    Malformed {
+        /// Which file.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A downloaded file is not the one in the lock.
+    #[error(
+        "{what} does not match its lock: {why}; regenerate the lock with `cargo xtask template lock` if that is intended"
+    )]
+    LockMismatch {
+        /// Which package or file.
+        what: String,
+        /// What differs.
+        why: String,
+    },
+    /// Debian packages differ from the lock and the caller asked for exactly the lock.
+    #[error("the mirror no longer carries {} locked package(s), first {}; regenerate the lock or build without --locked", drifted.len(), drifted.first().map_or("", String::as_str))]
+    Drifted {
+        /// `name locked -> current`, one per package.
+        drifted: Vec<String>,
+    },
+    /// The build thread ended without an answer.
+    #[error("the build of {0} stopped unexpectedly; this is a bug, please report it with the log")]
+    Panicked(String),
+}
+
+impl ImageError {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError + use<> {
+        let path = path.to_path_buf();
+        move |source| ImageError::Io { action, path, source }
+    }
+
+    pub(crate) fn malformed(what: impl Into<String>, why: impl ToString) -> ImageError {
+        ImageError::Malformed { what: what.into(), why: why.to_string() }
+    }
+
+    /// What the caller should make of it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ImageError::Io { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+                io::ErrorKind::PermissionDenied => ErrorKind::Host,
+                _ => ErrorKind::Step,
+            },
+            ImageError::Program { said, .. } if said.contains("No space left on device") => {
+                ErrorKind::NoSpace
+            }
+            ImageError::Program { .. } | ImageError::Panicked(_) => ErrorKind::Step,
+            ImageError::Spawn { .. } | ImageError::NotRoot { .. } | ImageError::NoMirror => ErrorKind::Host,
+            ImageError::Malformed { .. } => ErrorKind::Recipe,
+            ImageError::LockMismatch { .. } | ImageError::Drifted { .. } => ErrorKind::Lock,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! What a long fetch or build tells its caller while it runs.
+
+/// The steps a user sees. Not every build has every step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Another process builds the same thing.
+    WaitForOther,
+    /// The kernel package is fetched and unpacked.
+    Kernel,
+    /// The parent template's image is copied.
+    CopyParent,
+    /// Debian packages are downloaded and installed.
+    Debian,
+    /// Python packages are downloaded and installed.
+    Python,
+    /// npm packages are downloaded and installed.
+    Npm,
+    /// Files are written and the recipe's commands run.
+    Configure,
+    /// What the recipe promises is tried out.
+    Verify,
+    /// The image is trimmed, checked and put into the cache.
+    Seal,
+    /// It was there already, or is now.
+    Done,
+}
+
+impl Phase {
+    /// A short name for people, in the imperative.
+    pub fn label(self) -> &'static str {
+        match self {
+            Phase::WaitForOther => "wait for another build",
+            Phase::Kernel => "fetch kernel",
+            Phase::CopyParent => "copy parent image",
+            Phase::Debian => "install Debian packages",
+            Phase::Python => "install Python packages",
+            Phase::Npm => "install npm packages",
+            Phase::Configure => "configure",
+            Phase::Verify => "verify",
+            Phase::Seal => "seal image",
+            Phase::Done => "done",
+        }
+    }
+}
+
+/// A step of one artifact began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress<'a> {
+    /// What is being made: a template's name, or `kernel`.
+    pub subject: &'a str,
+    /// The step that begins now; the one before it has ended.
+    pub phase: Phase,
+    /// More about it, for people. May be empty.
+    pub detail: &'a str,
+}
+
+/// Called from the building thread at every step; must not block for long.
+pub type ProgressFn<'a> = &'a (dyn Fn(Progress<'_>) + Sync);

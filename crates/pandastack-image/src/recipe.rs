@@ -1,0 +1,256 @@
+//! What a template is: `templates/<name>/template.toml`.
+//!
+//! A recipe is data, never a program: packages by name, files, and a few commands that run in the offline chroot.
+//! Exactly which packages those names mean is the [`Lock`]'s part. What the fields do, in the order of a build:
+//!
+//! ```text
+//! from -> debian -> npm -> python -> file, symlink, environment -> run -> verify          (this crate)
+//! cpu, memory_mib, warm                                                                    (the agent's bake)
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::ImageError;
+use crate::lock::Lock;
+
+/// A template's name becomes part of paths and API answers.
+const NAME_BYTES_MAX: usize = 57;
+
+/// One template, with its lock.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// The name clients use.
+    pub name: String,
+    /// Other names for the same template.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// One sentence for people.
+    pub description: String,
+    /// Groups templates in listings.
+    pub category: String,
+    /// Programs a user can count on, for listings.
+    #[serde(default)]
+    pub tools: Vec<String>,
+    /// Virtual CPUs.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mib: u64,
+    /// Size of the root disk. It is sparse: only what is used takes room.
+    pub disk_gib: u64,
+    /// What the build starts from.
+    pub from: Source,
+    /// Debian packages by name.
+    #[serde(default)]
+    pub debian: DebianPackages,
+    /// npm packages, and which of their files go where.
+    #[serde(default)]
+    pub npm: NpmPackages,
+    /// PyPI packages, installed for the system's Python.
+    #[serde(default)]
+    pub python: PythonPackages,
+    /// Files to write.
+    #[serde(default, rename = "file")]
+    pub files: Vec<FileEntry>,
+    /// Symbolic links to make.
+    #[serde(default, rename = "symlink")]
+    pub symlinks: Vec<SymlinkEntry>,
+    /// Environment of everything started in the machine; a child's entries win over its parent's.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Shell commands that finish the tree, run as root in the chroot without network.
+    #[serde(default)]
+    pub run: Vec<String>,
+    /// Shell commands that must succeed in the finished tree.
+    #[serde(default)]
+    pub verify: Vec<String>,
+    /// What users are likely to run first; the agent runs these before it freezes the template.
+    #[serde(default)]
+    pub warm: Vec<String>,
+    /// The exact packages.
+    #[serde(skip)]
+    pub lock: Lock,
+}
+
+/// Where a tree comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A fresh installation of this Debian release.
+    Debian(String),
+    /// Another template's finished tree.
+    Template(String),
+}
+
+/// The `debian` table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DebianPackages {
+    /// Names, as for `apt-get install`.
+    #[serde(default)]
+    pub packages: Vec<String>,
+    /// Paths (dpkg globs) that are left out of every package.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// Exceptions from `exclude`.
+    #[serde(default)]
+    pub include: Vec<String>,
+}
+
+/// The `npm` table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NpmPackages {
+    /// Package to version range; the lock has the exact version.
+    #[serde(default)]
+    pub packages: BTreeMap<String, String>,
+    /// What to take out of the installed packages. Nothing else gets into the tree.
+    #[serde(default)]
+    pub place: Vec<PlaceEntry>,
+}
+
+/// The `python` table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PythonPackages {
+    /// The interpreter in the tree, such as `3.13`; wheels are chosen for it.
+    #[serde(default)]
+    pub version: String,
+    /// Requirements by name; dependencies follow from the lock.
+    #[serde(default)]
+    pub packages: Vec<String>,
+}
+
+/// A file or directory of `node_modules` and its place in the tree.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlaceEntry {
+    /// Relative to `node_modules`.
+    pub from: String,
+    /// Absolute, in the tree.
+    pub to: String,
+}
+
+/// A file with its contents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    /// Absolute, in the tree.
+    pub path: String,
+    /// All of it.
+    pub content: String,
+    /// Permission bits.
+    #[serde(default = "default_file_mode")]
+    pub mode: u32,
+}
+
+fn default_file_mode() -> u32 {
+    0o644
+}
+
+/// A symbolic link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SymlinkEntry {
+    /// Absolute, in the tree.
+    pub path: String,
+    /// What it points to.
+    pub target: String,
+}
+
+impl Recipe {
+    /// Reads a recipe and puts its lock in place.
+    pub fn parse(text: &str, lock: Lock) -> Result<Recipe, ImageError> {
+        let recipe: Recipe =
+            toml::from_str(text).map_err(|error| ImageError::malformed("template.toml", error))?;
+        recipe.validate()?;
+        Ok(Recipe { lock, ..recipe })
+    }
+
+    /// Whether clients mean this recipe by `name`.
+    pub fn answers_to(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+
+    /// Everything that decides the bytes of the image, and nothing else, in one text.
+    pub(crate) fn build_inputs(&self) -> String {
+        let inputs = (
+            (&self.from, self.disk_gib, &self.debian, &self.npm, &self.python),
+            (&self.files, &self.symlinks, &self.environment, &self.run, &self.verify),
+            self.lock.to_text(),
+        );
+        // Strings, numbers, maps with string keys: these always serialize.
+        serde_json::to_string(&inputs).expect("a recipe serializes")
+    }
+
+    fn validate(&self) -> Result<(), ImageError> {
+        let fail = |why: String| Err(ImageError::malformed(format!("the recipe of {}", self.name), why));
+        for name in self.aliases.iter().chain([&self.name]) {
+            if !is_name(name) {
+                return fail(format!(
+                    "{name:?} is not a name: use up to {NAME_BYTES_MAX} of a-z, 0-9, '-' and '.'"
+                ));
+            }
+        }
+        if self.cpu == 0 || self.memory_mib < 128 || self.disk_gib == 0 {
+            return fail("cpu, memory_mib (at least 128) and disk_gib must be given".into());
+        }
+        if !self.python.packages.is_empty() && self.python.version.is_empty() {
+            return fail("python.version is needed to choose wheels".into());
+        }
+        let paths = self.files.iter().map(|file| &file.path);
+        let paths = paths.chain(self.symlinks.iter().map(|link| &link.path));
+        let mut paths = paths.chain(self.npm.place.iter().map(|place| &place.to));
+        match paths.find(|path| !is_tree_path(path)) {
+            Some(path) => fail(format!("{path:?} must be absolute and free of '..'")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.bytes().all(allowed)
+        && !name.starts_with(['-', '.'])
+}
+
+fn is_tree_path(path: &str) -> bool {
+    path.starts_with('/') && path.split('/').all(|part| part != "..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = "name = 'x'\ndescription = 'd'\ncategory = 'c'\ncpu = 1\nmemory_mib = 512\ndisk_gib = 8\n\
+                           from = { debian = 'trixie' }\n";
+
+    fn check(extra: &str, complaint: &str) {
+        let error = Recipe::parse(&format!("{MINIMAL}{extra}"), Lock::default()).unwrap_err();
+        assert!(error.to_string().contains(complaint), "{error}");
+        assert_eq!(error.kind(), crate::ErrorKind::Recipe);
+    }
+
+    #[test]
+    fn wrong_recipes_are_refused_with_a_reason() {
+        check("colour = 'red'", "colour");
+        check("aliases = ['Upper']", "Upper");
+        check("[[file]]\npath = '/etc/../../x'\ncontent = ''", "..");
+        check("[[symlink]]\npath = 'relative'\ntarget = 'x'", "relative");
+        check("[python]\npackages = ['numpy']", "python.version");
+    }
+
+    #[test]
+    fn only_what_decides_the_bytes_counts_as_input() {
+        let parse = |extra: &str| Recipe::parse(&format!("{MINIMAL}{extra}"), Lock::default()).unwrap();
+        let plain = parse("").build_inputs();
+        assert_eq!(plain, parse("warm = ['true']\naliases = ['y']").build_inputs());
+        assert_ne!(plain, parse("run = ['true']").build_inputs());
+        assert_ne!(plain, parse("[debian]\npackages = ['git']").build_inputs());
+    }
+}

@@ -1,0 +1,59 @@
+//! Regenerating locks from what the registries carry today, for `cargo xtask template lock <name>`.
+
+use std::path::Path;
+
+use crate::build;
+use crate::cache::Cache;
+use crate::error::ImageError;
+use crate::kernel::Kernel;
+use crate::lock::Lock;
+use crate::progress::{Phase, Progress, ProgressFn};
+use crate::recipe::{Recipe, Source};
+
+/// Writes `lock.toml` (and `npm-lock.json`) anew in `template_dir`, a directory with a `template.toml`.
+///
+/// Debian's part is found by really installing, so this takes about a minute for a root template.
+pub fn relock_template(
+    template_dir: &Path,
+    cache_dir: &Path,
+    progress: ProgressFn<'_>,
+) -> Result<Lock, ImageError> {
+    let path = template_dir.join("template.toml");
+    let text = std::fs::read_to_string(&path).map_err(ImageError::io("read", &path))?;
+    let recipe = Recipe::parse(&text, Lock::default())?;
+    let say = |phase| progress(Progress { subject: &recipe.name, phase, detail: "resolve" });
+    let cache = Cache::at(cache_dir);
+    let held = cache.lock("relock", || say(Phase::WaitForOther))?;
+    let work = cache.work_dir("relock", &held)?;
+    let mut lock = Lock::default();
+    if !recipe.npm.packages.is_empty() {
+        say(Phase::Npm);
+        lock.npm = build::resolve_npm(work.path(), &recipe)?;
+    }
+    if !recipe.python.packages.is_empty() {
+        say(Phase::Python);
+        lock.python = build::resolve_python(work.path(), &recipe)?;
+    }
+    if let Source::Debian(suite) = &recipe.from {
+        say(Phase::Debian);
+        let root = work.path().join("root");
+        std::fs::create_dir_all(&root).map_err(ImageError::io("create", &root))?;
+        lock.debian = build::bootstrap(&root, work.path(), suite, &recipe)?;
+    }
+    write(&template_dir.join("lock.toml"), &lock.to_toml(&recipe.name))?;
+    if !lock.npm.is_empty() {
+        write(&template_dir.join("npm-lock.json"), &lock.npm)?;
+    }
+    say(Phase::Done);
+    Ok(lock)
+}
+
+/// Pins the guest kernel to the archive's current one in `templates_dir`/kernel/lock.toml.
+pub fn relock_kernel(templates_dir: &Path, cache_dir: &Path) -> Result<(), ImageError> {
+    let pin = Kernel::current_pin(cache_dir)?;
+    write(&templates_dir.join("kernel/lock.toml"), &pin.to_toml())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), ImageError> {
+    std::fs::write(path, text).map_err(ImageError::io("write", path))
+}

@@ -1,0 +1,77 @@
+//! Directories that appear whole or not at all.
+//!
+//! Contents are written into a private directory of the same file system, made durable, and renamed into place.
+//! A removed directory first leaves its name by a rename, so no reader ever sees half of one. What a crash leaves
+//! behind lies in two known places and goes with [`super::Store::sweep`].
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::StoreError;
+
+/// A directory being written. Dropped without [`Staging::publish`], it disappears.
+#[derive(Debug)]
+pub struct Staging {
+    dir: tempfile::TempDir,
+}
+
+impl Staging {
+    pub(super) fn new_in(parent: &Path) -> Result<Staging, StoreError> {
+        std::fs::create_dir_all(parent).map_err(StoreError::io("create", parent))?;
+        let dir = tempfile::Builder::new().prefix("stage-").tempdir_in(parent);
+        Ok(Staging { dir: dir.map_err(StoreError::io("create a directory in", parent))? })
+    }
+
+    /// Where to write.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Makes everything durable and gives the directory its final name, which must not exist.
+    pub fn publish(self, to: &Path) -> Result<(), StoreError> {
+        if to.exists() {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(StoreError::Io { action: "publish", path: to.to_path_buf(), source });
+        }
+        let parent = to.parent().unwrap_or(Path::new("/"));
+        std::fs::create_dir_all(parent).map_err(StoreError::io("create", parent))?;
+        sync_tree(self.dir.path())?;
+        let staged = self.dir.keep();
+        if let Err(source) = std::fs::rename(&staged, to) {
+            let _ = std::fs::remove_dir_all(&staged);
+            return Err(StoreError::Io { action: "publish", path: to.to_path_buf(), source });
+        }
+        sync(parent)
+    }
+}
+
+/// Takes `path` (file or directory) out of sight at once, then deletes it. A path that is gone already is fine.
+pub(super) fn remove(path: &Path, trash: &Path) -> Result<(), StoreError> {
+    std::fs::create_dir_all(trash).map_err(StoreError::io("create", trash))?;
+    let slot = tempfile::Builder::new().prefix("gone-").tempdir_in(trash);
+    let slot = slot.map_err(StoreError::io("create a directory in", trash))?;
+    match std::fs::rename(path, slot.path().join("it")) {
+        Ok(()) => slot.close().map_err(StoreError::io("delete what was removed from", path)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(StoreError::Io { action: "remove", path: path.to_path_buf(), source }),
+    }
+}
+
+fn sync_tree(dir: &Path) -> Result<(), StoreError> {
+    let list = |error| StoreError::Io { action: "list", path: dir.to_path_buf(), source: error };
+    for entry in std::fs::read_dir(dir).map_err(list)? {
+        let entry = entry.map_err(list)?;
+        let kind = entry.file_type().map_err(list)?;
+        let path: PathBuf = entry.path();
+        if kind.is_dir() {
+            sync_tree(&path)?;
+        } else if kind.is_file() {
+            sync(&path)?;
+        }
+    }
+    sync(dir)
+}
+
+fn sync(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|file| file.sync_all()).map_err(StoreError::io("make durable", path))
+}
