@@ -1,0 +1,86 @@
+"""A live server, sandboxes that go away again, and waiting with a deadline."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from typing import Any, Callable, Dict, Iterator, TypeVar
+
+import httpx
+import pytest
+
+from pandastack import NotFoundError, PandaStack, Sandbox
+
+T = TypeVar("T")
+
+#: Labels every sandbox of this run, so that nothing is left behind and nothing else is touched.
+RUN = {"e2e": uuid.uuid4().hex}
+#: Emulated machines on a busy box are slow; a healthy one needs a fraction of this.
+PATIENCE_SECONDS = 60.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    missing = [name for name in ("PANDASTACK_API", "PANDASTACK_API_KEY") if not os.environ.get(name)]
+    if missing:
+        raise pytest.UsageError(f"{' and '.join(missing)} must name a running server: see tests/e2e/README.md")
+
+
+def wait_for(what: str, probe: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
+    """The first truthy result of ``probe``."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = probe()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[PandaStack]:
+    with PandaStack() as made:
+        yield made
+        delete_run(made)
+
+
+def delete_run(client: PandaStack) -> None:
+    for sandbox in client.sandboxes.list():
+        if sandbox.metadata.get("e2e") == RUN["e2e"]:
+            try:
+                sandbox.delete()
+            except NotFoundError:
+                pass
+
+
+@pytest.fixture(scope="session")
+def shared(client: PandaStack) -> Sandbox:
+    """One sandbox for tests that do not change its state."""
+    return client.sandboxes.create(template="base", ttl_seconds=3600, metadata=RUN)
+
+
+@pytest.fixture
+def own(client: PandaStack) -> Iterator[Sandbox]:
+    """A sandbox for one test."""
+    with client.sandboxes.create(template="base", ttl_seconds=1800, metadata=RUN) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def raw() -> Iterator[httpx.Client]:
+    """The API without the SDK, for requests that the SDK refuses to send."""
+    headers = {"Authorization": f"Bearer {os.environ['PANDASTACK_API_KEY']}"}
+    base = os.environ["PANDASTACK_API"].rstrip("/").removesuffix("/v1") + "/v1"
+    with httpx.Client(base_url=base, headers=headers, timeout=PATIENCE_SECONDS) as made:
+        yield made
+
+
+def error_body(response: httpx.Response) -> Dict[str, Any]:
+    """The error envelope, checked."""
+    shown = f"{response.request.method} {response.request.url}: {response.status_code} {response.text[:500]}"
+    assert 400 <= response.status_code < 500, shown
+    assert response.headers["content-type"].startswith("application/json"), shown
+    body: Dict[str, Any] = response.json()
+    assert isinstance(body["error"], str) and len(body["error"]) > 5, shown
+    assert isinstance(body["code"], str) and body["code"] == body["code"].lower() and " " not in body["code"], shown
+    return body

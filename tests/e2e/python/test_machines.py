@@ -1,0 +1,227 @@
+"""Forks, snapshots, sleep: what only a machine can do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Tuple
+
+import pytest
+
+from pandastack import ConflictError, NotFoundError, PandaStack, Sandbox
+
+from conftest import RUN, wait_for
+
+#: How far a sandbox's clock may be from this machine's, exchange included.
+CLOCK_SECONDS_MAX = 2.0
+
+#: A process that keeps a secret and a counter in its memory and nowhere else, and shows both.
+COUNTER = """
+setsid sh -c '
+  secret=$(cat /proc/sys/kernel/random/uuid); i=0
+  while :; do
+    i=$((i + 1)); echo "$$ $secret $i" > /dev/shm/counter.new; mv /dev/shm/counter.new /dev/shm/counter
+    sleep 0.02
+  done
+' > /dev/null 2>&1 < /dev/null &
+"""
+
+
+def start_counter(sandbox: Sandbox) -> None:
+    sandbox.exec(COUNTER, timeout_seconds=30, check=True)
+    wait_for("the counter runs", lambda: sandbox.exec("cat /dev/shm/counter").ok)
+
+
+def read_counter(sandbox: Sandbox) -> Tuple[str, int]:
+    """The process's identity (pid and secret), and its count."""
+    pid, secret, count = sandbox.exec("cat /dev/shm/counter", check=True).stdout.split()
+    return f"{pid} {secret}", int(count)
+
+
+def assert_goes_on(sandbox: Sandbox, identity: str, count: int) -> None:
+    now_identity, now_count = read_counter(sandbox)
+    assert now_identity == identity, "another process: memory was lost"
+    assert now_count >= count, "the counter went back"
+    wait_for("the counter moves on", lambda: read_counter(sandbox)[1] > now_count)
+
+
+def assert_clock(sandbox: Sandbox) -> None:
+    before = time.time()
+    guest = float(sandbox.exec("date +%s.%N", check=True).stdout)
+    after = time.time()
+    assert before - CLOCK_SECONDS_MAX < guest < after + CLOCK_SECONDS_MAX
+
+
+def test_labels(shared: Sandbox) -> None:
+    assert shared.engine and shared.isolation in ("hardware", "emulated")
+    assert shared.cpu >= 1 and shared.memory_mb >= 256 and shared.status == "running"
+    assert_clock(shared)
+
+
+def test_fork_goes_its_own_way(own: Sandbox) -> None:
+    own.filesystem.write("/srv/state", "common")
+    start_counter(own)
+    identity, count = read_counter(own)
+    with own.fork(metadata=RUN) as branch:
+        assert branch.id != own.id and branch.parent_id == own.id
+        assert_goes_on(branch, identity, count)
+        branch.filesystem.write("/srv/state", "branch")
+        own.filesystem.write("/srv/state", "trunk")
+        own.exec("touch /srv/only-trunk", check=True)
+        assert branch.filesystem.read("/srv/state") == b"branch"
+        assert own.filesystem.read("/srv/state") == b"trunk"
+        assert not branch.filesystem.exists("/srv/only-trunk")
+        branch.exec("kill $(cut -d' ' -f1 /dev/shm/counter)", check=True)
+        assert_goes_on(own, identity, count)
+        assert_clock(branch)
+        names = {s.exec("hostname; cat /etc/machine-id", check=True).stdout for s in (own, branch)}
+        assert len(names) == 2
+    assert_goes_on(own, identity, count)
+
+
+def test_parent_may_die_first(client: PandaStack) -> None:
+    parent = client.sandboxes.create("base", metadata=RUN)
+    with parent.fork() as branch:
+        parent.delete()
+        assert branch.exec("echo alive").stdout == "alive\n"
+
+
+def test_fifty_forks_share_no_random_byte(own: Sandbox) -> None:
+    children = own.fork_tree(50, metadata=RUN)
+    try:
+        assert len(children) == 50
+        # Kernel randomness, its user-facing ids, and the identity that services derive names from.
+        command = "head -c 32 /dev/urandom | od -An -v -tx1; cat /proc/sys/kernel/random/uuid /etc/machine-id"
+        with ThreadPoolExecutor(50) as pool:
+            outputs = list(pool.map(lambda child: child.exec(command, 120, check=True).stdout, children))
+        for what, values in zip(("first bytes", "second bytes", "uuid", "machine id"), zip(*map(str.splitlines, outputs))):
+            assert len(set(values)) == 50, f"two forks share {what}"
+    finally:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda child: child.delete(), children))
+
+
+def test_fork_tree_and_promote(client: PandaStack, own: Sandbox) -> None:
+    first, second, third = own.fork_tree(3, metadata=RUN)
+    assert {child.metadata["fork_parent_id"] for child in (first, second, third)} == {own.id}
+    assert len({child.metadata["fork_tree_id"] for child in (first, second, third)}) == 1
+    result = second.promote(cleanup_siblings=True)
+    assert result["winner"] == second.id
+    assert sorted(result["deleted"]) == sorted([first.id, third.id]) and result["failures"] == {}
+    with pytest.raises(NotFoundError):
+        client.sandboxes.get(first.id)
+    assert second.exec("echo winner").stdout == "winner\n"
+    assert own.exec("echo parent").stdout == "parent\n"
+    second.delete()
+
+
+def test_snapshot_is_a_moment(client: PandaStack, own: Sandbox) -> None:
+    own.filesystem.write("/srv/state", "then")
+    start_counter(own)
+    identity, count = read_counter(own)
+    snapshot = own.snapshot()
+    try:
+        own.filesystem.write("/srv/state", "later")
+        assert snapshot in {entry["id"] for entry in client.snapshots.list(sandbox_id=own.id)}
+        for _ in range(2):
+            with client.sandboxes.create(from_snapshot=snapshot, metadata=RUN) as again:
+                assert again.filesystem.read("/srv/state") == b"then"
+                assert_goes_on(again, identity, count)
+                assert_clock(again)
+        assert own.filesystem.read("/srv/state") == b"later"
+        assert_goes_on(own, identity, count)
+    finally:
+        client.snapshots.delete(snapshot)
+    with pytest.raises(NotFoundError):
+        client.snapshots.get(snapshot)
+
+
+def test_hibernate_and_wake_keep_memory_and_set_the_clock(own: Sandbox) -> None:
+    start_counter(own)
+    identity, count = read_counter(own)
+    own.hibernate()
+    assert own.refresh().status == "hibernated" and own.residency == "disk"
+    # Time that passes is the very thing under test: a clock that stood still is off by this much.
+    threading.Event().wait(CLOCK_SECONDS_MAX + 1)
+    assert own.refresh().status == "hibernated", "looking must not wake it"
+    own.wake()
+    assert own.refresh().status == "running"
+    assert_clock(own)
+    assert_goes_on(own, identity, count)
+
+
+def test_the_next_call_wakes(own: Sandbox) -> None:
+    own.filesystem.write("/srv/state", "kept")
+    for call in (
+        lambda: own.exec("cat /srv/state").stdout,
+        lambda: own.filesystem.read("/srv/state").text,
+        lambda: "".join(chunk.text for chunk in own.exec_stream("cat /srv/state")),
+    ):
+        own.hibernate()
+        assert call() == "kept"
+        assert own.refresh().status == "running"
+    own.wake()  # awake already: fine
+
+
+def test_fork_of_a_sleeper(own: Sandbox) -> None:
+    own.filesystem.write("/srv/state", "asleep")
+    own.hibernate()
+    with own.fork(metadata=RUN) as branch:
+        assert branch.filesystem.read("/srv/state") == b"asleep"
+    assert own.refresh().status == "hibernated"
+
+
+def test_pause_and_resume(own: Sandbox) -> None:
+    start_counter(own)
+    own.pause()
+    assert own.refresh().status == "paused"
+    own.resume()
+    assert own.refresh().status == "running"
+    assert_goes_on(own, *read_counter(own))
+
+
+def test_lifecycle(client: PandaStack) -> None:
+    with client.sandboxes.create("base", ttl_seconds=500, metadata=RUN) as sandbox:
+        before = sandbox.lifecycle()
+        assert before["ttl_seconds"] == 500 and before["persistent"] is False
+        sandbox.set_ttl(900)
+        assert sandbox.lifecycle()["ttl_seconds"] >= 900
+        assert sandbox.set_persistent(True)["persistent"] is True
+        assert sandbox.set_persistent(False)["persistent"] is False
+
+
+def test_ttl_ends_a_sandbox(client: PandaStack) -> None:
+    sandbox = client.sandboxes.create("base", ttl_seconds=1, metadata=RUN)
+
+    def is_gone() -> bool:
+        try:
+            return client.sandboxes.get(sandbox.id).status in ("stopping", "deleted")
+        except NotFoundError:
+            return True
+
+    wait_for("the sandbox is gone at the end of its TTL", is_gone)
+
+
+def test_ports(own: Sandbox) -> None:
+    own.exec("setsid python3 -m http.server 8123 > /dev/null 2>&1 < /dev/null &", check=True)
+    wait_for("port 8123 is listed", lambda: 8123 in {port.port for port in own.ports()})
+    assert f"8123-{own.id}." in own.preview_url(8123)
+
+
+def test_events_tell_the_story(own: Sandbox) -> None:
+    own.hibernate()
+    own.wake()
+    events = own.events()
+    assert len(events) >= 3
+    assert [event["id"] for event in events] == sorted(event["id"] for event in events)
+    assert {event["sandbox_id"] for event in events} == {own.id}
+
+
+def test_deleted_is_gone(client: PandaStack) -> None:
+    sandbox = client.sandboxes.create("base", metadata=RUN)
+    sandbox.delete()
+    assert sandbox.id not in {other.id for other in client.sandboxes.list()}
+    for call in (sandbox.refresh, sandbox.fork, lambda: sandbox.exec("true"), lambda: sandbox.filesystem.read("/x")):
+        with pytest.raises((NotFoundError, ConflictError)):
+            call()

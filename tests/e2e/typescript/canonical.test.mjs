@@ -1,0 +1,110 @@
+// The TypeScript SDK against a running server: the program of the front page exactly as written, and
+// what the SDK does of its own. The server's behaviour in depth is tests/e2e/python's job.
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { AuthError, BadRequestError, NotFoundError, PandaStack, SandboxTimeout } from "@pandastack/sdk";
+
+for (const name of ["PANDASTACK_API", "PANDASTACK_API_KEY"]) {
+  if (!process.env[name]) throw new Error(`${name} must name a running server: see tests/e2e/README.md`);
+}
+
+/** A first use of the template may have to bake it. */
+const PROGRAM_MS_MAX = 1_200_000;
+const metadata = { e2e: `ts-${process.pid}-${Date.now()}` };
+const client = new PandaStack();
+let shared;
+
+before(async () => {
+  shared = await client.sandboxes.create({ template: "base", metadata });
+});
+
+after(async () => {
+  for (const sandbox of await client.sandboxes.list()) if (sandbox.metadata.e2e === metadata.e2e) await sandbox.delete();
+});
+
+test("the canonical program", { timeout: PROGRAM_MS_MAX }, async () => {
+  const existing = new Set((await client.sandboxes.list()).map((sandbox) => sandbox.id));
+  const made = async () => (await client.sandboxes.list()).filter((s) => !existing.has(s.id) && s.template === "code-interpreter");
+  try {
+    const program = fileURLToPath(new URL("./canonical.mjs", import.meta.url));
+    const { stdout } = await promisify(execFile)(process.execPath, [program], { timeout: PROGRAM_MS_MAX });
+    assert.equal(stdout, "1024\n\nhello from inside the VM\n");
+    assert.deepEqual((await made()).map((sandbox) => sandbox.status), ["running", "running"]);
+  } finally {
+    for (const sandbox of await made()) await sandbox.delete();
+  }
+});
+
+test("exec", async () => {
+  const result = await shared.exec("echo out; echo err >&2; exit 3", { timeoutSeconds: 30 });
+  assert.deepEqual([result.stdout, result.stderr, result.exitCode], ["out\n", "err\n", 3]);
+  assert.equal((await shared.exec(["printf", "%s|", "a b", "it's"])).stdout, "a b|it's|");
+  assert.equal((await shared.exec("echo $A; pwd", { env: { A: "1" }, cwd: "/usr" })).stdout, "1\n/usr\n");
+  await assert.rejects(shared.exec("sleep 1234", { timeoutSeconds: 1 }), SandboxTimeout);
+});
+
+test("execStream by iteration and by callbacks", async () => {
+  const stream = await shared.execStream("echo grüße; echo two >&2; exit 4", { timeoutSeconds: 30 });
+  const seen = { stdout: "", stderr: "" };
+  for await (const chunk of stream) seen[chunk.stream] += chunk.text;
+  assert.deepEqual([seen, stream.exitCode], [{ stdout: "grüße\n", stderr: "two\n" }, 4]);
+  let out = "";
+  assert.equal(await shared.execStream("seq 1000", { onStdout: (text) => (out += text) }), 0);
+  assert.equal(out.split("\n").length, 1001);
+});
+
+test("a command too long for a plain call goes over the stream", async () => {
+  assert.equal((await shared.exec("echo long", { timeoutSeconds: 600 })).stdout, "long\n");
+});
+
+test("files", async (t) => {
+  const folder = await mkdtemp(join(tmpdir(), "pandastack-e2e-"));
+  t.after(() => rm(folder, { recursive: true }));
+  const content = Buffer.alloc(3 << 20, "panda");
+  await writeFile(join(folder, "in"), content);
+  await shared.filesystem.upload(join(folder, "in"), "/srv/ts/large file");
+  await shared.filesystem.download("/srv/ts/large file", join(folder, "out"));
+  assert.ok((await readFile(join(folder, "out"))).equals(content));
+  assert.deepEqual((await shared.filesystem.list("/srv/ts")).map((entry) => [entry.name, entry.isDir]), [["large file", false]]);
+  await shared.filesystem.remove("/srv/ts");
+  assert.equal(await shared.filesystem.exists("/srv/ts"), false);
+});
+
+test("fork, hibernate, wake, snapshot", async () => {
+  const sandbox = await client.sandboxes.create({ template: "base", metadata });
+  await sandbox.filesystem.write("/srv/state", "common");
+  const branch = await sandbox.fork({ metadata });
+  await branch.filesystem.write("/srv/state", "branch");
+  assert.equal(await sandbox.filesystem.read("/srv/state"), "common");
+  await sandbox.hibernate();
+  assert.equal((await sandbox.refresh()).status, "hibernated");
+  await sandbox.wake();
+  assert.equal(await sandbox.filesystem.read("/srv/state"), "common");
+  const snapshot = await sandbox.snapshot();
+  const again = await client.sandboxes.create({ fromSnapshot: snapshot.id, metadata });
+  assert.equal(await again.filesystem.read("/srv/state"), "common");
+  for (const made of [again, branch, sandbox]) await made.delete();
+  await client.snapshots.delete(snapshot.id);
+});
+
+test("run", async () => {
+  const result = await client.run("echo $((6 * 7))", { template: "base", timeoutSeconds: 60 });
+  assert.equal(result.stdout, "42\n");
+  assert.ok(!(await client.sandboxes.list()).some((sandbox) => sandbox.id === result.sandboxId));
+});
+
+test("errors carry code and request id", async () => {
+  await assert.rejects(client.sandboxes.get("00000000-0000-4000-8000-000000000000"), (error) => {
+    assert.ok(error instanceof NotFoundError);
+    assert.deepEqual([error.status, error.code, Boolean(error.requestId)], [404, "not_found", true]);
+    return true;
+  });
+  await assert.rejects(client.sandboxes.create({ template: "base", ttlSeconds: 1e12 }), BadRequestError);
+  await assert.rejects(new PandaStack({ apiKey: "pds_wrong" }).me(), AuthError);
+});
