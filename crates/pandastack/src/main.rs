@@ -1,3 +1,32 @@
-//! Entry point.
+//! The `pandastack` program: every server role and the command-line client.
+//!
+//! Parses arguments, wires the roles together and talks to people; the work is done in other crates. Data goes to
+//! standard output, talk to standard error, and an error ends with `hint:` lines that say what to do next.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cli;
+#[cfg(feature = "server")]
+mod client_config;
+mod commands;
+mod failure;
+mod output;
+mod progress;
+#[cfg(feature = "server")]
+mod settings;
+#[cfg(feature = "server")]
+mod supervise;
+#[cfg(feature = "server")]
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match cli.command.run(output::Output::new(cli.json)) {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}

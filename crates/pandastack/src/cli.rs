@@ -1,0 +1,119 @@
+//! The command line: every command, and where it is carried out.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[cfg(feature = "server")]
+use crate::commands::{agent, control, doctor, down, image, join_secret, kvm_probe, openapi, up};
+use crate::commands::{host, run, sandbox, snapshot, template, token, whoami};
+use crate::output::Output;
+
+/// Sandboxes with a kernel of their own, on your machines.
+#[derive(Debug, Parser)]
+#[command(name = "pandastack", version, propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print JSON instead of tables and lines
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// Every command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start the platform on this machine and keep it running
+    #[cfg(feature = "server")]
+    Up(up::Args),
+    /// Stop the platform that `up` started
+    #[cfg(feature = "server")]
+    Down(down::Args),
+    /// Check what this machine can do, and say what to change
+    #[cfg(feature = "server")]
+    Doctor(doctor::Args),
+    /// Run one command in a fresh sandbox, then delete it
+    Run(run::Args),
+    /// Make, use and delete sandboxes
+    #[command(subcommand, visible_alias = "sb")]
+    Sandbox(sandbox::Command),
+    /// List and delete snapshots
+    #[command(subcommand)]
+    Snapshot(snapshot::Command),
+    /// List and build templates
+    #[command(subcommand)]
+    Template(template::Command),
+    /// Make, list and delete API keys
+    #[command(subcommand)]
+    Token(token::Command),
+    /// Show the hosts that run sandboxes
+    #[command(subcommand)]
+    Host(host::Command),
+    /// Show the server and the key that this client uses
+    Whoami,
+    /// Run the control server alone
+    #[cfg(feature = "server")]
+    Control(control::Args),
+    /// Run the agent of this host alone
+    #[cfg(feature = "server")]
+    Agent(agent::Args),
+    /// Print a fresh secret for the link between control and agents
+    #[cfg(feature = "server")]
+    #[command(hide = true)]
+    JoinSecret,
+    /// The child of the KVM probe
+    #[cfg(feature = "server")]
+    #[command(hide = true)]
+    KvmProbe,
+    /// Print the API's OpenAPI description
+    #[cfg(feature = "server")]
+    #[command(hide = true)]
+    Openapi,
+    /// Build the catalogue's root file systems without a server
+    #[cfg(feature = "server")]
+    #[command(subcommand, hide = true)]
+    Image(image::Command),
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        match self {
+            #[cfg(feature = "server")]
+            Command::Up(args) => up::run(args, output),
+            #[cfg(feature = "server")]
+            Command::Down(args) => down::run(args, output),
+            #[cfg(feature = "server")]
+            Command::Doctor(args) => doctor::run(args, output),
+            Command::Run(args) => run::run(args, output),
+            Command::Sandbox(command) => command.run(output),
+            Command::Snapshot(command) => command.run(output),
+            Command::Template(command) => command.run(output),
+            Command::Token(command) => command.run(output),
+            Command::Host(command) => command.run(output),
+            Command::Whoami => whoami::run(output),
+            #[cfg(feature = "server")]
+            Command::Control(args) => control::run(args),
+            #[cfg(feature = "server")]
+            Command::Agent(args) => agent::run(args),
+            #[cfg(feature = "server")]
+            Command::JoinSecret => join_secret::run(output),
+            #[cfg(feature = "server")]
+            Command::KvmProbe => kvm_probe::run(),
+            #[cfg(feature = "server")]
+            Command::Openapi => openapi::run(output),
+            #[cfg(feature = "server")]
+            Command::Image(command) => command.run(output),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        <super::Cli as clap::CommandFactory>::command().debug_assert();
+    }
+}

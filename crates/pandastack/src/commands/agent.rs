@@ -1,0 +1,112 @@
+//! `pandastack agent`: the agent of this host, as a process of its own.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use pandastack_agent::{AgentConfig, EngineChoice, Listen};
+use pandastack_types::HostId;
+
+use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Engine, Settings};
+use crate::supervise::{secret, stop_requested};
+use crate::trace;
+
+/// Name of the file that keeps this host's id: it must not change when the machine is renamed.
+pub const HOST_ID_FILE: &str = "host-id";
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+    #[command(flatten)]
+    agent: AgentArgs,
+    /// Id of this host [default: made from the machine's name once, then kept]
+    #[arg(long, env = "PANDASTACK_HOST", value_name = "ID")]
+    host: Option<HostId>,
+    /// Where control is: `unix:/path` or `http://address:port` [default: the socket of this machine's control]
+    #[arg(long, env = "PANDASTACK_CONTROL", value_name = "ADDRESS")]
+    control: Option<String>,
+    /// Listen for control here instead of on a socket of this machine; for private networks
+    #[arg(long, env = "PANDASTACK_AGENT_LISTEN", value_name = "ADDRESS")]
+    agent_listen: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    link: super::control::LinkArgs,
+}
+
+/// Carries it out.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &args.agent)?;
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
+    trace::log_panics();
+    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    runtime.block_on(async {
+        let config = config(&args, &settings)?;
+        let shutdown = stop_requested(args.link.supervised)?;
+        pandastack_agent::serve(config, shutdown).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
+    let control = format!("unix:{}", settings.control_socket().display());
+    Ok(AgentConfig {
+        host: host_id(args.host.clone(), settings)?,
+        data_dir: settings.data_dir.clone(),
+        runtime_dir: settings.runtime_dir.clone(),
+        cache_dir: settings.cache_dir.clone(),
+        listen: args.agent_listen.map_or_else(|| Listen::Unix(settings.agent_socket()), Listen::Tcp),
+        control: args.control.clone().unwrap_or(control),
+        link: secret::read(&args.link.secret_file(settings))?,
+        engine: match settings.engine {
+            Engine::Auto => EngineChoice::Auto,
+            Engine::Emulated => EngineChoice::Emulated,
+        },
+        subnet: settings.subnet.clone(),
+        net_prefix: settings.net_prefix.clone(),
+        slots_ready: settings.slots_ready,
+        memory_limit_mb: settings.memory_limit_mb,
+        warm_templates: settings.warm_templates.clone(),
+        probe_program: PathBuf::from("/proc/self/exe"),
+    })
+}
+
+fn host_id(given: Option<HostId>, settings: &Settings) -> Result<HostId> {
+    if let Some(id) = given {
+        return Ok(id);
+    }
+    let path = settings.data_dir.join(HOST_ID_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().with_context(|| format!("read the host id {}", path.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let name = nix::unistd::gethostname().unwrap_or_default();
+            let id = host_id_from(&name.to_string_lossy(), settings.suffix().as_deref());
+            std::fs::create_dir_all(&settings.data_dir).context("make the data directory")?;
+            std::fs::write(&path, id.as_str()).with_context(|| format!("write {}", path.display()))?;
+            Ok(id)
+        }
+        Err(error) => Err(error).with_context(|| format!("read the host id {}", path.display())),
+    }
+}
+
+/// The machine's name as an id, with a suffix where the machine has several; random where the name has nothing to offer.
+fn host_id_from(name: &str, suffix: Option<&str>) -> HostId {
+    let label = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let label: String = label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let label = label.trim_matches('-');
+    let id = suffix.map_or_else(|| label.to_owned(), |suffix| format!("{label}-{suffix}"));
+    id.parse().unwrap_or_else(|_| HostId::random())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_become_ids() {
+        assert_eq!(host_id_from("Box_7.example.org", None).as_str(), "box-7");
+        assert_eq!(host_id_from("box", Some("ab12")).as_str(), "box-ab12");
+        assert_eq!(host_id_from("", None).as_str().len(), 36);
+        assert_eq!(host_id_from(&"x".repeat(80), None).as_str().len(), 36);
+    }
+}

@@ -1,0 +1,67 @@
+//! `pandastack control`: the control server, as a process of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use pandastack_control::ControlConfig;
+
+use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
+use crate::supervise::{secret, stop_requested};
+use crate::trace;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+    #[command(flatten)]
+    control: ControlArgs,
+    /// Also hear agents of other machines here; for private networks
+    #[arg(long, env = "PANDASTACK_AGENTS_LISTEN", value_name = "ADDRESS")]
+    agents_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    link: LinkArgs,
+}
+
+/// What control and agents have in common: the link between them, and how they run.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LinkArgs {
+    /// File with the join secret, the same for control and agents [default: link-secret in the data directory]
+    #[arg(long, env = "PANDASTACK_LINK_SECRET_FILE", value_name = "FILE")]
+    link_secret_file: Option<PathBuf>,
+    /// Log to this file instead of standard error
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Stop when standard input ends: how `up` runs it
+    #[arg(long, hide = true)]
+    pub supervised: bool,
+}
+
+impl LinkArgs {
+    /// Where the join secret is.
+    pub fn secret_file(&self, settings: &Settings) -> PathBuf {
+        self.link_secret_file.clone().unwrap_or_else(|| secret::path_in(&settings.data_dir))
+    }
+}
+
+/// Carries it out.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
+    trace::log_panics();
+    let config = ControlConfig {
+        listen: settings.listen,
+        internal_socket: settings.control_socket(),
+        internal_listen: args.agents_listen,
+        data_dir: settings.data_dir.join("control"),
+        link: secret::read(&args.link.secret_file(&settings))?,
+    };
+    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    runtime.block_on(async {
+        let shutdown = stop_requested(args.link.supervised)?;
+        pandastack_control::serve(config, shutdown).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,169 @@
+//! The checks, in the order in which a start would stumble over them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use nix::unistd::Uid;
+use pandastack_agent::cgroup::Cgroups;
+use pandastack_engine::kvm_probe;
+use pandastack_image::{Cloning, Store, missing_host_programs};
+
+use super::Finding;
+use crate::output::size;
+use crate::settings::Settings;
+
+/// A working KVM needs milliseconds; a broken one may hang.
+const KVM_PROBE: Duration = Duration::from_secs(5);
+/// Below this, `code-interpreter` and a few sandboxes do not fit.
+const MEMORY_BYTES_MIN: u64 = 2 << 30;
+/// The two built-in templates with room for a few sandboxes.
+const DISK_BYTES_MIN: u64 = 10 << 30;
+/// What the emulating engine runs.
+const QEMU: &str = "qemu-system-x86_64";
+
+/// Every check.
+pub fn all(settings: &Settings) -> Vec<Finding> {
+    let mut findings = vec![rights(), kvm(), qemu()];
+    findings.extend(programs());
+    findings.push(store(&settings.data_dir));
+    findings.push(cgroups());
+    findings.extend(network());
+    findings.push(memory());
+    findings.push(disk(&settings.data_dir));
+    findings
+}
+
+fn rights() -> Finding {
+    if Uid::effective().is_root() {
+        return Finding::ok("rights", "root");
+    }
+    Finding::fail("rights", "not root, so several checks below fail", "run `sudo pandastack doctor`")
+}
+
+fn kvm() -> Finding {
+    let verdict = kvm_probe::probe_with(Path::new("/proc/self/exe"), KVM_PROBE);
+    if verdict.usable {
+        return Finding::ok("KVM", format!("{}; isolation is `hardware`", verdict.reason));
+    }
+    let remedy = "fine for development and CI; for tenants who distrust each other use a host with KVM";
+    Finding::warn("KVM", format!("{}; isolation is `emulated`", verdict.reason), remedy)
+}
+
+fn qemu() -> Finding {
+    match std::process::Command::new(QEMU).arg("--version").output() {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            Finding::ok("QEMU", text.lines().next().unwrap_or_default())
+        }
+        Ok(output) => {
+            Finding::fail("QEMU", format!("{QEMU} ends with {}", output.status), "reinstall qemu-system-x86")
+        }
+        Err(error) => Finding::fail("QEMU", format!("{QEMU}: {error}"), "apt-get install qemu-system-x86"),
+    }
+}
+
+/// One line for all programs, or one per package that is missing.
+fn programs() -> Vec<Finding> {
+    let missing = missing_host_programs();
+    if missing.is_empty() {
+        return vec![Finding::ok("programs", "everything that template builds run is installed")];
+    }
+    let line = |host: &pandastack_image::HostProgram| {
+        let detail = format!("{} is missing, needed for {}", host.program, host.needed_for);
+        Finding::fail("programs", detail, format!("apt-get install {}", host.package))
+    };
+    missing.iter().map(line).collect()
+}
+
+fn store(data_dir: &Path) -> Finding {
+    let name = "store";
+    let (cloning, place) = match probe_store(data_dir) {
+        Ok(found) => found,
+        Err(detail) => return Finding::fail(name, detail, "see docs/operations.md, Data directory"),
+    };
+    match cloning {
+        Cloning::Reflink => Finding::ok(name, format!("{place} clones files by reflink")),
+        Cloning::ReflinkInLoop { reason } => {
+            Finding::ok(name, format!("{place} gets a reflink file system in an image file ({reason})"))
+        }
+        Cloning::SparseCopy { reason } => Finding::warn(
+            name,
+            format!("files are copied, not cloned: {reason}"),
+            "creates are slower and disks larger; put the data directory on XFS (reflink=1) or Btrfs",
+        ),
+    }
+}
+
+/// Opens the store where there is one; else tries one out in a directory that is thrown away.
+fn probe_store(data_dir: &Path) -> Result<(Cloning, String), String> {
+    let place = data_dir.display().to_string();
+    if data_dir.join("store").exists() {
+        let store = Store::open(data_dir).map_err(|error| error.to_string())?;
+        return Ok((store.cloning().clone(), place));
+    }
+    let parent = data_dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+    let dir = tempfile::Builder::new().prefix(".pandastack-doctor-").tempdir_in(parent);
+    let dir = dir.map_err(|error| format!("cannot write to {}: {error}", parent.display()))?;
+    let store = Store::open(dir.path()).map_err(|error| error.to_string())?;
+    let cloning = store.cloning().clone();
+    store.unmount().map_err(|error| error.to_string())?;
+    Ok((cloning, place))
+}
+
+fn cgroups() -> Finding {
+    match Cgroups::open("doctor") {
+        Ok(cgroups) => {
+            let detail = cgroups.describe();
+            cgroups.sweep();
+            Finding::ok("control groups", detail)
+        }
+        Err(error) => Finding::fail(
+            "control groups",
+            error.to_string(),
+            "run as root on a host that mounts cgroup v2 (or the v1 controllers cpu, memory and pids)",
+        ),
+    }
+}
+
+fn network() -> impl Iterator<Item = Finding> {
+    pandastack_net::probe().into_iter().map(|check| match check.remedy {
+        None => Finding::ok(check.name, check.detail),
+        Some(remedy) => Finding::fail(check.name, check.detail, remedy),
+    })
+}
+
+fn memory() -> Finding {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = kib.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    match kib.map(|kib| kib * 1024) {
+        Some(bytes) if bytes >= MEMORY_BYTES_MIN => {
+            Finding::ok("memory", format!("{} available", size(bytes)))
+        }
+        Some(bytes) => Finding::warn(
+            "memory",
+            format!("only {} available", size(bytes)),
+            format!("{} or more is comfortable", size(MEMORY_BYTES_MIN)),
+        ),
+        None => Finding::warn("memory", "cannot read /proc/meminfo", "mount /proc"),
+    }
+}
+
+fn disk(data_dir: &Path) -> Finding {
+    let place = data_dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+    let space = match rustix::fs::statvfs(place) {
+        Ok(space) => space.f_bavail * space.f_frsize,
+        Err(error) => {
+            return Finding::fail("disk", format!("{}: {error}", place.display()), "check --data-dir");
+        }
+    };
+    let found = format!("{} free in {}", size(space), place.display());
+    if space >= DISK_BYTES_MIN {
+        return Finding::ok("disk", found);
+    }
+    Finding::warn(
+        "disk",
+        found,
+        format!("{} or more is comfortable; --data-dir moves it", size(DISK_BYTES_MIN)),
+    )
+}

@@ -1,0 +1,95 @@
+//! What stays behind when the platform stops, and how it is removed: machines, network slots, the store's mount, files.
+//!
+//! Machines are found through their control groups, which hold every process of an installation and no other, whatever
+//! its records say.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pandastack_agent::cgroup::Cgroups;
+use pandastack_image::Store;
+use pandastack_net::{NetConfig, SlotPool};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use crate::commands::agent::HOST_ID_FILE;
+use crate::failure::Failure;
+use crate::settings::Settings;
+use crate::supervise::secret;
+
+/// Time a killed process has to be gone.
+const KILL: Duration = Duration::from_secs(10);
+
+/// Ends every machine of this installation and removes its network slots.
+pub fn end_machines(settings: &Settings) -> Result<()> {
+    let Ok(host) = std::fs::read_to_string(settings.data_dir.join(HOST_ID_FILE)) else {
+        return Ok(());
+    };
+    let cgroups = Cgroups::open(host.trim()).context("look for machines")?;
+    let pids = cgroups.pids_outside(&HashSet::new());
+    for pid in &pids {
+        end_process(*pid)?;
+    }
+    cgroups.sweep();
+    if !pids.is_empty() {
+        eprintln!("Ended {} machine processes.", pids.len());
+    }
+    crate::commands::block_on(remove_slots(settings))
+}
+
+fn end_process(pid: u32) -> Result<()> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("look at process {pid}")),
+    };
+    match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => return Err(error).with_context(|| format!("end process {pid}")),
+    }
+    let timeout = Timespec::try_from(KILL).context("the time to wait")?;
+    rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout))
+        .with_context(|| format!("wait for the end of process {pid}"))?;
+    Ok(())
+}
+
+async fn remove_slots(settings: &Settings) -> Result<()> {
+    let config = NetConfig {
+        subnet: settings.subnet.parse().context("the slots' subnet")?,
+        name_prefix: settings.net_prefix.clone(),
+        ready_target: 1,
+        ..NetConfig::new(&settings.runtime_dir)
+    };
+    let slots = SlotPool::open(config).context("look for network slots")?;
+    slots.adopt(&[]).await.context("free the network slots")?;
+    slots.shutdown().await.context("remove the network slots")
+}
+
+/// Removes the data directory and the sockets. The machines are gone by now.
+pub fn purge(settings: &Settings) -> Result<()> {
+    let data_dir = &settings.data_dir;
+    if !data_dir.exists() {
+        return Ok(());
+    }
+    if !secret::path_in(data_dir).exists() {
+        let failure = Failure::new(format!("{} is not a data directory of PandaStack", data_dir.display()));
+        return Err(failure.hint("nothing was removed; check --data-dir").into());
+    }
+    // Removing files below a mount that cannot be unmounted would be half a purge; this fails first.
+    let store = Store::open(data_dir).context("open the store")?;
+    store.unmount().context("unmount the store")?;
+    remove(data_dir)?;
+    remove(&settings.runtime_dir)
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,116 @@
+//! `pandastack down`: stop the platform that `up` started.
+//!
+//! Sandboxes are left running unless told otherwise: stopping the platform is how it is upgraded. `--purge` is the
+//! opposite: nothing of this installation stays, except the image cache, which holds no user's data.
+
+mod leftovers;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use pandastack_client::{Client, Config};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::up::read_token;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
+use crate::supervise::lock::{Holder, UpLock};
+
+/// Time `up` has to stop both roles, each of which has 20 s.
+const STOP: Duration = Duration::from_secs(60);
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+    #[command(flatten)]
+    agent: AgentArgs,
+    /// What becomes of the sandboxes
+    #[arg(long, value_enum, default_value_t = Sandboxes::Keep)]
+    sandboxes: Sandboxes,
+    /// Also delete every sandbox, snapshot, key and record: the whole data directory
+    #[arg(long)]
+    purge: bool,
+}
+
+/// What becomes of the sandboxes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Sandboxes {
+    /// They go on running; the next `up` finds them again
+    Keep,
+    /// They are deleted
+    Kill,
+}
+
+/// Carries it out.
+pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
+    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &args.agent)?;
+    let holder = UpLock::holder(&settings.data_dir)
+        .or_else(|error| if settings.data_dir.exists() { Err(error) } else { Ok(None) })?;
+    match holder {
+        None => eprintln!("PandaStack is not up with {}.", settings.data_dir.display()),
+        Some(None) => {
+            let failure = Failure::new("the platform is just starting or stopping");
+            return Err(failure.hint("try again in a moment").into());
+        }
+        Some(Some(holder)) => {
+            if args.sandboxes == Sandboxes::Kill || args.purge {
+                super::block_on(delete_sandboxes(&settings.data_dir, &holder))?;
+            }
+            stop(&holder)?;
+            eprintln!("PandaStack is down.");
+        }
+    }
+    if args.purge || args.sandboxes == Sandboxes::Kill {
+        leftovers::end_machines(&settings)?;
+    }
+    if args.purge {
+        leftovers::purge(&settings)?;
+        eprintln!("{} is gone.", settings.data_dir.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn delete_sandboxes(data_dir: &Path, holder: &Holder) -> Result<()> {
+    let token = Some(read_token(data_dir)?);
+    let client = Client::new(Config { api_url: holder.api_url.clone(), token })?;
+    let sandboxes = client.list_sandboxes().await?;
+    let progress = Progress::start("Deleting sandboxes");
+    for (index, sandbox) in sandboxes.iter().enumerate() {
+        progress.step(format!("Deleting sandbox {} of {}", index + 1, sandboxes.len()));
+        match client.delete_sandbox(&sandbox.id).await {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Asks the supervisor to stop and waits for its end, by the kernel's word.
+fn stop(holder: &Holder) -> Result<()> {
+    let pid = Pid::from_raw(holder.pid).context("the lock names no process")?;
+    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(error) => return Err(error).context("look for the running platform"),
+    };
+    rustix::process::pidfd_send_signal(&pidfd, Signal::TERM).map_err(|error| {
+        let failure = Failure::new(format!("cannot stop process {}: {error}", holder.pid));
+        failure.hint("run `sudo pandastack down`")
+    })?;
+    let _progress = Progress::start("Stopping PandaStack");
+    let timeout = Timespec::try_from(STOP).context("the time to wait")?;
+    let ended = rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
+    if ended.context("wait for the platform's end")? == 0 {
+        let failure =
+            Failure::new(format!("process {} did not stop within {} s", holder.pid, STOP.as_secs()));
+        return Err(failure.hint("its log is in the data directory, under logs/").into());
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `pandastack host`: the machines that run sandboxes.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::output::{Output, size};
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List hosts
+    #[command(visible_alias = "ls")]
+    List,
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        super::with_client(|client| async move {
+            let Command::List = self;
+            let hosts = client.list_hosts().await?;
+            let columns =
+                ["ID", "STATUS", "ENGINE", "ISOLATION", "SANDBOXES", "FREE MEMORY", "FREE DISK", "VERSION"];
+            output.table(&hosts, columns, |host| {
+                [
+                    host.id.to_string(),
+                    if host.reachable { "reachable" } else { "unreachable" }.to_owned(),
+                    host.engine.clone(),
+                    host.isolation.clone(),
+                    host.sandboxes.to_string(),
+                    format!("{} MiB", host.memory_free_mb),
+                    size(host.disk_free_bytes),
+                    host.version.clone(),
+                ]
+            })?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! `pandastack image`: the catalogue's root file systems, built into the cache without a server. For developers and
+//! for machines that prepare a cache for others; `pandastack template build` is what users want.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_image::{ImageBuilder, Locking, Recipe};
+
+use crate::failure::Failure;
+use crate::output::{Output, size};
+use crate::progress::Progress;
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List the catalogue and what of it is built
+    List,
+    /// Build one root file system and print its path
+    Build {
+        /// Template
+        name: String,
+        /// Fail when Debian's archive no longer has a locked version
+        #[arg(long)]
+        locked: bool,
+    },
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        let builder = ImageBuilder::new(pandastack_image::default_cache_dir());
+        match self {
+            Command::List => list(&builder, output)?,
+            Command::Build { name, locked } => {
+                let locking = if locked { Locking::Strict } else { Locking::AllowDrift };
+                output.line(&build(&builder.locking(locking), &name)?.display().to_string())?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn list(builder: &ImageBuilder, output: Output) -> Result<()> {
+    let mut rows: Vec<(String, String, String)> = Vec::new();
+    for recipe in pandastack_image::catalog() {
+        let image = builder.cached(recipe)?;
+        let used = image.as_ref().map_or_else(|| "-".to_owned(), |image| size(image.manifest.used_bytes));
+        rows.push((recipe.name.clone(), builder.key(recipe)?, used));
+    }
+    output
+        .table(&rows, ["NAME", "KEY", "SIZE"], |(name, key, used)| [name.clone(), key.clone(), used.clone()])
+}
+
+fn build(builder: &ImageBuilder, name: &str) -> Result<PathBuf> {
+    let recipe: &Recipe = pandastack_image::find(name).ok_or_else(|| {
+        Failure::new(format!("there is no template `{name}`")).hint("`pandastack image list`")
+    })?;
+    let progress = Progress::start(format!("Building {name}"));
+    let image = builder.ensure(recipe, &|step| {
+        progress
+            .step(format!("{}: {} {}", step.subject, step.phase.label(), step.detail).trim_end().to_owned());
+    })?;
+    for change in &image.manifest.drifted {
+        eprintln!("warning: not as locked: {change}");
+    }
+    Ok(image.path)
+}

@@ -1,0 +1,91 @@
+//! One command per file. A command parses its arguments, makes its calls and prints; it holds no state.
+
+#[cfg(feature = "server")]
+pub mod agent;
+#[cfg(feature = "server")]
+pub mod control;
+mod create;
+#[cfg(feature = "server")]
+pub mod doctor;
+#[cfg(feature = "server")]
+pub mod down;
+pub mod host;
+#[cfg(feature = "server")]
+pub mod image;
+#[cfg(feature = "server")]
+pub mod join_secret;
+#[cfg(feature = "server")]
+pub mod kvm_probe;
+#[cfg(feature = "server")]
+pub mod openapi;
+pub mod run;
+pub mod sandbox;
+pub mod snapshot;
+pub mod template;
+pub mod token;
+#[cfg(feature = "server")]
+pub mod up;
+pub mod whoami;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use pandastack_client::Client;
+
+use crate::failure::Failure;
+
+/// Runs a client command: its calls follow one another, so one thread is enough and starts fastest.
+fn with_client<F>(command: impl FnOnce(Client) -> F) -> Result<ExitCode>
+where
+    F: Future<Output = Result<ExitCode>>,
+{
+    let client = Client::from_environment()?;
+    block_on(command(client))
+}
+
+fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("start the runtime")?.block_on(future)
+}
+
+/// `KEY=VALUE` arguments as a map.
+fn pairs(arguments: &[String]) -> Result<Option<BTreeMap<String, String>>> {
+    if arguments.is_empty() {
+        return Ok(None);
+    }
+    let split = |text: &String| {
+        let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+        let pair = pair.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        pair.ok_or_else(|| Failure::new(format!("`{text}` is not of the form KEY=VALUE")).into())
+    };
+    arguments.iter().map(split).collect::<Result<_>>().map(Some)
+}
+
+/// A command line as the API takes it: one word goes to the shell, several are a program with its arguments.
+fn command_line(words: Vec<String>) -> (Option<String>, Option<Vec<String>>) {
+    if words.len() == 1 { (words.into_iter().next(), None) } else { (None, Some(words)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_split_at_the_first_equals_sign() {
+        let map = pairs(&["a=b=c".to_owned(), "d=".to_owned()]).unwrap().unwrap();
+        assert_eq!(map["a"], "b=c");
+        assert_eq!(map["d"], "");
+        assert!(pairs(&["=x".to_owned()]).is_err());
+        assert!(pairs(&["x".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn one_word_goes_to_the_shell() {
+        assert_eq!(command_line(vec!["echo a | wc".into()]), (Some("echo a | wc".into()), None));
+        assert_eq!(
+            command_line(vec!["ls".into(), "-l".into()]),
+            (None, Some(vec!["ls".into(), "-l".into()]))
+        );
+    }
+}

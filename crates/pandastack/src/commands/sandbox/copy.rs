@@ -1,0 +1,275 @@
+//! `pandastack sandbox cp`: files and directories, in and out.
+//!
+//! `ID:/path` names the sandbox's side, anything else is local. As with `cp -r`: a target that is a directory (or ends
+//! in `/`) receives the source under its own name, any other target becomes the copy. A single file streams through
+//! the file API. A directory travels as one archive, so that permissions and links survive and a thousand small files
+//! cost one call; it is packed and unpacked by the sandbox's `tar`.
+//!
+//! What comes out of a sandbox is not trusted: entries that would land outside the target are refused by the unpacker,
+//! and set-uid bits are dropped.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use futures::TryStreamExt;
+use pandastack_client::Client;
+use pandastack_types::SandboxId;
+use pandastack_types::api::ExecRequest;
+use tokio::io::AsyncWriteExt;
+use tokio_util::io::ReaderStream;
+
+use super::resolve;
+use crate::failure::Failure;
+use crate::output::{Output, size};
+use crate::progress::Progress;
+
+/// Bytes read from a local file at a time.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to copy: a local path or `ID:/path`
+    source: String,
+    /// Where to: a local path or `ID:/path`
+    target: String,
+}
+
+/// One end of a copy.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Local(PathBuf),
+    Remote { sandbox: String, path: String },
+}
+
+impl End {
+    /// A colon makes it remote, unless a slash before it shows that it is part of a local path.
+    fn parse(text: &str) -> End {
+        match text.split_once(':') {
+            Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => {
+                End::Remote { sandbox: sandbox.to_owned(), path: path.to_owned() }
+            }
+            _ => End::Local(PathBuf::from(text)),
+        }
+    }
+}
+
+/// Carries it out.
+pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    match (End::parse(&args.source), End::parse(&args.target)) {
+        (End::Local(source), End::Remote { sandbox, path }) => {
+            let id = resolve(client, &sandbox).await?;
+            upload(client, &id, &source, &path).await?;
+        }
+        (End::Remote { sandbox, path }, End::Local(target)) => {
+            let id = resolve(client, &sandbox).await?;
+            download(client, &id, &path, &target).await?;
+        }
+        _ => {
+            let failure = Failure::new("exactly one side of a copy must be in a sandbox");
+            return Err(failure.hint("write it as ID:/path, for example 3f2b:/srv/out").into());
+        }
+    }
+    output.line("")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn upload(client: &Client, id: &SandboxId, source: &Path, target: &str) -> Result<()> {
+    let metadata = std::fs::metadata(source).with_context(|| format!("read {}", source.display()))?;
+    let name = source
+        .canonicalize()
+        .ok()
+        .and_then(|path| path.file_name().map(|n| n.to_string_lossy().into_owned()));
+    let target = remote_target(client, id, target, name.as_deref().unwrap_or("copy")).await?;
+    if metadata.is_dir() {
+        return upload_directory(client, id, source, &target).await;
+    }
+    let bytes = upload_file(client, id, source, &target).await?;
+    if is_executable(&metadata) {
+        guest_run(client, id, &["chmod", "755", &target]).await?;
+    }
+    eprintln!("copied {} to {id}:{target}", size(bytes));
+    Ok(())
+}
+
+/// Where an upload lands: inside an existing directory under the source's name, else exactly there.
+async fn remote_target(client: &Client, id: &SandboxId, target: &str, name: &str) -> Result<String> {
+    if !target.starts_with('/') {
+        let failure = Failure::new(format!("`{target}` is not an absolute path in the sandbox"));
+        return Err(failure.hint("write it as ID:/path").into());
+    }
+    let inside = target.ends_with('/')
+        || match client.stat_file(id, target).await {
+            Ok(entry) => entry.is_dir,
+            Err(error) if error.is_not_found() => false,
+            Err(error) => return Err(error.into()),
+        };
+    Ok(if inside { format!("{}/{name}", target.trim_end_matches('/')) } else { target.to_owned() })
+}
+
+async fn upload_file(client: &Client, id: &SandboxId, source: &Path, target: &str) -> Result<u64> {
+    let file = tokio::fs::File::open(source).await.with_context(|| format!("open {}", source.display()))?;
+    let total = file.metadata().await?.len();
+    let progress = Progress::bytes(format!("Uploading to {target}"), total);
+    let counted = ReaderStream::with_capacity(file, CHUNK_BYTES)
+        .inspect_ok(move |chunk| progress.advance(chunk.len() as u64));
+    let written = client.write_file(id, target, reqwest::Body::wrap_stream(counted)).await?;
+    Ok(written.bytes)
+}
+
+async fn upload_directory(client: &Client, id: &SandboxId, source: &Path, target: &str) -> Result<()> {
+    let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
+    let (file, from) = (archive.reopen()?, source.to_owned());
+    tokio::task::spawn_blocking(move || pack(file, &from)).await??;
+    let parcel = parcel_path();
+    let outcome = async {
+        let bytes = upload_file(client, id, archive.path(), &parcel).await?;
+        guest_run(client, id, &["mkdir", "-p", target]).await?;
+        guest_run(client, id, &["tar", "-x", "-f", &parcel, "-C", target]).await?;
+        eprintln!("copied {} to {id}:{target}", size(bytes));
+        Ok(())
+    };
+    finish_with_parcel(client, id, &parcel, outcome).await
+}
+
+async fn download(client: &Client, id: &SandboxId, source: &str, target: &Path) -> Result<()> {
+    let entry = client.stat_file(id, source).await?;
+    let inside = target.is_dir() || target.to_string_lossy().ends_with('/');
+    let target = if inside { target.join(&entry.name) } else { target.to_owned() };
+    if entry.is_dir {
+        return download_directory(client, id, source, &target).await;
+    }
+    let bytes = download_file(client, id, source, &target, entry.size).await?;
+    eprintln!("copied {} to {}", size(bytes), target.display());
+    Ok(())
+}
+
+async fn download_file(
+    client: &Client,
+    id: &SandboxId,
+    source: &str,
+    target: &Path,
+    total: u64,
+) -> Result<u64> {
+    let mut bytes = client.read_file(id, source).await?;
+    let create = || format!("create {}", target.display());
+    let mut file = tokio::fs::File::create(target).await.with_context(create)?;
+    let progress = Progress::bytes(format!("Downloading {source}"), total);
+    let mut written = 0;
+    while let Some(chunk) = bytes.next().await? {
+        file.write_all(&chunk).await.with_context(|| format!("write {}", target.display()))?;
+        progress.advance(chunk.len() as u64);
+        written += chunk.len() as u64;
+    }
+    file.flush().await.with_context(|| format!("write {}", target.display()))?;
+    Ok(written)
+}
+
+async fn download_directory(client: &Client, id: &SandboxId, source: &str, target: &Path) -> Result<()> {
+    let parcel = parcel_path();
+    let outcome = async {
+        guest_run(client, id, &["tar", "-c", "-f", &parcel, "-C", source, "."]).await?;
+        let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
+        let total = client.stat_file(id, &parcel).await?.size;
+        let bytes = download_file(client, id, &parcel, archive.path(), total).await?;
+        let (file, to) = (archive.reopen()?, target.to_owned());
+        tokio::task::spawn_blocking(move || unpack(file, &to)).await??;
+        eprintln!("copied {} to {}", size(bytes), target.display());
+        Ok(())
+    };
+    finish_with_parcel(client, id, &parcel, outcome).await
+}
+
+/// The archive in the sandbox goes away whether the copy worked or not.
+async fn finish_with_parcel(
+    client: &Client,
+    id: &SandboxId,
+    parcel: &str,
+    outcome: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let outcome = outcome.await;
+    match client.remove_file(id, parcel).await {
+        Err(error) if outcome.is_ok() && !error.is_not_found() => Err(error.into()),
+        _ => outcome,
+    }
+}
+
+fn parcel_path() -> String {
+    format!("/tmp/.pandastack-cp-{}.tar", uuid::Uuid::new_v4())
+}
+
+async fn guest_run(client: &Client, id: &SandboxId, argv: &[&str]) -> Result<()> {
+    let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+    let result = client.exec(id, &ExecRequest { argv: Some(argv), ..Default::default() }).await?;
+    if result.exit_code == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(format!("the sandbox refused the copy: {}", result.stderr.trim())).into())
+}
+
+fn is_executable(metadata: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    metadata.permissions().mode() & 0o111 != 0
+}
+
+fn pack(file: std::fs::File, source: &Path) -> Result<()> {
+    let mut archive = tar::Builder::new(std::io::BufWriter::new(file));
+    archive.follow_symlinks(false);
+    archive.append_dir_all(".", source).with_context(|| format!("pack {}", source.display()))?;
+    archive.into_inner()?.into_inner().context("write the archive")?;
+    Ok(())
+}
+
+fn unpack(file: std::fs::File, target: &Path) -> Result<()> {
+    std::fs::create_dir_all(target).with_context(|| format!("create {}", target.display()))?;
+    let mut archive = tar::Archive::new(std::io::BufReader::new(file));
+    archive.unpack(target).with_context(|| format!("unpack into {}", target.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colon_tells_the_sides_apart() {
+        let remote = |sandbox: &str, path: &str| End::Remote { sandbox: sandbox.into(), path: path.into() };
+        assert_eq!(End::parse("3f2b:/srv/out"), remote("3f2b", "/srv/out"));
+        assert_eq!(End::parse("./a:b"), End::Local("./a:b".into()));
+        assert_eq!(End::parse(":x"), End::Local(":x".into()));
+        assert_eq!(End::parse("plain"), End::Local("plain".into()));
+    }
+
+    #[test]
+    fn a_directory_survives_packing() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(from.path().join("empty")).unwrap();
+        std::fs::write(from.path().join("tool"), "#!/bin/sh\n").unwrap();
+        std::fs::set_permissions(from.path().join("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        symlink("tool", from.path().join("link")).unwrap();
+        let archive = tempfile::NamedTempFile::new().unwrap();
+        pack(archive.reopen().unwrap(), from.path()).unwrap();
+        unpack(archive.reopen().unwrap(), to.path()).unwrap();
+        assert!(to.path().join("empty").is_dir());
+        assert!(is_executable(&std::fs::metadata(to.path().join("tool")).unwrap()));
+        assert_eq!(std::fs::read_link(to.path().join("link")).unwrap(), Path::new("tool"));
+    }
+
+    #[test]
+    fn an_archive_cannot_leave_its_target() {
+        let archive = tempfile::NamedTempFile::new().unwrap();
+        let mut builder = tar::Builder::new(archive.reopen().unwrap());
+        let mut header = tar::Header::new_gnu();
+        header.as_mut_bytes()[..9].copy_from_slice(b"../evil.x");
+        header.set_size(1);
+        header.set_mode(0o644);
+        header.set_cksum();
+        builder.append(&header, b"x".as_slice()).unwrap();
+        builder.finish().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target");
+        let _ = unpack(archive.reopen().unwrap(), &target);
+        assert!(!dir.path().join("evil.x").exists());
+    }
+}

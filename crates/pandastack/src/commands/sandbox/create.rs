@@ -1,0 +1,57 @@
+//! `pandastack sandbox create`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::SnapshotId;
+use pandastack_types::api::{CreateSandbox, OnTimeout};
+
+use crate::commands::{create, pairs};
+use crate::output::Output;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Template to create from; `base` when neither this nor a snapshot is given
+    #[arg(long, short)]
+    template: Option<String>,
+    /// Snapshot to create from
+    #[arg(long, conflicts_with = "template")]
+    from_snapshot: Option<SnapshotId>,
+    /// Seconds it may live
+    #[arg(long, value_name = "SECONDS", conflicts_with = "persistent")]
+    ttl: Option<u64>,
+    /// No end of life; it sleeps when idle
+    #[arg(long)]
+    persistent: bool,
+    /// Idle seconds before a persistent one sleeps
+    #[arg(long, value_name = "SECONDS")]
+    idle_timeout: Option<u64>,
+    /// Sleep at the end of the lifetime instead of being deleted
+    #[arg(long)]
+    hibernate_on_timeout: bool,
+    /// Label
+    #[arg(long, short, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+    /// Environment variable of every command
+    #[arg(long, short, value_name = "KEY=VALUE")]
+    env: Vec<String>,
+}
+
+/// Carries it out.
+pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    let request = CreateSandbox {
+        template: args.template,
+        from_snapshot: args.from_snapshot,
+        metadata: pairs(&args.metadata)?,
+        env: pairs(&args.env)?,
+        ttl_seconds: args.ttl,
+        persistent: args.persistent.then_some(true),
+        idle_timeout_seconds: args.idle_timeout,
+        on_timeout: args.hibernate_on_timeout.then_some(OnTimeout::Hibernate),
+    };
+    let sandbox = create::create(client, &request).await?;
+    output.value(&sandbox, |sandbox| sandbox.id.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,74 @@
+//! `pandastack sandbox list` and `get`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use pandastack_client::Client;
+use pandastack_types::api::Sandbox;
+
+use super::resolve;
+use crate::output::{Output, age, fields};
+
+/// A table of all.
+pub async fn list(client: &Client, output: Output) -> Result<ExitCode> {
+    let sandboxes = client.list_sandboxes().await?;
+    let now = Timestamp::now();
+    let columns = ["ID", "TEMPLATE", "STATUS", "AGE", "EXPIRES", "MEMORY", "ISOLATION", "HOST"];
+    output.table(&sandboxes, columns, |sandbox| {
+        [
+            sandbox.id.to_string(),
+            sandbox.template.clone(),
+            status(sandbox),
+            age(sandbox.created_at, now),
+            sandbox.expires_at.map_or_else(|| "-".to_owned(), |at| format!("in {}", age(now, at))),
+            format!("{} MiB", sandbox.memory_mb),
+            sandbox.isolation.clone(),
+            sandbox.host.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+        ]
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Everything about one.
+pub async fn get(client: &Client, text: &str, output: Output) -> Result<ExitCode> {
+    let id = resolve(client, text).await?;
+    let sandbox = client.get_sandbox(&id).await?;
+    output.value(&sandbox, details)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn details(sandbox: &Sandbox) -> String {
+    let optional = |value: Option<String>| value.unwrap_or_default();
+    let labels: Vec<String> = sandbox.metadata.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    fields(&[
+        ("id", sandbox.id.to_string()),
+        ("status", status(sandbox)),
+        ("template", sandbox.template.clone()),
+        ("size", format!("{} vCPU, {} MiB", sandbox.cpu, sandbox.memory_mb)),
+        ("engine", format!("{} ({} isolation)", sandbox.engine, sandbox.isolation)),
+        ("host", optional(sandbox.host.as_ref().map(ToString::to_string))),
+        ("address", optional(sandbox.guest_ip.clone())),
+        ("started by", started_by(sandbox)),
+        ("parent", optional(sandbox.parent_id.as_ref().map(ToString::to_string))),
+        ("snapshot", optional(sandbox.from_snapshot.as_ref().map(ToString::to_string))),
+        ("created", sandbox.created_at.to_string()),
+        ("expires", optional(sandbox.expires_at.map(|at| at.to_string()))),
+        ("metadata", labels.join(", ")),
+        ("failure", optional(sandbox.failure.clone())),
+    ])
+}
+
+fn started_by(sandbox: &Sandbox) -> String {
+    match (&sandbox.boot_mode, sandbox.boot_ms) {
+        (Some(mode), Some(ms)) => format!("{mode} in {ms} ms"),
+        (Some(mode), None) => mode.clone(),
+        _ => String::new(),
+    }
+}
+
+/// The status, with what makes it less certain.
+fn status(sandbox: &Sandbox) -> String {
+    let word = sandbox.status.as_str();
+    if sandbox.host_reachable { word.to_owned() } else { format!("{word} (host unreachable)") }
+}

@@ -1,0 +1,48 @@
+//! `pandastack sandbox fork`: copies of a running sandbox.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::api::{ForkSandbox, ForkTree};
+
+use super::resolve;
+use crate::commands::pairs;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The sandbox's id
+    id: String,
+    /// How many copies, all of the same instant
+    #[arg(long, short = 'n', default_value_t = 1)]
+    count: u32,
+    /// Label of every copy
+    #[arg(long, short, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
+}
+
+/// Carries it out.
+pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    let id = resolve(client, &args.id).await?;
+    let metadata = pairs(&args.metadata)?;
+    if args.count == 1 {
+        let child = client.fork_sandbox(&id, &ForkSandbox { metadata }).await?;
+        output.value(&child, |child| child.id.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tree = client.fork_tree(&id, &ForkTree { count: args.count, metadata }).await?;
+    output.value(&tree, |tree| {
+        tree.children.iter().map(|child| child.id.to_string()).collect::<Vec<_>>().join("\n")
+    })?;
+    match tree.errors.first() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(error) => {
+            let missing = tree.errors.len();
+            Err(Failure::new(format!("{missing} of {} copies were not made: {}", args.count, error.err))
+                .into())
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! `pandastack sandbox`: make, use and delete sandboxes.
+
+pub mod copy;
+pub mod create;
+mod describe;
+pub mod events;
+pub mod exec;
+pub mod fork;
+pub mod lifecycle;
+pub mod logs;
+mod moves;
+pub mod snapshot;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::SandboxId;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Length of a full random id: shorter texts are looked up as the beginning of one.
+const FULL_ID_CHARS: usize = 36;
+
+/// Its commands. `ID` may be the beginning of an id, where that names one sandbox only.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Make a sandbox and print its id
+    Create(create::Args),
+    /// List sandboxes
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one sandbox
+    Get(One),
+    /// Run a command, stream its output, pass its exit code on
+    Exec(exec::Args),
+    /// Copy files or directories in and out (`ID:/path` names the sandbox's side)
+    Cp(copy::Args),
+    /// Copy a running sandbox, memory and all, and print the copies' ids
+    Fork(fork::Args),
+    /// Save a sandbox and print the snapshot's id
+    Snapshot(snapshot::Args),
+    /// Put to sleep on disk; the next call wakes it
+    Hibernate(Many),
+    /// Wake from sleep
+    Wake(Many),
+    /// Stop the processors
+    Pause(Many),
+    /// Run the processors again
+    Resume(Many),
+    /// Delete sandboxes
+    Rm(Many),
+    /// Print the console log
+    Logs(logs::Args),
+    /// Print what happened
+    Events(One),
+    /// Print the ports that something listens on
+    Ports(One),
+    /// Show or change how long it lives and when it sleeps
+    Lifecycle(lifecycle::Args),
+}
+
+/// One sandbox.
+#[derive(Debug, clap::Args)]
+pub struct One {
+    /// The sandbox's id
+    id: String,
+}
+
+/// Several sandboxes.
+#[derive(Debug, clap::Args)]
+pub struct Many {
+    /// The sandboxes' ids
+    #[arg(required = true)]
+    ids: Vec<String>,
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        super::with_client(|client| async move {
+            match self {
+                Command::Create(args) => create::run(&client, args, output).await,
+                Command::List => describe::list(&client, output).await,
+                Command::Get(one) => describe::get(&client, &one.id, output).await,
+                Command::Exec(args) => exec::run(&client, args, output).await,
+                Command::Cp(args) => copy::run(&client, args, output).await,
+                Command::Fork(args) => fork::run(&client, args, output).await,
+                Command::Snapshot(args) => snapshot::run(&client, args, output).await,
+                Command::Hibernate(many) => moves::run(&client, moves::Move::Hibernate, many, output).await,
+                Command::Wake(many) => moves::run(&client, moves::Move::Wake, many, output).await,
+                Command::Pause(many) => moves::run(&client, moves::Move::Pause, many, output).await,
+                Command::Resume(many) => moves::run(&client, moves::Move::Resume, many, output).await,
+                Command::Rm(many) => moves::run(&client, moves::Move::Delete, many, output).await,
+                Command::Logs(args) => logs::run(&client, args, output).await,
+                Command::Events(one) => events::events(&client, &one.id, output).await,
+                Command::Ports(one) => events::ports(&client, &one.id, output).await,
+                Command::Lifecycle(args) => lifecycle::run(&client, args, output).await,
+            }
+        })
+    }
+}
+
+/// The sandbox a person means: a full id as it is, else the one sandbox whose id begins so.
+pub async fn resolve(client: &Client, text: &str) -> Result<SandboxId> {
+    let id: SandboxId = text.parse().map_err(|error| Failure::new(format!("{error}")).hint(LIST_HINT))?;
+    if text.len() >= FULL_ID_CHARS {
+        return Ok(id);
+    }
+    let sandboxes = client.list_sandboxes().await?;
+    let mut matching =
+        sandboxes.into_iter().map(|sandbox| sandbox.id).filter(|id| id.as_str().starts_with(text));
+    match (matching.next(), matching.next()) {
+        (Some(only), None) => Ok(only),
+        (Some(_), Some(_)) => Err(Failure::new(format!("several sandboxes begin with `{text}`"))
+            .hint("give more of the id")
+            .into()),
+        (None, _) => Err(Failure::new(format!("no sandbox begins with `{text}`")).hint(LIST_HINT).into()),
+    }
+}
+
+const LIST_HINT: &str = "`pandastack sandbox list` shows the ids";

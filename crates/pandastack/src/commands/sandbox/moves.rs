@@ -1,0 +1,52 @@
+//! Commands that move sandboxes from one state to another: `hibernate`, `wake`, `pause`, `resume`, `rm`.
+//!
+//! Several ids are handled one after the other; one that fails does not keep the rest from being tried.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::SandboxId;
+
+use super::{Many, resolve};
+use crate::failure::report;
+use crate::output::Output;
+
+/// What is done to each.
+#[derive(Debug, Clone, Copy)]
+pub enum Move {
+    /// To sleep.
+    Hibernate,
+    /// From sleep.
+    Wake,
+    /// Stop.
+    Pause,
+    /// Go on.
+    Resume,
+    /// Away.
+    Delete,
+}
+
+/// Carries it out; prints the id of each that moved.
+pub async fn run(client: &Client, action: Move, many: Many, output: Output) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for text in &many.ids {
+        match apply(client, action, text).await {
+            Ok(id) => output.line(id.as_str())?,
+            Err(error) => code = report(&error),
+        }
+    }
+    Ok(code)
+}
+
+async fn apply(client: &Client, action: Move, text: &str) -> Result<SandboxId> {
+    let id = resolve(client, text).await?;
+    match action {
+        Move::Hibernate => client.hibernate_sandbox(&id).await.map(drop)?,
+        Move::Wake => client.wake_sandbox(&id).await.map(drop)?,
+        Move::Pause => client.pause_sandbox(&id).await?,
+        Move::Resume => client.resume_sandbox(&id).await?,
+        Move::Delete => client.delete_sandbox(&id).await?,
+    }
+    Ok(id)
+}

@@ -1,0 +1,64 @@
+//! `pandastack snapshot`: what can be created from, beside templates.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use pandastack_types::SnapshotId;
+
+use super::sandbox::resolve;
+use crate::output::{Output, age, size};
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List snapshots, newest first
+    #[command(visible_alias = "ls")]
+    List {
+        /// Of this sandbox only
+        #[arg(long)]
+        sandbox: Option<String>,
+    },
+    /// Delete snapshots
+    Rm {
+        /// Their ids
+        #[arg(required = true)]
+        ids: Vec<SnapshotId>,
+    },
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        super::with_client(|client| async move {
+            match self {
+                Command::List { sandbox } => {
+                    let sandbox = match sandbox {
+                        Some(text) => Some(resolve(&client, &text).await?),
+                        None => None,
+                    };
+                    let snapshots = client.list_snapshots(sandbox.as_ref()).await?;
+                    let now = Timestamp::now();
+                    let columns = ["ID", "NAME", "SANDBOX", "TEMPLATE", "SIZE", "AGE"];
+                    output.table(&snapshots, columns, |snapshot| {
+                        [
+                            snapshot.id.to_string(),
+                            snapshot.name.clone().unwrap_or_else(|| "-".to_owned()),
+                            snapshot.sandbox_id.to_string(),
+                            snapshot.template.clone(),
+                            size(snapshot.size_bytes),
+                            age(snapshot.created_at, now),
+                        ]
+                    })?;
+                }
+                Command::Rm { ids } => {
+                    for id in &ids {
+                        client.delete_snapshot(id).await?;
+                        output.line(id.as_str())?;
+                    }
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}

@@ -1,0 +1,47 @@
+//! `up --detach`: the same `up` in a session of its own; this process waits for its first words and goes.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::{Ready, TAIL_LINES, logs_dir};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::settings::Settings;
+use crate::trace;
+
+/// Carries it out.
+pub fn run(settings: &Settings, output: Output) -> Result<ExitCode> {
+    let progress = Progress::start("Starting PandaStack");
+    let log = logs_dir(&settings.data_dir).join("up.log");
+    let stderr = OpenOptions::new().create(true).write(true).truncate(true).open(&log);
+    let stderr = stderr.with_context(|| format!("open {}", log.display()))?;
+    let mut command = Command::new("/proc/self/exe");
+    // The same arguments without the one that brought us here; its words come as JSON over the pipe.
+    let args = std::env::args_os().skip(1).filter(|arg| !is_detach(arg));
+    command.args(args).args(["--new-session", "--json"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    let mut child = command.spawn().context("start the background process")?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line).context("wait for the background process")?;
+    }
+    drop(progress);
+    let Ok(ready) = serde_json::from_str::<Ready>(&line) else {
+        let _ = child.wait();
+        let tail = trace::tail(&log, TAIL_LINES);
+        return Err(Failure::new(format!("the platform did not start:\n{tail}")).into());
+    };
+    ready.announce(output)?;
+    if !output.is_json() {
+        eprintln!("  pandastack down        # when done");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_detach(arg: &std::ffi::OsStr) -> bool {
+    arg == "--detach" || arg == "-d" || arg == "--json"
+}

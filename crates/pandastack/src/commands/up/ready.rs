@@ -1,0 +1,94 @@
+//! What `up` says when the platform answers.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::client_config::{self, Person, Written};
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::supervise::lock::Holder;
+
+/// A platform that answers. With `--json` this is the one line on standard output.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Ready {
+    /// URL of the API.
+    pub api_url: String,
+    /// Key of the installation's first workspace.
+    pub token: String,
+    /// Where everything is kept.
+    pub data_dir: PathBuf,
+    /// The client configuration that now points here, if one does.
+    pub client_config: Option<PathBuf>,
+    /// Why no client configuration was written.
+    pub client_config_note: Option<String>,
+}
+
+impl Ready {
+    /// After a start: also points the person's client here.
+    pub fn of_started(settings: &Settings, client_config: bool) -> Result<Self> {
+        let mut ready = Self::read(&settings.data_dir, settings.api_url())?;
+        if client_config {
+            // A home that cannot be written must not keep the platform down.
+            match ready.write_client_config() {
+                Ok(Written::Yes(path)) => ready.client_config = Some(path),
+                Ok(Written::Foreign { path, api_url }) => {
+                    let note = format!("{} points to {api_url} and was left alone", path.display());
+                    ready.client_config_note = Some(note);
+                }
+                Err(error) => ready.client_config_note = Some(format!("{error:#}")),
+            }
+        }
+        Ok(ready)
+    }
+
+    /// Of a platform that somebody else started.
+    pub fn of_running(settings: &Settings, holder: &Holder) -> Result<Self> {
+        Self::read(&settings.data_dir, holder.api_url.clone())
+    }
+
+    fn read(data_dir: &Path, api_url: String) -> Result<Self> {
+        let token = read_token(data_dir)?;
+        let data_dir = data_dir.to_owned();
+        Ok(Self { api_url, token, data_dir, client_config: None, client_config_note: None })
+    }
+
+    fn write_client_config(&self) -> Result<Written> {
+        let person = Person::at_the_keyboard()?;
+        client_config::write(&person, &self.data_dir, &self.api_url, &self.token)
+    }
+
+    /// Tells the person what to type next, or the program what it asked for.
+    pub fn announce(&self, output: Output) -> Result<()> {
+        if output.is_json() {
+            return output.line(&serde_json::to_string(self)?);
+        }
+        eprintln!("PandaStack is up at {} (data in {}).", self.api_url, self.data_dir.display());
+        match (&self.client_config, &self.client_config_note) {
+            (Some(path), _) => eprintln!("Clients find it through {}.", path.display()),
+            (None, note) => {
+                eprintln!("{}", note.as_deref().map(|note| format!("{note}.\n")).unwrap_or_default());
+                eprintln!("To use this server:\n");
+                eprintln!("  export PANDASTACK_API_URL={}", self.api_url);
+                eprintln!("  export PANDASTACK_API_KEY=$(cat {})", token_file(&self.data_dir).display());
+            }
+        }
+        eprintln!("\nTry:\n");
+        eprintln!("  pandastack run -- uname -a");
+        eprintln!("  pandastack run --template code-interpreter -- python -c 'print(2 ** 10)'");
+        eprintln!("  pandastack sandbox create && pandastack sandbox list");
+        Ok(())
+    }
+}
+
+fn token_file(data_dir: &Path) -> PathBuf {
+    data_dir.join("control/bootstrap-token")
+}
+
+/// The key that control made for the first workspace.
+pub fn read_token(data_dir: &Path) -> Result<String> {
+    let path = token_file(data_dir);
+    let text = std::fs::read_to_string(&path);
+    Ok(text.with_context(|| format!("read the first API key {}", path.display()))?.trim().to_owned())
+}

@@ -1,0 +1,55 @@
+//! The command lines of the two processes that `up` keeps running.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::logs_dir;
+use crate::settings::{Engine, Settings};
+use crate::supervise::Role;
+
+/// Where a role logs to.
+pub fn log_file(settings: &Settings, role: &str) -> PathBuf {
+    logs_dir(&settings.data_dir).join(format!("{role}.log"))
+}
+
+/// The control server.
+pub fn control(settings: &Settings, secret: &Path) -> Role {
+    let mut args = common("control", settings, secret);
+    args.extend(["--listen".into(), settings.listen.to_string().into()]);
+    Role { name: "control", args }
+}
+
+/// This host's agent.
+pub fn agent(settings: &Settings, secret: &Path) -> Role {
+    let mut args = common("agent", settings, secret);
+    let mut set = |flag: &str, value: OsString| args.extend([flag.into(), value]);
+    set("--cache-dir", settings.cache_dir.clone().into());
+    set("--subnet", settings.subnet.clone().into());
+    set("--net-prefix", settings.net_prefix.clone().into());
+    set("--slots-ready", settings.slots_ready.to_string().into());
+    if let Some(limit) = settings.memory_limit_mb {
+        set("--memory-limit-mb", limit.to_string().into());
+    }
+    if settings.engine == Engine::Emulated {
+        set("--engine", "emulated".into());
+    }
+    for template in &settings.warm_templates {
+        set("--warm", template.into());
+    }
+    Role { name: "agent", args }
+}
+
+/// What both need. Every setting is handed over decided, so that the two cannot read different files.
+fn common(role: &'static str, settings: &Settings, secret: &Path) -> Vec<OsString> {
+    let mut args: Vec<OsString> =
+        vec![role.into(), "--supervised".into(), "--config".into(), "/dev/null".into()];
+    for (flag, path) in [
+        ("--data-dir", settings.data_dir.as_path()),
+        ("--runtime-dir", &settings.runtime_dir),
+        ("--link-secret-file", secret),
+        ("--log-file", &log_file(settings, role)),
+    ] {
+        args.extend([flag.into(), path.into()]);
+    }
+    args
+}

@@ -1,0 +1,22 @@
+//! `pandastack whoami`: which server, which workspace, which key.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::output::{Output, fields};
+
+/// Carries it out.
+pub fn run(output: Output) -> Result<ExitCode> {
+    super::with_client(|client| async move {
+        let me = client.me().await?;
+        output.value(&me, |me| {
+            fields(&[
+                ("server", client.api_url().to_owned()),
+                ("workspace", me.workspace.to_string()),
+                ("key", format!("{} ({})", me.token_prefix, me.token_label)),
+            ])
+        })?;
+        Ok(ExitCode::SUCCESS)
+    })
+}

@@ -1,0 +1,263 @@
+//! Settings of the server roles.
+//!
+//! Each setting comes from the first of: its flag, its environment variable, the TOML file, the default. The file is
+//! `/etc/pandastack/pandastack.toml` unless `--config` names another; a key it does not know is an error, because a
+//! misspelt limit that is silently ignored is worse than a server that does not start.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::failure::Failure;
+
+/// The settings file.
+pub const CONFIG_PATH: &str = "/etc/pandastack/pandastack.toml";
+/// Machines, snapshots, templates and the record of truth.
+pub const DATA_DIR: &str = "/var/lib/pandastack";
+/// Sockets. Short, because their paths must fit 108 bytes.
+const RUNTIME_DIR: &str = "/run/pandastack";
+/// Network of the slots.
+const SUBNET: &str = "10.201.0.0/16";
+/// Prefix of interface and table names.
+const NET_PREFIX: &str = "pds";
+/// Slots kept ready.
+const SLOTS_READY: usize = 16;
+
+/// Settings that every role understands.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct CommonArgs {
+    /// Settings file
+    #[arg(long, env = "PANDASTACK_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where everything is kept [default: /var/lib/pandastack]
+    #[arg(long, env = "PANDASTACK_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Where sockets are kept [default: a directory of /run that belongs to the data directory]
+    #[arg(long, env = "PANDASTACK_RUNTIME_DIR", value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+}
+
+/// Settings of the control server.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ControlArgs {
+    /// Address of the API [default: 127.0.0.1:8080]
+    #[arg(long, env = "PANDASTACK_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+}
+
+/// Settings of an agent.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct AgentArgs {
+    /// Built images and kernels, shared by every agent of the machine [default: /var/cache/pandastack]
+    #[arg(long, env = "PANDASTACK_CACHE_DIR", value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
+    /// Network of the sandboxes' addresses on this host [default: 10.201.0.0/16]
+    #[arg(long, env = "PANDASTACK_SUBNET", value_name = "CIDR")]
+    pub subnet: Option<String>,
+    /// Prefix of interface names; two agents on one machine need two [default: pds]
+    #[arg(long, env = "PANDASTACK_NET_PREFIX", value_name = "NAME")]
+    pub net_prefix: Option<String>,
+    /// Network slots kept ready [default: 16]
+    #[arg(long, env = "PANDASTACK_SLOTS_READY", value_name = "COUNT")]
+    pub slots_ready: Option<usize>,
+    /// Memory that may be promised to sandboxes [default: all but 1 GiB]
+    #[arg(long, env = "PANDASTACK_MEMORY_LIMIT_MB", value_name = "MIB")]
+    pub memory_limit_mb: Option<u64>,
+    /// `auto`: KVM where it really works, emulation elsewhere; `emulated`: emulation everywhere [default: auto]
+    #[arg(long, env = "PANDASTACK_ENGINE", value_name = "ENGINE")]
+    pub engine: Option<Engine>,
+    /// Template to make ready at start; may be given several times
+    #[arg(long = "warm", env = "PANDASTACK_WARM", value_delimiter = ',', value_name = "TEMPLATE")]
+    pub warm_templates: Vec<String>,
+}
+
+/// Which engine runs the machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// The best that this machine has.
+    #[default]
+    Auto,
+    /// Emulation, also where KVM works.
+    Emulated,
+}
+
+/// The settings file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    data_dir: Option<PathBuf>,
+    runtime_dir: Option<PathBuf>,
+    control: ControlSection,
+    agent: AgentSection,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ControlSection {
+    listen: Option<SocketAddr>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct AgentSection {
+    cache_dir: Option<PathBuf>,
+    subnet: Option<String>,
+    net_prefix: Option<String>,
+    slots_ready: Option<usize>,
+    memory_limit_mb: Option<u64>,
+    engine: Option<Engine>,
+    warm_templates: Vec<String>,
+}
+
+/// All settings, decided.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where everything is kept.
+    pub data_dir: PathBuf,
+    /// Where sockets are kept.
+    pub runtime_dir: PathBuf,
+    /// Address of the API.
+    pub listen: SocketAddr,
+    /// Built images and kernels.
+    pub cache_dir: PathBuf,
+    /// Network of the slots.
+    pub subnet: String,
+    /// Prefix of interface names.
+    pub net_prefix: String,
+    /// Slots kept ready.
+    pub slots_ready: usize,
+    /// Memory that may be promised.
+    pub memory_limit_mb: Option<u64>,
+    /// Engine.
+    pub engine: Engine,
+    /// Templates to make ready at start.
+    pub warm_templates: Vec<String>,
+}
+
+impl Settings {
+    /// Decides every setting.
+    pub fn resolve(common: &CommonArgs, control: &ControlArgs, agent: &AgentArgs) -> Result<Self> {
+        let file = read_file(common.config.as_deref())?;
+        let data_dir = common.data_dir.clone().or(file.data_dir).unwrap_or_else(|| DATA_DIR.into());
+        let data_dir = std::path::absolute(&data_dir).context("resolve the data directory")?;
+        let runtime_dir = common.runtime_dir.clone().or(file.runtime_dir);
+        let warm = [&agent.warm_templates, &file.agent.warm_templates];
+        Ok(Self {
+            runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),
+            listen: control.listen.or(file.control.listen).unwrap_or_else(default_listen),
+            cache_dir: agent
+                .cache_dir
+                .clone()
+                .or(file.agent.cache_dir)
+                .unwrap_or_else(pandastack_image::default_cache_dir),
+            subnet: agent.subnet.clone().or(file.agent.subnet).unwrap_or_else(|| SUBNET.to_owned()),
+            net_prefix: agent
+                .net_prefix
+                .clone()
+                .or(file.agent.net_prefix)
+                .unwrap_or_else(|| NET_PREFIX.to_owned()),
+            slots_ready: agent.slots_ready.or(file.agent.slots_ready).unwrap_or(SLOTS_READY),
+            memory_limit_mb: agent.memory_limit_mb.or(file.agent.memory_limit_mb),
+            engine: agent.engine.or(file.agent.engine).unwrap_or_default(),
+            warm_templates: warm.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or_default(),
+            data_dir,
+        })
+    }
+
+    /// URL of the API for clients on this machine.
+    pub fn api_url(&self) -> String {
+        let mut address = self.listen;
+        if address.ip().is_unspecified() {
+            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        format!("http://{address}")
+    }
+
+    /// What tells this installation from others on the same machine.
+    pub fn suffix(&self) -> Option<String> {
+        suffix_of(&self.data_dir)
+    }
+
+    /// Socket on which agents report to control.
+    pub fn control_socket(&self) -> PathBuf {
+        self.runtime_dir.join("control.sock")
+    }
+
+    /// Socket on which control calls the agent.
+    pub fn agent_socket(&self) -> PathBuf {
+        self.runtime_dir.join("agent.sock")
+    }
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 8080))
+}
+
+/// Tells installations on one machine apart: nothing for the usual data directory, a short hash for any other.
+fn suffix_of(data_dir: &Path) -> Option<String> {
+    let hash = || blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex()[..8].to_owned();
+    (data_dir != Path::new(DATA_DIR)).then(hash)
+}
+
+/// Two data directories on one machine must not share sockets, and their own paths may be too long to hold any.
+fn runtime_dir_of(data_dir: &Path) -> PathBuf {
+    match suffix_of(data_dir) {
+        None => RUNTIME_DIR.into(),
+        Some(suffix) => format!("{RUNTIME_DIR}-{suffix}").into(),
+    }
+}
+
+fn read_file(given: Option<&Path>) -> Result<File> {
+    let path = given.unwrap_or(Path::new(CONFIG_PATH));
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && given.is_none() => {
+            return Ok(File::default());
+        }
+        Err(error) => return Err(error).with_context(|| format!("read the settings {}", path.display())),
+    };
+    toml::from_str(&text).map_err(|error| {
+        let failure =
+            Failure::new(format!("the settings {} cannot be used: {}", path.display(), error.message()));
+        failure.hint("docs/operations.md lists every setting").into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(toml: &str, control: ControlArgs, agent: AgentArgs) -> Result<Settings> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), toml).unwrap();
+        let common = CommonArgs { config: Some(file.path().to_owned()), ..Default::default() };
+        Settings::resolve(&common, &control, &agent)
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+        let toml =
+            "data_dir = '/srv/pds'\n[control]\nlisten = '0.0.0.0:9000'\n[agent]\nsubnet = '10.9.0.0/16'\n";
+        let flag = AgentArgs { subnet: Some("10.8.0.0/16".into()), ..Default::default() };
+        let settings = settings(toml, ControlArgs::default(), flag).unwrap();
+        assert_eq!(settings.data_dir, Path::new("/srv/pds"));
+        assert_eq!(settings.api_url(), "http://127.0.0.1:9000");
+        assert_eq!(settings.subnet, "10.8.0.0/16");
+        assert_eq!(settings.net_prefix, NET_PREFIX);
+    }
+
+    #[test]
+    fn a_misspelt_key_is_an_error() {
+        let error = settings("[agent]\nsubnett = 'x'\n", Default::default(), Default::default()).unwrap_err();
+        assert!(error.to_string().contains("subnett"), "{error}");
+    }
+
+    #[test]
+    fn two_data_directories_have_two_runtime_directories() {
+        assert_eq!(runtime_dir_of(Path::new(DATA_DIR)), Path::new(RUNTIME_DIR));
+        assert_ne!(runtime_dir_of(Path::new("/a")), runtime_dir_of(Path::new("/b")));
+    }
+}

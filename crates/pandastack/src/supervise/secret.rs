@@ -1,0 +1,82 @@
+//! The join secret: made once, readable by root alone, known to control and agents.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use pandastack_types::link::LinkKey;
+
+use crate::failure::Failure;
+
+/// Random bytes of a fresh secret; twice as many characters.
+const SECRET_BYTES: usize = 32;
+/// Name of the file in the data directory.
+const FILE: &str = "link-secret";
+
+/// A fresh secret, in hexadecimal.
+pub fn generate() -> Result<String> {
+    let mut bytes = [0; SECRET_BYTES];
+    getrandom::fill(&mut bytes).context("get random bytes")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Where the secret of a data directory is.
+pub fn path_in(data_dir: &Path) -> PathBuf {
+    data_dir.join(FILE)
+}
+
+/// Makes the secret of a data directory unless it exists.
+pub fn ensure(data_dir: &Path) -> Result<PathBuf> {
+    let path = path_in(data_dir);
+    if path.exists() {
+        return Ok(path);
+    }
+    // Written aside and renamed: a crash must not leave half a secret that every later start trusts.
+    let fresh = path.with_extension("new");
+    let _ = std::fs::remove_file(&fresh);
+    let write = || -> Result<()> {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(generate()?.as_bytes())?;
+        file.sync_all()?;
+        Ok(std::fs::rename(&fresh, &path)?)
+    };
+    write().with_context(|| format!("write the join secret {}", path.display()))?;
+    Ok(path)
+}
+
+/// Reads a secret.
+pub fn read(path: &Path) -> Result<LinkKey> {
+    let hint = "`pandastack join-secret` prints a fresh one";
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::new(format!("cannot read the join secret {}: {error}", path.display())).hint(hint)
+    })?;
+    LinkKey::new(text.trim().as_bytes())
+        .map_err(|error| Failure::new(format!("{}: {error}", path.display())).hint(hint).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_secret_is_made_once_for_root_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = ensure(dir.path()).unwrap();
+        let first = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(first.len(), 2 * SECRET_BYTES);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        ensure(dir.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
+        read(&path).unwrap();
+    }
+
+    #[test]
+    fn a_weak_secret_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("s"), "short").unwrap();
+        assert!(read(&dir.path().join("s")).is_err());
+    }
+}

@@ -1,0 +1,105 @@
+//! Logs of the server roles: to standard error, or to a file that never grows beyond a bound.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use tracing_subscriber::EnvFilter;
+
+/// A log file is renamed to `<name>.1`, replacing the one before, when it reaches this size.
+pub const LOG_FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// What servers log unless `PANDASTACK_LOG` says otherwise.
+pub const FILTER_SERVER: &str = "info,hyper=warn,sqlx=warn,netlink_packet_route=warn";
+
+/// Sends this process's log to `file`, or to standard error when there is none.
+pub fn init(file: Option<&Path>, filter_default: &str) -> Result<()> {
+    let filter = EnvFilter::try_from_env("PANDASTACK_LOG").unwrap_or_else(|_| EnvFilter::new(filter_default));
+    // Standard error may be a pipe whose reader died; complaining there about it would end the process.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    match file {
+        Some(path) => {
+            let log = BoundedLog::open(path).with_context(|| format!("open the log {}", path.display()))?;
+            builder.with_ansi(false).with_writer(Mutex::new(log)).init();
+        }
+        None => builder.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+    }
+    Ok(())
+}
+
+/// The last `lines` lines of a log, for error messages. Empty when there is none.
+pub fn tail(path: &Path, lines: usize) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+struct BoundedLog {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    bytes_max: u64,
+}
+
+impl BoundedLog {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file, bytes, bytes_max: LOG_FILE_BYTES_MAX })
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        std::fs::rename(&self.path, old)?;
+        let fresh = Self::open(&self.path)?;
+        (self.file, self.bytes) = (fresh.file, fresh.bytes);
+        Ok(())
+    }
+}
+
+impl Write for BoundedLog {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes + bytes.len() as u64 > self.bytes_max {
+            self.rotate()?;
+        }
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Lets a panic reach the log before it ends the task.
+pub fn log_panics() {
+    let earlier = std::panic::take_hook();
+    let lock = Mutex::new(());
+    std::panic::set_hook(Box::new(move |info| {
+        let _one_at_a_time = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        tracing::error!("panic: {info}");
+        earlier(info);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_bounded_and_keeps_its_predecessor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.log");
+        let mut log = BoundedLog::open(&path).unwrap();
+        log.bytes_max = 10;
+        for line in ["12345678\n", "second\n", "third\n"] {
+            log.write_all(line.as_bytes()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "third\n");
+        assert_eq!(std::fs::read_to_string(dir.path().join("a.log.1")).unwrap(), "second\n");
+        assert_eq!(tail(&path, 5), "third");
+    }
+}

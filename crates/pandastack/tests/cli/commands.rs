@@ -1,0 +1,169 @@
+//! Commands one by one.
+
+use serde_json::Value;
+
+use crate::server::{ID, SNAPSHOT};
+use crate::{Program, text};
+
+#[test]
+fn run_streams_output_passes_the_exit_code_and_deletes() {
+    let program = Program::new();
+    program.check(&["run", "--", "echo", "hello"], 0, "out ä\n", "err\n");
+    let delete = format!("DELETE /v1/sandboxes/{ID}");
+    assert_eq!(program.server.calls().last(), Some(&delete));
+    let exec = program.server.body_of(&format!("POST /v1/sandboxes/{ID}/exec/stream"));
+    assert_eq!(exec["argv"], serde_json::json!(["echo", "hello"]));
+    program.check(&["run", "--", "fail"], 3, "", "no\n");
+    assert_eq!(program.server.calls().iter().filter(|call| **call == delete).count(), 2);
+}
+
+#[test]
+fn a_failed_platform_is_told_from_a_failed_command() {
+    let program = Program::new();
+    program.check(
+        &["run", "--", "cut"],
+        125,
+        "half",
+        "error: the stream of POST /v1/sandboxes/3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55/exec/stream broke off: the \
+         command's exit was not reported\nhint: `pandastack host list` shows whether the hosts answer\n",
+    );
+    program.check(&["run", "--", "slow"], 124, "", "error: timeout: the command ran past 1 s\n");
+    program.check(
+        &["run", "--template", "missing", "--", "true"],
+        125,
+        "",
+        "error: there is no template `missing`\n",
+    );
+}
+
+#[test]
+fn run_as_json_is_one_call() {
+    let program = Program::new();
+    let output = program.run(&["run", "--json", "--", "python", "-c", "print(2 ** 10)"]);
+    assert_eq!(output.status.code(), Some(4));
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["stdout"], "1024\n");
+    assert_eq!(program.server.calls(), ["POST /v1/run"]);
+}
+
+#[test]
+fn the_first_use_of_a_template_shows_its_build() {
+    let program = Program::new();
+    let expected = "install Debian packages\nboot\n";
+    program.check(&["sandbox", "create", "--template", "slow"], 0, &format!("{ID}\n"), expected);
+}
+
+#[test]
+fn sandboxes_are_listed_as_a_table_or_as_json() {
+    let program = Program::new();
+    program.check(
+        &["sandbox", "list"],
+        0,
+        "ID                                    TEMPLATE  STATUS   AGE  EXPIRES  MEMORY   ISOLATION  HOST\n\
+         3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55  base      running  1m   in 58m   512 MiB  emulated   box\n",
+        "",
+    );
+    let output = program.run(&["sandbox", "list", "--json"]);
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value[0]["id"], ID);
+}
+
+#[test]
+fn one_sandbox_is_described() {
+    let output = Program::new().run(&["sandbox", "get", ID]);
+    let stdout = text(&output.stdout);
+    for line in [
+        "status:      running",
+        "engine:      qemu-tcg (emulated isolation)",
+        "started by:  fork in 9 ms",
+        "metadata:    task=x",
+    ] {
+        assert!(stdout.lines().any(|seen| seen == line), "{line:?} not in\n{stdout}");
+    }
+}
+
+#[test]
+fn the_beginning_of_an_id_is_enough() {
+    let program = Program::new();
+    program.check(&["sandbox", "hibernate", "3f2b"], 0, &format!("{ID}\n"), "");
+    program.check(
+        &["sandbox", "rm", "ffff"],
+        1,
+        "",
+        "error: no sandbox begins with `ffff`\nhint: `pandastack sandbox list` shows the ids\n",
+    );
+    program.check(
+        &["sandbox", "get", "NO_SUCH"],
+        1,
+        "",
+        "error: `NO_SUCH` is not a sandbox id: use 1 to 57 lowercase letters, digits and `-`\n\
+         hint: `pandastack sandbox list` shows the ids\n",
+    );
+}
+
+#[test]
+fn copies_and_snapshots_print_ids() {
+    let program = Program::new();
+    program.check(&["sandbox", "fork", ID], 0, &format!("{SNAPSHOT}\n"), "");
+    program.check(&["sandbox", "snapshot", ID, "--name", "before"], 0, &format!("{SNAPSHOT}\n"), "");
+    assert_eq!(program.server.body_of(&format!("POST /v1/sandboxes/{ID}/snapshots"))["name"], "before");
+    program.check(
+        &["snapshot", "list"],
+        0,
+        "ID                                    NAME    SANDBOX                               TEMPLATE  SIZE     AGE\n\
+         7a0c5a1e-0000-4000-8000-000000000001  before  3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55  base      1.5 MiB  2h\n",
+        "",
+    );
+}
+
+#[test]
+fn templates_are_listed_and_built() {
+    let program = Program::new();
+    program.check(
+        &["template", "list"],
+        0,
+        "NAME  STATUS   CPU  MEMORY   SIZE  DESCRIPTION\n\
+         base  ready    1    512 MiB  -     Python and tools\n\
+         slow  unbaked  1    512 MiB  -     Python and tools\n",
+        "",
+    );
+    let output = program.run(&["template", "build", "slow"]);
+    assert_eq!(text(&output.stderr), "install Debian packages\nboot\n");
+    assert!(text(&output.stdout).starts_with("template slow is ready ("), "{output:?}");
+}
+
+#[test]
+fn errors_say_what_to_do_next() {
+    let program = Program::new();
+    let mut command = program.command(&["whoami"]);
+    let output = command.env("PANDASTACK_API_KEY", "pds_wrong").output().unwrap();
+    assert_eq!(
+        (output.status.code(), text(&output.stderr)),
+        (
+            Some(1),
+            "error: this key is not known\nhint: set PANDASTACK_API_KEY, or run `pandastack up` again to renew the \
+             configuration\n"
+                .to_owned()
+        )
+    );
+    let mut command = program.command(&["whoami"]);
+    let output = command.env_remove("PANDASTACK_API_KEY").output().unwrap();
+    assert!(text(&output.stderr).starts_with("error: no API key is configured\nhint: `pandastack up`"));
+    let mut command = program.command(&["whoami"]);
+    let output = command.env("PANDASTACK_API_URL", "http://127.0.0.1:1").output().unwrap();
+    assert!(
+        text(&output.stderr)
+            .starts_with("error: cannot reach PandaStack at http://127.0.0.1:1: Connection refused"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn whoami_names_server_and_key() {
+    let program = Program::new();
+    let expected = format!(
+        "server:     {}\nworkspace:  default\nkey:        pds_01234567 (admin)\n",
+        program.server.url()
+    );
+    program.check(&["whoami"], 0, &expected, "");
+}

@@ -1,0 +1,63 @@
+//! `sandbox cp`, both ways.
+
+use crate::server::ID;
+use crate::{Program, text};
+
+#[test]
+fn a_file_goes_in_and_comes_out() {
+    let program = Program::new();
+    let local = program.home.path().join("a.txt");
+    std::fs::write(&local, "hello").unwrap();
+    let local = local.to_str().unwrap();
+    program.check(
+        &["sandbox", "cp", local, &format!("{ID}:/srv")],
+        0,
+        "",
+        &format!("copied 5 B to {ID}:/srv/a.txt\n"),
+    );
+    program.check(
+        &["sandbox", "cp", local, &format!("{ID}:/tmp/b")],
+        0,
+        "",
+        &format!("copied 5 B to {ID}:/tmp/b\n"),
+    );
+    let back = program.home.path().join("back.txt");
+    let source = format!("{ID}:/srv/a.txt");
+    let output = program.run(&["sandbox", "cp", &source, back.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read(&back).unwrap(), b"hello");
+}
+
+#[test]
+fn a_directory_goes_in_as_one_archive_and_leaves_nothing() {
+    let program = Program::new();
+    let dir = program.home.path().join("project");
+    std::fs::create_dir_all(dir.join("src")).unwrap();
+    std::fs::write(dir.join("src/main.py"), "print(1)").unwrap();
+    let output = program.run(&["sandbox", "cp", dir.to_str().unwrap(), &format!("{ID}:/srv")]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains(":/srv/project"), "{output:?}");
+    assert!(program.server.api.files.lock().unwrap().is_empty(), "the archive is removed");
+    let puts = program.server.calls().iter().filter(|call| call.starts_with("PUT ")).count();
+    assert_eq!(puts, 1);
+}
+
+#[test]
+fn a_directory_comes_out() {
+    let program = Program::new();
+    let target = program.home.path().join("out");
+    let output = program.run(&["sandbox", "cp", &format!("{ID}:/srv/dir"), target.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(std::fs::read(target.join("inside.txt")).unwrap(), b"hello");
+    assert!(program.server.api.files.lock().unwrap().is_empty(), "the archive is removed");
+}
+
+#[test]
+fn sides_must_differ() {
+    Program::new().check(
+        &["sandbox", "cp", "a", "b"],
+        1,
+        "",
+        "error: exactly one side of a copy must be in a sandbox\nhint: write it as ID:/path, for example 3f2b:/srv/out\n",
+    );
+}

@@ -1,0 +1,249 @@
+//! A scripted API server: one running sandbox, one baked and one unbaked template.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+
+pub const KEY: &str = "pds_0123456789abcdef0123456789abcdef";
+pub const ID: &str = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
+pub const SNAPSHOT: &str = "7a0c5a1e-0000-4000-8000-000000000001";
+const BUILD: &str = "b0b0b0b0b0b0b0b0";
+
+#[derive(Default)]
+pub struct Api {
+    /// Method, path with query, and body of every call.
+    pub calls: Mutex<Vec<(String, String)>>,
+    pub files: Mutex<HashMap<String, Vec<u8>>>,
+    baked: AtomicBool,
+}
+
+type Shared = State<Arc<Api>>;
+
+pub struct Server {
+    pub api: Arc<Api>,
+    address: std::net::SocketAddr,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let api = Arc::new(Api::default());
+        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = router(api.clone());
+        runtime.spawn(async move { axum::serve(listener, router).await });
+        Self { api, address, _runtime: runtime }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn calls(&self) -> Vec<String> {
+        self.api.calls.lock().unwrap().iter().map(|(call, _)| call.clone()).collect()
+    }
+
+    pub fn body_of(&self, call: &str) -> Value {
+        let calls = self.api.calls.lock().unwrap();
+        let (_, body) = calls.iter().find(|(seen, _)| seen == call).unwrap();
+        serde_json::from_str(body).unwrap()
+    }
+}
+
+fn router(api: Arc<Api>) -> Router {
+    let v1 = Router::new()
+        .route("/sandboxes", get(|| async { axum::Json(json!({"items": [sandbox(ID)]})) }).post(create))
+        .route("/sandboxes/{id}", get(get_one).delete(|| async { StatusCode::NO_CONTENT }))
+        .route("/sandboxes/{id}/exec/stream", post(exec_stream))
+        .route("/sandboxes/{id}/exec", post(exec))
+        .route("/sandboxes/{id}/fs", get(read_file).put(write_file).delete(remove_file))
+        .route("/sandboxes/{id}/fs/stat", get(stat_file))
+        .route("/sandboxes/{id}/hibernate", post(|| async { axum::Json(json!({"status": "hibernated"})) }))
+        .route(
+            "/sandboxes/{id}/fork",
+            post(|| async { (StatusCode::CREATED, axum::Json(sandbox(SNAPSHOT))) }),
+        )
+        .route("/sandboxes/{id}/snapshots", post(|| async { (StatusCode::CREATED, axum::Json(snapshot())) }))
+        .route("/snapshots", get(|| async { axum::Json(json!({"snapshots": [snapshot()]})) }))
+        .route("/templates", get(templates))
+        .route("/templates/{name}", get(template))
+        .route(
+            "/templates/{name}/bake",
+            post(|| async { (StatusCode::ACCEPTED, axum::Json(build("running"))) }),
+        )
+        .route("/templates/builds/{id}", get(|| async { axum::Json(build("done")) }))
+        .route("/templates/builds/{id}/logs", get(build_logs))
+        .route("/run", post(|| async { axum::Json(run_result()) }))
+        .route("/me", get(me));
+    Router::new().nest("/v1", v1).layer(from_fn_with_state(api.clone(), record)).with_state(api)
+}
+
+/// Writes every call down and asks for the key.
+async fn record(State(api): Shared, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
+    let call = format!("{} {}", parts.method, parts.uri);
+    api.calls.lock().unwrap().push((call, String::from_utf8_lossy(&bytes).into_owned()));
+    let wanted = format!("Bearer {KEY}");
+    if parts.headers.get("authorization").and_then(|v| v.to_str().ok()) != Some(wanted.as_str()) {
+        return error(StatusCode::UNAUTHORIZED, "unauthorized", "this key is not known");
+    }
+    next.run(Request::from_parts(parts, bytes.into())).await
+}
+
+fn error(status: StatusCode, code: &str, sentence: &str) -> Response {
+    let body = json!({"error": sentence, "code": code, "request_id": "r-1", "build_id": BUILD});
+    (status, [("retry-after", "0")], axum::Json(body)).into_response()
+}
+
+fn ago(seconds: i64) -> String {
+    (jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds)).to_string()
+}
+
+pub fn sandbox(id: &str) -> Value {
+    json!({
+        "id": id, "workspace": "default", "template": "base", "cpu": 1, "memory_mb": 512, "status": "running",
+        "guest_ip": "10.201.0.2", "host": "box", "host_reachable": true, "engine": "qemu-tcg",
+        "isolation": "emulated", "metadata": {"task": "x"}, "boot_mode": "fork", "boot_ms": 9,
+        "persistent": false, "ttl_seconds": 3600, "created_at": ago(90), "expires_at": ago(-3530),
+    })
+}
+
+fn snapshot() -> Value {
+    json!({
+        "id": SNAPSHOT, "sandbox_id": ID, "workspace": "default", "template": "base", "name": "before",
+        "metadata": {}, "size_bytes": 1_572_864, "host": "box", "created_at": ago(7250),
+    })
+}
+
+async fn create(State(api): Shared, headers: HeaderMap, body: Bytes) -> Response {
+    assert!(headers.contains_key("idempotency-key"), "creates carry a key");
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    match request["template"].as_str() {
+        Some("slow") if !api.baked.load(Ordering::SeqCst) => {
+            error(StatusCode::SERVICE_UNAVAILABLE, "template_baking", "the template slow is being built")
+        }
+        Some("missing") => error(StatusCode::NOT_FOUND, "not_found", "there is no template `missing`"),
+        _ => (StatusCode::CREATED, axum::Json(sandbox(ID))).into_response(),
+    }
+}
+
+async fn get_one(Path(id): Path<String>) -> Response {
+    if id == ID {
+        return axum::Json(sandbox(ID)).into_response();
+    }
+    error(StatusCode::NOT_FOUND, "not_found", "there is no such sandbox")
+}
+
+/// Commands: `fail`, `slow` (times out), `cut` (stream breaks); any other prints to both streams.
+async fn exec_stream(body: Bytes) -> Response {
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    let frames = match request["cmd"].as_str() {
+        Some("fail") => {
+            "event: stderr\ndata: {\"chunk\":\"no\\n\"}\n\nevent: exit\ndata: {\"exit_code\":3}\n\n"
+        }
+        Some("slow") => "event: error\ndata: {\"error\":\"timeout: the command ran past 1 s\"}\n\n",
+        Some("cut") => "event: stdout\ndata: {\"chunk\":\"half\"}\n\n",
+        _ => {
+            "event: stdout\ndata: {\"chunk\":\"out \\u00e4\\n\"}\n\n: ping\n\nevent: stderr\ndata: \
+             {\"chunk\":\"err\\n\"}\n\nevent: exit\ndata: {\"exit_code\":0}\n\n"
+        }
+    };
+    ([("content-type", "text/event-stream; charset=utf-8")], frames).into_response()
+}
+
+/// Stands in for the guest: `tar -c` leaves an archive with one file, everything else succeeds.
+async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    let argv: Vec<&str> = request["argv"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    if argv.starts_with(&["tar", "-c", "-f"]) {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(5);
+        header.set_mode(0o755);
+        archive.append_data(&mut header, "./inside.txt", b"hello".as_slice()).unwrap();
+        api.files.lock().unwrap().insert(argv[3].to_owned(), archive.into_inner().unwrap());
+    }
+    axum::Json(json!({"stdout": "", "stderr": "", "exit_code": 0, "duration_ms": 1, "truncated": false}))
+}
+
+type Params = Query<HashMap<String, String>>;
+
+async fn read_file(State(api): Shared, Query(query): Params) -> Response {
+    match api.files.lock().unwrap().get(&query["path"]) {
+        Some(bytes) => bytes.clone().into_response(),
+        None => error(StatusCode::NOT_FOUND, "file_not_found", "there is no such file"),
+    }
+}
+
+async fn write_file(State(api): Shared, Query(query): Params, body: Bytes) -> axum::Json<Value> {
+    api.files.lock().unwrap().insert(query["path"].clone(), body.to_vec());
+    axum::Json(json!({"path": query["path"], "bytes": body.len()}))
+}
+
+async fn remove_file(State(api): Shared, Query(query): Params) -> StatusCode {
+    api.files.lock().unwrap().remove(&query["path"]);
+    StatusCode::NO_CONTENT
+}
+
+async fn stat_file(State(api): Shared, Query(query): Params) -> Response {
+    let path = &query["path"];
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let is_dir = path == "/srv" || path == "/srv/dir";
+    let size = api.files.lock().unwrap().get(path).map(Vec::len);
+    if !is_dir && size.is_none() {
+        return error(StatusCode::NOT_FOUND, "file_not_found", "there is no such file");
+    }
+    let entry = json!({"name": name, "path": path, "is_dir": is_dir, "size": size.unwrap_or(0), "mode": "-", "mtime": 0});
+    axum::Json(entry).into_response()
+}
+
+fn template_named(name: &str, status: &str) -> Value {
+    json!({
+        "name": name, "aliases": [], "label": name, "description": "Python and tools", "category": "code",
+        "base": "debian", "tools": [], "cpu": 1, "memory_mb": 512, "size_bytes": 0, "is_global": true,
+        "status": status,
+    })
+}
+
+async fn templates() -> axum::Json<Value> {
+    axum::Json(json!([template_named("base", "ready"), template_named("slow", "unbaked")]))
+}
+
+async fn template(State(api): Shared, Path(name): Path<String>) -> axum::Json<Value> {
+    let ready = name != "slow" || api.baked.load(Ordering::SeqCst);
+    axum::Json(template_named(&name, if ready { "ready" } else { "unbaked" }))
+}
+
+fn build(status: &str) -> Value {
+    json!({"id": BUILD, "name": "slow", "status": status, "phase": "boot", "started_at": ago(1), "log": []})
+}
+
+async fn build_logs(State(api): Shared) -> Response {
+    api.baked.store(true, Ordering::SeqCst);
+    let frames = "data: install Debian packages\n\ndata: boot\n\nevent: done\ndata: end\n\n";
+    ([("content-type", "text/event-stream; charset=utf-8")], frames).into_response()
+}
+
+fn run_result() -> Value {
+    json!({
+        "stdout": "1024\n", "stderr": "", "exit_code": 4, "duration_ms": 5, "truncated": false, "sandbox_id": ID,
+        "create_ms": 9, "total_ms": 20, "engine": "qemu-tcg", "isolation": "emulated",
+    })
+}
+
+async fn me() -> axum::Json<Value> {
+    let me = json!({"workspace": "default", "token_prefix": "pds_01234567", "token_label": "admin", "auth_method": "api_key"});
+    axum::Json(me)
+}
