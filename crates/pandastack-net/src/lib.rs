@@ -25,7 +25,9 @@
 
 mod config;
 mod error;
+mod host;
 mod links;
+mod maker;
 mod namespace;
 mod netlink;
 mod nft;

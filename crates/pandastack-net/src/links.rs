@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -20,7 +21,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use crate::error::{NetError, Result};
-use crate::netlink::{Messages, Netlink, Subsystem};
+use crate::netlink::{ACK_DEADLINE, Messages, Netlink, Subsystem};
 
 const NLM_F_REQUEST: u16 = 0x001;
 const NLM_F_ACK: u16 = 0x004;
@@ -154,16 +155,34 @@ impl LinkEvents {
     /// peer drops everything until a kernel worker attaches its queue, which a busy host delays by up to a second. The
     /// running flag is no help either, it is also set while the operational state is unknown.
     pub(crate) fn wait_until_running(&self, link_index: u32, name: &str) -> Result<()> {
+        let is_running = |message: &RouteNetlinkMessage| {
+            matches!(message, RouteNetlinkMessage::NewLink(link) if link.header.index == link_index
+                && link.attributes.contains(&LinkAttribute::OperState(State::Up)))
+        };
+        while !self.next(ACK_DEADLINE, name)?.as_ref().is_some_and(is_running) {}
+        Ok(())
+    }
+
+    /// Waits until none of these links exists; gives back those that still do at the deadline.
+    pub(crate) fn wait_until_gone(&self, mut names: Vec<String>, patience: Duration) -> Vec<String> {
+        let deadline = Instant::now() + patience;
         loop {
-            let event = self.0.receive().map_err(NetError::io("waiting for a link to run", name))?;
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&event);
-            if let Ok(NetlinkMessage { payload: NetlinkPayload::InnerMessage(message), .. }) = message
-                && let RouteNetlinkMessage::NewLink(link) = message
-                && link.header.index == link_index
-                && link.attributes.contains(&LinkAttribute::OperState(State::Up))
-            {
-                return Ok(());
+            names.retain(|name| index_of(name).is_ok());
+            let left = deadline.saturating_duration_since(Instant::now());
+            // An error is as good as the deadline: the caller removes what is left.
+            if names.is_empty() || left.is_zero() || self.next(left, "slots").is_err() {
+                return names;
             }
+        }
+    }
+
+    /// The next change, or `None` for one that cannot be read.
+    fn next(&self, patience: Duration, name: &str) -> Result<Option<RouteNetlinkMessage>> {
+        let event =
+            self.0.receive_within(patience).map_err(NetError::io("waiting for a link event", name))?;
+        match NetlinkMessage::<RouteNetlinkMessage>::deserialize(&event) {
+            Ok(NetlinkMessage { payload: NetlinkPayload::InnerMessage(message), .. }) => Ok(Some(message)),
+            _ => Ok(None),
         }
     }
 }

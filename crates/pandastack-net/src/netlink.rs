@@ -19,7 +19,7 @@ pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const FIRST_SEQUENCE: u32 = 1;
 
 /// How long the kernel may take to acknowledge: it waits for its global link lock, which a busy host holds for long.
-const ACK_DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const ACK_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Room for one datagram of answers. An error repeats the request behind it, and a batch is well below this.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -86,7 +86,8 @@ impl Netlink {
     }
 
     /// Waits for one datagram.
-    pub(crate) fn receive(&self) -> io::Result<Vec<u8>> {
+    pub(crate) fn receive_within(&self, patience: Duration) -> io::Result<Vec<u8>> {
+        sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(patience))?;
         let mut bytes = vec![0u8; ANSWER_BYTES_MAX];
         let (length, _) = rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::empty())?;
         bytes.truncate(length);
@@ -101,7 +102,6 @@ impl Netlink {
             protocol,
         )?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(ACK_DEADLINE))?;
         Ok(Netlink(fd))
     }
 
@@ -117,7 +117,7 @@ impl Netlink {
         rustix::net::sendto(&self.0, &messages.bytes, SendFlags::empty(), &kernel)
             .map_err(|e| fail(acked, e.into()))?;
         loop {
-            let answer = self.receive().map_err(|error| fail(acked, error))?;
+            let answer = self.receive_within(ACK_DEADLINE).map_err(|error| fail(acked, error))?;
             for (sequence, verdict) in verdicts(&answer) {
                 match verdict {
                     0 if sequence == acked => return Ok(()),

@@ -82,7 +82,8 @@ impl Batch {
         self.message(NFT_MSG_DELTABLE, 0, "deleting nftables table", |a| a.text(1, &table));
     }
 
-    fn add_table(&mut self) {
+    /// Makes the table. For a namespace that is known to have none: removing one, even none, costs a grace period.
+    pub(crate) fn add_table(&mut self) {
         let table = self.table.clone();
         self.message(NFT_MSG_NEWTABLE, NLM_F_CREATE, "adding nftables table", |a| a.text(1, &table));
     }

@@ -101,12 +101,12 @@ pub(crate) fn host_removal(plan: &Plan) -> Batch {
     batch
 }
 
-/// A slot's table, with the default policy in it.
+/// A slot's table, with the default policy in it, for a fresh namespace.
 pub(crate) fn slot(plan: &Plan, index: SlotIndex, resolver: Option<Ipv4Addr>) -> Result<Batch> {
     let from_guest = || Rule::new().input_link(TAP_NAME);
     let from_host = || Rule::new().input_link(UPLINK_NAME);
     let mut batch = Batch::new(SLOT_TABLE);
-    batch.replace_table();
+    batch.add_table();
     batch.add_set(OPEN);
     batch.add_set(RESOLVER);
     fill_sets(&mut batch, &EgressPolicy::internet(), plan, resolver)?;
