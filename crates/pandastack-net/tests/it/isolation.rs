@@ -3,7 +3,7 @@
 //! A blocked packet is proven blocked without waiting: after it the guest sends one that passes, on the same path, and
 //! when that one has arrived the other had its chance.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use pandastack_net::{
 
 use crate::guest::{Datagram, ETHERTYPE_IPV6, GUEST_PORT, Guest};
 use crate::lab::{
-    HOST_UPLINK, Internet, METADATA, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, until,
+    HOST_UPLINK, Internet, METADATA, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, in_namespace,
+    sh, until,
 };
 
 struct Leased {
@@ -202,6 +203,48 @@ fn garbage_from_the_guest_harms_nobody() {
         }
         pass_control(&mut slot.guest);
         until("the pool is full again", || pool.stats().ready == 4).await;
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn the_hosts_rules_hold_alone() {
+    in_lab("the_hosts_rules_hold_alone", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let service = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
+        service.set_nonblocking(true).unwrap();
+        let attacker = lease(&pool, &EgressPolicy::internet()).await;
+        let victim = lease(&pool, &EgressPolicy::internet()).await;
+        // Both namespaces lose every rule of their own, as if somebody had broken out into them.
+        let open = |slot: &Leased| File::open(directory.join(format!("netns/lab-{}", slot.index))).unwrap();
+        let [from, to] = [open(&attacker), open(&victim)];
+        let bind = |namespace: &File, address: Ipv4Addr| {
+            in_namespace(namespace, || {
+                sh("nft flush ruleset");
+                sh("ip link set lo up && ip addr add 10.201.99.2/32 dev lo");
+                UdpSocket::bind((address, PORT)).unwrap()
+            })
+        };
+        let (attack, target) = (bind(&from, attacker.address), bind(&to, victim.address));
+        let forged = in_namespace(&from, || UdpSocket::bind(("10.201.99.2", PORT)).unwrap());
+        target.set_nonblocking(true).unwrap();
+        internet.send("from the internet", (victim.address, PORT));
+        forged.send_to(b"forged", (SERVER, PORT)).unwrap();
+        for address in
+            [victim.address, METADATA, HOST_UPLINK, Ipv4Addr::from(u32::from(attacker.address) - 1)]
+        {
+            attack.send_to(b"attack", (address, PORT)).unwrap();
+        }
+        attack.send_to(b"control", (SERVER, PORT)).unwrap();
+        attack.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (_, answered) = attack.recv_from(&mut [0; 64]).expect("the public server must answer");
+        assert_eq!(answered, (SERVER, PORT).into());
+        assert_eq!(payloads(&internet), ["control"]);
+        assert!(service.recv_from(&mut [0; 64]).is_err(), "the host's service was reached");
+        assert!(target.recv_from(&mut [0; 64]).is_err(), "another slot was reached");
+        service.send_to(b"from the host", (victim.address, PORT)).unwrap();
+        assert!(target.recv_from(&mut [0; 64]).is_ok(), "the host may reach a slot");
         pool.shutdown().await.unwrap();
     });
 }

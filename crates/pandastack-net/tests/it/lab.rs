@@ -149,13 +149,15 @@ impl Internet {
     }
 }
 
-fn in_namespace(namespace: &File, work: impl FnOnce() + Send) {
+/// Runs `work` on a thread inside a namespace.
+pub fn in_namespace<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
-        scope.spawn(|| {
+        let inside = scope.spawn(|| {
             setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
-            work();
+            work()
         });
-    });
+        inside.join().unwrap()
+    })
 }
 
 /// Answers every datagram with its own content, until the test ends with the process.
