@@ -1,1 +1,43 @@
 //! The control plane: REST API, store, placement, auth, reapers.
+//!
+//! ```text
+//!   clients --/v1--> routes --> ops --> agent_client --/agent/v1--> agents
+//!                      |         |                                    |
+//!                      |         +--> store (the record of truth)     |
+//!                      +--> data path, streamed straight through      |
+//!                                 report <--/internal/v1--------------+
+//! ```
+//!
+//! Control decides and records; agents do. It owns the public API, keys, placement, lifetimes and the record of truth.
+//! It knows nothing of engines, disks or networks, and losing it stops no sandbox.
+//!
+//! Must hold: one transition is one transaction is one event; a row exists before its machine does and is gone after
+//! it; what was acknowledged survives; a client that goes away leaves nothing half done.
+
+#![forbid(unsafe_code)]
+
+mod agent_client;
+mod app;
+mod auth;
+mod bootstrap;
+mod config;
+mod error;
+mod extract;
+mod hosts;
+mod idempotency;
+mod metrics;
+mod openapi;
+mod ops;
+mod placement;
+mod reaper;
+mod report;
+mod request_id;
+mod routes;
+mod serve;
+pub mod store;
+mod validate;
+mod view;
+
+pub use config::ControlConfig;
+pub use openapi::openapi_json;
+pub use serve::{Control, ServeError, serve};

@@ -1,0 +1,119 @@
+//! What every handler and background task shares.
+//!
+//! Changes of state go through [`App::transition`], which commits, then publishes the event to followers and wakes the
+//! reaper if a lifetime may have changed. Work that must finish though its client goes away runs in [`App::owned`].
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use pandastack_types::api::Event;
+use pandastack_types::link::LinkKey;
+use pandastack_types::{SandboxId, Transition};
+use tokio::sync::{Notify, broadcast};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use crate::auth::KeyCache;
+use crate::error::{ApiError, ApiResult};
+use crate::hosts::Hosts;
+use crate::metrics::Metrics;
+use crate::report::UsageClock;
+use crate::store::{self, Amendment, Change, SandboxRecord, Store};
+
+/// Events that a slow follower may be behind before it has to read them from the store.
+pub(crate) const EVENTS_BUFFERED_MAX: usize = 1024;
+
+/// Shared state of the control plane.
+pub(crate) struct App {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) link: LinkKey,
+    pub(crate) events: broadcast::Sender<Event>,
+    /// Told when a lifetime may have changed.
+    pub(crate) expiry_changed: Notify,
+    pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) keys: KeyCache,
+    pub(crate) usage_clock: UsageClock,
+    pub(crate) metrics: Metrics,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) shutdown: CancellationToken,
+    /// Names this process among those that shared the database.
+    pub(crate) instance: String,
+}
+
+impl App {
+    /// Commits a change of state and tells who follows.
+    pub(crate) async fn transition(
+        &self,
+        id: &SandboxId,
+        transition: Transition,
+        change: &Change,
+    ) -> store::Result<SandboxRecord> {
+        let moved = self.store.transition(id, transition, change).await?;
+        self.publish(moved.event);
+        self.expiry_changed.notify_one();
+        Ok(moved.record)
+    }
+
+    /// Commits a change that is not one of state, and tells who follows.
+    pub(crate) async fn amend(&self, id: &SandboxId, amendment: &Amendment) -> store::Result<SandboxRecord> {
+        let moved = self.store.amend(id, amendment, now()).await?;
+        self.publish(moved.event);
+        self.expiry_changed.notify_one();
+        Ok(moved.record)
+    }
+
+    /// Tells followers; nobody following is fine.
+    pub(crate) fn publish(&self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            let _ = self.events.send(event);
+        }
+    }
+
+    /// Runs work that finishes even if the caller is dropped, and that shutdown waits for.
+    pub(crate) async fn owned<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = ApiResult<T>> + Send + 'static,
+    ) -> ApiResult<T> {
+        let task = self.tasks.spawn(work.instrument(tracing::Span::current()));
+        task.await.unwrap_or_else(|failed| Err(ApiError::internal(failed)))
+    }
+}
+
+/// The time, as precise as the store keeps it.
+pub(crate) fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
+}
+
+/// Ids of sandboxes and snapshots that this process is making or deleting; reconciling leaves them alone.
+#[derive(Default)]
+pub(crate) struct UnderWay(Mutex<HashSet<String>>);
+
+/// Marks an id until dropped.
+pub(crate) struct Marked {
+    set: Arc<UnderWay>,
+    id: String,
+}
+
+impl UnderWay {
+    /// Marks an id; `None` when it is marked already.
+    pub(crate) fn mark(self: &Arc<Self>, id: &str) -> Option<Marked> {
+        let fresh = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned());
+        fresh.then(|| Marked { set: Arc::clone(self), id: id.to_owned() })
+    }
+
+    /// Whether it is marked.
+    pub(crate) fn contains(&self, id: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+}
+
+impl Drop for Marked {
+    fn drop(&mut self) {
+        self.set.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+    }
+}

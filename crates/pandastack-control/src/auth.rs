@@ -1,0 +1,180 @@
+//! API keys: making, hashing, checking.
+//!
+//! A key is `pds_` and 32 hex digits (128 random bits); its first 12 characters are public and find the row. Only its
+//! SHA-256 is stored: with 128 random bits there is nothing to guess, so no slow hash is needed. Comparison takes
+//! constant time. A key that was good is remembered for [`REMEMBERED`], so that the data path does not ask the store;
+//! one deleted here stops at once, one deleted by another replica within that time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::header::AUTHORIZATION;
+use jiff::Timestamp;
+use pandastack_types::{ErrorCode, WorkspaceId};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::TokenRecord;
+
+const KEY_START: &str = "pds_";
+const KEY_RANDOM_BYTES: usize = 16;
+/// `pds_` and the first 8 hex digits.
+const PREFIX_CHARS: usize = 12;
+/// How long a good key is not looked up again.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Keys remembered at once; beyond it all are forgotten and looked up again.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) prefix: String,
+    pub(crate) label: String,
+    pub(crate) is_admin: bool,
+}
+
+/// A new key and its row.
+pub(crate) struct NewKey {
+    pub(crate) secret: String,
+    pub(crate) record: TokenRecord,
+}
+
+/// Makes a key.
+pub(crate) fn new_key(
+    workspace: WorkspaceId,
+    label: String,
+    is_admin: bool,
+    expires_at: Option<Timestamp>,
+) -> std::io::Result<NewKey> {
+    let mut random = [0_u8; KEY_RANDOM_BYTES];
+    getrandom::fill(&mut random).map_err(|error| std::io::Error::other(error.to_string()))?;
+    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = format!("{KEY_START}{hex}");
+    let record = TokenRecord {
+        prefix: secret.chars().take(PREFIX_CHARS).collect(),
+        workspace,
+        hash: hash(&secret).to_vec(),
+        label,
+        is_admin,
+        created_at: now(),
+        expires_at,
+    };
+    Ok(NewKey { secret, record })
+}
+
+fn hash(secret: &str) -> [u8; 32] {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+/// Good keys, and those used since the store last heard of it.
+#[derive(Default)]
+pub(crate) struct KeyCache {
+    good: Mutex<HashMap<[u8; 32], (Caller, Option<Timestamp>, Instant)>>,
+    used: Mutex<HashMap<String, Timestamp>>,
+}
+
+impl KeyCache {
+    fn good(&self) -> MutexGuard<'_, HashMap<[u8; 32], (Caller, Option<Timestamp>, Instant)>> {
+        self.good.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remembered(&self, hash: &[u8; 32], at: Timestamp) -> Option<Caller> {
+        let good = self.good();
+        let (caller, expires_at, since) = good.get(hash)?;
+        let fresh = since.elapsed() < REMEMBERED && expires_at.is_none_or(|end| at < end);
+        fresh.then(|| caller.clone())
+    }
+
+    fn remember(&self, hash: [u8; 32], caller: &Caller, expires_at: Option<Timestamp>) {
+        let mut good = self.good();
+        if good.len() >= REMEMBERED_MAX {
+            good.clear();
+        }
+        good.insert(hash, (caller.clone(), expires_at, Instant::now()));
+    }
+
+    /// Forgets a key that was deleted.
+    pub(crate) fn forget(&self, prefix: &str) {
+        self.good().retain(|_, (caller, ..)| caller.prefix != prefix);
+    }
+
+    fn touch(&self, prefix: &str, at: Timestamp) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(prefix.to_owned(), at);
+    }
+
+    /// Keys used since the last call, for the store.
+    pub(crate) fn take_used(&self) -> Vec<(String, Timestamp)> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).drain().collect()
+    }
+}
+
+/// Lets only callers with a good key pass, and says who they are.
+pub(crate) async fn authenticate(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> ApiResult<Response> {
+    let secret = presented(&request)
+        .ok_or_else(|| unauthorized("this call needs an API key: send `Authorization: Bearer pds_...`"))?;
+    let caller = check(&app, &secret).await?;
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
+}
+
+/// The key in the header, else in the query.
+fn presented(request: &Request) -> Option<String> {
+    if let Some(value) = request.headers().get(AUTHORIZATION) {
+        let (scheme, secret) = value.to_str().ok()?.split_once(' ')?;
+        return scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim().to_owned());
+    }
+    let pairs = request.uri().query()?.split('&');
+    pairs.filter_map(|pair| pair.strip_prefix("access_token=")).next().map(str::to_owned)
+}
+
+async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
+    let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
+    let prefix = secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
+    let (given, at) = (hash(secret), now());
+    if let Some(caller) = app.keys.remembered(&given, at) {
+        app.keys.touch(&caller.prefix, at);
+        return Ok(caller);
+    }
+    let token = app.store.token(prefix).await?.ok_or_else(refused)?;
+    let matches = bool::from(token.hash.as_slice().ct_eq(given.as_slice()));
+    if !matches || token.expires_at.is_some_and(|end| at >= end) {
+        return Err(refused());
+    }
+    let TokenRecord { workspace, prefix, label, is_admin, expires_at, .. } = token;
+    let caller = Caller { workspace, prefix, label, is_admin };
+    app.keys.remember(given, &caller, expires_at);
+    app.keys.touch(&caller.prefix, at);
+    Ok(caller)
+}
+
+fn unauthorized(what: &str) -> ApiError {
+    let hint = "`pandastack up` writes a key to ~/.config/pandastack/config.json, `pandastack token create` makes more";
+    ApiError::new(ErrorCode::Unauthorized, format!("{what}; hint: {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_published_form_and_are_hashed() {
+        let key = new_key(WorkspaceId::default_workspace(), "a".into(), false, None).unwrap();
+        assert_eq!(key.secret.len(), 36);
+        assert!(key.secret.starts_with("pds_"));
+        assert!(key.secret[4..].bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()));
+        assert_eq!(key.record.prefix, key.secret[..12]);
+        assert_eq!(key.record.hash, hash(&key.secret));
+        assert!(!format!("{:?}", key.record).contains(&key.secret[12..]));
+    }
+}

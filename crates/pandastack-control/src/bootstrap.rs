@@ -1,0 +1,44 @@
+//! The first start: a workspace, and a key for whoever may read the data directory.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use pandastack_types::WorkspaceId;
+
+use crate::app::now;
+use crate::auth::new_key;
+use crate::serve::ServeError;
+use crate::store::Store;
+
+/// Makes the workspace and, if there is no key at all, one with all rights, which it writes to `path`.
+pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(), ServeError> {
+    let workspace = WorkspaceId::default_workspace();
+    store.ensure_workspace(&workspace, now()).await?;
+    if store.count_tokens().await? > 0 {
+        return Ok(());
+    }
+    let key = new_key(workspace, "first key".to_owned(), true, None)
+        .map_err(|source| ServeError::DataDir { path: path.to_owned(), source })?;
+    // The file first: a crash in between leaves a file without a key, and the next start writes both anew.
+    let (target, text) = (path.to_owned(), format!("{}\n", key.secret));
+    let written = tokio::task::spawn_blocking(move || write_private(&target, &text)).await;
+    let written = written.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
+    written.map_err(|source| ServeError::DataDir { path: path.to_owned(), source })?;
+    store.insert_token(&key.record).await?;
+    Ok(())
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut temporary = PathBuf::from(path);
+    temporary.set_extension("new");
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)
+}

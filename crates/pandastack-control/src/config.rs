@@ -1,0 +1,52 @@
+//! What the control plane is told when it starts.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pandastack_types::agent_api::HOST_LOST_SECONDS;
+use pandastack_types::link::LinkKey;
+
+/// Port of the public API unless told otherwise.
+const PORT_DEFAULT: u16 = 8080;
+
+/// Settings of the control plane.
+#[derive(Debug, Clone)]
+pub struct ControlConfig {
+    /// Where the public API listens. Port 0 takes any free one; [`crate::Control::addresses`] says which.
+    pub listen: Vec<SocketAddr>,
+    /// Where agents on this host report.
+    pub internal_socket: PathBuf,
+    /// Where agents of other hosts report; belongs on a private network.
+    pub internal_listen: Option<SocketAddr>,
+    /// The database and the first key live in `control/` under it.
+    pub data_dir: PathBuf,
+    /// The join secret shared with the agents.
+    pub link_key: LinkKey,
+    /// A host not heard for this long counts as unreachable.
+    pub host_lost_after: Duration,
+}
+
+impl ControlConfig {
+    /// The usual settings for one box.
+    pub fn new(data_dir: PathBuf, link_key: LinkKey) -> Self {
+        Self {
+            listen: vec![(Ipv4Addr::LOCALHOST, PORT_DEFAULT).into()],
+            internal_socket: data_dir.join("control").join("internal.sock"),
+            internal_listen: None,
+            data_dir,
+            link_key,
+            host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
+        }
+    }
+
+    /// The folder of the database.
+    pub fn control_dir(&self) -> PathBuf {
+        self.data_dir.join("control")
+    }
+
+    /// The file that holds the first key, written once, readable by its owner only.
+    pub fn bootstrap_token_path(&self) -> PathBuf {
+        self.control_dir().join("bootstrap-token")
+    }
+}

@@ -1,0 +1,127 @@
+//! `Idempotency-Key`: a request with a key is done once; repeated within the window, it gets the same answer.
+//!
+//! Answers below 500 are kept, except 429: after the others a client should try again and mean it. The work runs to
+//! its end even if the client goes away, because its repetition will ask for the answer.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::limits::IDEMPOTENCY_SECONDS;
+use pandastack_types::{ErrorCode, SandboxState};
+use sha2::{Digest, Sha256};
+
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{idempotency_key, read_body};
+use crate::store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
+use crate::view;
+
+/// Largest answer that is kept. A larger one is given, but its repetition is a new request.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Layer around calls that make something.
+pub(crate) async fn once(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    request: Request,
+    next: Next,
+) -> ApiResult<Response> {
+    let Some(key) = idempotency_key(request.headers())? else { return Ok(next.run(request).await) };
+    let key = IdempotencyKey { workspace: caller.workspace, key };
+    let (mut parts, body) = request.into_parts();
+    let body = read_body(body).await?;
+    let claim = IdempotencyClaim {
+        key: key.clone(),
+        fingerprint: fingerprint(parts.method.as_str(), parts.uri.path(), &body),
+        instance: app.instance.clone(),
+        at: now(),
+        not_before: window_start(),
+    };
+    match app.store.idempotency_begin(&claim).await? {
+        IdempotencyOutcome::Fresh => {}
+        IdempotencyOutcome::Replay { status, body } => return Ok(replay(status, body)),
+        IdempotencyOutcome::Running => return Err(running()),
+        IdempotencyOutcome::Mismatch => {
+            return Err(ApiError::new(
+                ErrorCode::IdempotencyConflict,
+                "this Idempotency-Key was used for a different request; use a fresh key for each request",
+            ));
+        }
+        IdempotencyOutcome::Orphan(record) => return adopt(&app, &key, *record).await,
+    }
+    parts.extensions.insert(key.clone());
+    let request = Request::from_parts(parts, Body::from(body));
+    let owner = Arc::clone(&app);
+    app.owned(async move { keep(&owner, &key, next.run(request).await).await }).await
+}
+
+fn window_start() -> Timestamp {
+    let window = SignedDuration::from_secs(i64::try_from(IDEMPOTENCY_SECONDS).unwrap_or(i64::MAX));
+    now().checked_sub(window).unwrap_or(Timestamp::MIN)
+}
+
+fn fingerprint(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
+    let mut hasher = Sha256::new();
+    for part in [method.as_bytes(), path.as_bytes(), body] {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().to_vec()
+}
+
+fn running() -> ApiError {
+    ApiError::new(
+        ErrorCode::IdempotencyConflict,
+        "the first request with this Idempotency-Key is still being worked on; ask again in a moment",
+    )
+}
+
+/// Stores an answer if it is final, else lets the key be used again.
+async fn keep(app: &App, key: &IdempotencyKey, response: Response) -> ApiResult<Response> {
+    let status = response.status();
+    let is_final = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
+    let known_length = response.headers().get(header::CONTENT_LENGTH);
+    let fits = known_length
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok())
+        .is_none_or(|length| length <= ANSWER_BYTES_MAX);
+    if !is_final || !fits {
+        app.store.idempotency_finish(key, None).await?;
+        return Ok(response);
+    }
+    let (parts, body) = response.into_parts();
+    let bytes = match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
+        Ok(collected) => collected.to_bytes(),
+        Err(error) => return Err(ApiError::internal(error)),
+    };
+    app.store.idempotency_finish(key, Some((status.as_u16(), &bytes))).await?;
+    Ok(Response::from_parts(parts, Body::from(bytes)))
+}
+
+fn replay(status: u16, body: Vec<u8>) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    let mut response = (status, Bytes::from(body)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
+    response
+}
+
+/// The process that worked on it died, but its sandbox was found and finished: that is the answer.
+async fn adopt(app: &App, key: &IdempotencyKey, record: SandboxRecord) -> ApiResult<Response> {
+    if matches!(record.state, SandboxState::Creating | SandboxState::Stopping) {
+        return Err(running());
+    }
+    let shown = view::sandbox(app, record);
+    let body = serde_json::to_vec(&shown).map_err(ApiError::internal)?;
+    app.store.idempotency_finish(key, Some((StatusCode::CREATED.as_u16(), &body))).await?;
+    Ok((StatusCode::CREATED, Json(shown)).into_response())
+}

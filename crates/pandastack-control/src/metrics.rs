@@ -1,0 +1,81 @@
+//! Counters for `/metrics`, in the Prometheus text format. Labels are routes and statuses, never ids.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pandastack_types::SandboxState;
+use pandastack_types::api::Host;
+
+/// Upper bounds of the latency histogram.
+const BUCKETS_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+
+#[derive(Default)]
+struct Histogram {
+    buckets: [u64; BUCKETS_SECONDS.len()],
+    count: u64,
+    sum_seconds: f64,
+}
+
+/// Method, route and status.
+type Series = (String, String, u16);
+
+/// Requests so far.
+#[derive(Default)]
+pub(crate) struct Metrics(Mutex<BTreeMap<Series, Histogram>>);
+
+impl Metrics {
+    pub(crate) fn count_request(&self, method: &str, route: &str, status: u16, took: Duration) {
+        // Clients may invent methods; the standard ones are enough to tell.
+        let method = match method {
+            "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD" => method,
+            _ => "other",
+        };
+        let mut series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let histogram = series.entry((method.to_owned(), route.to_owned(), status)).or_default();
+        let seconds = took.as_secs_f64();
+        histogram.count += 1;
+        histogram.sum_seconds += seconds;
+        for (bucket, bound) in histogram.buckets.iter_mut().zip(BUCKETS_SECONDS) {
+            *bucket += u64::from(seconds <= bound);
+        }
+    }
+
+    /// The whole page.
+    pub(crate) fn render(&self, states: &[(SandboxState, u64)], hosts: &[Host]) -> String {
+        let mut page = String::new();
+        render_gauges(&mut page, states, hosts);
+        let series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = "pandastack_http_request_seconds";
+        page.push_str("# HELP pandastack_http_request_seconds Time to the head of the answer.\n");
+        page.push_str("# TYPE pandastack_http_request_seconds histogram\n");
+        for ((method, route, status), histogram) in series.iter() {
+            let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
+            for (count, bound) in histogram.buckets.iter().zip(BUCKETS_SECONDS) {
+                let _ = writeln!(page, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+            }
+            let _ = writeln!(page, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", histogram.count);
+            let _ = writeln!(page, "{name}_sum{{{labels}}} {}", histogram.sum_seconds);
+            let _ = writeln!(page, "{name}_count{{{labels}}} {}", histogram.count);
+        }
+        page
+    }
+}
+
+fn render_gauges(page: &mut String, states: &[(SandboxState, u64)], hosts: &[Host]) {
+    page.push_str("# HELP pandastack_sandboxes Sandboxes by state.\n# TYPE pandastack_sandboxes gauge\n");
+    for &state in SandboxState::ALL.iter().filter(|state| **state != SandboxState::Deleted) {
+        let count = states.iter().find(|(known, _)| *known == state).map_or(0, |(_, count)| *count);
+        let _ = writeln!(page, "pandastack_sandboxes{{state=\"{}\"}} {count}", state.as_str());
+    }
+    let gauge = |page: &mut String, name: &str, help: &str, value: &dyn Fn(&Host) -> u64| {
+        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for host in hosts {
+            let _ = writeln!(page, "{name}{{host=\"{}\"}} {}", host.id, value(host));
+        }
+    };
+    gauge(page, "pandastack_host_reachable", "1 while the host reports.", &|h| u64::from(h.reachable));
+    gauge(page, "pandastack_host_memory_free_mb", "Memory not promised.", &|h| h.memory_free_mb);
+    gauge(page, "pandastack_host_disk_free_bytes", "Free space of the store.", &|h| h.disk_free_bytes);
+}

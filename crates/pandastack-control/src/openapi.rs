@@ -1,0 +1,76 @@
+//! The description of the public API, generated from the handlers and types.
+
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+
+use crate::routes::{
+    data, events, fork, health, hosts, lifecycle, run, sandboxes, snapshots, templates, tokens,
+};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "PandaStack",
+        description = "Sandboxes that are small virtual machines with their own kernel.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        sandboxes::create, sandboxes::list, sandboxes::get, sandboxes::delete,
+        data::exec, data::exec_stream, run::run,
+        data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
+        data::ports, data::logs, events::events,
+        lifecycle::pause, lifecycle::resume, lifecycle::hibernate, lifecycle::wake, lifecycle::show,
+        lifecycle::change,
+        snapshots::create, snapshots::list, snapshots::get, snapshots::delete,
+        fork::fork, fork::fork_tree, fork::promote,
+        templates::list, templates::get, templates::bake, templates::builds, templates::build,
+        templates::build_logs,
+        tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
+        health::healthz, health::readyz, health::version, health::metrics,
+    ),
+    modifiers(&ApiKey),
+    security(("api_key" = []))
+)]
+struct Api;
+
+struct ApiKey;
+
+impl Modify for ApiKey {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("pds_...").build();
+        let components = openapi.components.get_or_insert_default();
+        components.add_security_scheme("api_key", SecurityScheme::Http(scheme));
+    }
+}
+
+/// `openapi/pandastack-v1.json`, as `cargo xtask openapi` writes it.
+pub fn openapi_json() -> String {
+    let mut text = Api::openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_description_is_fresh() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../openapi/pandastack-v1.json");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == openapi_json(),
+            "openapi/pandastack-v1.json is stale: run `cargo xtask openapi` and commit the result"
+        );
+    }
+
+    #[test]
+    fn every_operation_says_what_it_does() {
+        for (path, item) in Api::openapi().paths.paths {
+            let json = serde_json::to_value(item).unwrap();
+            for (method, operation) in json.as_object().unwrap() {
+                assert!(operation["summary"].is_string(), "{method} {path}");
+            }
+        }
+    }
+}

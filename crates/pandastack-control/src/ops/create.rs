@@ -1,0 +1,175 @@
+//! Creating a sandbox: row, machine, row again; undone as a whole when any step fails.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_types::agent_api::{AgentCreate, AgentSandbox, SandboxSpec, Source};
+use pandastack_types::api::CreateSandbox;
+use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
+
+use super::{MAKE_WAIT, call_on, remove_machine};
+use crate::agent_client::AgentClient;
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::hosts::Promise;
+use crate::store::record::after_seconds;
+use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord};
+
+/// Template of a request that names neither one nor a snapshot.
+const TEMPLATE_DEFAULT: &str = "base";
+
+/// Where and of what a sandbox is made.
+struct Plan {
+    record: SandboxRecord,
+    source: Source,
+    client: AgentClient,
+    promise: Option<Promise>,
+}
+
+/// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
+pub(crate) async fn create(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    request: CreateSandbox,
+    key: Option<IdempotencyKey>,
+) -> ApiResult<SandboxRecord> {
+    crate::validate::create(&request)?;
+    let owner = Arc::clone(app);
+    app.owned(async move { run(&owner, workspace, request, key).await }).await
+}
+
+async fn run(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    request: CreateSandbox,
+    key: Option<IdempotencyKey>,
+) -> ApiResult<SandboxRecord> {
+    let mut plan = match &request.from_snapshot {
+        Some(_) => plan_from_snapshot(app, workspace, &request).await?,
+        None => plan_from_template(app, workspace, &request)?,
+    };
+    let record = &plan.record;
+    let _marked = app.under_way.mark(record.id.as_str());
+    app.publish(app.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
+    let made = make(app, record, plan.source, &plan.client).await;
+    match made {
+        Ok(record) => {
+            if let Some(promise) = plan.promise.take() {
+                promise.keep();
+            }
+            Ok(record)
+        }
+        Err(error) => {
+            undo(app, record, Some(&plan.client), &error.message).await;
+            Err(error)
+        }
+    }
+}
+
+async fn make(
+    app: &App,
+    record: &SandboxRecord,
+    source: Source,
+    client: &AgentClient,
+) -> ApiResult<SandboxRecord> {
+    let body = AgentCreate { spec: agent_spec(record), source };
+    let call = call_on(record, Method::POST, "/sandboxes", MAKE_WAIT);
+    let seen: AgentSandbox = client.call(call, Some(&body)).await?;
+    if seen.state != SandboxState::Running {
+        let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));
+        return Err(ApiError::internal(format!("sandbox `{}` did not start: {why}", record.id)));
+    }
+    Ok(app.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
+}
+
+/// What the agent must know of a sandbox.
+pub(crate) fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
+    SandboxSpec {
+        id: record.id.clone(),
+        incarnation: record.incarnation,
+        env: record.spec.env.clone(),
+        idle_timeout_seconds: record.agent_idle_seconds(),
+    }
+}
+
+/// Removes what a failed create left. If its host does not answer now, the machine is forgotten when it reports.
+pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
+    if let Some(client) = client {
+        if let Err(error) = remove_machine(client, record).await {
+            tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
+        }
+    }
+    let change = Change::at(now()).because(why);
+    for transition in [Transition::CreateFailed, Transition::Deleting, Transition::Deleted] {
+        if let Err(error) = app.transition(&record.id, transition, &change).await {
+            // Not the state it was left in: someone deleted it meanwhile, which is as good.
+            tracing::debug!(sandbox = %record.id, %error, "undoing a create");
+        }
+    }
+}
+
+fn plan_from_template(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
+    let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
+    let placed = app.hosts.place(template)?;
+    let info = &placed.template.template;
+    let mut record = new_record(workspace, placed.host.clone(), info.name.clone(), request);
+    record.spec.cpu = info.cpu;
+    record.spec.memory_mb = info.memory_mb;
+    record.spec.engine = placed.engine;
+    record.spec.isolation = placed.isolation;
+    let source = Source::Template(info.name.clone());
+    Ok(Plan { record, source, client: placed.client, promise: Some(placed.promise) })
+}
+
+async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
+    let id = request.from_snapshot.as_ref().ok_or_else(|| ApiError::bad_request("no snapshot given"))?;
+    let snapshot = app.store.snapshot(&workspace, id).await?;
+    let client = app.hosts.client(&snapshot.host)?;
+    let template = snapshot.spec.template.clone();
+    let mut record = new_record(workspace, snapshot.host.clone(), template, request);
+    let (engine, isolation) = app.hosts.engine(&snapshot.host);
+    let env = std::mem::take(&mut record.spec.env);
+    record.spec = SandboxSpecRecord {
+        from_snapshot: Some(id.clone()),
+        cpu: snapshot.spec.cpu,
+        memory_mb: snapshot.spec.memory_mb,
+        env: snapshot.spec.env.into_iter().chain(env).collect(),
+        engine,
+        isolation,
+        ..record.spec
+    };
+    Ok(Plan { record, source: Source::Snapshot(id.clone()), client, promise: None })
+}
+
+fn new_record(
+    workspace: WorkspaceId,
+    host: pandastack_types::HostId,
+    template: String,
+    request: &CreateSandbox,
+) -> SandboxRecord {
+    let at = now();
+    let defaults = SandboxSpecRecord::default();
+    let spec = SandboxSpecRecord {
+        env: request.env.clone().unwrap_or_default(),
+        ttl_seconds: request.ttl_seconds.unwrap_or(defaults.ttl_seconds),
+        persistent: request.persistent.unwrap_or(false),
+        idle_timeout_seconds: request.idle_timeout_seconds.unwrap_or(defaults.idle_timeout_seconds),
+        on_timeout: request.on_timeout.unwrap_or_default(),
+        ..defaults
+    };
+    SandboxRecord {
+        id: SandboxId::random(),
+        workspace,
+        host,
+        state: SandboxState::Creating,
+        incarnation: 1,
+        template,
+        parent: None,
+        tree: None,
+        created_at: at,
+        changed_at: at,
+        expires_at: if spec.persistent { None } else { after_seconds(at, spec.ttl_seconds) },
+        metadata: request.metadata.clone().unwrap_or_default(),
+        spec,
+    }
+}

@@ -1,0 +1,51 @@
+//! Deleting a sandbox.
+//!
+//! The intention is recorded first and cannot be taken back, so the call succeeds even when the host does not answer:
+//! the row stays `stopping` and [`crate::report`] finishes the work when the host reports again.
+
+use std::sync::Arc;
+
+use pandastack_types::Transition;
+
+use super::remove_machine;
+use crate::agent_client::AgentError;
+use crate::app::{App, now};
+use crate::error::ApiResult;
+use crate::store::{Change, SandboxRecord, StoreError};
+
+/// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
+pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&str>) -> ApiResult<()> {
+    let (owner, why) = (Arc::clone(app), why.map(str::to_owned));
+    app.owned(async move {
+        let change = Change { detail: why, ..Change::at(now()) };
+        let record = match owner.transition(&record.id, Transition::Deleting, &change).await {
+            // Two deletes at once: the other one was faster.
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            moved => moved?,
+        };
+        finish(&owner, &record).await
+    })
+    .await
+}
+
+/// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.
+pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> ApiResult<()> {
+    let Some(_marked) = app.under_way.mark(&format!("delete {}", record.id)) else { return Ok(()) };
+    let removed = match app.hosts.client(&record.host) {
+        Ok(client) => remove_machine(&client, record).await,
+        Err(error) => Err(error),
+    };
+    let mut change = Change::at(now());
+    match removed {
+        Ok(seen) => change.seen = seen.map(Box::new),
+        Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
+        Err(error) => {
+            tracing::info!(sandbox = %record.id, %error, "the delete is finished when the host reports");
+            return Ok(());
+        }
+    }
+    match app.transition(&record.id, Transition::Deleted, &change).await {
+        Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

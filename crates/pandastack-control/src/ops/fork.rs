@@ -1,0 +1,194 @@
+//! Forking a sandbox into children on the same host, and promoting one of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use http::Method;
+use pandastack_types::agent_api::{AgentFork, AgentForked, ChildOutcome};
+use pandastack_types::api::{ForkError, Metadata, Promote, Promoted};
+use pandastack_types::{SandboxId, SandboxState, Transition, TreeId};
+
+use super::create::{agent_spec, undo};
+use super::{MAKE_WAIT, call_on, delete};
+use crate::agent_client::AgentClient;
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::record::after_seconds;
+use crate::store::{Amendment, Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select};
+
+/// Labels that a child carries about its fork, and those that make it a candidate.
+const TREE_LABEL: &str = "fork_tree_id";
+const PARENT_LABEL: &str = "fork_parent_id";
+const CANDIDATE_LABEL: &str = "explore";
+const CANDIDATE_TTL_LABEL: &str = "explore_ttl";
+/// Siblings deleted at once by a promote.
+const DELETES_AT_ONCE: usize = 8;
+
+/// What became of a fork.
+pub(crate) struct Forked {
+    pub(crate) tree: TreeId,
+    pub(crate) pause_ms: f64,
+    pub(crate) children: Vec<SandboxRecord>,
+    pub(crate) errors: Vec<ForkError>,
+}
+
+/// Forks `count` children. Fails if none was made. Runs to its end even if the caller is dropped.
+pub(crate) async fn fork(
+    app: &Arc<App>,
+    parent: SandboxRecord,
+    client: AgentClient,
+    metadata: Metadata,
+    count: u32,
+    key: Option<IdempotencyKey>,
+) -> ApiResult<Forked> {
+    crate::validate::metadata(&metadata)?;
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let tree = TreeId::random();
+        let children: Vec<_> = (0..count).map(|_| child_of(&parent, &metadata, &tree)).collect();
+        run(&owner, parent, client, tree, children, key).await
+    })
+    .await
+}
+
+async fn run(
+    app: &App,
+    parent: SandboxRecord,
+    client: AgentClient,
+    tree: TreeId,
+    children: Vec<SandboxRecord>,
+    key: Option<IdempotencyKey>,
+) -> ApiResult<Forked> {
+    let _marks: Vec<_> = children.iter().filter_map(|c| app.under_way.mark(c.id.as_str())).collect();
+    app.publish(app.store.insert_sandboxes(&children, key.as_ref()).await?);
+    let body = AgentFork { children: children.iter().map(agent_spec).collect() };
+    let path = format!("/sandboxes/{}/fork", parent.id);
+    let call = call_on(&parent, Method::POST, &path, MAKE_WAIT);
+    let answer: Result<AgentForked, _> = client.call(call, Some(&body)).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let error = ApiError::from(error);
+            for child in &children {
+                undo(app, child, Some(&client), &error.message).await;
+            }
+            return Err(error);
+        }
+    };
+    let mut forked = Forked { tree, pause_ms: answer.pause_ms, children: Vec::new(), errors: Vec::new() };
+    let mut outcomes = answer.children.into_iter();
+    for (index, child) in (0..).zip(&children) {
+        let outcome = outcomes.next().unwrap_or(ChildOutcome::Failed("its host does not mention it".into()));
+        match settle(app, &client, child, outcome, answer.pause_ms).await {
+            Ok(record) => forked.children.push(record),
+            Err(err) => forked.errors.push(ForkError { index, err }),
+        }
+    }
+    if let (true, Some(first)) = (forked.children.is_empty(), forked.errors.first()) {
+        return Err(ApiError::new(
+            pandastack_types::ErrorCode::GuestUnavailable,
+            format!("sandbox `{}` could not be forked: {}", parent.id, first.err),
+        ));
+    }
+    Ok(forked)
+}
+
+/// Brings a child's row to where its machine is.
+async fn settle(
+    app: &App,
+    client: &AgentClient,
+    child: &SandboxRecord,
+    outcome: ChildOutcome,
+    pause_ms: f64,
+) -> Result<SandboxRecord, String> {
+    let why = match outcome {
+        ChildOutcome::Made(seen) => {
+            let change = Change { pause_ms: Some(pause_ms), ..Change::at(now()).seeing(*seen) };
+            match app.transition(&child.id, Transition::Created, &change).await {
+                Ok(record) => return Ok(record),
+                Err(error) => ApiError::from(error).message,
+            }
+        }
+        ChildOutcome::Failed(why) => why,
+    };
+    undo(app, child, Some(client), &why).await;
+    Err(why)
+}
+
+fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxRecord {
+    let at = now();
+    let mut metadata = parent.metadata.clone();
+    // A winner's own children are not candidates just because it once was one.
+    metadata.remove(CANDIDATE_LABEL);
+    metadata.remove(CANDIDATE_TTL_LABEL);
+    metadata.extend(given.clone());
+    metadata.insert(TREE_LABEL.to_owned(), tree.to_string());
+    metadata.insert(PARENT_LABEL.to_owned(), parent.id.to_string());
+    let candidate_ttl = given
+        .get(CANDIDATE_LABEL)
+        .filter(|value| *value == "1")
+        .and_then(|_| given.get(CANDIDATE_TTL_LABEL)?.parse::<u64>().ok());
+    let spec = SandboxSpecRecord {
+        candidate: candidate_ttl.is_some(),
+        from_snapshot: None,
+        guest_ip: None,
+        residency: None,
+        boot_mode: None,
+        boot_ms: None,
+        boot_stages_us: BTreeMap::new(),
+        pause_ms: None,
+        failure: None,
+        usage: Default::default(),
+        ..parent.spec.clone()
+    };
+    let own_ttl = (!spec.persistent).then_some(spec.ttl_seconds);
+    let ttl = [own_ttl, candidate_ttl].into_iter().flatten().min();
+    SandboxRecord {
+        id: SandboxId::random(),
+        state: SandboxState::Creating,
+        incarnation: 1,
+        parent: Some(parent.id.clone()),
+        tree: Some(tree.clone()),
+        created_at: at,
+        changed_at: at,
+        expires_at: ttl.and_then(|ttl| after_seconds(at, ttl)),
+        metadata,
+        spec,
+        ..parent.clone()
+    }
+}
+
+/// Makes a candidate stay and, if asked, deletes the other children of its tree.
+pub(crate) async fn promote(app: &Arc<App>, winner: SandboxRecord, request: &Promote) -> ApiResult<Promoted> {
+    let Some(tree) = winner.tree.clone() else {
+        return Err(ApiError::bad_request(format!("sandbox `{}` is not a child of a fork", winner.id)));
+    };
+    if request.tree_id.as_ref().is_some_and(|given| *given != tree) {
+        return Err(ApiError::bad_request(format!("sandbox `{}` belongs to tree `{tree}`", winner.id)));
+    }
+    app.amend(&winner.id, &Amendment::Promoted).await?;
+    let mut promoted = Promoted {
+        winner: winner.id.clone(),
+        tree_id: tree.clone(),
+        deleted: vec![],
+        failures: BTreeMap::new(),
+    };
+    if !request.cleanup_siblings {
+        return Ok(promoted);
+    }
+    let mut siblings = app.store.sandboxes(&Select::Tree(winner.workspace.clone(), tree)).await?;
+    siblings.retain(|sibling| sibling.id != winner.id);
+    let results = futures::stream::iter(siblings).map(|sibling| async move {
+        let id = sibling.id.clone();
+        (id, delete::delete(app, sibling, Some("another child of its tree was promoted")).await)
+    });
+    let results: Vec<_> = results.buffered(DELETES_AT_ONCE).collect().await;
+    for (id, result) in results {
+        match result {
+            Ok(()) => promoted.deleted.push(id),
+            Err(error) => drop(promoted.failures.insert(id.to_string(), error.message)),
+        }
+    }
+    Ok(promoted)
+}

@@ -1,0 +1,144 @@
+//! Pausing, resuming, sleeping and waking, and changes of a lifetime.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_types::agent_api::{AgentPatch, AgentSandbox};
+use pandastack_types::api::{Lifecycle, PatchLifecycle};
+use pandastack_types::{SandboxState, Transition};
+
+use super::{MOVE_WAIT, NOTHING, call_on, check_live, look};
+use crate::agent_client::AgentClient;
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::record::after_seconds;
+use crate::store::{Amendment, Change, SandboxRecord};
+
+/// A move that a client asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Move {
+    Pause,
+    Resume,
+    Hibernate,
+    Wake,
+}
+
+impl Move {
+    fn as_str(self) -> &'static str {
+        match self {
+            Move::Pause => "pause",
+            Move::Resume => "resume",
+            Move::Hibernate => "hibernate",
+            Move::Wake => "wake",
+        }
+    }
+}
+
+/// The transition that brings a row from its state to the one its host sees; `None` if it is there.
+pub(crate) fn towards(row: SandboxState, seen: SandboxState) -> Option<Transition> {
+    use SandboxState as S;
+    match (row, seen) {
+        (S::Creating, S::Running) => Some(Transition::Created),
+        (S::Paused, S::Running) => Some(Transition::Resumed),
+        (S::Hibernated, S::Running | S::Paused) => Some(Transition::Woken),
+        (S::Running, S::Paused) => Some(Transition::Paused),
+        (S::Running | S::Paused, S::Hibernated) => Some(Transition::Hibernated),
+        (S::Running | S::Paused | S::Hibernated, S::Failed) => Some(Transition::Lost),
+        _ => None,
+    }
+}
+
+/// Moves a sandbox. Runs to its end even if the caller is dropped.
+pub(crate) async fn go(
+    app: &Arc<App>,
+    record: SandboxRecord,
+    client: AgentClient,
+    movement: Move,
+    ends_lifetime: bool,
+) -> ApiResult<SandboxRecord> {
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let path = format!("/sandboxes/{}/{}", record.id, movement.as_str());
+        let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
+        let seen: AgentSandbox = client.call(call, NOTHING).await?;
+        settle(&owner, &record, seen, ends_lifetime).await
+    })
+    .await
+}
+
+/// Brings a row to what its host says, with an event if the state differs.
+pub(crate) async fn settle(
+    app: &App,
+    record: &SandboxRecord,
+    seen: AgentSandbox,
+    ends_lifetime: bool,
+) -> ApiResult<SandboxRecord> {
+    // Read again: a report may have brought the news already.
+    let state = app.store.sandbox(None, &record.id).await?.state;
+    let again = match state {
+        SandboxState::Hibernated => Some(Transition::Hibernated),
+        SandboxState::Paused => Some(Transition::Paused),
+        SandboxState::Running => Some(Transition::Resumed),
+        _ => None,
+    };
+    let Some(transition) = towards(state, seen.state).or(again) else {
+        return Ok(app.store.sandbox(None, &record.id).await?);
+    };
+    let detail = seen.failure.clone();
+    let change = Change { detail, ends_lifetime, ..Change::at(now()).seeing(seen) };
+    Ok(app.transition(&record.id, transition, &change).await?)
+}
+
+/// What a lifetime looks like. Asks the host how long the sandbox has been idle, but does without its answer.
+pub(crate) async fn show(app: &App, record: &SandboxRecord) -> Lifecycle {
+    let idle_seconds = match app.hosts.client(&record.host) {
+        Ok(client) => look(&client, record).await.map_or(0, |seen| seen.idle_seconds),
+        Err(_) => 0,
+    };
+    Lifecycle {
+        ttl_seconds: record.spec.ttl_seconds,
+        persistent: record.spec.persistent,
+        idle_seconds,
+        idle_timeout_seconds: record.spec.idle_timeout_seconds,
+        on_timeout: record.spec.on_timeout,
+        expires_at: record.expires_at,
+    }
+}
+
+/// Changes a lifetime: at the host what it watches for, then in the record.
+pub(crate) async fn patch(
+    app: &Arc<App>,
+    record: SandboxRecord,
+    request: PatchLifecycle,
+) -> ApiResult<SandboxRecord> {
+    crate::validate::patch(&request)?;
+    if request == PatchLifecycle::default() {
+        return Err(ApiError::bad_request(
+            "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds or on_timeout",
+        ));
+    }
+    check_live(&record)?;
+    let spec = &record.spec;
+    let ttl_seconds = request.ttl_seconds.unwrap_or(spec.ttl_seconds);
+    // A lifetime given to a persistent sandbox makes it one that ends, unless the same call says otherwise.
+    let persistent = request.persistent.unwrap_or(spec.persistent && request.ttl_seconds.is_none());
+    let idle_timeout_seconds = request.idle_timeout_seconds.unwrap_or(spec.idle_timeout_seconds);
+    let restarts = request.ttl_seconds.is_some() || (spec.persistent && !persistent);
+    let expires_at = match (persistent, restarts) {
+        (true, _) => None,
+        (false, true) => after_seconds(now(), ttl_seconds),
+        (false, false) => record.expires_at,
+    };
+    let idle = persistent.then_some(idle_timeout_seconds);
+    if idle != record.agent_idle_seconds() {
+        let client = app.hosts.client(&record.host)?;
+        let path = format!("/sandboxes/{}", record.id);
+        let body = AgentPatch { idle_timeout_seconds: idle };
+        let call = call_on(&record, Method::PATCH, &path, MOVE_WAIT);
+        client.call::<serde::de::IgnoredAny>(call, Some(&body)).await?;
+    }
+    let on_timeout = request.on_timeout.unwrap_or(spec.on_timeout);
+    let amendment =
+        Amendment::Lifecycle { ttl_seconds, persistent, idle_timeout_seconds, on_timeout, expires_at };
+    Ok(app.amend(&record.id, &amendment).await?)
+}

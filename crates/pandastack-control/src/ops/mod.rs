@@ -1,0 +1,86 @@
+//! What the API does to sandboxes, apart from HTTP: each operation moves a row and its machine together.
+//!
+//! Must hold: a row exists before its host is asked for the machine, and a machine is gone before its row is. So
+//! whatever a host has without a row is garbage and may be forgotten, also after a crash in the middle of anything.
+
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod fork;
+pub(crate) mod lifecycle;
+pub(crate) mod snapshot;
+
+use std::time::Duration;
+
+use http::Method;
+use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::{SandboxId, SandboxState};
+
+use crate::agent_client::{AgentClient, AgentError, Call};
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::store::SandboxRecord;
+
+/// How long a host may take to make sandboxes: the hold for a bake, and the making.
+const MAKE_WAIT: Duration = Duration::from_secs(90);
+/// How long a host may take to stop, wake or remove a sandbox.
+const MOVE_WAIT: Duration = Duration::from_secs(60);
+/// How long a host may take for a snapshot; published clients wait as long.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
+/// How long a look at a sandbox may take.
+const LOOK_WAIT: Duration = Duration::from_secs(5);
+
+/// No body.
+pub(crate) const NOTHING: Option<&()> = None;
+
+/// A call on a sandbox, with its incarnation.
+pub(crate) fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: Duration) -> Call<'a> {
+    Call { method, path, incarnation: Some(record.incarnation), wait }
+}
+
+/// Removes a machine; one that is gone already is removed. Answers its last totals where the host tells them.
+async fn remove_machine(
+    client: &AgentClient,
+    record: &SandboxRecord,
+) -> Result<Option<AgentSandbox>, AgentError> {
+    let path = format!("/sandboxes/{}", record.id);
+    match client.call(call_on(record, Method::DELETE, &path, MOVE_WAIT), NOTHING).await {
+        Err(error) if error.is_absent() => Ok(None),
+        removed => removed,
+    }
+}
+
+/// The sandbox as its host sees it now.
+pub(crate) async fn look(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
+    let path = format!("/sandboxes/{}", record.id);
+    client.call(call_on(record, Method::GET, &path, LOOK_WAIT), NOTHING).await
+}
+
+/// Refuses calls on a sandbox that has no machine.
+pub(crate) fn check_live(record: &SandboxRecord) -> ApiResult<()> {
+    let id = &record.id;
+    match record.state {
+        SandboxState::Running | SandboxState::Paused | SandboxState::Hibernated => Ok(()),
+        SandboxState::Creating => {
+            Err(ApiError::conflict(format!("sandbox `{id}` is still being created; try again in a moment")))
+        }
+        SandboxState::Stopping | SandboxState::Deleted => {
+            Err(ApiError::conflict(format!("sandbox `{id}` is being deleted")))
+        }
+        SandboxState::Failed => {
+            let why = record.spec.failure.as_deref().unwrap_or("its machine was lost");
+            Err(ApiError::conflict(format!("sandbox `{id}` failed: {why}; delete it and make another")))
+        }
+    }
+}
+
+/// A live sandbox of the workspace and a client of its host.
+pub(crate) async fn live(
+    app: &App,
+    workspace: &pandastack_types::WorkspaceId,
+    id: &SandboxId,
+) -> ApiResult<(SandboxRecord, AgentClient)> {
+    let record = app.store.sandbox(Some(workspace), id).await?;
+    check_live(&record)?;
+    let client = app.hosts.client(&record.host)?;
+    Ok((record, client))
+}

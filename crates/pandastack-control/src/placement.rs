@@ -1,0 +1,103 @@
+//! Which host takes a new sandbox. Pure: facts in, decision out.
+//!
+//! Among hosts that answer, know the template, and have memory and a network slot to spare, those that have the
+//! template baked come first, then the one with the most memory free.
+
+use pandastack_types::HostId;
+use pandastack_types::api::TemplateStatus;
+
+/// What placement knows of a host, for one template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) host: HostId,
+    pub(crate) reachable: bool,
+    pub(crate) memory_free_mb: u64,
+    pub(crate) slots_free: u32,
+    /// The template there, if its catalogue has it, with the memory it needs.
+    pub(crate) template: Option<(TemplateStatus, u32)>,
+}
+
+/// Why no host takes it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlacementRefused {
+    #[error("there is no template `{0}`; GET /v1/templates lists those there are")]
+    UnknownTemplate(String),
+    #[error("no host answers at present; try again in a few seconds")]
+    NoHosts,
+    #[error(
+        "no host has {memory_mb} MiB of memory and a network slot free; delete or hibernate some sandboxes, or add a host"
+    )]
+    Full { memory_mb: u32 },
+}
+
+/// Picks a host.
+pub(crate) fn choose(template: &str, candidates: &[Candidate]) -> Result<HostId, PlacementRefused> {
+    if !candidates.iter().any(|candidate| candidate.reachable) {
+        return Err(PlacementRefused::NoHosts);
+    }
+    let able = candidates.iter().filter_map(|candidate| Some((candidate, candidate.template?)));
+    let able: Vec<_> = able.filter(|(candidate, _)| candidate.reachable).collect();
+    let Some(memory_mb) = able.iter().map(|(_, (_, memory_mb))| *memory_mb).min() else {
+        return Err(PlacementRefused::UnknownTemplate(template.chars().take(80).collect()));
+    };
+    able.into_iter()
+        .filter(|(candidate, (_, memory_mb))| {
+            candidate.memory_free_mb >= u64::from(*memory_mb) && candidate.slots_free > 0
+        })
+        .max_by_key(|(candidate, (status, _))| {
+            // The id breaks ties, so that the same facts always give the same answer.
+            (
+                *status == TemplateStatus::Ready,
+                candidate.memory_free_mb,
+                std::cmp::Reverse(candidate.host.clone()),
+            )
+        })
+        .map(|(candidate, _)| candidate.host.clone())
+        .ok_or(PlacementRefused::Full { memory_mb })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, free: u64, status: TemplateStatus) -> Candidate {
+        Candidate {
+            host: name.parse().unwrap(),
+            reachable: true,
+            memory_free_mb: free,
+            slots_free: 1,
+            template: Some((status, 512)),
+        }
+    }
+
+    #[track_caller]
+    fn check(candidates: &[Candidate], expect: Result<&str, PlacementRefused>) {
+        let got = choose("base", candidates);
+        assert_eq!(got.as_ref().map(HostId::as_str), expect.as_ref().map(|host| *host), "{candidates:?}");
+    }
+
+    #[test]
+    fn the_host_with_most_free_memory_wins_among_equals() {
+        use TemplateStatus::*;
+        check(&[host("a", 1000, Ready), host("b", 2000, Ready)], Ok("b"));
+        check(&[host("a", 1000, Ready), host("b", 2000, Unbaked)], Ok("a"));
+        check(&[host("a", 100, Ready), host("b", 2000, Unbaked)], Ok("b"));
+        check(&[host("b", 1000, Ready), host("a", 1000, Ready)], Ok("a"));
+    }
+
+    #[test]
+    fn refusals_say_what_is_missing() {
+        use TemplateStatus::*;
+        check(&[], Err(PlacementRefused::NoHosts));
+        check(&[Candidate { reachable: false, ..host("a", 9999, Ready) }], Err(PlacementRefused::NoHosts));
+        check(&[host("a", 511, Ready)], Err(PlacementRefused::Full { memory_mb: 512 }));
+        check(
+            &[Candidate { slots_free: 0, ..host("a", 9999, Ready) }],
+            Err(PlacementRefused::Full { memory_mb: 512 }),
+        );
+        check(
+            &[Candidate { template: None, ..host("a", 9999, Ready) }],
+            Err(PlacementRefused::UnknownTemplate("base".into())),
+        );
+    }
+}

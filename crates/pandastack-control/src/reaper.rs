@@ -1,0 +1,129 @@
+//! Ends lifetimes when they end, and removes what is old.
+//!
+//! The reaper sleeps until the next expiry in the record and is woken when one changes; it never polls. It takes no
+//! input: whatever is due when it looks is handled, so a restart, a missed wake-up or a repeated one does no harm. What
+//! cannot be done now (its host does not answer) is put off for [`PUT_OFF`] without holding up the rest.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::api::OnTimeout;
+use pandastack_types::limits::{EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS};
+use pandastack_types::{SandboxId, SandboxState, Transition};
+use tokio::time::Instant;
+
+use crate::app::{App, now};
+use crate::error::ApiResult;
+use crate::ops;
+use crate::ops::lifecycle::Move;
+use crate::store::{Change, SandboxRecord, Select};
+
+/// How long a sandbox that could not be ended is left alone.
+const PUT_OFF: Duration = Duration::from_secs(15);
+/// Longest sleep: the wall clock may be set while the timer runs.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Sandboxes ended at once.
+const ENDED_AT_ONCE: usize = 8;
+/// How often old rows are removed.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+/// How often last-used times of keys are written.
+const TOUCH_EVERY: Duration = Duration::from_secs(60);
+/// Events are kept this long.
+const EVENT_DAYS: i64 = 30;
+
+/// Ends lifetimes until shutdown.
+pub(crate) async fn run(app: Arc<App>) {
+    let mut put_off = HashMap::<SandboxId, Instant>::new();
+    loop {
+        let wake_at = match reap(&app, &mut put_off).await {
+            Ok(wake_at) => wake_at,
+            Err(error) => {
+                tracing::warn!(%error, cause = error.causes(), "the reaper tries again");
+                Instant::now() + PUT_OFF
+            }
+        };
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = app.expiry_changed.notified() => {}
+            () = tokio::time::sleep_until(wake_at.min(Instant::now() + SLEEP_MAX)) => {}
+        }
+    }
+}
+
+/// Ends what is due and says when to look again.
+async fn reap(app: &Arc<App>, put_off: &mut HashMap<SandboxId, Instant>) -> ApiResult<Instant> {
+    put_off.retain(|_, until| *until > Instant::now());
+    let mut due = app.store.sandboxes(&Select::Due(now())).await?;
+    due.retain(|record| !put_off.contains_key(&record.id));
+    let ended = futures::stream::iter(due).map(|record| async move {
+        let id = record.id.clone();
+        (id, end(app, record).await)
+    });
+    let ended: Vec<_> = ended.buffer_unordered(ENDED_AT_ONCE).collect().await;
+    for (id, result) in ended {
+        if let Err(error) = result {
+            tracing::warn!(sandbox = %id, %error, "its lifetime ended, but it could not be; tried again soon");
+            put_off.insert(id, Instant::now() + PUT_OFF);
+        }
+    }
+    let retry = put_off.values().min().copied();
+    let next = app.store.next_expiry().await?.map(|at| Instant::now() + until(at));
+    // What was put off stays the next expiry in the record; looking at it before its time would be a busy loop.
+    let next = if retry.is_some() { next.filter(|at| *at > Instant::now()) } else { next };
+    Ok([retry, next].into_iter().flatten().min().unwrap_or_else(|| Instant::now() + SLEEP_MAX))
+}
+
+fn until(at: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO)
+}
+
+async fn end(app: &Arc<App>, record: SandboxRecord) -> ApiResult<()> {
+    let kill = record.spec.on_timeout == OnTimeout::Kill || record.spec.candidate;
+    if kill || record.state == SandboxState::Failed {
+        return ops::delete::delete(app, record, Some("its lifetime ended")).await;
+    }
+    if record.state == SandboxState::Hibernated {
+        let change = Change { ends_lifetime: true, ..Change::at(now()) };
+        app.transition(&record.id, Transition::Hibernated, &change).await?;
+        return Ok(());
+    }
+    let client = app.hosts.client(&record.host)?;
+    ops::lifecycle::go(app, record, client, Move::Hibernate, true).await?;
+    Ok(())
+}
+
+/// Removes old rows and writes last-used times until shutdown.
+pub(crate) async fn keep_house(app: Arc<App>) {
+    let mut prune = tokio::time::interval(PRUNE_EVERY);
+    let mut touch = tokio::time::interval(TOUCH_EVERY);
+    loop {
+        let done = tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            _ = prune.tick() => prune_old(&app).await,
+            _ = touch.tick() => touch_keys(&app).await,
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "housekeeping is tried again later");
+        }
+    }
+}
+
+async fn prune_old(app: &App) -> ApiResult<()> {
+    let before = |duration| now().checked_sub(duration).unwrap_or(Timestamp::MIN);
+    let window = SignedDuration::from_secs(i64::try_from(IDEMPOTENCY_SECONDS).unwrap_or(i64::MAX));
+    let events = SignedDuration::from_hours(24 * EVENT_DAYS);
+    app.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
+    Ok(())
+}
+
+/// Writes when keys were last used.
+pub(crate) async fn touch_keys(app: &App) -> ApiResult<()> {
+    let used = app.keys.take_used();
+    if !used.is_empty() {
+        app.store.touch_tokens(&used).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! What a host says, compared with what the record says.
+//!
+//! Reports are complete, so one comparison suffices and a lost report is made good by the next. Rules:
+//! - A host's view of a state wins over the record's, unless the record changed after the report was made.
+//! - Absence from a report proves nothing by itself (it may be old, clocks may differ): before a sandbox is given up,
+//!   its host is asked about it by name.
+//! - What a host has and the record does not was deleted, or its create never finished: the host forgets it.
+//! - Rows that this process is working on are left to that work.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
+use pandastack_types::{HostId, SandboxId, SandboxState, Transition};
+
+use crate::app::{App, now};
+use crate::error::ApiResult;
+use crate::ops;
+use crate::ops::lifecycle::{settle, towards};
+use crate::store::{Change, SandboxRecord, Select};
+
+/// How often the totals of a host's sandboxes become usage events. Also at each transition.
+const USAGE_EVERY: Duration = Duration::from_secs(60);
+
+/// When each host's usage was last recorded.
+#[derive(Default)]
+pub(crate) struct UsageClock(Mutex<HashMap<HostId, Instant>>);
+
+impl UsageClock {
+    fn is_due(&self, host: &HostId) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.get(host).is_none_or(|at| at.elapsed() >= USAGE_EVERY);
+        if due {
+            last.insert(host.clone(), Instant::now());
+        }
+        due
+    }
+}
+
+/// What a comparison found.
+#[derive(Debug, Default)]
+struct Findings {
+    /// Rows whose state or place differs from what the host sees.
+    changed: Vec<(SandboxRecord, AgentSandbox)>,
+    /// Rows that need the host to be asked: absent from the report, or left in `creating` or `stopping`.
+    doubtful: Vec<SandboxRecord>,
+    /// What the host shall remove.
+    unknown: Vec<SandboxId>,
+    /// Totals of sandboxes that have a row.
+    usage: Vec<(SandboxId, Usage)>,
+}
+
+/// Takes a report in and answers what the host shall forget.
+pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<ReportAnswer> {
+    let record = app.hosts.heard(report.clone(), now())?;
+    app.store.put_host(&record).await?;
+    let rows = app.store.sandboxes(&Select::Host(report.host.clone())).await?;
+    let findings = compare(rows, &report, |id| app.under_way.contains(id.as_str()));
+    for (row, seen) in findings.changed {
+        if let Err(error) = settle(app, &row, seen, false).await {
+            tracing::warn!(sandbox = %row.id, %error, "a report could not be recorded");
+        }
+    }
+    if app.usage_clock.is_due(&report.host) {
+        app.store.record_usage(&findings.usage, now()).await?;
+    }
+    if !findings.doubtful.is_empty() {
+        let owner = Arc::clone(app);
+        app.tasks.spawn(async move {
+            for row in findings.doubtful {
+                resolve(&owner, row).await;
+            }
+        });
+    }
+    let known: HashSet<_> = app.store.snapshot_ids(&report.host).await?.into_iter().collect();
+    let forgotten = |id: &_| !known.contains(id) && !app.under_way.contains(id.as_str());
+    Ok(ReportAnswer {
+        forget_sandboxes: findings.unknown,
+        forget_snapshots: report.snapshots.into_iter().filter(forgotten).collect(),
+    })
+}
+
+fn compare(
+    rows: Vec<SandboxRecord>,
+    report: &HostReport,
+    under_way: impl Fn(&SandboxId) -> bool,
+) -> Findings {
+    let mut seen: HashMap<_, _> = report.sandboxes.iter().map(|seen| (seen.id.clone(), seen)).collect();
+    let mut findings = Findings::default();
+    for row in rows {
+        let seen = seen.remove(&row.id).filter(|seen| seen.incarnation == row.incarnation);
+        if under_way(&row.id) {
+            continue;
+        }
+        if let Some(seen) = seen {
+            findings.usage.push((row.id.clone(), seen.usage));
+        }
+        match (row.state, seen) {
+            (SandboxState::Creating | SandboxState::Stopping, _) => findings.doubtful.push(row),
+            (SandboxState::Failed | SandboxState::Deleted, _) => {}
+            (_, None) => findings.doubtful.push(row),
+            (state, Some(seen)) => {
+                let moved = towards(state, seen.state).is_some();
+                let placed = seen.residency != row.spec.residency || seen.guest_ip != row.spec.guest_ip;
+                if report.at >= row.changed_at && (moved || (placed && state == seen.state)) {
+                    findings.changed.push((row, seen.clone()));
+                }
+            }
+        }
+    }
+    findings.unknown = seen.into_keys().filter(|id| !under_way(id)).collect();
+    findings
+}
+
+/// Asks a host about one sandbox and brings the row to a state that holds. Safe to repeat.
+async fn resolve(app: &App, row: SandboxRecord) {
+    if row.state == SandboxState::Stopping {
+        if let Err(error) = ops::delete::finish(app, &row).await {
+            tracing::warn!(sandbox = %row.id, %error, "a delete is tried again at the next report");
+        }
+        return;
+    }
+    let Some(_marked) = app.under_way.mark(row.id.as_str()) else { return };
+    let Ok(client) = app.hosts.client(&row.host) else { return };
+    let seen = match ops::look(&client, &row).await {
+        Ok(seen) => Some(seen),
+        Err(error) if error.is_absent() => None,
+        // No answer is no news.
+        Err(_) => return,
+    };
+    let result = match (row.state, seen) {
+        (SandboxState::Creating, Some(seen)) if seen.state == SandboxState::Creating => return,
+        (SandboxState::Creating, Some(seen)) if seen.state.is_live() => {
+            let change = Change::at(now()).seeing(seen).because("finished after a restart of the server");
+            app.transition(&row.id, Transition::Created, &change).await
+        }
+        (SandboxState::Creating, _) => {
+            let why = "the server stopped while it was being made";
+            return ops::create::undo(app, &row, Some(&client), why).await;
+        }
+        (_, Some(_)) => return,
+        (_, None) => {
+            let why = format!("host `{}` no longer has it; was the host restarted?", row.host);
+            app.transition(&row.id, Transition::Lost, &Change::at(now()).because(why)).await
+        }
+    };
+    if let Err(error) = result {
+        tracing::warn!(sandbox = %row.id, %error, "a sandbox is looked at again at the next report");
+    }
+}

@@ -1,0 +1,281 @@
+//! The data path: exec, files, ports and logs go straight to the sandbox's agent, streaming both ways.
+//!
+//! Control authenticates, finds the host and checks what is cheap to check; the agent wakes a sleeper, does the work
+//! and shapes the answer. Nothing is repeated, nothing but small JSON is held in memory, and when the client goes away
+//! its request to the agent is dropped with it.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, Method, header};
+use http_body_util::Limited;
+use pandastack_types::api::{
+    DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, PortList, RenameFile,
+};
+use pandastack_types::limits::FILE_BODY_BYTES_MAX;
+use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use serde::Deserialize;
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, Query, parse_json, read_body};
+use crate::request_id::REQUEST_ID;
+use crate::{ops, validate};
+
+/// Request headers that mean something to an agent.
+const FORWARDED: [HeaderName; 7] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::ACCEPT,
+    header::RANGE,
+    header::IF_NONE_MATCH,
+    HeaderName::from_static("last-event-id"),
+    REQUEST_ID,
+];
+/// Response headers that belong to the connection to the agent, not to the answer.
+const DROPPED: [HeaderName; 5] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    HeaderName::from_static("keep-alive"),
+    header::UPGRADE,
+    REQUEST_ID,
+];
+
+#[derive(Deserialize)]
+pub(crate) struct PathArg {
+    path: Option<String>,
+}
+
+impl PathArg {
+    fn check(&self) -> ApiResult<()> {
+        match &self.path {
+            Some(path) => validate::path("path", path),
+            None => Err(ApiError::bad_request("say which file with `?path=/absolute/path`")),
+        }
+    }
+}
+
+/// Run a command and wait for it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec", tag = "exec", params(("id" = SandboxId, Path)),
+    request_body = ExecRequest, responses((status = 200, body = ExecResult), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 504, description = "The command was killed at its timeout", body = ErrorBody)))]
+pub(crate) async fn exec(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    let request = checked(request, validate::exec).await?;
+    forward(&app, &caller, &id, "exec", request).await
+}
+
+/// Run a command and follow its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/stream", tag = "exec", params(("id" = SandboxId, Path)),
+    request_body = ExecRequest, responses((status = 200, content_type = "text/event-stream", body = String),
+    (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn exec_stream(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    let request = checked(request, validate::exec).await?;
+    forward(&app, &caller, &id, "exec/stream", request).await
+}
+
+/// Read a file.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn read(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    forward(&app, &caller, &id, "fs", request).await
+}
+
+/// Write a file, making its parents. The body is streamed.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = FileWritten), (status = 413, body = ErrorBody), (status = 507, body = ErrorBody)))]
+pub(crate) async fn write(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|bytes| bytes > FILE_BODY_BYTES_MAX) {
+        return Err(ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!("a file is at most {FILE_BODY_BYTES_MAX} bytes"),
+        ));
+    }
+    let limit = usize::try_from(FILE_BODY_BYTES_MAX).unwrap_or(usize::MAX);
+    let request = request.map(|body| Body::new(Limited::new(body, limit)));
+    forward(&app, &caller, &id, "fs", request).await
+}
+
+/// Remove a file, or a directory with everything in it.
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    forward(&app, &caller, &id, "fs", request).await
+}
+
+/// List a directory; `/` when no path is given.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/dir", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = Option<String>, Query)),
+    responses((status = 200, body = DirectoryListing), (status = 404, body = ErrorBody)))]
+pub(crate) async fn list_dir(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    mut request: Request,
+) -> ApiResult<Response> {
+    match &arg.path {
+        Some(path) => validate::path("path", path)?,
+        None => {
+            let uri = format!("{}?path=/", request.uri().path());
+            *request.uri_mut() = uri.parse().map_err(ApiError::internal)?;
+        }
+    }
+    forward(&app, &caller, &id, "fs/dir", request).await
+}
+
+/// Look at a file.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/stat", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+    responses((status = 200, body = FileEntry), (status = 404, body = ErrorBody)))]
+pub(crate) async fn stat(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    forward(&app, &caller, &id, "fs/stat", request).await
+}
+
+/// Make a directory and its parents.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/mkdir", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+    responses((status = 204), (status = 400, body = ErrorBody)))]
+pub(crate) async fn mkdir(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    forward(&app, &caller, &id, "fs/mkdir", request.map(|_| Body::empty())).await
+}
+
+/// Rename or move a file.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/rename", tag = "files", params(("id" = SandboxId, Path)),
+    request_body = RenameFile, responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn rename(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    let request = checked(request, |rename: &RenameFile| {
+        validate::path("from", &rename.from)?;
+        validate::path("to", &rename.to)
+    })
+    .await?;
+    forward(&app, &caller, &id, "fs/rename", request).await
+}
+
+/// Ports that something listens on.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/ports", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = PortList), (status = 404, body = ErrorBody)))]
+pub(crate) async fn ports(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    forward(&app, &caller, &id, "ports", request).await
+}
+
+/// Console log; with `follow`, as server-sent events.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/logs", tag = "sandboxes",
+    params(("id" = SandboxId, Path), ("stream" = Option<String>, Query), ("follow" = Option<String>, Query)),
+    responses((status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
+pub(crate) async fn logs(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    forward(&app, &caller, &id, "logs", request).await
+}
+
+/// Reads a small JSON body and checks it, so that a bad one is refused without waking anything.
+async fn checked<T: serde::de::DeserializeOwned>(
+    request: Request,
+    check: impl FnOnce(&T) -> ApiResult<()>,
+) -> ApiResult<Request> {
+    let (mut parts, body) = request.into_parts();
+    let bytes = read_body(body).await?;
+    check(&parse_json(&bytes)?)?;
+    parts.headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    parts.headers.insert(header::CONTENT_LENGTH, http::HeaderValue::from(bytes.len()));
+    Ok(Request::from_parts(parts, Body::from(bytes)))
+}
+
+/// Passes a request on to the sandbox's agent and its answer back.
+async fn forward(
+    app: &App,
+    caller: &Caller,
+    id: &SandboxId,
+    tail: &str,
+    request: Request,
+) -> ApiResult<Response> {
+    let (record, client) = ops::live(app, &caller.workspace, id).await?;
+    let (parts, body) = request.into_parts();
+    let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
+    if let Some(query) = agent_query(parts.uri.query()) {
+        uri.push('?');
+        uri.push_str(&query);
+    }
+    // HEAD is answered from GET by dropping the body, here as in every HTTP server.
+    let method = if parts.method == Method::HEAD { Method::GET } else { parts.method };
+    let mut onward = http::Request::builder().method(method).uri(uri);
+    for name in FORWARDED {
+        if let Some(value) = parts.headers.get(&name) {
+            onward = onward.header(name, value);
+        }
+    }
+    let onward = onward.body(body).map_err(ApiError::internal)?;
+    let mut response = client.send(onward, Some(record.incarnation)).await?;
+    for name in DROPPED {
+        response.headers_mut().remove(name);
+    }
+    Ok(response.map(Body::new).into_response())
+}
+
+/// The query without the caller's key.
+fn agent_query(query: Option<&str>) -> Option<String> {
+    let pairs: Vec<_> = query?.split('&').filter(|pair| !pair.starts_with("access_token=")).collect();
+    (!pairs.is_empty()).then(|| pairs.join("&"))
+}

@@ -1,0 +1,112 @@
+//! Events of a sandbox: a page of them, or a stream that can be resumed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use pandastack_types::api::{Event, EventList};
+use pandastack_types::limits::EVENTS_PAGE_MAX;
+use pandastack_types::{ErrorBody, SandboxId, WorkspaceId};
+use serde::Deserialize;
+use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::time::timeout;
+
+use super::sse;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, Query};
+
+#[derive(Deserialize)]
+pub(crate) struct Args {
+    tail: Option<u32>,
+    follow: Option<String>,
+}
+
+/// Whether a query flag is set; clients write `1`, `true` or nothing.
+pub(crate) fn is_set(flag: Option<&str>) -> bool {
+    flag.is_some_and(|value| !matches!(value, "0" | "false"))
+}
+
+/// What happened to a sandbox, oldest first. With `follow=1`, as server-sent events from `Last-Event-ID` on.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/events", tag = "events",
+    params(("id" = SandboxId, Path), ("tail" = Option<u32>, Query), ("follow" = Option<String>, Query),
+           ("Last-Event-ID" = Option<i64>, Header)),
+    responses((status = 200, body = EventList), (status = 404, body = ErrorBody)))]
+pub(crate) async fn events(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(args): Query<Args>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let tail = args.tail.unwrap_or(EVENTS_PAGE_MAX).min(EVENTS_PAGE_MAX);
+    if !is_set(args.follow.as_deref()) {
+        let events = app.store.events_tail(&caller.workspace, &id, tail).await?;
+        return Ok(Json(EventList { events }).into_response());
+    }
+    // Subscribe before reading what is there: an event in between is then seen twice and dropped once, never missed.
+    let news = app.events.subscribe();
+    let past = match headers.get("last-event-id") {
+        Some(value) => {
+            let last = value.to_str().ok().and_then(|text| text.parse().ok());
+            let last =
+                last.ok_or_else(|| ApiError::bad_request("Last-Event-ID must be the id of an event"))?;
+            app.store.events_after(&caller.workspace, &id, last, EVENTS_PAGE_MAX).await?
+        }
+        None => app.store.events_tail(&caller.workspace, &id, tail).await?,
+    };
+    let follower =
+        Follower { app, workspace: caller.workspace, id, news, last: 0, waiting: past.into(), ended: false };
+    Ok(sse::respond(futures::stream::unfold(follower, Follower::next)))
+}
+
+/// A client that follows.
+struct Follower {
+    app: Arc<App>,
+    workspace: WorkspaceId,
+    id: SandboxId,
+    news: broadcast::Receiver<Event>,
+    last: i64,
+    waiting: VecDeque<Event>,
+    ended: bool,
+}
+
+impl Follower {
+    /// The next frame; `None` after the sandbox is gone or the server stops.
+    async fn next(mut self) -> Option<(String, Self)> {
+        loop {
+            if self.ended {
+                return None;
+            }
+            if let Some(event) = self.waiting.pop_front() {
+                if event.id <= self.last {
+                    continue;
+                }
+                self.last = event.id;
+                self.ended = event.kind == "deleted";
+                return Some((sse::json_frame(event.id, "event", &event).ok()?, self));
+            }
+            let shutdown = self.app.shutdown.clone();
+            let news = tokio::select! {
+                () = shutdown.cancelled() => return None,
+                news = timeout(sse::COMMENT_EVERY, self.news.recv()) => news,
+            };
+            match news {
+                Err(_) => return Some((sse::COMMENT.to_owned(), self)),
+                Ok(Ok(event)) if event.sandbox_id == self.id => self.waiting.push_back(event),
+                Ok(Ok(_)) => {}
+                Ok(Err(RecvError::Lagged(_))) => {
+                    let read =
+                        self.app.store.events_after(&self.workspace, &self.id, self.last, EVENTS_PAGE_MAX);
+                    self.waiting = read.await.ok()?.into();
+                }
+                Ok(Err(RecvError::Closed)) => return None,
+            }
+        }
+    }
+}

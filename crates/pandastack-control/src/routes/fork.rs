@@ -1,0 +1,78 @@
+//! Fork, fork-tree, promote.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Promote, Promoted, Sandbox};
+use pandastack_types::limits::FORK_TREE_COUNT_MAX;
+use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Claimed, Id, JsonBody};
+use crate::{ops, view};
+
+/// Fork a sandbox: a second one with the same memory, disk and processes.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fork", tag = "fork", params(("id" = SandboxId, Path)),
+    request_body = ForkSandbox, responses((status = 201, body = Sandbox), (status = 404, body = ErrorBody),
+    (status = 503, body = ErrorBody)))]
+pub(crate) async fn fork(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Claimed(key): Claimed,
+    JsonBody(request): JsonBody<ForkSandbox>,
+) -> ApiResult<(StatusCode, Json<Sandbox>)> {
+    let (parent, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let metadata = request.metadata.unwrap_or_default();
+    let forked = ops::fork::fork(&app, parent, client, metadata, 1, key).await?;
+    let child = forked.children.into_iter().next();
+    let child = child.ok_or_else(|| {
+        ApiError::new(ErrorCode::GuestUnavailable, format!("sandbox `{id}` was not forked"))
+    })?;
+    Ok((StatusCode::CREATED, Json(view::sandbox(&app, child))))
+}
+
+/// Fork a sandbox into several children at once, all from the same instant.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fork-tree", tag = "fork", params(("id" = SandboxId, Path)),
+    request_body = ForkTree, responses((status = 201, body = ForkTreeResult), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(crate) async fn fork_tree(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    JsonBody(request): JsonBody<ForkTree>,
+) -> ApiResult<(StatusCode, Json<ForkTreeResult>)> {
+    if !(1..=FORK_TREE_COUNT_MAX).contains(&request.count) {
+        return Err(ApiError::bad_request(format!("`count` must be 1 to {FORK_TREE_COUNT_MAX}")));
+    }
+    let (parent, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let metadata = request.metadata.unwrap_or_default();
+    let forked = ops::fork::fork(&app, parent, client, metadata, request.count, None).await?;
+    let result = ForkTreeResult {
+        children: forked.children.into_iter().map(|child| view::sandbox(&app, child)).collect(),
+        tree_id: forked.tree,
+        parent_id: id,
+        pause_ms: forked.pause_ms,
+        errors: forked.errors,
+    };
+    Ok((StatusCode::CREATED, Json(result)))
+}
+
+/// Keep this child of a fork and, if asked, delete the others.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/promote", tag = "fork", params(("id" = SandboxId, Path)),
+    request_body = Promote, responses((status = 200, body = Promoted), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn promote(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    JsonBody(request): JsonBody<Promote>,
+) -> ApiResult<Json<Promoted>> {
+    let winner = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    ops::check_live(&winner)?;
+    Ok(Json(ops::fork::promote(&app, winner, &request).await?))
+}

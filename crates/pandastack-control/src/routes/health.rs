@@ -1,0 +1,59 @@
+//! Health, version, metrics and the API's description. No key needed, so nothing here names a sandbox.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use pandastack_types::api::Version;
+use pandastack_types::{ErrorBody, ErrorCode};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+
+/// A health answer.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// The process runs.
+#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health)))]
+pub(crate) async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// The store answers and at least one host does.
+#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, body = ErrorBody)))]
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> ApiResult<Json<Health>> {
+    if let Err(error) = app.store.ping().await {
+        let message = "the store does not answer";
+        return Err(ApiError { cause: Some(error.into()), ..ApiError::new(ErrorCode::Unavailable, message) });
+    }
+    if app.hosts.clients().is_empty() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "no host answers yet; is an agent running?"));
+    }
+    Ok(Json(Health { status: "ok" }))
+}
+
+/// Versions.
+#[utoipa::path(get, path = "/version", tag = "health", security(()), responses((status = 200, body = Version)))]
+pub(crate) async fn version() -> Json<Version> {
+    Json(Version { version: env!("CARGO_PKG_VERSION").to_owned(), api: "v1".to_owned() })
+}
+
+/// Metrics in the Prometheus text format.
+#[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> {
+    let page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list());
+    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
+}
+
+/// The description of this API.
+pub(crate) async fn openapi() -> Response {
+    ([(CONTENT_TYPE, "application/json")], crate::openapi::openapi_json()).into_response()
+}

@@ -1,0 +1,97 @@
+//! Pause, resume, hibernate, wake, and the lifetime.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_types::api::{Lifecycle, PatchLifecycle, StatusAnswer};
+use pandastack_types::{ErrorBody, SandboxId};
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::ApiResult;
+use crate::extract::{Id, JsonBody};
+use crate::ops;
+use crate::ops::lifecycle::Move;
+use crate::store::SandboxRecord;
+
+async fn go(app: &Arc<App>, caller: &Caller, id: &SandboxId, movement: Move) -> ApiResult<SandboxRecord> {
+    let (record, client) = ops::live(app, &caller.workspace, id).await?;
+    ops::lifecycle::go(app, record, client, movement, false).await
+}
+
+/// Stop a sandbox's processors; it stays in memory.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/pause", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn pause(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<StatusCode> {
+    go(&app, &caller, &id, Move::Pause).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Let a paused sandbox run again.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/resume", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn resume(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<StatusCode> {
+    go(&app, &caller, &id, Move::Resume).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Put a sandbox to sleep on disk; the next call wakes it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/hibernate", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
+    (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 507, body = ErrorBody)))]
+pub(crate) async fn hibernate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<StatusAnswer>> {
+    let record = go(&app, &caller, &id, Move::Hibernate).await?;
+    Ok(Json(StatusAnswer { status: record.state }))
+}
+
+/// Wake a sandbox. One that is awake stays so.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/wake", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
+    (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(crate) async fn wake(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<StatusAnswer>> {
+    let record = go(&app, &caller, &id, Move::Wake).await?;
+    Ok(Json(StatusAnswer { status: record.state }))
+}
+
+/// The lifetime of a sandbox. Never wakes it.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/lifecycle", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
+    (status = 200, body = Lifecycle), (status = 404, body = ErrorBody)))]
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<Lifecycle>> {
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(Json(ops::lifecycle::show(&app, &record).await))
+}
+
+/// Change the lifetime of a sandbox. `ttl_seconds` counts from now.
+#[utoipa::path(patch, path = "/v1/sandboxes/{id}/lifecycle", tag = "lifecycle", params(("id" = SandboxId, Path)),
+    request_body = PatchLifecycle, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn change(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    JsonBody(request): JsonBody<PatchLifecycle>,
+) -> ApiResult<Json<Lifecycle>> {
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = ops::lifecycle::patch(&app, record, request).await?;
+    Ok(Json(ops::lifecycle::show(&app, &record).await))
+}

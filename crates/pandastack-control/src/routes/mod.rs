@@ -1,0 +1,133 @@
+//! The HTTP surface: one file per resource, all of it put together here.
+
+pub(crate) mod data;
+pub(crate) mod events;
+pub(crate) mod fork;
+pub(crate) mod health;
+pub(crate) mod hosts;
+pub(crate) mod internal;
+pub(crate) mod lifecycle;
+pub(crate) mod run;
+pub(crate) mod sandboxes;
+pub(crate) mod snapshots;
+pub(crate) mod sse;
+pub(crate) mod templates;
+pub(crate) mod tokens;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, patch, post, put};
+use http::{Method, StatusCode, Uri, header};
+use pandastack_types::ErrorCode;
+
+use crate::app::App;
+use crate::auth::authenticate;
+use crate::error::ApiError;
+use crate::idempotency::once;
+use crate::request_id::with_request_id;
+
+/// The public API, health and metrics.
+pub(crate) fn public(app: Arc<App>) -> Router {
+    let v1 = once_only()
+        .layer(from_fn_with_state(Arc::clone(&app), once))
+        .merge(repeatable())
+        .layer(from_fn_with_state(Arc::clone(&app), authenticate));
+    let router = Router::new()
+        .nest("/v1", v1)
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/version", get(health::version))
+        .route("/metrics", get(health::metrics))
+        .route("/openapi.json", get(health::openapi));
+    finish(router, app)
+}
+
+/// What agents call.
+pub(crate) fn private(app: Arc<App>) -> Router {
+    let router = Router::new().route("/internal/v1/hosts/{host}/report", post(internal::report));
+    finish(router, app)
+}
+
+fn finish(router: Router<Arc<App>>, app: Arc<App>) -> Router {
+    router
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(map_response(never_plain))
+        .layer(from_fn_with_state(Arc::clone(&app), with_request_id))
+        .with_state(app)
+}
+
+/// Calls that make something and take an `Idempotency-Key`. Making a key is not among them: its answer is a secret,
+/// and must not be stored.
+fn once_only() -> Router<Arc<App>> {
+    Router::new()
+        .route("/sandboxes", post(sandboxes::create))
+        .route("/sandboxes/{id}/fork", post(fork::fork))
+        .route("/sandboxes/{id}/fork-tree", post(fork::fork_tree))
+        .route("/sandboxes/{id}/promote", post(fork::promote))
+        .route("/sandboxes/{id}/snapshots", post(snapshots::create))
+        .route("/run", post(run::run))
+        .route("/templates/{name}/bake", post(templates::bake))
+}
+
+fn repeatable() -> Router<Arc<App>> {
+    Router::new()
+        .route("/sandboxes", get(sandboxes::list))
+        .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
+        .route("/sandboxes/{id}/exec", post(data::exec))
+        .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
+        .route("/sandboxes/{id}/fs", get(data::read).merge(put(data::write)).merge(delete(data::remove)))
+        .route("/sandboxes/{id}/fs/dir", get(data::list_dir))
+        .route("/sandboxes/{id}/fs/stat", get(data::stat))
+        .route("/sandboxes/{id}/fs/mkdir", post(data::mkdir))
+        .route("/sandboxes/{id}/fs/rename", post(data::rename))
+        .route("/sandboxes/{id}/ports", get(data::ports))
+        .route("/sandboxes/{id}/logs", get(data::logs))
+        .route("/sandboxes/{id}/pause", post(lifecycle::pause))
+        .route("/sandboxes/{id}/resume", post(lifecycle::resume))
+        .route("/sandboxes/{id}/hibernate", post(lifecycle::hibernate))
+        .route("/sandboxes/{id}/wake", post(lifecycle::wake))
+        .route("/sandboxes/{id}/lifecycle", get(lifecycle::show).merge(patch(lifecycle::change)))
+        .route("/sandboxes/{id}/events", get(events::events))
+        .route("/snapshots", get(snapshots::list))
+        .route("/snapshots/{id}", get(snapshots::get).merge(delete(snapshots::delete)))
+        .route("/templates", get(templates::list))
+        .route("/templates/builds", get(templates::builds))
+        .route("/templates/builds/{id}", get(templates::build))
+        .route("/templates/builds/{id}/logs", get(templates::build_logs))
+        .route("/templates/{name}", get(templates::get))
+        .route("/me", get(tokens::me))
+        .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
+        .route("/me/tokens/{prefix}", delete(tokens::delete))
+        .route("/hosts", get(hosts::list))
+}
+
+async fn unknown_route(uri: Uri) -> ApiError {
+    ApiError::not_found("route", uri.path())
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    let path: String = uri.path().chars().take(200).collect();
+    ApiError::new(ErrorCode::MethodNotAllowed, format!("`{path}` does not take {method}"))
+}
+
+/// The framework's own refusals (a malformed path, say) are plain text; ours are JSON.
+async fn never_plain(response: Response) -> Response {
+    let status = response.status();
+    let is_error = status.is_client_error() || status.is_server_error();
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    if !is_error || kind.is_some_and(|kind| kind.starts_with("application/json")) {
+        return response;
+    }
+    match status {
+        StatusCode::NOT_FOUND => ApiError::new(ErrorCode::NotFound, "there is no such thing"),
+        StatusCode::METHOD_NOT_ALLOWED => ApiError::new(ErrorCode::MethodNotAllowed, "not this method"),
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(ErrorCode::BodyTooLarge, "the body is too large"),
+        status if status.is_client_error() => ApiError::bad_request("the request is malformed"),
+        _ => ApiError::internal(format!("a handler answered {status} without a body")),
+    }
+    .into_response()
+}

@@ -1,0 +1,77 @@
+//! Create, list, get, delete.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_types::api::{CreateSandbox, Items, Sandbox};
+use pandastack_types::{ErrorBody, SandboxId};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Claimed, Id, JsonBody};
+use crate::store::Select;
+use crate::{ops, view};
+
+/// A create, and what clients may ask for that there is not yet: refused rather than ignored, because data written to
+/// a volume that does not exist would be lost.
+#[derive(Deserialize)]
+pub(crate) struct CreateBody {
+    #[serde(flatten)]
+    create: CreateSandbox,
+    #[serde(default)]
+    volumes: Option<Vec<IgnoredAny>>,
+}
+
+/// Make a sandbox. It answers when the sandbox is ready for its first command.
+#[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(
+    (status = 201, body = Sandbox), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 429, body = ErrorBody), (status = 503, description = "Retry-After says when to try again", body = ErrorBody)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Claimed(key): Claimed,
+    JsonBody(body): JsonBody<CreateBody>,
+) -> ApiResult<(StatusCode, Json<Sandbox>)> {
+    if body.volumes.is_some_and(|volumes| !volumes.is_empty()) {
+        return Err(ApiError::bad_request("volumes are not available on this server yet"));
+    }
+    let record = ops::create::create(&app, caller.workspace, body.create, key).await?;
+    Ok((StatusCode::CREATED, Json(view::sandbox(&app, record))))
+}
+
+/// All sandboxes of the workspace, oldest first.
+#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", responses((status = 200, body = Items<Sandbox>)))]
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<Sandbox>>> {
+    let records = app.store.sandboxes(&Select::Workspace(caller.workspace)).await?;
+    Ok(Json(Items { items: records.into_iter().map(|record| view::sandbox(&app, record)).collect() }))
+}
+
+/// One sandbox. Never wakes it.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), responses(
+    (status = 200, body = Sandbox), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<Sandbox>> {
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(Json(view::sandbox(&app, record)))
+}
+
+/// Delete a sandbox. If its host does not answer, the deletion is recorded and finished when it does.
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<StatusCode> {
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    ops::delete::delete(&app, record, None).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

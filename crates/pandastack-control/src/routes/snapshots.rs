@@ -1,0 +1,75 @@
+//! Snapshots.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_types::api::{CreateSnapshot, Snapshot, SnapshotList};
+use pandastack_types::{ErrorBody, SandboxId, SnapshotId};
+use serde::Deserialize;
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, JsonBody, Query};
+use crate::{ops, view};
+
+#[derive(Deserialize)]
+pub(crate) struct ListArgs {
+    sandbox_id: Option<String>,
+}
+
+/// Take a snapshot of a sandbox; it keeps running.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/snapshots", tag = "snapshots", params(("id" = SandboxId, Path)),
+    request_body = CreateSnapshot, responses((status = 201, body = Snapshot), (status = 404, body = ErrorBody),
+    (status = 507, body = ErrorBody)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    JsonBody(request): JsonBody<CreateSnapshot>,
+) -> ApiResult<(StatusCode, Json<Snapshot>)> {
+    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let snapshot = ops::snapshot::take(&app, record, client, request).await?;
+    Ok((StatusCode::CREATED, Json(view::snapshot(snapshot))))
+}
+
+/// Snapshots of the workspace, newest first.
+#[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", params(("sandbox_id" = Option<String>, Query)),
+    responses((status = 200, body = SnapshotList)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(args): Query<ListArgs>,
+) -> ApiResult<Json<SnapshotList>> {
+    let sandbox: Option<SandboxId> = match &args.sandbox_id {
+        Some(text) => Some(text.parse().map_err(|_| ApiError::not_found("sandbox", text))?),
+        None => None,
+    };
+    let records = app.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
+    Ok(Json(SnapshotList { snapshots: records.into_iter().map(view::snapshot).collect() }))
+}
+
+/// One snapshot.
+#[utoipa::path(get, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = SnapshotId, Path)), responses(
+    (status = 200, body = Snapshot), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SnapshotId>,
+) -> ApiResult<Json<Snapshot>> {
+    Ok(Json(view::snapshot(app.store.snapshot(&caller.workspace, &id).await?)))
+}
+
+/// Delete a snapshot.
+#[utoipa::path(delete, path = "/v1/snapshots/{id}", tag = "snapshots", params(("id" = SnapshotId, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SnapshotId>,
+) -> ApiResult<StatusCode> {
+    ops::snapshot::delete(&app, caller.workspace, id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

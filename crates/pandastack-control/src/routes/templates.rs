@@ -1,0 +1,171 @@
+//! Templates and their builds. Both live on the hosts; control merges what the hosts say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use futures::future::join_all;
+use http::{Method, StatusCode};
+use pandastack_types::api::{Build, BuildStatus, Template};
+use pandastack_types::{BuildId, ErrorBody};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::events::is_set;
+use super::sse;
+use crate::agent_client::{AgentClient, AgentError, Call};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, Query};
+use crate::ops::NOTHING;
+
+/// How long a host may take to say what it builds.
+const ASK_WAIT: Duration = Duration::from_secs(10);
+/// How long a host is asked to hold its answer while a build has no news.
+const HOLD_SECONDS: u64 = 10;
+/// Shortest time between two such questions, for hosts that answer at once.
+const ASK_EVERY_MIN: Duration = Duration::from_millis(500);
+
+#[derive(Deserialize)]
+pub(crate) struct LogArgs {
+    follow: Option<String>,
+}
+
+/// All templates.
+#[utoipa::path(get, path = "/v1/templates", tag = "templates", responses((status = 200, body = Vec<Template>)))]
+pub(crate) async fn list(State(app): State<Arc<App>>, _caller: Caller) -> Json<Vec<Template>> {
+    Json(app.hosts.templates())
+}
+
+/// One template, by name or alias.
+#[utoipa::path(get, path = "/v1/templates/{name}", tag = "templates", params(("name" = String, Path)), responses(
+    (status = 200, body = Template), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    _caller: Caller,
+    Id(name): Id<String>,
+) -> ApiResult<Json<Template>> {
+    let mut templates = app.hosts.templates().into_iter();
+    let found = templates.find(|t| t.name == name || t.aliases.contains(&name));
+    found.map(Json).ok_or_else(|| ApiError::not_found("template", &name))
+}
+
+/// Build a template ahead of its first use. A build under way is joined.
+#[utoipa::path(post, path = "/v1/templates/{name}/bake", tag = "templates", params(("name" = String, Path)), responses(
+    (status = 202, body = Build), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(crate) async fn bake(
+    State(app): State<Arc<App>>,
+    _caller: Caller,
+    Id(name): Id<String>,
+) -> ApiResult<(StatusCode, Json<Build>)> {
+    crate::validate::template_name(&name)?;
+    let (name, client) = app.hosts.place_bake(&name)?;
+    let path = format!("/templates/{name}/bake");
+    let call = Call { method: Method::POST, path: &path, incarnation: None, wait: ASK_WAIT };
+    Ok((StatusCode::ACCEPTED, Json(client.call(call, NOTHING).await?)))
+}
+
+/// Builds of all hosts that answer, newest first.
+#[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", responses((status = 200, body = Vec<Build>)))]
+pub(crate) async fn builds(State(app): State<Arc<App>>, _caller: Caller) -> Json<Vec<Build>> {
+    let clients = app.hosts.clients();
+    let asked = clients.iter().map(|(_, client)| {
+        let call = Call { method: Method::GET, path: "/builds", incarnation: None, wait: ASK_WAIT };
+        client.call::<Vec<Build>>(call, NOTHING)
+    });
+    let mut builds: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
+    builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
+    Json(builds)
+}
+
+/// One build.
+#[utoipa::path(get, path = "/v1/templates/builds/{id}", tag = "templates", params(("id" = BuildId, Path)), responses(
+    (status = 200, body = Build), (status = 404, body = ErrorBody)))]
+pub(crate) async fn build(
+    State(app): State<Arc<App>>,
+    _caller: Caller,
+    Id(id): Id<BuildId>,
+) -> ApiResult<Json<Build>> {
+    Ok(Json(find(&app, &id).await?.1))
+}
+
+/// A build's log as server-sent events, one line each, ended by `event: done`. With `follow=1`, until the build ends.
+#[utoipa::path(get, path = "/v1/templates/builds/{id}/logs", tag = "templates",
+    params(("id" = BuildId, Path), ("follow" = Option<String>, Query)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
+pub(crate) async fn build_logs(
+    State(app): State<Arc<App>>,
+    _caller: Caller,
+    Id(id): Id<BuildId>,
+    Query(args): Query<LogArgs>,
+) -> ApiResult<Response> {
+    let (client, build) = find(&app, &id).await?;
+    let follow = is_set(args.follow.as_deref());
+    let log = BuildLog { app, client, build, shown: 0, follow, asked: Instant::now(), ended: false };
+    Ok(sse::respond(futures::stream::unfold(log, BuildLog::next)))
+}
+
+async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> Result<Build, AgentError> {
+    let mut path = format!("/builds/{id}");
+    let mut wait = ASK_WAIT;
+    if let Some(seen) = seen_lines {
+        path.push_str(&format!("?seen_lines={seen}&wait_seconds={HOLD_SECONDS}"));
+        wait += Duration::from_secs(HOLD_SECONDS);
+    }
+    client.call(Call { method: Method::GET, path: &path, incarnation: None, wait }, NOTHING).await
+}
+
+async fn find(app: &App, id: &BuildId) -> ApiResult<(AgentClient, Build)> {
+    let clients = app.hosts.clients();
+    let asked = clients.into_iter().map(|(_, client)| async move {
+        let build = ask(&client, id, None).await;
+        build.map(|build| (client, build))
+    });
+    let mut found = join_all(asked).await.into_iter().flatten();
+    found.next().ok_or_else(|| ApiError::not_found("build", id.as_str()))
+}
+
+/// A client that reads a build's log.
+struct BuildLog {
+    app: Arc<App>,
+    client: AgentClient,
+    build: Build,
+    shown: usize,
+    follow: bool,
+    asked: Instant,
+    ended: bool,
+}
+
+impl BuildLog {
+    async fn next(mut self) -> Option<(String, Self)> {
+        if self.ended {
+            return None;
+        }
+        if let Some(line) = self.build.log.get(self.shown) {
+            let frame = sse::line_frame(line);
+            self.shown += 1;
+            return Some((frame, self));
+        }
+        if self.build.status != BuildStatus::Running || !self.follow {
+            self.ended = true;
+            return Some(("event: done\ndata: end\n\n".to_owned(), self));
+        }
+        let shutdown = self.app.shutdown.clone();
+        let news = async {
+            tokio::time::sleep_until(self.asked + ASK_EVERY_MIN).await;
+            self.asked = Instant::now();
+            ask(&self.client, &self.build.id, Some(self.shown)).await
+        };
+        let news = tokio::select! {
+            () = shutdown.cancelled() => return None,
+            news = news => news,
+        };
+        // A host that stops answering ends the stream without its marker, so the client knows it is not complete.
+        self.build = news.ok()?;
+        self.shown = self.shown.min(self.build.log.len());
+        Some((sse::COMMENT.to_owned(), self))
+    }
+}

@@ -1,0 +1,77 @@
+//! The caller and its workspace's keys.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_types::ErrorBody;
+use pandastack_types::api::{CreateToken, Items, Me, TokenCreated, TokenInfo};
+
+use crate::app::{App, now};
+use crate::auth::{Caller, new_key};
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, JsonBody};
+use crate::store::record::after_seconds;
+use crate::view;
+
+/// Longest name of a key.
+const LABEL_BYTES_MAX: usize = 256;
+/// Longest life of a key that has an end.
+const EXPIRY_DAYS_MAX: u32 = 3650;
+const DAY_SECONDS: u64 = 24 * 3600;
+
+/// Who the key belongs to.
+#[utoipa::path(get, path = "/v1/me", tag = "keys", responses((status = 200, body = Me), (status = 401, body = ErrorBody)))]
+pub(crate) async fn me(caller: Caller) -> Json<Me> {
+    Json(Me {
+        workspace: caller.workspace,
+        token_prefix: caller.prefix,
+        token_label: caller.label,
+        auth_method: "api_key".to_owned(),
+    })
+}
+
+/// Keys of the workspace, without their secrets.
+#[utoipa::path(get, path = "/v1/me/tokens", tag = "keys", responses((status = 200, body = Items<TokenInfo>)))]
+pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<TokenInfo>>> {
+    let records = app.store.tokens(&caller.workspace).await?;
+    Ok(Json(Items { items: records.into_iter().map(view::token).collect() }))
+}
+
+/// Make a key. It has the rights of the one that makes it; its secret is shown here and never again.
+#[utoipa::path(post, path = "/v1/me/tokens", tag = "keys", request_body = CreateToken, responses(
+    (status = 201, body = TokenCreated), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(request): JsonBody<CreateToken>,
+) -> ApiResult<(StatusCode, Json<TokenCreated>)> {
+    let label = request.label.unwrap_or_default();
+    if label.len() > LABEL_BYTES_MAX {
+        return Err(ApiError::bad_request(format!("`label` is at most {LABEL_BYTES_MAX} bytes")));
+    }
+    let expires_at = match request.expires_in_days {
+        Some(days) if !(1..=EXPIRY_DAYS_MAX).contains(&days) => {
+            return Err(ApiError::bad_request(format!("`expires_in_days` must be 1 to {EXPIRY_DAYS_MAX}")));
+        }
+        Some(days) => after_seconds(now(), u64::from(days) * DAY_SECONDS),
+        None => None,
+    };
+    let key = new_key(caller.workspace, label, caller.is_admin, expires_at).map_err(ApiError::internal)?;
+    app.store.insert_token(&key.record).await?;
+    Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: view::token(key.record) })))
+}
+
+/// Delete a key. It stops working at once.
+#[utoipa::path(delete, path = "/v1/me/tokens/{prefix}", tag = "keys", params(("prefix" = String, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody), (status = 409, description = "The last key stays", body = ErrorBody)))]
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(prefix): Id<String>,
+) -> ApiResult<StatusCode> {
+    app.store.delete_token(&caller.workspace, &prefix).await?;
+    app.keys.forget(&prefix);
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,207 @@
+//! Starting and stopping the control plane: store, sockets, background tasks.
+//!
+//! [`Control::bind`] does everything that can fail; when it returns, clients may connect. [`Control::run`] serves until
+//! told to stop, then lets work in progress finish within [`STOP_WAIT`].
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::ListenerExt;
+use pandastack_types::SandboxId;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{Notify, broadcast};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::{App, EVENTS_BUFFERED_MAX, now};
+use crate::auth::KeyCache;
+use crate::config::ControlConfig;
+use crate::hosts::Hosts;
+use crate::metrics::Metrics;
+use crate::report::UsageClock;
+use crate::store::sqlite::SqliteStore;
+use crate::store::{Store, StoreError};
+use crate::{bootstrap, reaper, routes};
+
+/// How long work in progress may take after a stop was asked for. Streams are cut then.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+
+/// Why the control plane did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A folder or file of the data directory is not usable.
+    #[error("`{path}` is not usable; check that it exists and who may write it")]
+    DataDir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another control plane works on the same data.
+    #[error("another control process uses `{0}`; stop it first, or choose another data directory")]
+    InUse(PathBuf),
+    /// An address is not usable.
+    #[error("cannot listen on {address}; is another program using it? choose another with --listen")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store failed.
+    #[error("the store could not be opened")]
+    Store(#[from] StoreError),
+}
+
+/// A control plane that is ready to serve.
+pub struct Control {
+    app: Arc<App>,
+    public: Vec<(SocketAddr, TcpListener)>,
+    internal_socket: UnixListener,
+    internal_tcp: Option<TcpListener>,
+    /// Held, not read: the lock on the data directory ends with the process, however that ends.
+    _lock: File,
+}
+
+/// Binds and serves until `shutdown`.
+pub async fn serve(config: ControlConfig, shutdown: CancellationToken) -> Result<(), ServeError> {
+    Control::bind(config).await?.run(shutdown).await;
+    Ok(())
+}
+
+impl Control {
+    /// Opens the store, makes the first key if there is none, and binds all sockets.
+    pub async fn bind(config: ControlConfig) -> Result<Self, ServeError> {
+        let dir = config.control_dir();
+        let usable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| ServeError::DataDir { path, source }
+        };
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&dir).map_err(usable(&dir))?;
+        let lock = lock(&dir.join("lock"))?;
+        let store = SqliteStore::open(&dir.join("control.db")).await?;
+        bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
+        let hosts = Hosts::new(config.link_key.clone(), config.host_lost_after);
+        hosts.load(crate::store::HostStore::hosts(&store).await?, now());
+        let mut public = Vec::new();
+        for address in &config.listen {
+            let listener = listen(*address).await?;
+            public.push((listener.local_addr().unwrap_or(*address), listener));
+        }
+        let internal_tcp = match config.internal_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let socket = &config.internal_socket;
+        let internal_socket = bind_socket(socket).map_err(usable(socket))?;
+        let app = Arc::new(new_app(Arc::new(store), hosts, &config));
+        Ok(Self { app, public, internal_socket, internal_tcp, _lock: lock })
+    }
+
+    /// Addresses of the public API.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.public.iter().map(|(address, _)| *address).collect()
+    }
+
+    /// Serves until `shutdown`, then finishes what is in progress.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let app = self.app;
+        let mut servers = JoinSet::new();
+        for (_, listener) in self.public {
+            servers.spawn(serve_tcp(listener, routes::public(Arc::clone(&app)), app.shutdown.clone()));
+        }
+        let private = routes::private(Arc::clone(&app));
+        if let Some(listener) = self.internal_tcp {
+            servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
+        }
+        servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
+        servers.spawn(reaper::run(Arc::clone(&app)));
+        servers.spawn(reaper::keep_house(Arc::clone(&app)));
+        shutdown.cancelled().await;
+        app.shutdown.cancel();
+        app.tasks.close();
+        let finish = async {
+            while servers.join_next().await.is_some() {}
+            app.tasks.wait().await;
+        };
+        if tokio::time::timeout(STOP_WAIT, finish).await.is_err() {
+            tracing::info!("stopped with work in progress; it is taken up again at the next start");
+        }
+        servers.shutdown().await;
+        if let Err(error) = reaper::touch_keys(&app).await {
+            tracing::debug!(%error, "last-used times of keys were not written");
+        }
+        app.store.close().await;
+    }
+}
+
+fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig) -> App {
+    App {
+        store,
+        hosts: Arc::new(hosts),
+        link: config.link_key.clone(),
+        events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
+        expiry_changed: Notify::new(),
+        under_way: Arc::default(),
+        keys: KeyCache::default(),
+        usage_clock: UsageClock::default(),
+        metrics: Metrics::default(),
+        tasks: TaskTracker::new(),
+        shutdown: CancellationToken::new(),
+        instance: SandboxId::random().to_string(),
+    }
+}
+
+fn lock(path: &Path) -> Result<File, ServeError> {
+    let unusable = |source| ServeError::DataDir { path: path.to_owned(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(unusable)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(ServeError::InUse(path.to_owned())),
+        Err(std::fs::TryLockError::Error(source)) => Err(unusable(source)),
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+}
+
+/// Binds a socket that only its owner may use; one left by a dead process is replaced (the lock says it is dead).
+fn bind_socket(path: &Path) -> std::io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+async fn serve_tcp(listener: TcpListener, router: Router, stop: CancellationToken) {
+    // Small answers must not wait for the client's delayed acknowledgement.
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "set_nodelay");
+        }
+    });
+    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+    if let Err(error) = served {
+        tracing::error!(%error, "a server stopped");
+    }
+}
+
+async fn serve_unix(listener: UnixListener, router: Router, stop: CancellationToken) {
+    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+    if let Err(error) = served {
+        tracing::error!(%error, "a server stopped");
+    }
+}

@@ -1,0 +1,337 @@
+//! Rows as the program sees them, and the pure rules of how they change.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
+use pandastack_types::api::{Metadata, OnTimeout};
+use pandastack_types::{
+    HostId, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
+    WorkspaceId,
+};
+use serde::{Deserialize, Serialize};
+
+/// A key, hashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRecord {
+    /// Public part.
+    pub prefix: String,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// SHA-256 of the whole key.
+    pub hash: Vec<u8>,
+    /// Name for people.
+    pub label: String,
+    /// May see the installation (hosts), not just its workspace.
+    pub is_admin: bool,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it stops working.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// A host as it last reported, without the lists that have rows of their own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostRecord {
+    /// Its last report; `sandboxes` and `snapshots` are empty.
+    pub summary: HostReport,
+    /// When that came, by this side's clock.
+    pub last_seen_at: Timestamp,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRecord {
+    /// Its id.
+    pub id: SandboxId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Host it lives on.
+    pub host: HostId,
+    /// Where it stands.
+    pub state: SandboxState,
+    /// Every command to its host carries this.
+    pub incarnation: u64,
+    /// Template it descends from.
+    pub template: String,
+    /// Sandbox it was forked from.
+    pub parent: Option<SandboxId>,
+    /// The fork it came from.
+    pub tree: Option<TreeId>,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// When its state last changed.
+    pub changed_at: Timestamp,
+    /// When its lifetime ends. The reaper looks at nothing else.
+    pub expires_at: Option<Timestamp>,
+    /// Labels.
+    pub metadata: Metadata,
+    /// The rest.
+    pub spec: SandboxSpecRecord,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxSpecRecord {
+    /// Snapshot it was made from.
+    pub from_snapshot: Option<SnapshotId>,
+    /// Environment of every command.
+    pub env: BTreeMap<String, String>,
+    /// Lifetime in seconds, also kept while persistent.
+    pub ttl_seconds: u64,
+    /// No TTL; hibernates when idle.
+    pub persistent: bool,
+    /// Idle seconds before it hibernates, when persistent.
+    pub idle_timeout_seconds: u64,
+    /// What happens at the end of the TTL.
+    pub on_timeout: OnTimeout,
+    /// A candidate that is deleted at its expiry unless it is promoted.
+    pub candidate: bool,
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mb: u32,
+    /// Engine.
+    pub engine: String,
+    /// `hardware` or `emulated`.
+    pub isolation: String,
+    /// Where a sleeper's memory is.
+    pub residency: Option<Residency>,
+    /// Address on its host, while awake.
+    pub guest_ip: Option<String>,
+    /// `fork`, `restore` or `boot`.
+    pub boot_mode: Option<String>,
+    /// Time from request to ready.
+    pub boot_ms: Option<u64>,
+    /// Where that time went.
+    pub boot_stages_us: BTreeMap<String, u64>,
+    /// How long the parent of a fork stood still.
+    pub pause_ms: Option<f64>,
+    /// Why it failed.
+    pub failure: Option<String>,
+    /// Totals already in the usage events.
+    pub usage: Usage,
+}
+
+impl Default for SandboxSpecRecord {
+    fn default() -> Self {
+        Self {
+            from_snapshot: None,
+            env: BTreeMap::new(),
+            ttl_seconds: pandastack_types::limits::TTL_SECONDS_DEFAULT,
+            persistent: false,
+            idle_timeout_seconds: pandastack_types::limits::IDLE_SECONDS_DEFAULT,
+            on_timeout: OnTimeout::Kill,
+            candidate: false,
+            cpu: 1,
+            memory_mb: 0,
+            engine: String::new(),
+            isolation: String::new(),
+            residency: None,
+            guest_ip: None,
+            boot_mode: None,
+            boot_ms: None,
+            boot_stages_us: BTreeMap::new(),
+            pause_ms: None,
+            failure: None,
+            usage: Usage::default(),
+        }
+    }
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SnapshotRecord {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Sandbox it shows.
+    pub sandbox: SandboxId,
+    /// Host that holds it.
+    pub host: HostId,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// The rest.
+    pub spec: SnapshotSpecRecord,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SnapshotSpecRecord {
+    /// Template of that sandbox.
+    pub template: String,
+    /// Name for people.
+    pub name: Option<String>,
+    /// Labels.
+    pub metadata: Metadata,
+    /// Bytes written for it.
+    pub size_bytes: u64,
+    /// How long the sandbox stood still.
+    pub pause_ms: Option<f64>,
+    /// Virtual processors of that sandbox.
+    pub cpu: u32,
+    /// Memory of that sandbox.
+    pub memory_mb: u32,
+    /// Environment of that sandbox.
+    pub env: BTreeMap<String, String>,
+}
+
+/// What comes with a transition.
+#[derive(Debug, Clone, Default)]
+pub struct Change {
+    /// When.
+    pub at: Timestamp,
+    /// Why, in a sentence.
+    pub detail: Option<String>,
+    /// The sandbox as its agent sees it.
+    pub seen: Option<Box<AgentSandbox>>,
+    /// How long the parent of a fork stood still.
+    pub pause_ms: Option<f64>,
+    /// The transition is the end of a lifetime: there is no other end until it wakes.
+    pub ends_lifetime: bool,
+}
+
+impl Change {
+    /// A change with nothing to say.
+    pub fn at(at: Timestamp) -> Self {
+        Self { at, ..Self::default() }
+    }
+
+    /// With a sentence.
+    pub fn because(mut self, detail: impl Into<String>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// With what the agent sees.
+    pub fn seeing(mut self, seen: AgentSandbox) -> Self {
+        self.seen = Some(Box::new(seen));
+        self
+    }
+}
+
+/// A change that is not one of state.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Amendment {
+    /// New lifetime.
+    Lifecycle {
+        /// Lifetime in seconds.
+        ttl_seconds: u64,
+        /// No TTL.
+        persistent: bool,
+        /// Idle seconds before it hibernates.
+        idle_timeout_seconds: u64,
+        /// What happens at the end.
+        on_timeout: OnTimeout,
+        /// When that is.
+        expires_at: Option<Timestamp>,
+    },
+    /// It won: it is a candidate no longer.
+    Promoted,
+}
+
+impl SandboxRecord {
+    /// Applies a transition. `false` when it repeats the one before and changes nothing worth an event.
+    pub fn apply(&mut self, transition: Transition, change: &Change) -> Result<bool, TransitionRefused> {
+        let next = self.state.step(transition)?;
+        let moved = next != self.state;
+        self.state = next;
+        if moved {
+            self.changed_at = change.at;
+        }
+        if let Some(seen) = &change.seen {
+            self.note_seen(seen);
+        }
+        if change.pause_ms.is_some() {
+            self.spec.pause_ms = change.pause_ms;
+        }
+        if next == SandboxState::Failed {
+            self.spec.failure = change.detail.clone().or(self.spec.failure.take());
+            self.spec.guest_ip = None;
+        }
+        if next == SandboxState::Hibernated && change.ends_lifetime {
+            self.expires_at = None;
+        }
+        if next != SandboxState::Hibernated {
+            self.spec.residency = None;
+        }
+        let restarts = matches!(transition, Transition::Created | Transition::Woken) && moved;
+        if restarts && self.expires_at.is_none() && !self.spec.persistent {
+            self.expires_at = after_seconds(change.at, self.spec.ttl_seconds);
+        }
+        Ok(moved)
+    }
+
+    /// Takes over what only the agent knows. Totals of use go through usage events instead.
+    fn note_seen(&mut self, seen: &AgentSandbox) {
+        self.template.clone_from(&seen.template);
+        let spec = &mut self.spec;
+        spec.cpu = seen.cpu;
+        spec.memory_mb = seen.memory_mb;
+        spec.engine.clone_from(&seen.engine);
+        spec.isolation.clone_from(&seen.isolation);
+        spec.guest_ip.clone_from(&seen.guest_ip);
+        spec.residency = seen.residency;
+        spec.boot_mode = Some(seen.boot_mode.clone());
+        spec.boot_ms = Some(seen.boot_ms);
+        spec.boot_stages_us.clone_from(&seen.boot_stages_us);
+    }
+
+    /// Applies an amendment and returns the kind and sentence of its event.
+    pub fn amend(&mut self, amendment: &Amendment, at: Timestamp) -> (&'static str, Option<String>) {
+        match amendment {
+            Amendment::Lifecycle {
+                ttl_seconds,
+                persistent,
+                idle_timeout_seconds,
+                on_timeout,
+                expires_at,
+            } => {
+                self.spec.ttl_seconds = *ttl_seconds;
+                self.spec.persistent = *persistent;
+                self.spec.idle_timeout_seconds = *idle_timeout_seconds;
+                self.spec.on_timeout = *on_timeout;
+                self.spec.candidate = false;
+                self.expires_at = *expires_at;
+                let detail = match persistent {
+                    true => "persistent".to_owned(),
+                    false => format!("{ttl_seconds} seconds from now"),
+                };
+                ("lifecycle_changed", Some(detail))
+            }
+            Amendment::Promoted => {
+                self.spec.candidate = false;
+                self.expires_at = match self.spec.persistent {
+                    true => None,
+                    false => after_seconds(at, self.spec.ttl_seconds),
+                };
+                ("promoted", None)
+            }
+        }
+    }
+
+    /// Idle time that the agent shall watch for.
+    pub fn agent_idle_seconds(&self) -> Option<u64> {
+        self.spec.persistent.then_some(self.spec.idle_timeout_seconds)
+    }
+}
+
+/// That many seconds later; `None` past the end of time.
+pub fn after_seconds(at: Timestamp, seconds: u64) -> Option<Timestamp> {
+    at.checked_add(SignedDuration::from_secs(i64::try_from(seconds).ok()?)).ok()
+}
+
+/// What was used between two totals. A total that went back began again at zero.
+pub fn usage_since(before: Usage, now: Usage) -> Usage {
+    let since = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
+    Usage {
+        cpu_ms: since(before.cpu_ms, now.cpu_ms),
+        memory_mb_seconds: since(before.memory_mb_seconds, now.memory_mb_seconds),
+        asleep_seconds: since(before.asleep_seconds, now.asleep_seconds),
+        sent_bytes: since(before.sent_bytes, now.sent_bytes),
+        received_bytes: since(before.received_bytes, now.received_bytes),
+    }
+}

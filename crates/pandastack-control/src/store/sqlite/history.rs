@@ -1,0 +1,162 @@
+//! Events and idempotency records.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::Event;
+use pandastack_types::{SandboxId, WorkspaceId};
+use sqlx::sqlite::SqliteConnection;
+
+use super::rows::{EventRow, records};
+use super::sandboxes::find;
+use super::{SqliteStore, corrupt, database};
+use crate::store::{Durability, HistoryStore, IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, Result};
+
+#[derive(sqlx::FromRow)]
+struct IdempotencyRow {
+    fingerprint: Vec<u8>,
+    instance: String,
+    sandbox_id: Option<String>,
+    status: Option<i64>,
+    body: Option<Vec<u8>>,
+    created_at_us: i64,
+}
+
+#[async_trait]
+impl HistoryStore for SqliteStore {
+    async fn events_after(
+        &self,
+        workspace: &WorkspaceId,
+        id: &SandboxId,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<Event>> {
+        let rows: Vec<EventRow> = sqlx::query_as(
+            "SELECT id, sandbox_id, kind, at_us, detail FROM events \
+             WHERE sandbox_id = ? AND workspace_id = ? AND id > ? ORDER BY id LIMIT ?",
+        )
+        .bind(id.as_str())
+        .bind(workspace.as_str())
+        .bind(after)
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        records(rows)
+    }
+
+    async fn events_tail(&self, workspace: &WorkspaceId, id: &SandboxId, limit: u32) -> Result<Vec<Event>> {
+        let rows: Vec<EventRow> = sqlx::query_as(
+            "SELECT id, sandbox_id, kind, at_us, detail FROM events \
+             WHERE sandbox_id = ? AND workspace_id = ? ORDER BY id DESC LIMIT ?",
+        )
+        .bind(id.as_str())
+        .bind(workspace.as_str())
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        let mut events: Vec<Event> = records(rows)?;
+        events.reverse();
+        Ok(events)
+    }
+
+    async fn idempotency_begin(&self, claim: &IdempotencyClaim) -> Result<IdempotencyOutcome> {
+        let mut write = self.write(Durability::Process).await?;
+        let row: Option<IdempotencyRow> = sqlx::query_as(
+            "SELECT fingerprint, instance, sandbox_id, status, body, created_at_us FROM idempotency \
+             WHERE workspace_id = ? AND key = ?",
+        )
+        .bind(claim.key.workspace.as_str())
+        .bind(&claim.key.key)
+        .fetch_optional(write.conn())
+        .await
+        .map_err(database)?;
+        let live = row.filter(|row| row.created_at_us >= claim.not_before.as_microsecond());
+        if let Some(outcome) = judge(write.conn(), live, claim).await? {
+            return Ok(outcome);
+        }
+        sqlx::query(
+            "INSERT INTO idempotency (workspace_id, key, fingerprint, instance, created_at_us) \
+             VALUES (?, ?, ?, ?, ?) ON CONFLICT (workspace_id, key) DO UPDATE SET \
+             fingerprint = excluded.fingerprint, instance = excluded.instance, \
+             created_at_us = excluded.created_at_us, sandbox_id = NULL, status = NULL, body = NULL",
+        )
+        .bind(claim.key.workspace.as_str())
+        .bind(&claim.key.key)
+        .bind(&claim.fingerprint)
+        .bind(&claim.instance)
+        .bind(claim.at.as_microsecond())
+        .execute(write.conn())
+        .await
+        .map_err(database)?;
+        write.commit().await?;
+        Ok(IdempotencyOutcome::Fresh)
+    }
+
+    async fn idempotency_finish(&self, key: &IdempotencyKey, answer: Option<(u16, &[u8])>) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        let query = match answer {
+            Some((status, body)) => {
+                sqlx::query("UPDATE idempotency SET status = ?, body = ? WHERE workspace_id = ? AND key = ?")
+                    .bind(i64::from(status))
+                    .bind(body)
+            }
+            None => sqlx::query("DELETE FROM idempotency WHERE workspace_id = ? AND key = ?"),
+        };
+        query.bind(key.workspace.as_str()).bind(&key.key).execute(write.conn()).await.map_err(database)?;
+        write.commit().await
+    }
+
+    async fn prune(
+        &self,
+        events_before: Timestamp,
+        idempotency_before: Timestamp,
+        per_sandbox: u32,
+    ) -> Result<u64> {
+        let mut write = self.write(Durability::Process).await?;
+        let mut removed = 0;
+        for (statement, before) in [
+            ("DELETE FROM events WHERE at_us < ?", events_before),
+            ("DELETE FROM idempotency WHERE created_at_us < ?", idempotency_before),
+        ] {
+            let done = sqlx::query(statement)
+                .bind(before.as_microsecond())
+                .execute(write.conn())
+                .await
+                .map_err(database)?;
+            removed += done.rows_affected();
+        }
+        let done = sqlx::query(
+            "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id, ROW_NUMBER() OVER \
+             (PARTITION BY sandbox_id ORDER BY id DESC) AS place FROM events) WHERE place > ?)",
+        )
+        .bind(per_sandbox)
+        .execute(write.conn())
+        .await
+        .map_err(database)?;
+        write.commit().await?;
+        Ok(removed + done.rows_affected())
+    }
+}
+
+/// What a record that is still good says about a request; `None` when the request may begin.
+async fn judge(
+    conn: &mut SqliteConnection,
+    row: Option<IdempotencyRow>,
+    claim: &IdempotencyClaim,
+) -> Result<Option<IdempotencyOutcome>> {
+    let Some(row) = row else { return Ok(None) };
+    if row.fingerprint != claim.fingerprint {
+        return Ok(Some(IdempotencyOutcome::Mismatch));
+    }
+    if let (Some(status), Some(body)) = (row.status, row.body) {
+        let status = u16::try_from(status).map_err(corrupt("idempotency status"))?;
+        return Ok(Some(IdempotencyOutcome::Replay { status, body }));
+    }
+    if row.instance == claim.instance {
+        return Ok(Some(IdempotencyOutcome::Running));
+    }
+    let Some(id) = row.sandbox_id else { return Ok(None) };
+    let record = find(conn, &id.parse().map_err(corrupt("sandbox id"))?).await?;
+    Ok(record.map(|record| IdempotencyOutcome::Orphan(Box::new(record))))
+}

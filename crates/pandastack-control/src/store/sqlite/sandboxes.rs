@@ -1,0 +1,206 @@
+//! Sandboxes and their transitions.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::agent_api::Usage;
+use pandastack_types::api::Event;
+use pandastack_types::limits::SANDBOXES_PER_WORKSPACE_MAX;
+use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
+use sqlx::sqlite::SqliteConnection;
+
+use super::hosts::insert_usage;
+use super::rows::{SandboxRow, records, signed, state, time, to_json, unsigned};
+use super::{SqliteStore, database, insert_event};
+use crate::store::record::usage_since;
+use crate::store::{
+    Amendment, Change, Durability, IdempotencyKey, Moved, Result, SandboxRecord, SandboxStore, Select,
+    StoreError, durability_of,
+};
+
+const BY_ID: &str = "SELECT * FROM sandboxes WHERE id = ?";
+const BY_WORKSPACE: &str = "SELECT * FROM sandboxes WHERE workspace_id = ? ORDER BY created_at_us, id";
+const BY_HOST: &str = "SELECT * FROM sandboxes WHERE host_id = ? ORDER BY created_at_us, id";
+const BY_TREE: &str =
+    "SELECT * FROM sandboxes WHERE workspace_id = ? AND tree_id = ? ORDER BY created_at_us, id";
+const DUE: &str = "SELECT * FROM sandboxes WHERE expires_at_us <= ? AND state NOT IN ('creating', 'stopping') \
+     ORDER BY expires_at_us";
+
+#[async_trait]
+impl SandboxStore for SqliteStore {
+    async fn insert_sandboxes(
+        &self,
+        new: &[SandboxRecord],
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Vec<Event>> {
+        let mut write = self.write(Durability::Process).await?;
+        let mut events = Vec::with_capacity(new.len());
+        for record in new {
+            check_quota(write.conn(), &record.workspace).await?;
+            insert(write.conn(), record).await?;
+            let at = record.created_at;
+            events
+                .push(insert_event(write.conn(), &record.workspace, &record.id, "creating", at, None).await?);
+        }
+        if let (Some(key), Some(first)) = (key, new.first()) {
+            sqlx::query("UPDATE idempotency SET sandbox_id = ? WHERE workspace_id = ? AND key = ?")
+                .bind(first.id.as_str())
+                .bind(key.workspace.as_str())
+                .bind(&key.key)
+                .execute(write.conn())
+                .await
+                .map_err(database)?;
+        }
+        write.commit().await?;
+        Ok(events)
+    }
+
+    async fn sandbox(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> Result<SandboxRecord> {
+        let row: Option<SandboxRow> =
+            sqlx::query_as(BY_ID).bind(id.as_str()).fetch_optional(&self.readers).await.map_err(database)?;
+        let record = row.map(SandboxRecord::try_from).transpose()?;
+        record.filter(|record| workspace.is_none_or(|w| *w == record.workspace)).ok_or_else(|| unknown(id))
+    }
+
+    async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>> {
+        let query = match select {
+            Select::Workspace(workspace) => sqlx::query_as(BY_WORKSPACE).bind(workspace.as_str()),
+            Select::Host(host) => sqlx::query_as(BY_HOST).bind(host.as_str()),
+            Select::Tree(workspace, tree) => {
+                sqlx::query_as(BY_TREE).bind(workspace.as_str()).bind(tree.as_str())
+            }
+            Select::Due(at) => sqlx::query_as(DUE).bind(at.as_microsecond()),
+        };
+        let rows: Vec<SandboxRow> = query.fetch_all(&self.readers).await.map_err(database)?;
+        records(rows)
+    }
+
+    async fn transition(&self, id: &SandboxId, transition: Transition, change: &Change) -> Result<Moved> {
+        let mut write = self.write(durability_of(transition)).await?;
+        let mut record = find(write.conn(), id).await?.ok_or_else(|| unknown(id))?;
+        let moved = record.apply(transition, change)?;
+        let mut used = change.seen.as_ref().map(|seen| usage_since(record.spec.usage, seen.usage));
+        if let (Some(used), Some(seen)) = (used.take_if(|used| *used != Usage::default()), &change.seen) {
+            record.spec.usage = seen.usage;
+            insert_usage(write.conn(), &record.workspace, id, change.at, 0, used).await?;
+        }
+        if moved && transition == Transition::Created {
+            insert_usage(write.conn(), &record.workspace, id, change.at, 1, Usage::default()).await?;
+        }
+        match record.state {
+            SandboxState::Deleted => remove(write.conn(), id).await?,
+            _ => update(write.conn(), &record).await?,
+        }
+        let mut event = None;
+        if moved {
+            let (workspace, kind) = (&record.workspace, transition.as_str());
+            let detail = change.detail.as_deref();
+            event = Some(insert_event(write.conn(), workspace, id, kind, change.at, detail).await?);
+        }
+        write.commit().await?;
+        Ok(Moved { record, event })
+    }
+
+    async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved> {
+        let mut write = self.write(Durability::Power).await?;
+        let mut record = find(write.conn(), id).await?.ok_or_else(|| unknown(id))?;
+        let (kind, detail) = record.amend(amendment, at);
+        update(write.conn(), &record).await?;
+        let event = insert_event(write.conn(), &record.workspace, id, kind, at, detail.as_deref()).await?;
+        write.commit().await?;
+        Ok(Moved { record, event: Some(event) })
+    }
+
+    async fn next_expiry(&self) -> Result<Option<Timestamp>> {
+        let us: Option<i64> = sqlx::query_scalar(
+            "SELECT MIN(expires_at_us) FROM sandboxes WHERE expires_at_us IS NOT NULL \
+             AND state NOT IN ('creating', 'stopping')",
+        )
+        .fetch_one(&self.readers)
+        .await
+        .map_err(database)?;
+        us.map(time).transpose()
+    }
+
+    async fn count_states(&self) -> Result<Vec<(SandboxState, u64)>> {
+        let rows: Vec<(String, i64)> = sqlx::query_as("SELECT state, COUNT(*) FROM sandboxes GROUP BY state")
+            .fetch_all(&self.readers)
+            .await
+            .map_err(database)?;
+        rows.into_iter().map(|(name, count)| Ok((state(&name)?, unsigned(count)))).collect()
+    }
+}
+
+fn unknown(id: &SandboxId) -> StoreError {
+    StoreError::NotFound { what: "sandbox", id: id.to_string() }
+}
+
+async fn check_quota(conn: &mut SqliteConnection, workspace: &WorkspaceId) -> Result<()> {
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM sandboxes WHERE workspace_id = ?")
+        .bind(workspace.as_str())
+        .fetch_one(conn)
+        .await
+        .map_err(database)?;
+    if unsigned(count) >= SANDBOXES_PER_WORKSPACE_MAX {
+        return Err(StoreError::Quota { what: "sandboxes", limit: SANDBOXES_PER_WORKSPACE_MAX });
+    }
+    Ok(())
+}
+
+/// The row, read within a transaction.
+pub(super) async fn find(conn: &mut SqliteConnection, id: &SandboxId) -> Result<Option<SandboxRecord>> {
+    let row: Option<SandboxRow> =
+        sqlx::query_as(BY_ID).bind(id.as_str()).fetch_optional(conn).await.map_err(database)?;
+    row.map(SandboxRecord::try_from).transpose()
+}
+
+async fn insert(conn: &mut SqliteConnection, record: &SandboxRecord) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO sandboxes (id, workspace_id, host_id, state, incarnation, template, parent_id, tree_id, \
+         created_at_us, changed_at_us, expires_at_us, metadata, spec) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(record.id.as_str())
+    .bind(record.workspace.as_str())
+    .bind(record.host.as_str())
+    .bind(record.state.as_str())
+    .bind(signed(record.incarnation))
+    .bind(&record.template)
+    .bind(record.parent.as_ref().map(SandboxId::as_str))
+    .bind(record.tree.as_ref().map(|tree| tree.as_str()))
+    .bind(record.created_at.as_microsecond())
+    .bind(record.changed_at.as_microsecond())
+    .bind(record.expires_at.map(Timestamp::as_microsecond))
+    .bind(to_json("sandbox metadata", &record.metadata)?)
+    .bind(to_json("sandbox spec", &record.spec)?)
+    .execute(conn)
+    .await
+    .map_err(database)?;
+    Ok(())
+}
+
+/// Writes what can change, within a transaction.
+pub(super) async fn update(conn: &mut SqliteConnection, record: &SandboxRecord) -> Result<()> {
+    sqlx::query(
+        "UPDATE sandboxes SET state = ?, template = ?, changed_at_us = ?, expires_at_us = ?, metadata = ?, \
+         spec = ? WHERE id = ?",
+    )
+    .bind(record.state.as_str())
+    .bind(&record.template)
+    .bind(record.changed_at.as_microsecond())
+    .bind(record.expires_at.map(Timestamp::as_microsecond))
+    .bind(to_json("sandbox metadata", &record.metadata)?)
+    .bind(to_json("sandbox spec", &record.spec)?)
+    .bind(record.id.as_str())
+    .execute(conn)
+    .await
+    .map_err(database)?;
+    Ok(())
+}
+
+async fn remove(conn: &mut SqliteConnection, id: &SandboxId) -> Result<()> {
+    sqlx::query("DELETE FROM sandboxes WHERE id = ?")
+        .bind(id.as_str())
+        .execute(conn)
+        .await
+        .map_err(database)?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! Snapshots.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::Event;
+use pandastack_types::{HostId, SandboxId, SnapshotId, WorkspaceId};
+
+use super::rows::{SnapshotRow, records, to_json};
+use super::{SqliteStore, corrupt, database, insert_event};
+use crate::store::{Durability, Result, SnapshotRecord, SnapshotStore, StoreError};
+
+#[async_trait]
+impl SnapshotStore for SqliteStore {
+    async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event> {
+        let spec = to_json("snapshot spec", &snapshot.spec)?;
+        let mut write = self.write(Durability::Power).await?;
+        sqlx::query(
+            "INSERT INTO snapshots (id, workspace_id, sandbox_id, host_id, created_at_us, spec) \
+             VALUES (?, ?, ?, ?, ?, ?)",
+        )
+        .bind(snapshot.id.as_str())
+        .bind(snapshot.workspace.as_str())
+        .bind(snapshot.sandbox.as_str())
+        .bind(snapshot.host.as_str())
+        .bind(snapshot.created_at.as_microsecond())
+        .bind(spec)
+        .execute(write.conn())
+        .await
+        .map_err(database)?;
+        let event = insert_event(
+            write.conn(),
+            &snapshot.workspace,
+            &snapshot.sandbox,
+            "snapshot_created",
+            snapshot.created_at,
+            Some(snapshot.id.as_str()),
+        )
+        .await?;
+        write.commit().await?;
+        Ok(event)
+    }
+
+    async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
+        let row: Option<SnapshotRow> =
+            sqlx::query_as("SELECT * FROM snapshots WHERE workspace_id = ? AND id = ?")
+                .bind(workspace.as_str())
+                .bind(id.as_str())
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(database)?;
+        row.ok_or_else(|| unknown(id))?.try_into()
+    }
+
+    async fn snapshots(
+        &self,
+        workspace: &WorkspaceId,
+        sandbox: Option<&SandboxId>,
+    ) -> Result<Vec<SnapshotRecord>> {
+        let rows: Vec<SnapshotRow> = sqlx::query_as(
+            "SELECT * FROM snapshots WHERE workspace_id = ?1 AND (?2 IS NULL OR sandbox_id = ?2) \
+             ORDER BY created_at_us DESC, id",
+        )
+        .bind(workspace.as_str())
+        .bind(sandbox.map(SandboxId::as_str))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        records(rows)
+    }
+
+    async fn snapshot_ids(&self, host: &HostId) -> Result<Vec<SnapshotId>> {
+        let ids: Vec<String> = sqlx::query_scalar("SELECT id FROM snapshots WHERE host_id = ?")
+            .bind(host.as_str())
+            .fetch_all(&self.readers)
+            .await
+            .map_err(database)?;
+        ids.into_iter().map(|id| id.parse().map_err(corrupt("snapshot id"))).collect()
+    }
+
+    async fn delete_snapshot(
+        &self,
+        workspace: &WorkspaceId,
+        id: &SnapshotId,
+        at: Timestamp,
+    ) -> Result<(SnapshotRecord, Event)> {
+        let mut write = self.write(Durability::Power).await?;
+        let row: Option<SnapshotRow> =
+            sqlx::query_as("DELETE FROM snapshots WHERE workspace_id = ? AND id = ? RETURNING *")
+                .bind(workspace.as_str())
+                .bind(id.as_str())
+                .fetch_optional(write.conn())
+                .await
+                .map_err(database)?;
+        let snapshot: SnapshotRecord = row.ok_or_else(|| unknown(id))?.try_into()?;
+        let detail = Some(id.as_str());
+        let event =
+            insert_event(write.conn(), workspace, &snapshot.sandbox, "snapshot_deleted", at, detail).await?;
+        write.commit().await?;
+        Ok((snapshot, event))
+    }
+}
+
+fn unknown(id: &SnapshotId) -> StoreError {
+    StoreError::NotFound { what: "snapshot", id: id.to_string() }
+}

@@ -1,0 +1,176 @@
+//! Checks of what clients send, against [`pandastack_types::limits`]. Each refusal is a sentence naming the field.
+
+use std::collections::BTreeMap;
+
+use pandastack_types::api::{CreateSandbox, ExecRequest, Metadata, PatchLifecycle};
+use pandastack_types::limits::{
+    ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, METADATA_PAIRS_MAX,
+    METADATA_TEXT_BYTES_MAX, TTL_SECONDS_MAX,
+};
+
+use crate::error::{ApiError, ApiResult};
+
+/// Longest path in a sandbox: Linux's `PATH_MAX`.
+const PATH_BYTES_MAX: usize = 4096;
+/// Longest template name.
+const TEMPLATE_NAME_BYTES_MAX: usize = 64;
+
+fn refuse<T>(message: String) -> ApiResult<T> {
+    Err(ApiError::bad_request(message))
+}
+
+pub(crate) fn create(request: &CreateSandbox) -> ApiResult<()> {
+    if let Some(template) = &request.template {
+        template_name(template)?;
+    }
+    if let Some(metadata) = &request.metadata {
+        self::metadata(metadata)?;
+    }
+    if let Some(env) = &request.env {
+        self::env(env)?;
+    }
+    lifetime("ttl_seconds", request.ttl_seconds)?;
+    lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
+}
+
+pub(crate) fn patch(request: &PatchLifecycle) -> ApiResult<()> {
+    lifetime("ttl_seconds", request.ttl_seconds)?;
+    lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
+}
+
+pub(crate) fn template_name(name: &str) -> ApiResult<()> {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    if !(1..=TEMPLATE_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
+        return refuse(format!(
+            "a template name is 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+        ));
+    }
+    Ok(())
+}
+
+fn lifetime(field: &str, seconds: Option<u64>) -> ApiResult<()> {
+    match seconds {
+        Some(0) => refuse(format!("{field} must be at least 1")),
+        Some(seconds) if seconds > TTL_SECONDS_MAX => {
+            refuse(format!("{field} is at most {TTL_SECONDS_MAX}; for longer use `persistent: true`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn metadata(metadata: &Metadata) -> ApiResult<()> {
+    if metadata.len() > METADATA_PAIRS_MAX {
+        return refuse(format!("metadata has {} pairs; at most {METADATA_PAIRS_MAX} fit", metadata.len()));
+    }
+    for (key, value) in metadata {
+        if key.is_empty() || key.len() > METADATA_TEXT_BYTES_MAX || value.len() > METADATA_TEXT_BYTES_MAX {
+            return refuse(format!(
+                "metadata keys and values are at most {METADATA_TEXT_BYTES_MAX} bytes, and keys not empty"
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn env(env: &BTreeMap<String, String>) -> ApiResult<()> {
+    if env.len() > ENV_PAIRS_MAX {
+        return refuse(format!("env has {} variables; at most {ENV_PAIRS_MAX} fit", env.len()));
+    }
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            let shown: String = name.chars().take(40).collect();
+            return refuse(format!(
+                "env variable `{shown}`: names are not empty and have no `=`, nothing has NUL"
+            ));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn exec(request: &ExecRequest) -> ApiResult<()> {
+    let command = match (&request.cmd, &request.argv) {
+        (Some(_), Some(_)) => return refuse("give `cmd` or `argv`, not both".to_owned()),
+        (Some(cmd), None) if !cmd.trim().is_empty() => std::slice::from_ref(cmd),
+        (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => argv.as_slice(),
+        _ => return refuse("`cmd` is empty: say what to run".to_owned()),
+    };
+    if command.iter().map(String::len).sum::<usize>() > EXEC_COMMAND_BYTES_MAX {
+        return refuse(format!(
+            "the command is longer than {EXEC_COMMAND_BYTES_MAX} bytes; write a script with PUT /fs and run that"
+        ));
+    }
+    if command.iter().any(|part| part.contains('\0')) {
+        return refuse("the command contains a NUL byte".to_owned());
+    }
+    if let Some(cwd) = &request.cwd {
+        path("cwd", cwd)?;
+    }
+    if let Some(env) = &request.env {
+        self::env(env)?;
+    }
+    match request.timeout_seconds {
+        Some(0) => refuse("timeout_seconds must be at least 1".to_owned()),
+        Some(seconds) if seconds > EXEC_TIMEOUT_SECONDS_MAX => {
+            refuse(format!("timeout_seconds is at most {EXEC_TIMEOUT_SECONDS_MAX}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn path(field: &str, path: &str) -> ApiResult<()> {
+    if !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES_MAX {
+        return refuse(format!("`{field}` must be an absolute path of at most {PATH_BYTES_MAX} bytes"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(request: ExecRequest, refusal: Option<&str>) {
+        let got = exec(&request).err().map(|error| error.message);
+        match refusal {
+            Some(part) => assert!(got.clone().unwrap_or_default().contains(part), "{request:?}: {got:?}"),
+            None => assert_eq!(got, None, "{request:?}"),
+        }
+    }
+
+    fn cmd(cmd: &str) -> ExecRequest {
+        ExecRequest { cmd: Some(cmd.into()), ..ExecRequest::default() }
+    }
+
+    #[test]
+    fn commands() {
+        check(cmd("true"), None);
+        check(cmd("  "), Some("empty"));
+        check(ExecRequest::default(), Some("empty"));
+        check(cmd("a\0b"), Some("NUL"));
+        check(cmd(&"x".repeat(EXEC_COMMAND_BYTES_MAX + 1)), Some("longer"));
+        check(ExecRequest { argv: Some(vec!["ls".into()]), ..cmd("ls") }, Some("not both"));
+        check(ExecRequest { argv: Some(vec![]), ..ExecRequest::default() }, Some("empty"));
+        check(ExecRequest { argv: Some(vec!["ls".into(), "".into()]), ..ExecRequest::default() }, None);
+        check(ExecRequest { cwd: Some("tmp".into()), ..cmd("ls") }, Some("absolute"));
+        check(ExecRequest { timeout_seconds: Some(0), ..cmd("ls") }, Some("at least 1"));
+        check(ExecRequest { timeout_seconds: Some(u64::MAX), ..cmd("ls") }, Some("at most"));
+        check(ExecRequest { env: Some([("A=B".into(), "".into())].into()), ..cmd("ls") }, Some("A=B"));
+    }
+
+    #[test]
+    fn lifetimes() {
+        let with = |ttl| create(&CreateSandbox { ttl_seconds: Some(ttl), ..CreateSandbox::default() });
+        assert!(with(0).is_err());
+        assert!(with(1).is_ok());
+        assert!(with(TTL_SECONDS_MAX).is_ok());
+        assert!(with(TTL_SECONDS_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn labels_have_bounds() {
+        let many = (0..=METADATA_PAIRS_MAX).map(|n| (n.to_string(), String::new())).collect();
+        assert!(metadata(&many).is_err());
+        assert!(metadata(&[(String::new(), "x".into())].into()).is_err());
+        assert!(metadata(&[("k".into(), "v".repeat(METADATA_TEXT_BYTES_MAX))].into()).is_ok());
+    }
+}
