@@ -1,6 +1,6 @@
 /** The client: one server, and what it offers. */
 
-import { addressGiven, BASE_URL_DEFAULT, environment, resolveConfig } from "./config.js";
+import { addressGiven, BASE_URL_DEFAULT, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
   type JsonObject,
@@ -14,6 +14,7 @@ import {
 } from "./models.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
+import { environment } from "./runtime.js";
 import { Sandbox } from "./sandbox.js";
 import { Transport } from "./transport.js";
 import {

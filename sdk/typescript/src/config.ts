@@ -7,7 +7,7 @@
  */
 
 import { AuthError, BadRequestError } from "./errors.js";
-import { importBuiltin } from "./runtime.js";
+import { environment, importBuiltin } from "./runtime.js";
 
 /** Where `pandastack up` listens unless told otherwise. */
 export const BASE_URL_DEFAULT = "http://127.0.0.1:8080";
@@ -18,11 +18,6 @@ const CONFIG_CHARS_MAX = 64 * 1024;
 export interface Config {
   baseUrl: string;
   apiKey: string;
-}
-
-/** The process's environment; empty where there is none. */
-export function environment(): Record<string, string | undefined> {
-  return typeof process === "undefined" ? {} : (process.env ?? {});
 }
 
 /** The address without trailing slash or `/v1`; throws on anything that is not http(s). */

@@ -6,11 +6,31 @@
 
 import { BadRequestError } from "./errors.js";
 
+// Of the built-in modules only what is used here, so that programs for other runtimes compile against
+// this package without Node's type declarations.
+interface FsPromises {
+  readFile(path: string, encoding: "utf8"): Promise<string>;
+  open(path: string, flags: string): Promise<{ writeFile(data: Uint8Array): Promise<void>; close(): Promise<void> }>;
+  rename(from: string, to: string): Promise<void>;
+  rm(path: string, options: { force: boolean }): Promise<void>;
+  stat(path: string): Promise<{ size: number }>;
+}
+
 interface Builtins {
-  "fs/promises": typeof import("node:fs/promises");
-  fs: typeof import("node:fs");
-  os: typeof import("node:os");
-  path: typeof import("node:path");
+  "fs/promises": FsPromises;
+  fs: {
+    promises: FsPromises;
+    /** Node 19.8 and later. */
+    openAsBlob?: (path: string) => Promise<Blob>;
+    createReadStream(path: string): AsyncIterable<Uint8Array>;
+  };
+  os: { homedir(): string };
+  path: { join(...parts: string[]): string };
+}
+
+/** The process's environment; empty where there is none. */
+export function environment(): Record<string, string | undefined> {
+  return (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env ?? {};
 }
 
 /** A built-in module of Node (Bun and Deno have them too), loaded when first needed. */

@@ -1,0 +1,172 @@
+"""A whole platform of a test's own: its processes, its data directory, its network.
+
+Tests that kill servers or count what is left need one that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Callable, Dict, List, Optional
+
+from pandastack import PandaStack
+
+BINARY = os.environ["PANDASTACK_BIN"]
+READY_SECONDS_MAX = 600.0
+
+
+def wait_until(what: str, condition: Callable[[], object], seconds_max: float) -> object:
+    """Asks until the answer is true. The only place that waits by looking again: no event of another process's
+    insides reaches a test."""
+    deadline = time.monotonic() + seconds_max
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {seconds_max:.0f} s")
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def command_lines() -> Dict[int, str]:
+    """Every process's command line, by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            text = read_text(entry / "cmdline").replace("\0", " ").strip()
+            if text:
+                found[int(entry.name)] = text
+    return found
+
+
+class Platform:
+    """`pandastack up` on a directory, port and network of its own."""
+
+    def __init__(self, prefix: str, subnet: str, *arguments: str) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="pandastack-e2e-"))
+        self.data_dir = self.root / "data"
+        self.runtime_dir = Path("/run") / f"pandastack-{prefix}"
+        self.port = free_port()
+        self.prefix = prefix
+        self.arguments = list(arguments)
+        self.log = self.root / "up.log"
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("PANDASTACK_")},
+            "PANDASTACK_CACHE_DIR": os.environ.get("PANDASTACK_CACHE_DIR", "/var/cache/pandastack"),
+            "HOME": str(self.root),
+            "PANDASTACK_NET_PREFIX": prefix,
+            "PANDASTACK_SUBNET": subnet,
+            "PANDASTACK_RUNTIME_DIR": str(self.runtime_dir),
+            "PANDASTACK_DATA_DIR": str(self.data_dir),
+        }
+        self.process: Optional[subprocess.Popen[bytes]] = None
+
+    def start(self) -> "Platform":
+        command = [BINARY, "up", "--listen", f"127.0.0.1:{self.port}", *self.arguments]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        wait_until(f"ready (log: {self.log})", self.is_ready, READY_SECONDS_MAX)
+        return self
+
+    def is_ready(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"`pandastack up` ended: {read_text(self.log)[-4000:]}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def client(self) -> PandaStack:
+        config = json.loads((self.root / ".config/pandastack/config.json").read_text())
+        return PandaStack(api_key=config["token"], base_url=config["api_url"])
+
+    def role_pid(self, role: str) -> int:
+        """The process that plays a role."""
+        def find() -> Optional[int]:
+            for pid, line in command_lines().items():
+                words = line.split()
+                mine = str(self.data_dir) in read_text(Path(f"/proc/{pid}/environ"))
+                if mine and len(words) > 1 and words[0].endswith("pandastack") and words[1] == role:
+                    return pid
+            return None
+        pid = wait_until(f"a process of role {role}", find, 30)
+        assert isinstance(pid, int)
+        return pid
+
+    def kill_role(self, role: str) -> int:
+        """`kill -9`, and returns once another process plays the role and the platform is ready."""
+        old = self.role_pid(role)
+        os.kill(old, signal.SIGKILL)
+        wait_until(f"the old {role} is gone", lambda: self.is_gone(old), 30)
+        wait_until(f"a new {role}", lambda: self.role_pid(role) != old, 60)
+        wait_until("ready again", self.is_ready, 120)
+        return old
+
+    @staticmethod
+    def is_gone(pid: int) -> bool:
+        return read_text(Path(f"/proc/{pid}/stat")).split(")")[-1].split()[:1] in ([], ["Z"])
+
+    def machine_pids(self) -> List[int]:
+        """Emulator processes whose sockets are ours."""
+        mine = str(self.runtime_dir)
+        links = lambda pid: read_text(Path(f"/proc/{pid}/cmdline"))
+        return sorted(pid for pid in command_lines() if mine in links(pid) and "qemu-system" in links(pid))
+
+    def rows(self, query: str) -> List[tuple]:
+        database = next(self.data_dir.rglob("*.db"), None) or next(self.data_dir.rglob("*.sqlite"))
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as store:
+            return store.execute(query).fetchall()
+
+    def footprint(self) -> Dict[str, object]:
+        """Everything that a leak would grow."""
+        run = lambda *words: subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        links = [line for line in run("ip", "-o", "link").splitlines() if f" {self.prefix}-" in line]
+        store = self.data_dir / "store"
+        base = store if store.exists() else self.data_dir
+        kinds = ["sandboxes", "snapshots"]
+        files = sorted(str(path) for kind in kinds for path in base.rglob(f"{kind}/*"))
+        cgroups = [str(p) for p in Path("/sys/fs/cgroup").glob("**/pandastack/*/*") if p.is_dir()]
+        return {
+            "machines": len(self.machine_pids()),
+            "links": len(links),
+            "namespaces": len(list(self.runtime_dir.glob("netns/*"))),
+            "runtime dirs": len(list(self.runtime_dir.glob("m/*"))),
+            "mounts": read_text(Path("/proc/self/mountinfo")).count(self.prefix),
+            "nft lines": len(run("nft", "list", "ruleset").splitlines()),
+            "files": files,
+            "cgroups": len(cgroups),
+        }
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(timeout=60)
+        subprocess.run(
+            [BINARY, "down", "--purge"], env=self.environment, check=True, capture_output=True, timeout=120
+        )
+        shutil.rmtree(self.root, ignore_errors=True)

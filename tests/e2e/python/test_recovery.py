@@ -1,0 +1,105 @@
+"""Killing the servers kills no sandbox and loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from typing import Iterator
+
+import pytest
+from pandastack import NotFoundError, PandaStackError
+
+from platform_process import Platform, wait_until
+
+# A counter that lives in memory only: it cannot survive a restart of its machine.
+COUNTER = "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.1; done' >/dev/null 2>&1 &"
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    running = Platform("pdsr", "10.211.0.0/16", "--warm", "base")
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+def boot_id(sandbox) -> str:
+    return sandbox.exec("cat /proc/sys/kernel/random/boot_id; cat /proc/uptime | cut -d. -f1").stdout.split()[0]
+
+
+@pytest.mark.parametrize("role", ["control", "agent"])
+def test_a_killed_server_leaves_sandboxes_running(platform: Platform, role: str) -> None:
+    client = platform.client()
+    running = client.sandboxes.create(template="base", metadata={"role": role})
+    asleep = client.sandboxes.create(template="base")
+    try:
+        running.exec(COUNTER)
+        running.filesystem.write("/root/kept", "before")
+        asleep.exec("echo memory > /dev/shm/kept")
+        asleep.hibernate()
+        machines = platform.machine_pids()
+        platform.kill_role(role)
+
+        def answers() -> bool:
+            try:
+                return running.exec("true").exit_code == 0
+            except PandaStackError:
+                return False
+
+        wait_until("the sandbox answers again", answers, 60)
+        assert platform.machine_pids() == machines, "machines were restarted"
+        assert running.filesystem.read("/root/kept") == b"before"
+        first = int(running.exec("cat /dev/shm/count").stdout)
+        wait_until("the counter goes on", lambda: int(running.exec("cat /dev/shm/count").stdout) > first, 30)
+        assert client.sandboxes.get(running.id).metadata["role"] == role
+        assert client.sandboxes.get(asleep.id).status == "hibernated"
+        assert asleep.exec("cat /dev/shm/kept").stdout == "memory\n"
+    finally:
+        running.delete()
+        asleep.delete()
+
+
+def test_a_create_cut_off_by_a_kill_leaves_nothing(platform: Platform) -> None:
+    client = platform.client()
+    before = platform.footprint()
+    with ThreadPoolExecutor(8) as pool:
+        creates = [pool.submit(client.sandboxes.create, template="base") for _ in range(8)]
+        os.kill(platform.role_pid("agent"), signal.SIGKILL)
+        made = []
+        for create in creates:
+            try:
+                made.append(create.result())
+            except PandaStackError:
+                pass
+    wait_until("ready again", platform.is_ready, 120)
+    for sandbox in made:
+        # An acknowledged one is there and works.
+        wait_until("an acknowledged sandbox answers", lambda: sandbox.exec("true").exit_code == 0, 60)
+        sandbox.delete()
+    for sandbox in client.sandboxes.list():
+        sandbox.delete()
+
+    def clean() -> bool:
+        now = platform.footprint()
+        return all(now[key] == before[key] for key in ("machines", "runtime dirs", "files"))
+
+    wait_until(f"nothing is left: {before} became {platform.footprint()}", clean, 60)
+
+
+def test_a_machine_that_dies_is_shown_as_failed(platform: Platform) -> None:
+    client = platform.client()
+    before = set(platform.machine_pids())
+    sandbox = client.sandboxes.create(template="base")
+    try:
+        (pid,) = set(platform.machine_pids()) - before
+        os.kill(pid, signal.SIGKILL)
+        wait_until("failed", lambda: client.sandboxes.get(sandbox.id).status == "failed", 30)
+        with pytest.raises(PandaStackError) as refused:
+            sandbox.exec("true")
+        assert refused.value.status == 409
+    finally:
+        sandbox.delete()
+    with pytest.raises(NotFoundError):
+        client.sandboxes.get(sandbox.id)
