@@ -1,1 +1,54 @@
-//! The per-host agent: machines, slots, disks, bakes, snapshots.
+//! The per-host agent: it owns machines, network slots, disks, template bakes and local snapshots.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
+//! | [`launch`], [`home`] | bringing a machine up through the identity gate, and what surrounds it |
+//! | [`template`], [`bake`], [`zygote`] | what creates start from |
+//! | [`snapshot`], [`record`], [`layout`] | what is on disk, and where |
+//! | [`recover`] | taking over what a killed predecessor left |
+//! | [`http`], [`report`] | the wire to control |
+//! | [`cgroup`] | control groups |
+//!
+//! What must always hold: an agent's end kills no machine; a failed create leaves nothing; what was acknowledged is
+//! found again. Left to others: who may ask (control), how a machine runs (engines), how packets flow (net), what an
+//! image is made of (image).
+
+#![forbid(unsafe_code)]
+
+mod bake;
+pub mod cgroup;
+mod config;
+mod embedded;
+mod error;
+mod exec;
+mod files;
+mod home;
+mod host;
+mod http;
+mod launch;
+mod layout;
+mod record;
+mod recover;
+mod report;
+mod sandbox;
+mod serve;
+mod snapshot;
+mod template;
+mod zygote;
+
+pub use config::{AgentConfig, EngineChoice, Listen};
+pub use serve::serve;
+
+/// Runs file work on a thread that may block.
+pub(crate) async fn blocking<T, E, F>(work: F) -> Result<T, E>
+where
+    F: FnOnce() -> Result<T, E> + Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+{
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}

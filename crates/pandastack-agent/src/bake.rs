@@ -1,0 +1,240 @@
+//! Baking: from a recipe to a snapshot that creates start from.
+//!
+//! Build or find the image, kernel and initial ramdisk; boot once; run what users run first; freeze user processes;
+//! write the machine down. Found again by key, so that only the first agent of a version pays.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pandastack_engine::{Boot, Confinement, Machine};
+use pandastack_guest_proto::client::GuestClient;
+use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress, Recipe};
+use pandastack_types::BuildId;
+use std::time::Duration;
+
+use crate::blocking;
+use crate::embedded::GUEST_PROGRAM;
+use crate::error::{AgentError, Result};
+use crate::home::{Home, Origin};
+use crate::host::Host;
+use crate::launch;
+use crate::record::BootMode;
+use crate::snapshot::{Capture, Manifest, Snapshot};
+use crate::template::{Baked, shape, templates_dir};
+use crate::zygote;
+
+/// How long a cold boot may take until the guest program answers. Emulated, on a loaded host, first run.
+const BOOT_MAX: Duration = Duration::from_secs(180);
+
+/// Files a machine boots from.
+struct BootFiles {
+    kernel: PathBuf,
+    initrd: PathBuf,
+    image: PathBuf,
+    key: String,
+}
+
+/// Makes the template ready on this host.
+pub(crate) async fn bake(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) -> Result<Baked> {
+    let files = boot_files(host, recipe, build).await?;
+    let dir = templates_dir(host, recipe).join(&files.key);
+    let compatibility_key = &host.engine.capabilities().compatibility_key;
+    let snapshot = match Snapshot::open(&dir, compatibility_key) {
+        Ok(snapshot) => snapshot,
+        Err(_) => {
+            host.remove_dir(dir.clone()).await;
+            let snapshot = boot_and_save(host, recipe, &files, dir, build).await?;
+            remove_other_bakes(host, recipe, &files.key).await;
+            snapshot
+        }
+    };
+    Ok(Baked { name: recipe.name.clone(), key: files.key, snapshot, warm_commands: recipe.warm.clone() })
+}
+
+async fn boot_files(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) -> Result<BootFiles> {
+    let (host, build) = (host.clone(), build.clone());
+    blocking(move || {
+        let progress = |step: Progress<'_>| {
+            let line = format!("{}: {}", step.subject, step.detail);
+            host.templates.progress(&build, step.phase.label(), line);
+        };
+        let kernel = Kernel::ensure(&host.config.cache_dir, &progress)?;
+        let image = ImageBuilder::new(&host.config.cache_dir).ensure(recipe, &progress)?;
+        let key = template_key(&host, recipe, &kernel, &image);
+        let boot_dir = host.layout.boot(&boot_key(&kernel));
+        if !boot_dir.exists() {
+            let staging = host.store.stage()?;
+            host.store.import_file(&kernel.vmlinuz, &staging.path().join("vmlinuz"))?;
+            Initramfs::build(&kernel, GUEST_PROGRAM, &staging.path().join("initrd"))?;
+            world_readable(staging.path(), &["vmlinuz", "initrd"])?;
+            publish_once(staging, &boot_dir)?;
+        }
+        let in_store = host.layout.image(&image.key);
+        if !in_store.exists() {
+            host.templates.progress(&build, "import", "copying the image into the store".to_owned());
+            let staging = host.store.stage()?;
+            let copy = staging.path().join("image");
+            host.store.import_file(&image.path, &copy)?;
+            std::fs::rename(&copy, &in_store).map_err(AgentError::io("rename", &in_store))?;
+        }
+        Ok(BootFiles {
+            kernel: boot_dir.join("vmlinuz"),
+            initrd: boot_dir.join("initrd"),
+            image: in_store,
+            key,
+        })
+    })
+    .await
+}
+
+/// Two bakes of different templates may make the same kernel directory at once; the first one wins.
+fn publish_once(staging: pandastack_image::store::Staging, to: &Path) -> Result<()> {
+    match staging.publish(to) {
+        Err(_) if to.exists() => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+fn world_readable(dir: &Path, names: &[&str]) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+            .map_err(AgentError::io("set permissions of", path))
+    };
+    set(dir, 0o711)?;
+    names.iter().try_for_each(|name| set(&dir.join(name), 0o444))
+}
+
+fn boot_key(kernel: &KernelSet) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(kernel.sha256.as_bytes()).update(GUEST_PROGRAM);
+    hasher.finalize().to_hex()[..16].to_owned()
+}
+
+fn template_key(host: &Host, recipe: &Recipe, kernel: &KernelSet, image: &Image) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let shape = shape(recipe);
+    for part in [
+        boot_key(kernel).as_str(),
+        &image.key,
+        &host.engine.capabilities().compatibility_key,
+        &format!("{} {}", shape.vcpus, shape.memory_mib),
+        &recipe.warm.join("\n"),
+        &kernel_args(),
+    ] {
+        hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+fn kernel_args() -> String {
+    format!(
+        "pandastack.ip={}/{} pandastack.gateway={}",
+        pandastack_net::GUEST_IP,
+        pandastack_net::GUEST_PREFIX,
+        pandastack_net::GUEST_GATEWAY
+    )
+}
+
+async fn boot_and_save(
+    host: &Arc<Host>,
+    recipe: &'static Recipe,
+    files: &BootFiles,
+    to: PathBuf,
+    build: &BuildId,
+) -> Result<Snapshot> {
+    let shape = shape(recipe);
+    let scratch = {
+        let store = host.store.clone();
+        blocking(move || {
+            let staging = store.stage()?;
+            drop(store.create_sparse(&staging.path().join("memory"), shape.memory_bytes())?);
+            world_readable(staging.path(), &["memory"])?;
+            Ok::<_, AgentError>(staging)
+        })
+        .await?
+    };
+    let empty_memory = scratch.path().join("memory");
+    let origin = Origin { memory: &empty_memory, disk: Some(&files.image), shape };
+    let name = format!("bake-{}", recipe.name);
+    let dir = scratch.path().join("machine");
+    let (mut home, place) = Home::prepare(host, &name, dir, &origin, Confinement::Zygote).await?;
+    host.templates.progress(build, "boot", format!("booting {} once", recipe.name));
+    let boot = Boot {
+        shape,
+        place,
+        kernel: files.kernel.clone(),
+        initrd: files.initrd.clone(),
+        kernel_args: kernel_args(),
+        memory: home.memory(),
+    };
+    let saved = match host.engine.boot(boot).await {
+        Ok(machine) => {
+            let saved = settle_and_save(host, recipe, &home, machine.as_ref(), build).await;
+            launch::kill(machine.as_ref()).await;
+            saved.map_err(|error| with_console(error, &home.console()))
+        }
+        Err(error) => Err(error.into()),
+    };
+    home.release(host).await;
+    saved?.publish(host, to).await
+}
+
+async fn settle_and_save(
+    host: &Arc<Host>,
+    recipe: &'static Recipe,
+    home: &Home,
+    machine: &dyn Machine,
+    build: &BuildId,
+) -> Result<Capture> {
+    home.cgroup()
+        .add(machine.record().pid)
+        .map_err(AgentError::io("move into the control group", &home.dir))?;
+    let stream = machine.connect_guest().await?;
+    machine.resume().await?;
+    let guest = GuestClient::connect(stream, BOOT_MAX).await?;
+    host.templates.progress(build, "warm", format!("warming {}", recipe.name));
+    let spec = pandastack_types::agent_api::SandboxSpec {
+        id: pandastack_types::SandboxId::random(),
+        incarnation: 0,
+        env: Default::default(),
+        idle_timeout_seconds: None,
+    };
+    let record =
+        launch::new_record(spec, &recipe.name, shape(recipe), crate::host::UID_FIRST, BootMode::Restore);
+    guest.set_identity(launch::identity(&record, false)).await?;
+    zygote::warm(&guest, &recipe.warm).await?;
+    host.templates.progress(build, "save", format!("saving {}", recipe.name));
+    guest.quiesce(true).await?;
+    drop(guest);
+    machine.pause().await?;
+    let manifest = Manifest {
+        template: recipe.name.clone(),
+        shape: shape(recipe),
+        compatibility_key: host.engine.capabilities().compatibility_key.clone(),
+        sandbox: None,
+        uid: None,
+        state_bytes: 0,
+        memory_bytes_written: 0,
+        created_at: Timestamp::now(),
+    };
+    Capture::take(host, machine, &home.memory(), &home.disk(), manifest).await
+}
+
+/// A boot that fails is explained by what the kernel said last.
+fn with_console(error: AgentError, console: &Path) -> AgentError {
+    let text = std::fs::read_to_string(console).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().rev().take(5).collect();
+    let tail: Vec<&str> = lines.into_iter().rev().collect();
+    AgentError::Launch(format!("{error}; last console lines: {}", tail.join(" | ")))
+}
+
+/// Older bakes of the template. Machines made from them keep what they need by hard link.
+async fn remove_other_bakes(host: &Host, recipe: &Recipe, key: &str) {
+    for entry in std::fs::read_dir(templates_dir(host, recipe)).into_iter().flatten().flatten() {
+        if entry.file_name() != *key {
+            host.remove_dir(entry.path()).await;
+        }
+    }
+}

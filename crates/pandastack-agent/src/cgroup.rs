@@ -1,0 +1,212 @@
+//! A control group per machine, on cgroup v2 or on the v1 controllers of older hosts.
+//!
+//! Plain file writes. The groups of one agent are children of one parent, so that whatever an interrupted create left
+//! behind is found there ([`Cgroups::pids_outside`]).
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pandastack_engine::Shape;
+
+/// Memory an emulator may use beyond the guest's own: translation cache, device state, stacks.
+const OVERHEAD_MIB: u64 = 512;
+/// Threads in one machine's group. A machine has about six, but the children of a fork begin in their parent's group.
+const THREADS_MAX: u32 = 1024;
+/// v1 controllers in use; `cpuacct` counts, the others limit.
+const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
+
+/// The control groups of one agent.
+#[derive(Debug, Clone)]
+pub struct Cgroups {
+    /// One parent directory per hierarchy.
+    parents: Vec<PathBuf>,
+    version: Version,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V1,
+    V2,
+}
+
+/// The control group of one machine.
+#[derive(Debug, Clone)]
+pub struct Cgroup {
+    dirs: Vec<PathBuf>,
+    version: Version,
+}
+
+impl Cgroups {
+    /// Makes the parents below the host's mounted hierarchies.
+    pub fn open(name: &str) -> io::Result<Self> {
+        Self::open_at(Path::new("/sys/fs/cgroup"), name)
+    }
+
+    fn open_at(root: &Path, name: &str) -> io::Result<Self> {
+        let version = if root.join("cgroup.controllers").exists() { Version::V2 } else { Version::V1 };
+        let mut parents = Vec::new();
+        match version {
+            Version::V2 => {
+                let top = root.join("pandastack");
+                let parent = top.join(name);
+                fs::create_dir_all(&parent)?;
+                for dir in [root, &top, &parent] {
+                    // A controller that the host keeps for itself is not fatal: the others still limit.
+                    for controller in ["+cpu", "+memory", "+pids"] {
+                        let _ = fs::write(dir.join("cgroup.subtree_control"), controller);
+                    }
+                }
+                parents.push(parent);
+            }
+            Version::V1 => {
+                for controller in V1_CONTROLLERS {
+                    let mount = root.join(controller);
+                    if mount.join("cgroup.procs").exists() {
+                        let parent = mount.join("pandastack").join(name);
+                        fs::create_dir_all(&parent)?;
+                        parents.push(parent);
+                    }
+                }
+            }
+        }
+        if parents.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "no cgroup hierarchy is mounted"));
+        }
+        Ok(Self { parents, version })
+    }
+
+    /// Makes a group for one machine, limited to what a machine of that shape may use. Zygotes have no limits: what is
+    /// forked from them passes through their group.
+    pub fn create(&self, name: &str, shape: Option<Shape>) -> io::Result<Cgroup> {
+        let group = self.group(name);
+        for dir in &group.dirs {
+            match fs::create_dir(dir) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        let Some(shape) = shape else { return Ok(group) };
+        let memory_bytes = shape.memory_bytes() + OVERHEAD_MIB * 1024 * 1024;
+        // One processor more than the guest has: the emulator's own work is not the guest's.
+        let cpu_us = (u64::from(shape.vcpus) + 1) * 100_000;
+        let limits: &[(&str, String)] = match self.version {
+            Version::V2 => &[
+                ("memory.max", memory_bytes.to_string()),
+                ("pids.max", THREADS_MAX.to_string()),
+                ("cpu.max", format!("{cpu_us} 100000")),
+            ],
+            Version::V1 => &[
+                ("memory.limit_in_bytes", memory_bytes.to_string()),
+                ("pids.max", THREADS_MAX.to_string()),
+                ("cpu.cfs_quota_us", cpu_us.to_string()),
+            ],
+        };
+        for (file, value) in limits {
+            for path in group.dirs.iter().map(|dir| dir.join(file)).filter(|path| path.exists()) {
+                fs::write(path, value)?;
+            }
+        }
+        Ok(group)
+    }
+
+    /// The group of that name, made before.
+    pub fn group(&self, name: &str) -> Cgroup {
+        Cgroup { dirs: self.parents.iter().map(|parent| parent.join(name)).collect(), version: self.version }
+    }
+
+    /// Processes in any group of this agent that are not in `known`.
+    pub fn pids_outside(&self, known: &HashSet<u32>) -> Vec<u32> {
+        let groups = self.parents.iter().filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten();
+        let texts = groups.filter_map(|entry| fs::read_to_string(entry.path().join("cgroup.procs")).ok());
+        let pids: HashSet<u32> =
+            texts.flat_map(|text| text.lines().filter_map(|l| l.parse().ok()).collect::<Vec<_>>()).collect();
+        pids.difference(known).copied().collect()
+    }
+
+    /// Removes every empty group, and the parents when nothing is left in them.
+    pub fn sweep(&self) {
+        for parent in &self.parents {
+            for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+                // Groups with processes refuse, files are no directories: both are meant to stay.
+                let _ = fs::remove_dir(entry.path());
+            }
+            let _ = fs::remove_dir(parent);
+        }
+    }
+
+    /// What `doctor` prints.
+    pub fn describe(&self) -> String {
+        match self.version {
+            Version::V2 => "cgroup v2".to_owned(),
+            Version::V1 => format!("cgroup v1 ({} controllers)", self.parents.len()),
+        }
+    }
+}
+
+impl Cgroup {
+    /// Moves a process in, with all its threads.
+    pub fn add(&self, pid: u32) -> io::Result<()> {
+        self.dirs.iter().try_for_each(|dir| fs::write(dir.join("cgroup.procs"), pid.to_string()))
+    }
+
+    /// Processor time used so far.
+    pub fn cpu_ms(&self) -> u64 {
+        match self.version {
+            Version::V2 => {
+                let stat = fs::read_to_string(self.dirs[0].join("cpu.stat")).unwrap_or_default();
+                let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec "));
+                usage.and_then(|us| us.trim().parse::<u64>().ok()).unwrap_or(0) / 1000
+            }
+            Version::V1 => {
+                let texts = self.dirs.iter().filter_map(|d| fs::read_to_string(d.join("cpuacct.usage")).ok());
+                texts.filter_map(|text| text.trim().parse::<u64>().ok()).max().unwrap_or(0) / 1_000_000
+            }
+        }
+    }
+
+    /// Removes the group once its process is gone.
+    pub fn remove(&self) {
+        for dir in &self.dirs {
+            match fs::remove_dir(dir) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(dir = %dir.display(), %error, "a control group stays behind; the next start sweeps it");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_v2_host_gets_one_group_with_its_limits() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("cgroup.controllers"), "cpu memory pids").unwrap();
+        let cgroups = Cgroups::open_at(root.path(), "test").unwrap();
+        let dir = root.path().join("pandastack/test/m1");
+        fs::create_dir(&dir).unwrap();
+        for file in ["memory.max", "pids.max", "cpu.max"] {
+            fs::write(dir.join(file), "").unwrap();
+        }
+        let group = cgroups.create("m1", Some(Shape { vcpus: 1, memory_mib: 512 })).unwrap();
+        assert_eq!(fs::read_to_string(dir.join("memory.max")).unwrap(), (1024 * 1024 * 1024).to_string());
+        assert_eq!(fs::read_to_string(dir.join("cpu.max")).unwrap(), "200000 100000");
+        fs::write(dir.join("cpu.stat"), "usage_usec 5000\nuser_usec 1\n").unwrap();
+        assert_eq!(group.cpu_ms(), 5);
+        fs::write(dir.join("cgroup.procs"), "17\n18\n").unwrap();
+        let mut strays = cgroups.pids_outside(&HashSet::from([17]));
+        strays.sort_unstable();
+        assert_eq!(strays, [18]);
+    }
+
+    #[test]
+    fn a_host_without_cgroups_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(Cgroups::open_at(root.path(), "test").is_err());
+    }
+}

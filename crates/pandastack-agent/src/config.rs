@@ -1,0 +1,71 @@
+//! What an agent is told when it starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use pandastack_types::HostId;
+use pandastack_types::link::LinkKey;
+
+/// Where an agent listens for control.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A unix socket, for one box.
+    Unix(PathBuf),
+    /// An address on a private network, for a fleet.
+    Tcp(SocketAddr),
+}
+
+impl Listen {
+    /// The address as agents report it and control dials it.
+    pub fn address(&self) -> String {
+        match self {
+            Listen::Unix(path) => format!("unix:{}", path.display()),
+            Listen::Tcp(address) => format!("http://{address}"),
+        }
+    }
+}
+
+/// Which engine runs the machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineChoice {
+    /// KVM where a probe that executes instructions passes, emulation elsewhere.
+    #[default]
+    Auto,
+    /// Emulation, also where KVM works.
+    Emulated,
+}
+
+/// Configuration of one agent.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// Id of this host.
+    pub host: HostId,
+    /// Machines, snapshots and templates live below it.
+    pub data_dir: PathBuf,
+    /// Sockets live below it; kept short, see `RUNTIME_DIR_BYTES_MAX` of the engine crate.
+    pub runtime_dir: PathBuf,
+    /// Built images and kernels, shared by every agent of the box.
+    pub cache_dir: PathBuf,
+    /// Where control reaches this agent.
+    pub listen: Listen,
+    /// Where this agent reaches control: `unix:/path` or `http://address:port`.
+    pub control: String,
+    /// The join secret.
+    pub link: LinkKey,
+    /// Engine.
+    pub engine: EngineChoice,
+    /// Network of this host's slots, such as `10.201.0.0/16`.
+    pub subnet: String,
+    /// Prefix of the host's interface and namespace names; two agents on one box need two.
+    pub net_prefix: String,
+    /// Slots kept ready.
+    pub slots_ready: usize,
+    /// Memory that may be promised to sandboxes; `None` leaves 1 GiB to the host.
+    pub memory_limit_mb: Option<u64>,
+    /// Keep a zygote per template in use. Without, every create restores the snapshot: slower, but no memory is held.
+    pub zygotes: bool,
+    /// Templates to make ready when the agent starts.
+    pub warm_templates: Vec<String>,
+    /// Program that hosts the KVM probe's child: this very program, as a rule.
+    pub probe_program: PathBuf,
+}

@@ -1,0 +1,158 @@
+//! Why an agent refuses or fails, and how it says so over HTTP.
+
+use std::path::{Path, PathBuf};
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use pandastack_engine::EngineError;
+use pandastack_guest_proto::client::ClientError;
+use pandastack_guest_proto::message::ErrorCode as GuestCode;
+use pandastack_types::{BuildId, ErrorBody, ErrorCode, SandboxId, SnapshotId};
+
+/// Result of an agent operation.
+pub(crate) type Result<T, E = AgentError> = std::result::Result<T, E>;
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AgentError {
+    #[error("{0}")]
+    BadRequest(String),
+    #[error("there is no sandbox {0} on this host")]
+    NoSandbox(SandboxId),
+    #[error("there is no snapshot {0} on this host")]
+    NoSnapshot(SnapshotId),
+    #[error("there is no template `{0}`; `pandastack template list` shows the ones there are")]
+    NoTemplate(String),
+    #[error("there is no build {0}")]
+    NoBuild(BuildId),
+    #[error("{0}")]
+    TooLarge(String),
+    #[error("{0}")]
+    Conflict(String),
+    #[error("template `{name}` is being built ({phase}); try again shortly")]
+    TemplateBaking { name: String, phase: String, build: BuildId },
+    #[error("template `{name}` could not be built: {reason}")]
+    TemplateFailed { name: String, reason: String },
+    #[error("{0}")]
+    NoCapacity(String),
+    #[error("the sandbox failed: {0}; create a new one")]
+    Failed(String),
+    #[error(transparent)]
+    Guest(#[from] ClientError),
+    #[error("{0}")]
+    Launch(String),
+    #[error("the command was killed by its timeout of {seconds} s")]
+    ExecTimeout { seconds: u64 },
+    #[error("{0}")]
+    Unauthorized(#[from] pandastack_types::link::LinkRefused),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Store(#[from] pandastack_image::StoreError),
+    #[error(transparent)]
+    Image(#[from] pandastack_image::ImageError),
+    #[error(transparent)]
+    Net(#[from] pandastack_net::NetError),
+    #[error("{action} {path}: {source}")]
+    Io {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} is damaged: {reason}")]
+    Damaged { path: PathBuf, reason: String },
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+impl AgentError {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| AgentError::Io { action, path, source }
+    }
+
+    pub(crate) fn damaged(path: &Path, reason: impl std::fmt::Display) -> Self {
+        AgentError::Damaged { path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    /// The stable code, and with it the status.
+    pub(crate) fn code(&self) -> ErrorCode {
+        match self {
+            AgentError::BadRequest(_) => ErrorCode::BadRequest,
+            AgentError::TooLarge(_) => ErrorCode::BodyTooLarge,
+            AgentError::NoSandbox(_)
+            | AgentError::NoSnapshot(_)
+            | AgentError::NoTemplate(_)
+            | AgentError::NoBuild(_) => ErrorCode::NotFound,
+            AgentError::Conflict(_) | AgentError::Failed(_) => ErrorCode::Conflict,
+            AgentError::TemplateBaking { .. } => ErrorCode::TemplateBaking,
+            AgentError::TemplateFailed { .. } => ErrorCode::TemplateFailed,
+            AgentError::NoCapacity(_) => ErrorCode::NoCapacity,
+            AgentError::Guest(error) => guest_code(error),
+            AgentError::Launch(_) => ErrorCode::GuestUnavailable,
+            AgentError::ExecTimeout { .. } => ErrorCode::ExecTimeout,
+            AgentError::Unauthorized(_) => ErrorCode::Unauthorized,
+            AgentError::Stopping => ErrorCode::Unavailable,
+            AgentError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => {
+                ErrorCode::DiskFull
+            }
+            AgentError::Engine(EngineError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::StorageFull =>
+            {
+                ErrorCode::DiskFull
+            }
+            AgentError::Store(error) if error.kind() == pandastack_image::StoreErrorKind::NoSpace => {
+                ErrorCode::DiskFull
+            }
+            AgentError::Image(error) if error.kind() == pandastack_image::ErrorKind::NoSpace => {
+                ErrorCode::DiskFull
+            }
+            AgentError::Net(error) if error.is_capacity() => ErrorCode::NoCapacity,
+            AgentError::Engine(_)
+            | AgentError::Store(_)
+            | AgentError::Image(_)
+            | AgentError::Net(_)
+            | AgentError::Io { .. }
+            | AgentError::Damaged { .. } => ErrorCode::Internal,
+        }
+    }
+}
+
+/// A refusal of the guest is the caller's business; anything else means that the guest cannot be talked to.
+fn guest_code(error: &ClientError) -> ErrorCode {
+    match error.refusal() {
+        Some(GuestCode::NotFound) => ErrorCode::FileNotFound,
+        Some(GuestCode::AlreadyExists | GuestCode::NotEmpty | GuestCode::Frozen) => ErrorCode::Conflict,
+        Some(GuestCode::NoSpace) => ErrorCode::DiskFull,
+        Some(GuestCode::TooMany) => ErrorCode::NoCapacity,
+        Some(_) => ErrorCode::BadRequest,
+        None => match error {
+            ClientError::RequestTooLong { .. }
+            | ClientError::TooLong { .. }
+            | ClientError::FileTooLong { .. } => ErrorCode::BadRequest,
+            ClientError::TooManyCalls { .. } => ErrorCode::NoCapacity,
+            _ => ErrorCode::GuestUnavailable,
+        },
+    }
+}
+
+impl IntoResponse for AgentError {
+    fn into_response(self) -> Response {
+        let code = self.code();
+        if code == ErrorCode::Internal {
+            tracing::error!(error = %self, "request failed");
+        }
+        let build_id = match &self {
+            AgentError::TemplateBaking { build, .. } => Some(build.to_string()),
+            _ => None,
+        };
+        let body = ErrorBody { error: self.to_string(), code, request_id: None, build_id };
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(body)).into_response();
+        if let Some(seconds) = code.retry_after_seconds() {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,181 @@
+//! What surrounds one machine: its directory, sockets, network slot and control group.
+//!
+//! [`Home::prepare`] makes all of it or nothing; [`Home::release`] gives back what a machine holds while awake, and
+//! [`Home::remove`] the directory too. Both can be repeated.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use pandastack_engine::{Confinement, Place, Shape};
+use pandastack_net::{EgressPolicy, SlotIndex};
+
+use crate::blocking;
+use crate::cgroup::Cgroup;
+use crate::error::{AgentError, Result};
+use crate::host::Host;
+use crate::layout::home as names;
+
+/// Surroundings of one machine.
+#[derive(Debug)]
+pub(crate) struct Home {
+    /// Name of the control group: the sandbox id, or the zygote's.
+    name: String,
+    pub dir: PathBuf,
+    runtime_dir: PathBuf,
+    pub slot: Option<SlotIndex>,
+    /// Where the host reaches the guest.
+    pub guest_ip: Option<String>,
+    cgroup: Cgroup,
+}
+
+/// Files that a new machine starts from.
+pub(crate) struct Origin<'a> {
+    pub memory: &'a Path,
+    /// `None` when the disk can be cloned only later, while a parent stands still: see [`Home::clone_disk`].
+    pub disk: Option<&'a Path>,
+    pub shape: Shape,
+}
+
+impl Home {
+    /// Makes directory, files, slot and group for a machine that starts from `origin`.
+    pub(crate) async fn prepare(
+        host: &Host,
+        name: &str,
+        dir: PathBuf,
+        origin: &Origin<'_>,
+        confinement: Confinement,
+    ) -> Result<(Home, Place)> {
+        let mut home = Home {
+            name: name.to_owned(),
+            dir,
+            runtime_dir: host.layout.machine_runtime(),
+            slot: None,
+            guest_ip: None,
+            cgroup: host.cgroups.group(name),
+        };
+        let limited = matches!(confinement, Confinement::Full { .. });
+        match home.fill(host, origin, limited).await {
+            Ok(tap) => {
+                let place = home.place(tap, confinement);
+                Ok((home, place))
+            }
+            Err(error) => {
+                home.release(host).await;
+                home.remove(host).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The home of a machine that outlived its agent.
+    pub(crate) fn adopted(
+        host: &Host,
+        name: &str,
+        dir: PathBuf,
+        runtime_dir: PathBuf,
+        slot: Option<u32>,
+    ) -> Home {
+        let slot = slot.and_then(|index| u16::try_from(index).ok()).map(SlotIndex);
+        Home {
+            name: name.to_owned(),
+            dir,
+            runtime_dir,
+            guest_ip: slot.map(|index| host.slots.address(index).to_string()),
+            slot,
+            cgroup: host.cgroups.group(name),
+        }
+    }
+
+    async fn fill(&mut self, host: &Host, origin: &Origin<'_>, limited: bool) -> Result<OwnedFd> {
+        let (dir, runtime_dir, store) = (self.dir.clone(), self.runtime_dir.clone(), host.store.clone());
+        let (memory, disk) = (origin.memory.to_owned(), origin.disk.map(Path::to_owned));
+        let (cgroups, name) = (host.cgroups.clone(), self.name.clone());
+        let shape = limited.then_some(origin.shape);
+        let files = blocking(move || {
+            make_dir(&dir)?;
+            make_dir(&runtime_dir)?;
+            let link = dir.join(names::MEMORY);
+            if link != memory {
+                std::fs::hard_link(&memory, &link).map_err(AgentError::io("link", &link))?;
+            }
+            if let Some(disk) = disk {
+                store.clone_file(&disk, &dir.join(names::DISK))?;
+            }
+            let console = dir.join(names::CONSOLE);
+            std::fs::write(&console, b"").map_err(AgentError::io("create", &console))?;
+            cgroups.create(&name, shape).map_err(AgentError::io("create the control group of", &dir))?;
+            Ok::<_, AgentError>(())
+        });
+        let policy = EgressPolicy::internet();
+        let (files, slot) = tokio::join!(files, host.slots.take(&policy));
+        if let Ok(slot) = &slot {
+            self.slot = Some(slot.index);
+            self.guest_ip = Some(slot.address.to_string());
+        }
+        files?;
+        Ok(slot?.tap)
+    }
+
+    /// Clones the root disk, for a home prepared without one.
+    pub(crate) async fn clone_disk(&self, host: &Host, from: PathBuf) -> Result<()> {
+        let (store, to) = (host.store.clone(), self.disk());
+        Ok(blocking(move || store.clone_file(&from, &to)).await?)
+    }
+
+    fn place(&self, tap: OwnedFd, confinement: Confinement) -> Place {
+        Place {
+            runtime_dir: self.runtime_dir.clone(),
+            disk: self.disk(),
+            console: self.console(),
+            tap: Some(tap),
+            confinement,
+        }
+    }
+
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.dir.join(names::DISK)
+    }
+
+    pub(crate) fn memory(&self) -> PathBuf {
+        self.dir.join(names::MEMORY)
+    }
+
+    pub(crate) fn console(&self) -> PathBuf {
+        self.dir.join(names::CONSOLE)
+    }
+
+    pub(crate) fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
+    }
+
+    /// Gives back slot, group and sockets. The machine's process must be gone.
+    pub(crate) async fn release(&mut self, host: &Host) {
+        if let Some(index) = self.slot.take() {
+            host.slots.release(index);
+        }
+        self.guest_ip = None;
+        let (cgroup, runtime_dir) = (self.cgroup.clone(), self.runtime_dir.clone());
+        let removed = blocking(move || {
+            cgroup.remove();
+            match std::fs::remove_dir_all(&runtime_dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(AgentError::io("remove", &runtime_dir)(error))
+                }
+                _ => Ok(()),
+            }
+        });
+        if let Err(error) = removed.await {
+            tracing::warn!(%error, "sockets stay behind; the next start of the agent removes them");
+        }
+    }
+
+    /// Removes the directory with everything in it.
+    pub(crate) async fn remove(&self, host: &Host) {
+        host.remove_dir(self.dir.clone()).await;
+    }
+}
+
+fn make_dir(dir: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().mode(0o711).recursive(true).create(dir).map_err(AgentError::io("create", dir))
+}

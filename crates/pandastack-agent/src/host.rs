@@ -1,0 +1,146 @@
+//! What the parts of an agent share.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pandastack_engine::{Engine, Shape};
+use pandastack_image::Store;
+use pandastack_net::SlotPool;
+use pandastack_types::SandboxId;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::blocking;
+use crate::cgroup::Cgroups;
+use crate::config::AgentConfig;
+use crate::error::{AgentError, Result};
+use crate::layout::Layout;
+use crate::sandbox::SandboxHandle;
+use crate::template::Templates;
+use crate::zygote::Zygotes;
+
+/// First user id of machines: above what distributions, containers and directory services hand out.
+pub(crate) const UID_FIRST: u32 = 0x7000_0000;
+/// User ids of machines; after this many lineages numbers come up again.
+const UID_COUNT: u32 = 0x0fff_0000;
+/// Memory left to the host and to the agent when the configuration names no limit.
+const HOST_RESERVE_MB: u64 = 1024;
+/// Share of a guest's memory that is promised at once: pages are shared with the template until written.
+const PROMISED_PERCENT: u64 = 25;
+
+/// One agent's shared state.
+pub(crate) struct Host {
+    pub config: AgentConfig,
+    pub engine: Arc<dyn Engine>,
+    pub store: Arc<Store>,
+    pub slots: Arc<SlotPool>,
+    pub cgroups: Cgroups,
+    pub layout: Layout,
+    pub templates: Templates,
+    pub zygotes: Zygotes,
+    /// Rung after every change that control should hear of.
+    pub changed: Notify,
+    /// Owns every task that outlives the request that began it.
+    pub tasks: TaskTracker,
+    pub shutdown: CancellationToken,
+    sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
+    next_uid: AtomicU32,
+}
+
+/// The parts a host is made of.
+pub(crate) struct HostParts {
+    pub config: AgentConfig,
+    pub engine: Arc<dyn Engine>,
+    pub store: Arc<Store>,
+    pub slots: Arc<SlotPool>,
+    pub cgroups: Cgroups,
+    pub layout: Layout,
+    pub shutdown: CancellationToken,
+}
+
+impl Host {
+    pub(crate) fn new(parts: HostParts) -> Arc<Self> {
+        let HostParts { config, engine, store, slots, cgroups, layout, shutdown } = parts;
+        Arc::new(Self {
+            config,
+            engine,
+            store,
+            slots,
+            cgroups,
+            layout,
+            templates: Templates::new(),
+            zygotes: Zygotes::new(),
+            changed: Notify::new(),
+            tasks: TaskTracker::new(),
+            shutdown,
+            sandboxes: Mutex::new(HashMap::new()),
+            next_uid: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn sandboxes(&self) -> MutexGuard<'_, HashMap<SandboxId, SandboxHandle>> {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> Result<SandboxHandle> {
+        self.sandboxes().get(id).cloned().ok_or_else(|| AgentError::NoSandbox(id.clone()))
+    }
+
+    /// A user id for a new lineage.
+    pub(crate) fn new_uid(&self) -> u32 {
+        UID_FIRST + self.next_uid.fetch_add(1, Ordering::Relaxed) % UID_COUNT
+    }
+
+    /// Makes sure that new lineages get numbers above one in use.
+    pub(crate) fn reserve_uid(&self, uid: u32) {
+        self.next_uid.fetch_max(uid.saturating_sub(UID_FIRST) + 1, Ordering::Relaxed);
+    }
+
+    /// Refuses a machine that the host has no room for.
+    pub(crate) fn admit(&self, shape: Shape, count: u64) -> Result<()> {
+        let wanted = promised_mb(shape) * count;
+        let free = self.memory_free_mb();
+        if wanted > free {
+            return Err(AgentError::NoCapacity(format!(
+                "this host has {free} MiB of memory left and the request needs {wanted} MiB; delete or hibernate \
+                 sandboxes, or add a host"
+            )));
+        }
+        Ok(self.store.require(0)?)
+    }
+
+    /// Memory that may be promised.
+    pub(crate) fn memory_total_mb(&self) -> u64 {
+        let all = meminfo_mb("MemTotal:").saturating_sub(HOST_RESERVE_MB);
+        self.config.memory_limit_mb.map_or(all, |limit| limit.min(all))
+    }
+
+    /// Memory not promised to anyone, and really there.
+    pub(crate) fn memory_free_mb(&self) -> u64 {
+        let awake = self.sandboxes().values().filter_map(SandboxHandle::awake_shape).map(promised_mb).sum();
+        let unpromised = self.memory_total_mb().saturating_sub(awake);
+        unpromised.min(meminfo_mb("MemAvailable:").saturating_sub(HOST_RESERVE_MB / 2))
+    }
+
+    /// Removes a directory of the store; what cannot be removed is logged and swept by the next start.
+    pub(crate) async fn remove_dir(&self, dir: PathBuf) {
+        let store = self.store.clone();
+        let shown = dir.display().to_string();
+        if let Err(error) = blocking(move || store.remove(&dir)).await {
+            tracing::warn!(dir = shown, %error, "a directory stays behind");
+        }
+    }
+}
+
+fn promised_mb(shape: Shape) -> u64 {
+    u64::from(shape.memory_mib) * PROMISED_PERCENT / 100
+}
+
+fn meminfo_mb(key: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) / 1024
+}

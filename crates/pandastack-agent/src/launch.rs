@@ -1,0 +1,296 @@
+//! Bringing machines up: from a snapshot, or as forks of a running one.
+//!
+//! Every machine passes the identity gate before anyone can use it: its processors run, but the guest keeps user
+//! processes frozen until entropy, clock, names and environment are fresh. A launch that fails at any step gives back
+//! what it took; see [`Home`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pandastack_engine::{Confinement, Machine, Place, Restore, Shape};
+use pandastack_guest_proto::client::GuestClient;
+use pandastack_guest_proto::message::{Identity, Secret};
+use pandastack_types::SandboxState;
+use pandastack_types::agent_api::{SandboxSpec, Usage};
+
+use crate::error::{AgentError, Result};
+use crate::home::{Home, Origin};
+use crate::host::Host;
+use crate::record::{BootMode, SandboxRecord, write_json};
+use crate::snapshot::Snapshot;
+
+/// How long a guest may take to answer after its processors run. Generous: emulated and on a loaded host.
+pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Bytes of fresh entropy for each machine.
+const ENTROPY_BYTES: usize = 64;
+
+/// A machine that passed the identity gate.
+pub(crate) struct Live {
+    pub machine: Arc<dyn Machine>,
+    /// The connection to the guest; `None` before the first one to an adopted, paused machine.
+    pub guest: Option<GuestClient>,
+    pub home: Home,
+    pub awake_since: Instant,
+}
+
+impl Live {
+    /// Ends the machine and gives back what it held. The directory stays.
+    pub(crate) async fn end(mut self, host: &Host) {
+        kill(self.machine.as_ref()).await;
+        self.home.release(host).await;
+    }
+}
+
+/// Where the time of a launch went.
+pub(crate) struct Stages {
+    began: Instant,
+    last: Instant,
+    micros: BTreeMap<String, u64>,
+}
+
+impl Stages {
+    pub(crate) fn begin() -> Self {
+        let now = Instant::now();
+        Self { began: now, last: now, micros: BTreeMap::new() }
+    }
+
+    pub(crate) fn mark(&mut self, stage: &str) {
+        let now = Instant::now();
+        self.micros.insert(stage.to_owned(), (now - self.last).as_micros() as u64);
+        self.last = now;
+    }
+
+    fn finish(self, record: &mut SandboxRecord) {
+        record.boot_ms = self.began.elapsed().as_millis() as u64;
+        record.boot_stages_us = self.micros;
+    }
+}
+
+/// A record for a sandbox that is about to be made.
+pub(crate) fn new_record(
+    spec: SandboxSpec,
+    template: &str,
+    shape: Shape,
+    uid: u32,
+    mode: BootMode,
+) -> SandboxRecord {
+    SandboxRecord {
+        spec,
+        template: template.to_owned(),
+        shape,
+        state: SandboxState::Creating,
+        uid,
+        machine: None,
+        slot: None,
+        boot_mode: mode,
+        boot_ms: 0,
+        boot_stages_us: BTreeMap::new(),
+        usage: Usage::default(),
+        failure: None,
+    }
+}
+
+/// Makes a sandbox's machine from a snapshot.
+pub(crate) async fn restore(
+    host: &Host,
+    record: &mut SandboxRecord,
+    snapshot: &Snapshot,
+    mut stages: Stages,
+) -> Result<Live> {
+    let origin =
+        Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
+    let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
+    let dir = host.layout.machine(&record.spec.id);
+    let (home, place) = Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement).await?;
+    stages.mark("prepare");
+    let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
+    let machine = host.engine.restore(restore).await.map_err(AgentError::from);
+    stages.mark("restore");
+    finish(host, record, machine, home, false, stages).await
+}
+
+/// A child that was forked and not yet let run.
+pub(crate) struct Forked {
+    machine: Result<Arc<dyn Machine>>,
+    home: Home,
+}
+
+/// Homes for children of a running machine, without disks: those are cloned while the parent stands still.
+pub(crate) async fn prepare_children(
+    host: &Host,
+    parent: &Home,
+    shape: Shape,
+    records: &[SandboxRecord],
+    disk_now: bool,
+) -> Vec<Result<(Home, Place)>> {
+    let (memory, disk) = (parent.memory(), parent.disk());
+    let prepare = |record: &SandboxRecord| {
+        let (id, uid) = (record.spec.id.clone(), record.uid);
+        let (memory, disk) = (memory.clone(), disk_now.then(|| disk.clone()));
+        async move {
+            let origin = Origin { memory: &memory, disk: disk.as_deref(), shape };
+            let confinement = Confinement::Full { uid, gid: uid };
+            Home::prepare(host, id.as_str(), host.layout.machine(&id), &origin, confinement).await
+        }
+    };
+    futures::future::join_all(records.iter().map(prepare)).await
+}
+
+/// Forks a **paused** machine into prepared places. One result per child, in order.
+pub(crate) async fn fork_children(
+    host: &Host,
+    parent: &dyn Machine,
+    prepared: Vec<Result<(Home, Place)>>,
+) -> Vec<Result<Forked>> {
+    let (mut homes, mut places) = (Vec::new(), Vec::new());
+    for child in prepared {
+        match child {
+            Ok((home, place)) => {
+                places.push(place);
+                homes.push(Ok(home));
+            }
+            Err(error) => homes.push(Err(error)),
+        }
+    }
+    let mut machines = match parent.fork(places).await {
+        Ok(machines) => machines.into_iter(),
+        Err(error) => {
+            let reason = error.to_string();
+            let mut failed = Vec::new();
+            for home in homes {
+                failed.push(Err(match home {
+                    Ok(home) => {
+                        abandon(host, home).await;
+                        AgentError::Launch(format!("the fork failed: {reason}"))
+                    }
+                    Err(error) => error,
+                }));
+            }
+            return failed;
+        }
+    };
+    let pair = |home: Result<Home>| {
+        let home = home?;
+        let gone = || AgentError::Launch("the engine returned no machine for this child".to_owned());
+        Ok(Forked { machine: machines.next().ok_or_else(gone).and_then(|m| Ok(m?)), home })
+    };
+    homes.into_iter().map(pair).collect()
+}
+
+/// Lets a forked child run and passes it through the identity gate.
+pub(crate) async fn bring_up_child(
+    host: &Host,
+    record: &mut SandboxRecord,
+    forked: Forked,
+    of_running: bool,
+    stages: Stages,
+) -> Result<Live> {
+    finish(host, record, forked.machine, forked.home, of_running, stages).await
+}
+
+async fn finish(
+    host: &Host,
+    record: &mut SandboxRecord,
+    machine: Result<Arc<dyn Machine>>,
+    home: Home,
+    reset_outbound_tcp: bool,
+    mut stages: Stages,
+) -> Result<Live> {
+    let machine = match machine {
+        Ok(machine) => machine,
+        Err(error) => {
+            abandon(host, home).await;
+            return Err(error);
+        }
+    };
+    let identity = identity(record, reset_outbound_tcp);
+    let opened = open_gate(host, record, machine.as_ref(), &home, identity, &mut stages).await;
+    match opened {
+        Ok(guest) => {
+            stages.finish(record);
+            Ok(Live { machine, guest: Some(guest), home, awake_since: Instant::now() })
+        }
+        Err(error) => {
+            kill(machine.as_ref()).await;
+            abandon(host, home).await;
+            Err(error)
+        }
+    }
+}
+
+/// The record goes to disk before the machine runs, so that a killed agent's successor finds its process; the caller
+/// writes it again with the new state.
+async fn open_gate(
+    host: &Host,
+    record: &mut SandboxRecord,
+    machine: &dyn Machine,
+    home: &Home,
+    identity: Identity,
+    stages: &mut Stages,
+) -> Result<GuestClient> {
+    record.machine = Some(machine.record().clone());
+    record.slot = home.slot.map(|index| u32::from(index.0));
+    write_json(&host.layout.record(&record.spec.id), record)?;
+    home.cgroup()
+        .add(machine.record().pid)
+        .map_err(AgentError::io("move into the control group", &home.dir))?;
+    stages.mark("place");
+    let stream = machine.connect_guest().await?;
+    machine.resume().await?;
+    stages.mark("resume");
+    let (guest, applied) = GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?;
+    for warning in &applied.warnings {
+        tracing::warn!(sandbox = %record.spec.id, warning, "identity");
+    }
+    stages.mark("identity");
+    Ok(guest)
+}
+
+/// A fresh identity for a sandbox.
+pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Identity {
+    let mut entropy = vec![0u8; ENTROPY_BYTES];
+    // The host's generator is initialised long before an agent starts; it does not fail after that. If it did, the
+    // guest refuses an identity without entropy, and the create fails.
+    if let Err(error) = getrandom::fill(&mut entropy) {
+        tracing::error!(%error, "the host has no entropy");
+        entropy.clear();
+    }
+    let id = record.spec.id.as_str();
+    let short: String = id.chars().filter(|c| *c != '-').take(12).collect();
+    Identity {
+        entropy: entropy.into(),
+        realtime_ns: jiff::Timestamp::now().as_nanosecond() as u64,
+        sandbox_id: id.to_owned(),
+        hostname: Some(format!("sandbox-{short}")),
+        // Stable across sleep, different for every sandbox, and no way back to the id.
+        machine_id: Some(blake3::hash(id.as_bytes()).to_hex()[..32].to_owned()),
+        token: None,
+        env: record.spec.env.iter().map(|(k, v)| (k.clone(), Secret::from(v.clone()))).collect(),
+        dns: vec![pandastack_net::GUEST_DNS.to_string()],
+        reset_outbound_tcp,
+        regenerate_ssh_host_keys: true,
+    }
+}
+
+/// Fresh clock and entropy for a sandbox that stood still; everything else stays.
+pub(crate) fn refresh(record: &SandboxRecord) -> Identity {
+    Identity {
+        hostname: None,
+        machine_id: None,
+        dns: Vec::new(),
+        regenerate_ssh_host_keys: false,
+        ..identity(record, false)
+    }
+}
+
+pub(crate) async fn kill(machine: &dyn Machine) {
+    if let Err(error) = machine.kill().await {
+        tracing::error!(pid = machine.record().pid, %error, "a machine's process does not end");
+    }
+}
+
+async fn abandon(host: &Host, mut home: Home) {
+    home.release(host).await;
+    home.remove(host).await;
+}

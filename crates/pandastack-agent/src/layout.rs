@@ -1,0 +1,124 @@
+//! Where things lie in an agent's directories.
+//!
+//! ```text
+//! <store>/                      one file system with reflink
+//!   images/<key>.ext4           root file systems, read only
+//!   boot/<key>/                 kernel and initial ramdisk
+//!   templates/<name>/<key>/     a snapshot directory per baked template
+//!   snapshots/<id>/             a snapshot directory per named snapshot
+//!   sandboxes/<id>/             record.json, and one or both of
+//!     machine/                  disk, memory.base, console.log of the machine
+//!     sleep/                    the snapshot directory of a sleeper
+//!   zygotes/<name>/             record.json and machine/
+//! <runtime>/m/<short id>/       sockets of one machine
+//! ```
+//!
+//! A snapshot directory holds `manifest.json`, `state`, `memory` and `disk`, appears by rename, and never changes.
+//! `memory.base` is a hard link to the memory file below the machine: the file system counts the references, so a
+//! template or snapshot can be deleted while machines still stand on it.
+
+use std::path::{Path, PathBuf};
+
+use pandastack_types::{SandboxId, SnapshotId};
+
+/// Paths below an agent's store and runtime directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    store: PathBuf,
+    runtime: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn new(store: &Path, runtime: &Path) -> Self {
+        Self { store: store.to_owned(), runtime: runtime.to_owned() }
+    }
+
+    /// Makes the directories. Machines run as users of their own and must reach their memory file, so others may pass
+    /// through, but not look.
+    pub(crate) fn prepare(&self) -> std::io::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let parts = ["images", "boot", "templates", "snapshots", "sandboxes", "zygotes"];
+        let below_store = parts.iter().map(|part| self.store.join(part));
+        for dir in below_store.chain([self.runtime.join("m")]) {
+            std::fs::create_dir_all(&dir)?;
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o711))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn image(&self, key: &str) -> PathBuf {
+        self.store.join("images").join(format!("{key}.ext4"))
+    }
+
+    pub(crate) fn boot(&self, key: &str) -> PathBuf {
+        self.store.join("boot").join(key)
+    }
+
+    pub(crate) fn templates(&self, name: &str) -> PathBuf {
+        self.store.join("templates").join(name)
+    }
+
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.store.join("snapshots")
+    }
+
+    pub(crate) fn snapshot(&self, id: &SnapshotId) -> PathBuf {
+        self.snapshots().join(id.as_str())
+    }
+
+    pub(crate) fn sandboxes(&self) -> PathBuf {
+        self.store.join("sandboxes")
+    }
+
+    pub(crate) fn sandbox(&self, id: &SandboxId) -> PathBuf {
+        self.sandboxes().join(id.as_str())
+    }
+
+    /// Home of the sandbox's machine.
+    pub(crate) fn machine(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join("machine")
+    }
+
+    /// Snapshot directory of the sandbox while it sleeps.
+    pub(crate) fn sleep(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join("sleep")
+    }
+
+    pub(crate) fn record(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join(RECORD)
+    }
+
+    pub(crate) fn zygotes(&self) -> PathBuf {
+        self.store.join("zygotes")
+    }
+
+    /// Directories of all machines' sockets.
+    pub(crate) fn machine_runtimes(&self) -> PathBuf {
+        self.runtime.join("m")
+    }
+
+    /// A fresh directory for one machine's sockets. Random and short: a sandbox has a new one each time it wakes.
+    pub(crate) fn machine_runtime(&self) -> PathBuf {
+        let random = SandboxId::random();
+        let short: String = random.as_str().chars().filter(|c| *c != '-').take(12).collect();
+        self.machine_runtimes().join(short)
+    }
+}
+
+/// Name of the record of a sandbox or zygote.
+pub(crate) const RECORD: &str = "record.json";
+
+/// Names inside a machine's directory.
+pub(crate) mod home {
+    pub(crate) const DISK: &str = "disk";
+    pub(crate) const MEMORY: &str = "memory.base";
+    pub(crate) const CONSOLE: &str = "console.log";
+}
+
+/// Names inside a snapshot directory.
+pub(crate) mod snapshot {
+    pub(crate) const MANIFEST: &str = "manifest.json";
+    pub(crate) const STATE: &str = "state";
+    pub(crate) const MEMORY: &str = "memory";
+    pub(crate) const DISK: &str = "disk";
+}

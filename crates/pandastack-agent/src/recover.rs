@@ -1,0 +1,147 @@
+//! What a starting agent does about what its predecessor left.
+//!
+//! Running machines are adopted, with their memory. What was half made is removed. Processes in our control groups that
+//! no record names are ended. Nothing here depends on how the predecessor ended.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pandastack_guest_proto::client::GuestClient;
+use pandastack_net::SlotIndex;
+use pandastack_types::{SandboxState, Transition};
+
+use crate::error::{AgentError, Result};
+use crate::home::Home;
+use crate::host::Host;
+use crate::launch::{self, GUEST_ANSWER_MAX, Live};
+use crate::record::{SandboxRecord, read_json, write_json};
+use crate::sandbox;
+use crate::zygote::Zygotes;
+
+/// Takes over or removes everything in the store.
+pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
+    let records = records(host).await;
+    let slots: Vec<SlotIndex> = records
+        .iter()
+        .filter(|record| is_to_adopt(record))
+        .filter_map(|record| record.slot)
+        .chain(Zygotes::slots_on_disk(host))
+        .filter_map(|index| u16::try_from(index).ok().map(SlotIndex))
+        .collect();
+    host.slots.adopt(&slots).await?;
+    host.zygotes.adopt(host).await;
+    end_strays(host);
+    let adopted = records.len();
+    for record in records {
+        host.reserve_uid(record.uid);
+        recover_one(host, record).await;
+    }
+    if adopted > 0 {
+        tracing::info!(adopted, "took over the sandboxes of the previous agent");
+    }
+    Ok(())
+}
+
+/// Ends processes that nothing accounts for: forked, and not yet written down.
+fn end_strays(host: &Host) {
+    let mut known: HashSet<u32> = host.zygotes.processes().into_iter().collect();
+    let dirs = std::fs::read_dir(host.layout.sandboxes()).into_iter().flatten().flatten();
+    let records =
+        dirs.filter_map(|dir| read_json::<SandboxRecord>(&dir.path().join(crate::layout::RECORD)).ok());
+    known.extend(records.filter_map(|record| record.machine).map(|machine| machine.pid));
+    for pid in host.cgroups.pids_outside(&known) {
+        tracing::warn!(pid, "ending a machine process that no record names");
+        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
+        if let Err(error) = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL) {
+            tracing::warn!(%pid, %error, "it could not be ended");
+        }
+    }
+}
+
+async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
+    let mut records = Vec::new();
+    for dir in std::fs::read_dir(host.layout.sandboxes()).into_iter().flatten().flatten() {
+        match read_json::<SandboxRecord>(&dir.path().join(crate::layout::RECORD)) {
+            Ok(record) => records.push(record),
+            Err(error) => {
+                // A create that had not come as far as its record; nobody was told of it.
+                tracing::warn!(dir = %dir.path().display(), %error, "removing a sandbox without a record");
+                host.remove_dir(dir.path()).await;
+            }
+        }
+    }
+    records
+}
+
+fn is_to_adopt(record: &SandboxRecord) -> bool {
+    matches!(record.state, SandboxState::Running | SandboxState::Paused)
+}
+
+async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
+    let id = record.spec.id.clone();
+    if record.state == SandboxState::Creating {
+        end_machine(host, &record).await;
+        host.remove_dir(host.layout.sandbox(&id)).await;
+        return;
+    }
+    if !is_to_adopt(&record) {
+        // Asleep or failed: a machine that is still there was being ended, or being woken.
+        end_machine(host, &record).await;
+        record.machine = None;
+        record.slot = None;
+        sandbox::spawn(host, record, None);
+        return;
+    }
+    match adopt(host, &record).await {
+        Ok(live) => {
+            host.remove_dir(host.layout.sleep(&id)).await;
+            sandbox::spawn(host, record, Some(live));
+        }
+        Err(error) => {
+            tracing::error!(sandbox = %id, %error, "a sandbox did not survive");
+            end_machine(host, &record).await;
+            record.machine = None;
+            record.slot = None;
+            record.failure = Some(format!("its machine was gone when the agent started: {error}"));
+            if let Ok(state) = record.state.step(Transition::Lost) {
+                record.state = state;
+            }
+            if let Err(error) = write_json(&host.layout.record(&id), &record) {
+                tracing::error!(sandbox = %id, %error, "the loss was not recorded");
+            }
+            sandbox::spawn(host, record, None);
+        }
+    }
+}
+
+/// The predecessor may have died between pausing and resuming a machine, so a running one is resumed and thawed again.
+async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<Live> {
+    let none = || AgentError::Conflict("its record names no machine".to_owned());
+    let known = record.machine.clone().ok_or_else(none)?;
+    let runtime_dir = known.runtime_dir.clone();
+    let machine = host.engine.adopt(known).await?;
+    let id = &record.spec.id;
+    let home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
+    let mut guest = None;
+    // The processors of a paused one stand still and cannot answer; its resume connects.
+    if record.state == SandboxState::Running {
+        let stream = machine.connect_guest().await?;
+        machine.resume().await?;
+        let identity = launch::refresh(record);
+        guest = Some(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?.0);
+    }
+    Ok(Live { machine, guest, home, awake_since: Instant::now() })
+}
+
+async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
+    let Some(known) = record.machine.clone() else { return };
+    let runtime_dir = known.runtime_dir.clone();
+    if let Ok(machine) = host.engine.adopt(known).await {
+        launch::kill(machine.as_ref()).await;
+    }
+    let id = &record.spec.id;
+    let mut home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, None);
+    home.release(host).await;
+    home.remove(host).await;
+}

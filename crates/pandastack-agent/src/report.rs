@@ -1,0 +1,108 @@
+//! Reports to control: complete, after every change and every few seconds, so that a lost one is made good by the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pandastack_types::SnapshotId;
+use pandastack_types::agent_api::{HostReport, REPORT_SECONDS, ReportAnswer};
+use pandastack_types::link::{Direction, LINK_HEADER};
+
+use crate::config::AgentConfig;
+use crate::host::Host;
+use crate::sandbox::SandboxHandle;
+
+/// How long control may take to answer a report.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// What the host has to say now.
+pub(crate) fn report(host: &Host) -> HostReport {
+    let capabilities = host.engine.capabilities();
+    let sandboxes = host.sandboxes().values().map(SandboxHandle::view).collect();
+    let slots = host.slots.stats();
+    HostReport {
+        host: host.config.host.clone(),
+        address: host.config.listen.address(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: capabilities.name.to_owned(),
+        isolation: capabilities.isolation.as_str().to_owned(),
+        memory_total_mb: host.memory_total_mb(),
+        memory_free_mb: host.memory_free_mb(),
+        disk_free_bytes: host.store.free_space().map_or(0, |space| space.available_bytes()),
+        slots_free: u32::try_from(slots.capacity.saturating_sub(slots.in_use)).unwrap_or(u32::MAX),
+        templates: host.templates.list(),
+        sandboxes,
+        snapshots: snapshots(host),
+        at: Timestamp::now(),
+    }
+}
+
+fn snapshots(host: &Host) -> Vec<SnapshotId> {
+    let dirs = std::fs::read_dir(host.layout.snapshots()).into_iter().flatten().flatten();
+    dirs.filter_map(|dir| dir.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Reports until the agent stops.
+pub(crate) async fn run(host: Arc<Host>) {
+    let (client, base) = client(&host.config);
+    let mut answered = true;
+    loop {
+        match send(&host, &client, &base).await {
+            Ok(answer) => {
+                if !answered {
+                    tracing::info!("control answers again");
+                }
+                answered = true;
+                obey(&host, answer).await;
+            }
+            Err(error) => {
+                if answered {
+                    tracing::warn!(%error, control = host.config.control, "control does not answer; machines go on");
+                }
+                answered = false;
+            }
+        }
+        tokio::select! {
+            () = host.shutdown.cancelled() => return,
+            () = host.changed.notified(), if answered => {}
+            () = tokio::time::sleep(Duration::from_secs(if answered { REPORT_SECONDS } else { 1 })) => {}
+        }
+    }
+}
+
+fn client(config: &AgentConfig) -> (reqwest::Client, String) {
+    let builder = reqwest::Client::builder().timeout(ANSWER_MAX);
+    let (builder, base) = match config.control.strip_prefix("unix:") {
+        Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
+        None => (builder, config.control.trim_end_matches('/').to_owned()),
+    };
+    (builder.build().unwrap_or_default(), base)
+}
+
+async fn send(host: &Host, client: &reqwest::Client, base: &str) -> anyhow::Result<ReportAnswer> {
+    let path = format!("/internal/v1/hosts/{}/report", host.config.host);
+    let now = Timestamp::now().as_second();
+    let signature = host.config.link.sign(Direction::AgentToControl, &host.config.host, "POST", &path, now);
+    let request = client.post(format!("{base}{path}")).header(LINK_HEADER, signature).json(&report(host));
+    let response = request.send().await?;
+    if !response.status().is_success() {
+        anyhow::bail!("{}: {}", response.status(), response.text().await.unwrap_or_default());
+    }
+    Ok(response.json().await?)
+}
+
+/// Removes what control does not know: leftovers of creates whose answer was lost and of deletes that found us down.
+async fn obey(host: &Arc<Host>, answer: ReportAnswer) {
+    for id in answer.forget_sandboxes {
+        if let Ok(handle) = host.sandbox(&id) {
+            tracing::info!(sandbox = %id, "control does not know this sandbox; removing it");
+            if let Err(error) = handle.delete().await {
+                tracing::warn!(sandbox = %id, %error, "it was not removed; the next report tries again");
+            }
+        }
+    }
+    for id in answer.forget_snapshots {
+        tracing::info!(snapshot = %id, "control does not know this snapshot; removing it");
+        host.remove_dir(host.layout.snapshot(&id)).await;
+    }
+}

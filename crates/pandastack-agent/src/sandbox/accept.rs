@@ -1,0 +1,92 @@
+//! Whether a request may be served in a given state: a pure table.
+
+use pandastack_types::SandboxState;
+
+/// What is asked of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Talk to the guest: exec, files, ports.
+    Use,
+    Pause,
+    Resume,
+    Hibernate,
+    Wake,
+    Snapshot,
+    Fork,
+}
+
+/// What to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Do it on the machine.
+    Do,
+    /// Nothing to do.
+    Already,
+    /// Wake the sandbox; then, for [`Request::Use`], serve it.
+    Wake,
+    /// Run the stopped processors.
+    Resume,
+    /// Work from the sleeper's snapshot; it stays asleep.
+    FromSleep,
+    /// Answer 409 with this sentence.
+    Refuse(&'static str),
+}
+
+/// The table.
+pub(crate) fn accept(state: SandboxState, request: Request) -> Verdict {
+    use Request as R;
+    use SandboxState as S;
+    match (state, request) {
+        (S::Running, R::Use | R::Pause | R::Hibernate | R::Snapshot | R::Fork) => Verdict::Do,
+        (S::Running, R::Resume | R::Wake) => Verdict::Already,
+        (S::Paused, R::Hibernate | R::Snapshot | R::Fork) => Verdict::Do,
+        (S::Paused, R::Pause) => Verdict::Already,
+        (S::Paused, R::Resume | R::Wake) => Verdict::Resume,
+        (S::Paused, R::Use) => Verdict::Refuse("the sandbox is paused; resume it first"),
+        (S::Hibernated, R::Use | R::Resume | R::Wake) => Verdict::Wake,
+        (S::Hibernated, R::Hibernate) => Verdict::Already,
+        (S::Hibernated, R::Snapshot | R::Fork) => Verdict::FromSleep,
+        (S::Hibernated, R::Pause) => {
+            Verdict::Refuse("the sandbox is asleep; a sleeping sandbox cannot be paused")
+        }
+        (S::Creating, _) => Verdict::Refuse("the sandbox is still being created"),
+        (S::Stopping | S::Deleted, _) => Verdict::Refuse("the sandbox is being deleted"),
+        (S::Failed, _) => {
+            Verdict::Refuse("the sandbox has failed; its events say why. Delete it and create a new one")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(state: SandboxState, request: Request, verdict: Verdict) {
+        assert_eq!(accept(state, request), verdict, "{state:?} {request:?}");
+    }
+
+    #[test]
+    fn a_sleeper_wakes_for_use_and_not_for_copies() {
+        check(SandboxState::Hibernated, Request::Use, Verdict::Wake);
+        check(SandboxState::Hibernated, Request::Fork, Verdict::FromSleep);
+        check(SandboxState::Hibernated, Request::Snapshot, Verdict::FromSleep);
+    }
+
+    #[test]
+    fn repeating_a_request_is_harmless() {
+        check(SandboxState::Paused, Request::Pause, Verdict::Already);
+        check(SandboxState::Running, Request::Wake, Verdict::Already);
+        check(SandboxState::Hibernated, Request::Hibernate, Verdict::Already);
+    }
+
+    #[test]
+    fn the_dead_serve_nobody() {
+        for state in [SandboxState::Failed, SandboxState::Stopping, SandboxState::Deleted] {
+            for request in [Request::Use, Request::Wake, Request::Fork, Request::Snapshot, Request::Hibernate]
+            {
+                assert!(matches!(accept(state, request), Verdict::Refuse(_)), "{state:?} {request:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Making a sandbox from a template or a snapshot.
+
+use std::sync::Arc;
+
+use pandastack_types::Transition;
+use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
+
+use super::spawn;
+use crate::error::{AgentError, Result};
+use crate::host::Host;
+use crate::launch::{self, Live, Stages};
+use crate::record::{BootMode, SandboxRecord, write_json};
+use crate::snapshot::Snapshot;
+
+/// Makes a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away leaves no half of
+/// one. Asking again for a sandbox that is there answers it.
+pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<AgentSandbox> {
+    if let Ok(handle) = host.sandbox(&request.spec.id) {
+        handle.check_incarnation(request.spec.incarnation)?;
+        return Ok(handle.view());
+    }
+    let host = host.clone();
+    let made = host.tasks.clone().spawn(async move {
+        let id = request.spec.id.clone();
+        let made = make(&host, request).await;
+        if made.is_err() {
+            host.remove_dir(host.layout.sandbox(&id)).await;
+        }
+        let (mut record, live) = made?;
+        let handle = match commit(&host, &mut record) {
+            Ok(()) => spawn(&host, record, Some(live)),
+            Err(error) => {
+                live.end(&host).await;
+                host.remove_dir(host.layout.sandbox(&id)).await;
+                return Err(error);
+            }
+        };
+        host.changed.notify_one();
+        Ok(handle.view())
+    });
+    made.await.map_err(|_| AgentError::Stopping)?
+}
+
+/// Writes down that a machine is ready.
+pub(super) fn commit(host: &Host, record: &mut SandboxRecord) -> Result<()> {
+    let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
+    record.state = record.state.step(Transition::Created).map_err(refused)?;
+    write_json(&host.layout.record(&record.spec.id), record)
+}
+
+async fn make(host: &Arc<Host>, request: AgentCreate) -> Result<(SandboxRecord, Live)> {
+    match request.source.clone() {
+        Source::Template(name) => from_template(host, request, &name).await,
+        Source::Snapshot(id) => {
+            let dir = host.layout.snapshot(&id);
+            if !dir.exists() {
+                return Err(AgentError::NoSnapshot(id));
+            }
+            let snapshot = Snapshot::open(&dir, &host.engine.capabilities().compatibility_key)?;
+            restored(host, request, &snapshot).await
+        }
+    }
+}
+
+async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Result<(SandboxRecord, Live)> {
+    let baked = host.templates.ready(host, name).await?;
+    let shape = baked.snapshot.manifest.shape;
+    host.admit(shape, 1)?;
+    let Some(zygote) = host.zygotes.get(&baked) else {
+        let made = restored(host, request, &baked.snapshot).await?;
+        host.zygotes.make_behind(host, &baked);
+        return Ok(made);
+    };
+    let mut stages = Stages::begin();
+    let mut record = launch::new_record(request.spec, &baked.name, shape, host.new_uid(), BootMode::Fork);
+    let prepared =
+        launch::prepare_children(host, &zygote.home, shape, std::slice::from_ref(&record), true).await;
+    stages.mark("prepare");
+    let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared).await;
+    stages.mark("fork");
+    let none = || AgentError::Launch("the engine returned no machine".to_owned());
+    let forked = forked.into_iter().next().ok_or_else(none)??;
+    let live = launch::bring_up_child(host, &mut record, forked, false, stages).await?;
+    Ok((record, live))
+}
+
+async fn restored(host: &Host, request: AgentCreate, snapshot: &Snapshot) -> Result<(SandboxRecord, Live)> {
+    let manifest = &snapshot.manifest;
+    host.admit(manifest.shape, 1)?;
+    // A snapshot of a sandbox goes on under its lineage's user; a template starts a new lineage.
+    let uid = manifest.uid.unwrap_or_else(|| host.new_uid());
+    let mut record =
+        launch::new_record(request.spec, &manifest.template, manifest.shape, uid, BootMode::Restore);
+    let live = launch::restore(host, &mut record, snapshot, Stages::begin()).await?;
+    Ok((record, live))
+}

@@ -1,0 +1,282 @@
+//! The driver: owns a sandbox's record and machine, and does one thing at a time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pandastack_engine::MachineExit;
+use pandastack_guest_proto::client::GuestClient;
+use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::{Residency, SandboxState, Transition};
+use tokio::sync::{mpsc, watch};
+
+use super::accept::{Request, Verdict, accept};
+use super::{Activity, Command, Lease, QUEUE_MAX, SandboxHandle};
+use crate::error::{AgentError, Result};
+use crate::host::Host;
+use crate::launch::{self, GUEST_ANSWER_MAX, Live};
+use crate::record::{SandboxRecord, write_json};
+
+/// A sandbox and its machine.
+pub(crate) struct Driver {
+    pub(super) host: Arc<Host>,
+    pub(super) record: SandboxRecord,
+    pub(super) live: Option<Live>,
+    pub(super) activity: Arc<Activity>,
+    /// When the present sleep began.
+    asleep_since: Instant,
+    commands: mpsc::Receiver<Command>,
+    view: watch::Sender<AgentSandbox>,
+}
+
+/// Starts the driver of a sandbox whose record and machine exist, and lists it.
+pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>) -> SandboxHandle {
+    let (sender, commands) = mpsc::channel(QUEUE_MAX);
+    let activity = Activity::new();
+    let (view, watcher) = watch::channel(view_of(host, &record, live.as_ref()));
+    let handle = SandboxHandle {
+        id: record.spec.id.clone(),
+        incarnation: record.spec.incarnation,
+        shape: record.shape,
+        commands: sender,
+        view: watcher,
+        activity: activity.clone(),
+    };
+    host.sandboxes().insert(record.spec.id.clone(), handle.clone());
+    let asleep_since = Instant::now();
+    let driver = Driver { host: host.clone(), record, live, activity, asleep_since, commands, view };
+    host.tasks.spawn(driver.run());
+    handle
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let shutdown = self.host.shutdown.clone();
+        loop {
+            let idle = self.idle_deadline();
+            tokio::select! {
+                command = self.commands.recv() => match command {
+                    None => return,
+                    Some(Command::Delete(reply)) => {
+                        self.delete().await;
+                        // The caller may be gone; the sandbox is too.
+                        let _ = reply.send(Ok(()));
+                        return;
+                    }
+                    Some(command) => self.serve(command).await,
+                },
+                exit = exited(self.live.as_ref()) => self.lose(exit).await,
+                () = tokio::time::sleep(idle), if idle < Duration::MAX => self.sleep_if_idle().await,
+                // Machines outlive the agent: the next one adopts them.
+                () = shutdown.cancelled() => return,
+            }
+        }
+    }
+
+    async fn serve(&mut self, command: Command) {
+        match command {
+            Command::Lease(reply) => drop(reply.send(self.lease().await)),
+            Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
+            Command::Snapshot(id, reply) => drop(reply.send(self.snapshot(&id).await)),
+            Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
+            Command::SetIdle(seconds, reply) => {
+                self.record.spec.idle_timeout_seconds = seconds;
+                drop(reply.send(self.save().map(|()| self.look())));
+            }
+            Command::Delete(_) => {}
+        }
+    }
+
+    async fn lease(&mut self) -> Result<Lease> {
+        let activity = self.activity.begin();
+        match accept(self.record.state, Request::Use) {
+            Verdict::Wake => self.wake().await?,
+            Verdict::Refuse(reason) => return Err(self.refusal(reason)),
+            _ => {}
+        }
+        Ok(Lease { guest: self.guest().await?, activity })
+    }
+
+    async fn move_to(&mut self, request: Request) -> Result<AgentSandbox> {
+        match (accept(self.record.state, request), request) {
+            (Verdict::Refuse(reason), _) => return Err(self.refusal(reason)),
+            (Verdict::Wake, _) => self.wake().await?,
+            (Verdict::Resume, _) => self.resume().await?,
+            (Verdict::Do, Request::Pause) => self.pause().await?,
+            (Verdict::Do, Request::Hibernate) => self.hibernate().await?,
+            _ => {}
+        }
+        Ok(self.look())
+    }
+
+    /// A connection to the guest; a lost one is made anew.
+    pub(super) async fn guest(&mut self) -> Result<GuestClient> {
+        let gone = || AgentError::Conflict("the sandbox has no machine".to_owned());
+        let live = self.live.as_mut().ok_or_else(gone)?;
+        if let Some(guest) = &live.guest
+            && !guest.is_closed()
+        {
+            return Ok(guest.clone());
+        }
+        let stream = live.machine.connect_guest().await?;
+        let guest = GuestClient::connect(stream, GUEST_ANSWER_MAX).await?;
+        live.guest = Some(guest.clone());
+        Ok(guest)
+    }
+
+    /// User processes are frozen first, so that a copy of the paused machine passes the identity gate as a new one does.
+    async fn pause(&mut self) -> Result<()> {
+        self.stop_guest().await?;
+        self.step(Transition::Paused)
+    }
+
+    async fn resume(&mut self) -> Result<()> {
+        self.run_guest().await?;
+        self.step(Transition::Resumed)
+    }
+
+    /// Freezes user processes and stops the processors. On failure the sandbox runs as before.
+    pub(super) async fn stop_guest(&mut self) -> Result<()> {
+        let guest = self.guest().await?;
+        // Nothing needs to reach the disk: what a copy lacks there it has in its memory, taken at the same instant.
+        guest.quiesce(false).await?;
+        let Some(live) = &self.live else { return Ok(()) };
+        if let Err(error) = live.machine.pause().await {
+            self.run_guest().await?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
+    pub(super) async fn run_guest(&mut self) -> Result<()> {
+        let Some(live) = &self.live else { return Ok(()) };
+        live.machine.resume().await?;
+        let refresh = launch::refresh(&self.record);
+        let guest = self.guest().await?;
+        guest.set_identity(refresh).await?;
+        Ok(())
+    }
+
+    /// Moves the record and tells everyone.
+    pub(super) fn step(&mut self, transition: Transition) -> Result<()> {
+        let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
+        self.record.state = self.record.state.step(transition).map_err(refused)?;
+        if transition == Transition::Hibernated {
+            self.asleep_since = Instant::now();
+        }
+        if transition == Transition::Woken {
+            self.record.usage.asleep_seconds += self.asleep_since.elapsed().as_secs();
+        }
+        self.save()
+    }
+
+    pub(super) fn save(&mut self) -> Result<()> {
+        write_json(&self.host.layout.record(&self.record.spec.id), &self.record)?;
+        self.show();
+        Ok(())
+    }
+
+    fn show(&mut self) {
+        self.view.send_replace(view_of(&self.host, &self.record, self.live.as_ref()));
+        self.host.changed.notify_one();
+    }
+
+    pub(super) fn look(&mut self) -> AgentSandbox {
+        self.show();
+        self.view.borrow().clone()
+    }
+
+    /// Adds what the machine used before it ends or sleeps.
+    pub(super) fn settle_usage(&mut self) {
+        if let Some(live) = &self.live {
+            self.record.usage.cpu_ms += live.home.cgroup().cpu_ms();
+            let seconds = live.awake_since.elapsed().as_secs();
+            self.record.usage.memory_mb_seconds += seconds * u64::from(self.record.shape.memory_mib);
+        }
+    }
+
+    async fn lose(&mut self, exit: MachineExit) {
+        tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
+        self.settle_usage();
+        if let Some(live) = self.live.take() {
+            live.end(&self.host).await;
+        }
+        self.record.machine = None;
+        self.record.slot = None;
+        self.record.failure = Some(exit.reason);
+        if let Err(error) = self.step(Transition::Lost) {
+            tracing::error!(sandbox = %self.record.spec.id, %error, "the loss was not recorded");
+        }
+    }
+
+    async fn delete(&mut self) {
+        if let Some(live) = self.live.take() {
+            live.end(&self.host).await;
+        }
+        self.host.remove_dir(self.host.layout.sandbox(&self.record.spec.id)).await;
+        self.host.sandboxes().remove(&self.record.spec.id);
+        self.host.changed.notify_one();
+    }
+
+    fn idle_deadline(&self) -> Duration {
+        let Some(seconds) = self.record.spec.idle_timeout_seconds else { return Duration::MAX };
+        if self.record.state != SandboxState::Running {
+            return Duration::MAX;
+        }
+        Duration::from_secs(seconds).saturating_sub(self.activity.idle()).max(Duration::from_millis(100))
+    }
+
+    async fn sleep_if_idle(&mut self) {
+        let Some(seconds) = self.record.spec.idle_timeout_seconds else { return };
+        if self.record.state == SandboxState::Running
+            && self.activity.idle() >= Duration::from_secs(seconds)
+            && let Err(error) = self.hibernate().await
+        {
+            tracing::warn!(sandbox = %self.record.spec.id, %error, "an idle sandbox did not go to sleep");
+        }
+    }
+
+    fn refusal(&self, reason: &'static str) -> AgentError {
+        match &self.record.failure {
+            Some(failure) if self.record.state == SandboxState::Failed => AgentError::Failed(failure.clone()),
+            _ => AgentError::Conflict(reason.to_owned()),
+        }
+    }
+}
+
+/// Resolves when the machine ends; never without one.
+async fn exited(live: Option<&Live>) -> MachineExit {
+    let Some(live) = live else { return std::future::pending().await };
+    let mut exited = live.machine.exited();
+    match exited.wait_for(Option::is_some).await {
+        Ok(exit) => exit.clone().unwrap_or(MachineExit { reason: "the machine ended".to_owned() }),
+        Err(_) => MachineExit { reason: "the machine is no longer watched".to_owned() },
+    }
+}
+
+fn view_of(host: &Host, record: &SandboxRecord, live: Option<&Live>) -> AgentSandbox {
+    let capabilities = host.engine.capabilities();
+    let mut usage = record.usage;
+    if let Some(live) = live {
+        usage.cpu_ms += live.home.cgroup().cpu_ms();
+        usage.memory_mb_seconds += live.awake_since.elapsed().as_secs() * u64::from(record.shape.memory_mib);
+    }
+    AgentSandbox {
+        id: record.spec.id.clone(),
+        incarnation: record.spec.incarnation,
+        state: record.state,
+        residency: (record.state == SandboxState::Hibernated).then_some(Residency::Disk),
+        template: record.template.clone(),
+        cpu: u32::from(record.shape.vcpus),
+        memory_mb: record.shape.memory_mib,
+        guest_ip: live.and_then(|live| live.home.guest_ip.clone()),
+        engine: capabilities.name.to_owned(),
+        isolation: capabilities.isolation.as_str().to_owned(),
+        boot_mode: record.boot_mode.as_str().to_owned(),
+        boot_ms: record.boot_ms,
+        boot_stages_us: record.boot_stages_us.clone(),
+        idle_seconds: 0,
+        failure: record.failure.clone(),
+        usage,
+    }
+}

@@ -1,0 +1,136 @@
+//! Forking a sandbox: one pause, any number of children, a result for each.
+
+use std::time::Instant;
+
+use pandastack_types::SandboxState;
+use pandastack_types::agent_api::{AgentForked, ChildOutcome, SandboxSpec};
+
+use super::accept::{Request, Verdict, accept};
+use super::create::commit;
+use super::{Driver, spawn};
+use crate::error::{AgentError, Result};
+use crate::launch::{self, Live, Stages};
+use crate::record::{BootMode, SandboxRecord};
+use crate::snapshot::Snapshot;
+
+type Made = Result<(SandboxRecord, Live)>;
+
+impl Driver {
+    /// Forks the sandbox. It goes on as it was; a sleeper stays asleep.
+    pub(super) async fn fork(&mut self, children: Vec<SandboxSpec>) -> Result<AgentForked> {
+        let verdict = accept(self.record.state, Request::Fork);
+        if let Verdict::Refuse(reason) = verdict {
+            return Err(AgentError::Conflict(reason.to_owned()));
+        }
+        self.host.admit(self.record.shape, children.len() as u64)?;
+        let ids: Vec<_> = children.iter().map(|child| child.id.clone()).collect();
+        let (made, pause_ms) = if verdict == Verdict::FromSleep {
+            let sleep = self.host.layout.sleep(&self.record.spec.id);
+            let snapshot = Snapshot::open(&sleep, &self.host.engine.capabilities().compatibility_key)?;
+            (self.restore_children(children, &snapshot).await, 0.0)
+        } else if self.host.engine.capabilities().fork {
+            self.fork_process(children).await?
+        } else {
+            self.fork_by_capture(children).await?
+        };
+        let mut outcomes = Vec::new();
+        for (id, made) in ids.into_iter().zip(made) {
+            let outcome = self.settle(made).await;
+            if let ChildOutcome::Failed(_) = outcome {
+                self.host.remove_dir(self.host.layout.sandbox(&id)).await;
+            }
+            outcomes.push(outcome);
+        }
+        Ok(AgentForked { pause_ms, children: outcomes })
+    }
+
+    /// The machine's own process is forked: nothing is written, and children start warm.
+    async fn fork_process(&mut self, children: Vec<SandboxSpec>) -> Result<(Vec<Made>, f64)> {
+        let was_running = self.record.state == SandboxState::Running;
+        let records: Vec<_> =
+            children.into_iter().map(|spec| self.child_record(spec, BootMode::Fork)).collect();
+        let none = || AgentError::Conflict("the sandbox has no machine".to_owned());
+        let home = &self.live.as_ref().ok_or_else(none)?.home;
+        let prepared = launch::prepare_children(&self.host, home, self.record.shape, &records, false).await;
+
+        let began = Instant::now();
+        if was_running && let Err(error) = self.stop_guest().await {
+            for (mut home, _) in prepared.into_iter().flatten() {
+                home.release(&self.host).await;
+                home.remove(&self.host).await;
+            }
+            return Err(error);
+        }
+        let live = self.live.as_ref().ok_or_else(none)?;
+        let disk = live.home.disk();
+        let with_disk = |child: Result<(crate::home::Home, pandastack_engine::Place)>| {
+            let (host, disk) = (&self.host, disk.clone());
+            async move {
+                let (home, place) = child?;
+                match home.clone_disk(host, disk).await {
+                    Ok(()) => Ok((home, place)),
+                    Err(error) => {
+                        let mut home = home;
+                        home.release(host).await;
+                        home.remove(host).await;
+                        Err(error)
+                    }
+                }
+            }
+        };
+        let prepared = futures::future::join_all(prepared.into_iter().map(with_disk)).await;
+        let forked = launch::fork_children(&self.host, live.machine.as_ref(), prepared).await;
+        let resumed = if was_running { self.run_guest().await } else { Ok(()) };
+        let pause_ms = began.elapsed().as_secs_f64() * 1e3;
+        resumed?;
+
+        let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| {
+            let host = &self.host;
+            async move {
+                let live = launch::bring_up_child(host, &mut record, forked?, true, Stages::begin()).await?;
+                Ok((record, live))
+            }
+        };
+        let made = futures::future::join_all(records.into_iter().zip(forked).map(bring_up)).await;
+        Ok((made, pause_ms))
+    }
+
+    /// Where processes cannot be forked: one capture, restored once for each child.
+    async fn fork_by_capture(&mut self, children: Vec<SandboxSpec>) -> Result<(Vec<Made>, f64)> {
+        let (capture, pause_ms) = self.capture().await?;
+        let dir = self.host.layout.snapshot(&pandastack_types::SnapshotId::random());
+        let snapshot = capture.publish(&self.host, dir.clone()).await?;
+        let made = self.restore_children(children, &snapshot).await;
+        self.host.remove_dir(dir).await;
+        Ok((made, pause_ms))
+    }
+
+    async fn restore_children(&self, children: Vec<SandboxSpec>, snapshot: &Snapshot) -> Vec<Made> {
+        let restore = |spec| {
+            let mut record = self.child_record(spec, BootMode::Restore);
+            async move {
+                let live = launch::restore(&self.host, &mut record, snapshot, Stages::begin()).await?;
+                Ok((record, live))
+            }
+        };
+        futures::future::join_all(children.into_iter().map(restore)).await
+    }
+
+    /// A child stays in its parent's lineage: an unprivileged process cannot give its copy another user.
+    fn child_record(&self, spec: SandboxSpec, mode: BootMode) -> SandboxRecord {
+        launch::new_record(spec, &self.record.template, self.record.shape, self.record.uid, mode)
+    }
+
+    async fn settle(&self, made: Made) -> ChildOutcome {
+        match made {
+            Ok((mut record, live)) => match commit(&self.host, &mut record) {
+                Ok(()) => ChildOutcome::Made(Box::new(spawn(&self.host, record, Some(live)).view())),
+                Err(error) => {
+                    live.end(&self.host).await;
+                    ChildOutcome::Failed(error.to_string())
+                }
+            },
+            Err(error) => ChildOutcome::Failed(error.to_string()),
+        }
+    }
+}

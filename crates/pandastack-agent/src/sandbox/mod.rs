@@ -1,0 +1,127 @@
+//! One driver task per sandbox.
+//!
+//! Everything that changes a sandbox goes through its bounded queue and is done in order, so impossible pairs (fork
+//! while deleting, wake while snapshotting) cannot happen. A hundred requests to a sleeper wake it once: the first one
+//! wakes it, the others find it awake. Using the guest does not occupy the driver: a [`Lease`] is a handle to the guest
+//! that works beside it.
+//!
+//! ```text
+//!   http handlers --Command--> queue --> driver --watch--> view (state, usage)
+//!                                          |
+//!                    machine exit, idle timer, shutdown of the agent
+//! ```
+
+mod accept;
+mod activity;
+mod create;
+mod driver;
+mod fork;
+mod sleep;
+
+use std::sync::Arc;
+
+use pandastack_engine::Shape;
+use pandastack_guest_proto::client::GuestClient;
+use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, SandboxSpec};
+use pandastack_types::{SandboxId, SandboxState, SnapshotId};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::error::{AgentError, Result};
+pub(crate) use accept::Request;
+pub(crate) use activity::{Activity, ActivityGuard};
+pub(crate) use create::create;
+pub(crate) use driver::{Driver, spawn};
+
+/// Requests that may wait for one sandbox. A full queue answers 503.
+const QUEUE_MAX: usize = 256;
+
+type Reply<T> = oneshot::Sender<Result<T>>;
+
+/// What a driver is asked.
+pub(crate) enum Command {
+    Lease(Reply<Lease>),
+    Move(Request, Reply<AgentSandbox>),
+    Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
+    Fork(Vec<SandboxSpec>, Reply<AgentForked>),
+    SetIdle(Option<u64>, Reply<AgentSandbox>),
+    Delete(Reply<()>),
+}
+
+/// A way to the guest of an awake sandbox. While one exists the sandbox counts as in use.
+pub(crate) struct Lease {
+    pub guest: GuestClient,
+    pub activity: ActivityGuard,
+}
+
+/// The outside of a driver.
+#[derive(Clone)]
+pub(crate) struct SandboxHandle {
+    id: SandboxId,
+    incarnation: u64,
+    shape: Shape,
+    commands: mpsc::Sender<Command>,
+    view: watch::Receiver<AgentSandbox>,
+    activity: Arc<Activity>,
+}
+
+impl SandboxHandle {
+    /// The sandbox as it stands.
+    pub(crate) fn view(&self) -> AgentSandbox {
+        let mut view = self.view.borrow().clone();
+        view.idle_seconds = self.activity.idle().as_secs();
+        view
+    }
+
+    /// Its shape, if it holds memory now.
+    pub(crate) fn awake_shape(&self) -> Option<Shape> {
+        let state = self.view.borrow().state;
+        matches!(state, SandboxState::Creating | SandboxState::Running | SandboxState::Paused)
+            .then_some(self.shape)
+    }
+
+    /// Refuses a caller that means another life of this sandbox.
+    pub(crate) fn check_incarnation(&self, meant: u64) -> Result<()> {
+        if meant == self.incarnation {
+            return Ok(());
+        }
+        Err(AgentError::Conflict(format!(
+            "the request is for incarnation {meant} of sandbox {} and this host has {}",
+            self.id, self.incarnation
+        )))
+    }
+
+    pub(crate) async fn lease(&self) -> Result<Lease> {
+        self.ask(Command::Lease).await
+    }
+
+    pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::Move(request, reply)).await
+    }
+
+    pub(crate) async fn snapshot(&self, id: SnapshotId) -> Result<AgentSnapshotDone> {
+        self.ask(|reply| Command::Snapshot(id, reply)).await
+    }
+
+    pub(crate) async fn fork(&self, children: Vec<SandboxSpec>) -> Result<AgentForked> {
+        self.ask(|reply| Command::Fork(children, reply)).await
+    }
+
+    pub(crate) async fn set_idle(&self, seconds: Option<u64>) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::SetIdle(seconds, reply)).await
+    }
+
+    pub(crate) async fn delete(&self) -> Result<()> {
+        self.ask(Command::Delete).await
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.try_send(command(reply)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                AgentError::NoCapacity(format!("{QUEUE_MAX} requests already wait for sandbox {}", self.id))
+            }
+            mpsc::error::TrySendError::Closed(_) => AgentError::NoSandbox(self.id.clone()),
+        })?;
+        answer.await.map_err(|_| AgentError::NoSandbox(self.id.clone()))?
+    }
+}

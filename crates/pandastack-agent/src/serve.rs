@@ -1,0 +1,103 @@
+//! Starting and stopping an agent.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use pandastack_engine::{Engine, kvm_probe};
+use pandastack_engine_qemu::{QemuConfig, QemuEngine};
+use pandastack_image::Store;
+use pandastack_net::{NetConfig, SlotPool};
+use tokio_util::sync::CancellationToken;
+
+use crate::cgroup::Cgroups;
+use crate::config::{AgentConfig, EngineChoice, Listen};
+use crate::host::{Host, HostParts};
+use crate::layout::Layout;
+use crate::{blocking, http, recover, report};
+
+/// How long the KVM probe may take; a working one takes milliseconds.
+const KVM_PROBE_MAX: Duration = Duration::from_secs(2);
+
+/// Runs an agent until `shutdown` is cancelled. Machines go on without it.
+pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let host = open(config, shutdown.clone()).await?;
+    recover::recover(&host).await.context("taking over the sandboxes of the previous agent")?;
+    for name in &host.config.warm_templates {
+        host.templates.begin(&host, name).with_context(|| format!("template `{name}`"))?;
+    }
+    host.tasks.spawn(report::run(host.clone()));
+    let served = listen(&host, shutdown).await;
+    host.tasks.close();
+    host.tasks.wait().await;
+    served
+}
+
+async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result<Arc<Host>> {
+    let data_dir = config.data_dir.clone();
+    let store = blocking(move || Store::open(&data_dir)).await.context("opening the store")?;
+    store.sweep().context("removing what an interrupted write left")?;
+    let layout = Layout::new(store.root(), &config.runtime_dir);
+    layout.prepare().context("making the agent's directories")?;
+    let engine = engine(&config).await?;
+    let net = NetConfig {
+        subnet: config.subnet.parse().context("the slots' subnet")?,
+        name_prefix: config.net_prefix.clone(),
+        ready_target: config.slots_ready,
+        ..NetConfig::new(&config.runtime_dir)
+    };
+    let slots = SlotPool::open(net).context("preparing the network")?;
+    let cgroups = Cgroups::open(config.host.as_str()).context("preparing control groups")?;
+    let capabilities = engine.capabilities();
+    tracing::info!(
+        engine = capabilities.name,
+        isolation = capabilities.isolation.as_str(),
+        fork = capabilities.fork,
+        store = ?store.cloning(),
+        cgroups = cgroups.describe(),
+        "agent ready"
+    );
+    let store = Arc::new(store);
+    Ok(Host::new(HostParts { config, engine, store, slots, cgroups, layout, shutdown }))
+}
+
+async fn engine(config: &AgentConfig) -> anyhow::Result<Arc<dyn Engine>> {
+    let (kvm_usable, kvm_reason) = match config.engine {
+        EngineChoice::Auto => {
+            let program = config.probe_program.clone();
+            let probe = move || Ok::<_, Infallible>(kvm_probe::probe_with(&program, KVM_PROBE_MAX));
+            let verdict = blocking(probe).await?;
+            (verdict.usable, verdict.reason)
+        }
+        EngineChoice::Emulated => (false, "emulation was asked for".to_owned()),
+    };
+    tracing::info!(kvm_usable, kvm_reason, "probed KVM");
+    let library_dir = config.data_dir.join("lib");
+    let config = QemuConfig { binary: None, library_dir, kvm_usable, kvm_reason };
+    Ok(Arc::new(QemuEngine::probe(config).await.context("preparing the engine")?))
+}
+
+async fn listen(host: &Arc<Host>, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let router = http::router(host.clone());
+    match &host.config.listen {
+        Listen::Unix(path) => {
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+            }
+            // A predecessor's socket: it is gone, or it would still hold the network slots' claim.
+            let _ = std::fs::remove_file(path);
+            let listener = tokio::net::UnixListener::bind(path)
+                .with_context(|| format!("listening on {}", path.display()))?;
+            std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+            axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
+        }
+        Listen::Tcp(address) => {
+            let listener = tokio::net::TcpListener::bind(address)
+                .await
+                .with_context(|| format!("listening on {address}"))?;
+            axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await?;
+        }
+    }
+    Ok(())
+}
