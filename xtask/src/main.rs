@@ -1,3 +1,58 @@
-//! Developer commands.
+//! Every developer command: `cargo xtask up|test|bench|openapi|template|tidy`.
+//!
+//! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of the product, so that
+//! it compiles in seconds on a bare machine and can then show what it does.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod bench;
+mod host;
+mod openapi;
+mod platform;
+mod program;
+mod python;
+mod steps;
+mod template;
+mod test;
+mod tidy;
+mod tree;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Developer commands of PandaStack.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+enum Command {
+    /// Install what is missing, build, start the platform, run the first program, serve until Ctrl-C
+    Up(up::Args),
+    /// Run every test, real machines included
+    Test(test::Args),
+    /// Measure
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Write openapi/pandastack-v1.json anew
+    Openapi,
+    /// List, lock and build the catalogue's root file systems
+    #[command(subcommand)]
+    Template(template::Command),
+    /// Format, and check what no compiler checks
+    Tidy(tidy::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Command::parse() {
+        Command::Up(args) => up::run(args),
+        Command::Test(args) => test::run(args),
+        Command::Bench(command) => bench::run(command),
+        Command::Openapi => openapi::run(),
+        Command::Template(command) => template::run(command),
+        Command::Tidy(args) => tidy::run(args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask bench`: measurements on a platform of their own.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::host;
+use crate::platform::Scratch;
+use crate::program::{self, cargo, program};
+use crate::{tree, up};
+
+/// What to measure.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Creates, forks, execs and memory, through the public API and on the bare engine
+    Create {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
+}
+
+/// Carries it out.
+pub fn run(command: Command) -> Result<ExitCode> {
+    let Command::Create { full } = command;
+    up::build_product()?;
+    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
+    host::install_for_product()?;
+    let scratch = Scratch::start()?;
+    let platform = scratch.platform()?;
+    for name in ["base", "code-interpreter"] {
+        platform.build_template(name)?;
+    }
+    let mut bench = platform.point(program(tree::target_dir().join("release/pandastack-bench")));
+    bench.arg("create").args(full.then_some("--full"));
+    bench.arg("--data-dir").arg(&platform.ready.data_dir);
+    bench.arg("--results").arg(tree::root().join("bench/results"));
+    program::run(bench)?;
+    for left in scratch.stop()? {
+        eprintln!("warning: left behind: {left}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

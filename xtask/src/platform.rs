@@ -1,0 +1,208 @@
+//! A running platform, for as long as this program needs it.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{SigSet, Signal};
+use serde::Deserialize;
+
+use crate::host::as_root;
+use crate::program::{program, run};
+use crate::tree;
+
+/// What `pandastack up --json` prints when it is ready.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Ready {
+    /// URL of the API.
+    pub api_url: String,
+    /// A key for it.
+    pub token: String,
+    /// Where everything is kept.
+    pub data_dir: PathBuf,
+}
+
+/// A platform in the foreground.
+pub struct Platform {
+    child: Child,
+    /// Where it is.
+    pub ready: Ready,
+}
+
+impl Platform {
+    /// Starts `pandastack up` with these arguments and waits for its word.
+    pub fn start(args: &[String]) -> Result<Self> {
+        let mut command = as_root(tree::pandastack());
+        command.args(["up", "--json"]).args(args).stdout(Stdio::piped());
+        let mut child = command.spawn().context("start `pandastack up`")?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line).context("wait for `pandastack up`")?;
+        }
+        match serde_json::from_str(&line) {
+            Ok(ready) => Ok(Self { child, ready }),
+            Err(_) => bail!("`pandastack up` did not start: {}", child.wait().context("wait for its end")?),
+        }
+    }
+
+    /// The `pandastack` program as a client of this platform.
+    pub fn client(&self, args: &[&str]) -> Command {
+        let mut command = program(tree::pandastack());
+        command.args(args);
+        self.point(command)
+    }
+
+    /// Points a program at this platform.
+    pub fn point(&self, mut command: Command) -> Command {
+        for name in ["PANDASTACK_API", "PANDASTACK_API_URL"] {
+            command.env(name, &self.ready.api_url);
+        }
+        for name in ["PANDASTACK_API_KEY", "PANDASTACK_TOKEN"] {
+            command.env(name, &self.ready.token);
+        }
+        command
+    }
+
+    /// Builds a template and shows its progress.
+    pub fn build_template(&self, name: &str) -> Result<()> {
+        run(self.client(&["template", "build", name]))
+    }
+
+    /// Stays until the platform ends. Ctrl-C reaches it through the terminal; we must outlive it to see its end.
+    pub fn wait(mut self) -> Result<()> {
+        let mut interrupt = SigSet::empty();
+        interrupt.add(Signal::SIGINT);
+        interrupt.thread_block().context("leave Ctrl-C to the platform")?;
+        self.child.wait().context("wait for `pandastack up`")?;
+        Ok(())
+    }
+}
+
+/// A platform of its own for tests and measurements: own data, address, network and names.
+pub struct Scratch {
+    platform: Option<Platform>,
+    place: Place,
+}
+
+/// What is a scratch platform's alone.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Data directory.
+    pub data_dir: PathBuf,
+    /// Sockets.
+    pub runtime_dir: PathBuf,
+    /// Prefix of interface and table names.
+    pub net_prefix: String,
+    subnet: String,
+}
+
+/// Beginning of the names of scratch data directories; the process id follows.
+const SCRATCH: &str = "scratch-";
+
+impl Place {
+    fn of(pid: u32) -> Self {
+        Self {
+            data_dir: tree::cache_dir().join(format!("{SCRATCH}{pid}")),
+            runtime_dir: format!("/run/pandastack-{SCRATCH}{pid}").into(),
+            net_prefix: format!("t{}", pid % 10_000_000),
+            // Away from the default network, so that a platform in use on this machine is not disturbed.
+            subnet: format!("10.{}.0.0/16", 202 + pid % 40),
+        }
+    }
+
+    fn args(&self) -> Vec<String> {
+        let mut args = Vec::new();
+        for (flag, value) in [
+            ("--data-dir", self.data_dir.display().to_string()),
+            ("--runtime-dir", self.runtime_dir.display().to_string()),
+            ("--net-prefix", self.net_prefix.clone()),
+            ("--subnet", self.subnet.clone()),
+        ] {
+            args.extend([flag.to_owned(), value]);
+        }
+        args
+    }
+
+    fn purge(&self) -> Result<()> {
+        let mut command = as_root(tree::pandastack());
+        command.args(["down", "--purge"]).args(self.args());
+        run(command)
+    }
+}
+
+impl Scratch {
+    /// Starts one on a free port. Removes what interrupted predecessors left.
+    pub fn start() -> Result<Self> {
+        sweep();
+        let place = Place::of(std::process::id());
+        let free = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+        let address = free.local_addr().context("find a free port")?;
+        drop(free);
+        let mut args = place.args();
+        args.extend(["--listen".to_owned(), address.to_string(), "--no-client-config".to_owned()]);
+        let platform = Platform::start(&args).inspect_err(|_| {
+            let _ = place.purge();
+        })?;
+        Ok(Self { platform: Some(platform), place })
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> Result<&Platform> {
+        self.platform.as_ref().context("the platform was stopped")
+    }
+
+    /// Stops it, removes everything of it, and names what is still there.
+    pub fn stop(mut self) -> Result<Vec<String>> {
+        self.place.purge()?;
+        if let Some(mut platform) = self.platform.take() {
+            platform.child.wait().context("wait for `pandastack up`")?;
+        }
+        Ok(leftovers(&self.place))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.platform.is_some() {
+            let _ = self.place.purge();
+        }
+    }
+}
+
+fn sweep() {
+    for entry in std::fs::read_dir(tree::cache_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name.strip_prefix(SCRATCH).and_then(|pid| pid.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|pid| !Path::new(&format!("/proc/{pid}")).exists()) else { continue };
+        let _ = Place::of(pid).purge();
+    }
+}
+
+/// Processes, mounts, interfaces and files that a removed platform left.
+fn leftovers(place: &Place) -> Vec<String> {
+    let marks = [place.data_dir.display().to_string(), place.runtime_dir.display().to_string()];
+    let is_ours = |text: &str| marks.iter().any(|mark| text.contains(mark.as_str()));
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        if is_ours(&command) && entry.file_name() != *std::process::id().to_string() {
+            found.push(format!("process {}: {command}", entry.file_name().to_string_lossy()));
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    found.extend(mounts.lines().filter(|line| is_ours(line)).map(|line| format!("mount {line}")));
+    for entry in std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(&format!("{}-", place.net_prefix)) {
+            found.push(format!("interface {name}"));
+        }
+    }
+    for dir in [&place.data_dir, &place.runtime_dir] {
+        if dir.exists() {
+            found.push(format!("directory {}", dir.display()));
+        }
+    }
+    found
+}

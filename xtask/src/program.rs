@@ -1,0 +1,54 @@
+//! Running other programs: said before, timed, and an error that names what failed.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::tree;
+
+/// A program to run in the clone's root.
+pub fn program(name: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.current_dir(tree::root());
+    command
+}
+
+/// Cargo, building where [`tree::target_dir`] says.
+pub fn cargo(args: &[&str]) -> Command {
+    let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).env("CARGO_TARGET_DIR", tree::target_dir());
+    command
+}
+
+/// A command as a person would type it.
+pub fn line_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let short = |word: &OsStr| {
+        let is_path = word.as_encoded_bytes().first() == Some(&b'/');
+        let name = if is_path { Path::new(word).file_name().unwrap_or(word) } else { word };
+        name.to_string_lossy().into_owned()
+    };
+    words.map(short).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs to the end; anything but success is an error.
+pub fn run(mut command: Command) -> Result<()> {
+    let line = line_of(&command);
+    let status = command.status().with_context(|| format!("start `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// Runs to the end and returns what it printed to standard output.
+pub fn read(mut command: Command) -> Result<String> {
+    let line = line_of(&command);
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("start `{line}`"))?;
+    if !output.status.success() {
+        bail!("`{line}` ended with {}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read what `{line}` printed"))
+}

@@ -1,0 +1,34 @@
+//! A Python with the SDK of this clone in it. Kept in the cache, made anew when what it is made from changes.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::program::{program, read, run};
+use crate::tree;
+
+/// The interpreter of a virtual environment that has this clone's SDK and its test tools.
+pub fn ensure() -> Result<PathBuf> {
+    let sdk = tree::root().join("sdk/python");
+    let manifest = std::fs::read(sdk.join("pyproject.toml")).context("read sdk/python/pyproject.toml")?;
+    let mut ask_version = program("python3");
+    ask_version.args(["-c", "import sys; print(sys.prefix, sys.version)"]);
+    let mut hasher = DefaultHasher::new();
+    (read(ask_version)?, &sdk, manifest).hash(&mut hasher);
+    let dir = tree::cache_dir().join(format!("venvs/{:016x}", hasher.finish()));
+    let python = dir.join("bin/python");
+    let finished = dir.join("finished");
+    if finished.exists() {
+        return Ok(python);
+    }
+    let mut venv = program("python3");
+    venv.args(["-m", "venv", "--clear"]).arg(&dir);
+    run(venv)?;
+    let mut pip = program(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable"]);
+    pip.arg(format!("{}[test]", sdk.display()));
+    run(pip)?;
+    std::fs::write(&finished, "").context("mark the environment as finished")?;
+    Ok(python)
+}

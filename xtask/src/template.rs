@@ -1,0 +1,43 @@
+//! `cargo xtask template`: the catalogue's root file systems, without a server.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::host::as_root;
+use crate::program::run as run_program;
+use crate::{tree, up};
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// What there is, and what of it is built
+    List,
+    /// Write templates/NAME/lock.toml anew, from what the registries have now
+    Lock {
+        /// Template, or `kernel`
+        name: String,
+    },
+    /// Build one into the cache
+    Build {
+        /// Template
+        name: String,
+        /// Fail when Debian's archive no longer has a locked version
+        #[arg(long)]
+        locked: bool,
+    },
+}
+
+/// Carries it out.
+pub fn run(command: Command) -> Result<ExitCode> {
+    up::build_product()?;
+    let mut product = as_root(tree::pandastack());
+    product.arg("image");
+    match command {
+        Command::List => product.arg("list"),
+        Command::Lock { name } => product.args(["lock", &name]).arg(tree::root().join("templates")),
+        Command::Build { name, locked } => product.args(["build", &name]).args(locked.then_some("--locked")),
+    };
+    run_program(product)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,179 @@
+//! Counts, read from what test programs print.
+
+use std::fmt;
+
+/// What came of some tests.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// As they should be.
+    pub passed: u64,
+    /// Not.
+    pub failed: u64,
+    /// Not run here.
+    pub skipped: u64,
+    /// Why not, one line each.
+    pub reasons: Vec<String>,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+impl Counts {
+    /// A suite that is one test.
+    pub fn one(passed: bool) -> Self {
+        Self { passed: u64::from(passed), failed: u64::from(!passed), ..Self::default() }
+    }
+
+    /// Adds another suite's.
+    pub fn add(&mut self, other: &Counts) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        self.reasons.extend(other.reasons.iter().cloned());
+    }
+
+    /// A program that failed without a failed test (it did not compile, it crashed) has failed once.
+    pub fn with_status(mut self, success: bool) -> Self {
+        if !success && self.failed == 0 {
+            self.failed = 1;
+        }
+        self
+    }
+}
+
+/// Reads `cargo test -- --show-output`. A test that prints a line beginning with "skip" ran nothing: the test harness
+/// counts it as passed, we do not.
+pub fn of_cargo(output: &str) -> Counts {
+    let mut counts = Counts::default();
+    let mut section: Option<&str> = None;
+    let mut skipped_in_section = false;
+    let mut self_skipped = 0;
+    for line in output.lines() {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            (section, skipped_in_section) = (Some(name), false);
+        } else if let Some(rest) = line.strip_prefix("test result: ") {
+            section = None;
+            counts.passed += number_before(rest, " passed");
+            counts.failed += number_before(rest, " failed");
+            let ignored = number_before(rest, " ignored");
+            counts.skipped += ignored;
+            if ignored > 0 {
+                counts.reasons.push(format!("{ignored} ignored by their authors"));
+            }
+        } else if line == "successes:" || line == "failures:" {
+            section = None;
+        } else if let (Some(name), true) = (section, is_skip(line)) {
+            if !skipped_in_section {
+                self_skipped += 1;
+                skipped_in_section = true;
+            }
+            counts.reasons.push(format!("{name}: {}", line.trim()));
+        }
+    }
+    counts.skipped += self_skipped;
+    counts.passed = counts.passed.saturating_sub(self_skipped);
+    counts
+}
+
+fn is_skip(line: &str) -> bool {
+    line.get(..4).is_some_and(|word| word.eq_ignore_ascii_case("skip"))
+}
+
+/// Reads `pytest -rs`.
+pub fn of_pytest(output: &str) -> Counts {
+    let mut counts = Counts::default();
+    let is_summary = |line: &&str| {
+        line.contains(" in ") && [" passed", " failed", " error", " skipped"].iter().any(|w| line.contains(w))
+    };
+    if let Some(line) = output.lines().rev().find(is_summary) {
+        counts.passed = number_before(line, " passed");
+        counts.failed = number_before(line, " failed") + number_before(line, " error");
+        counts.skipped = number_before(line, " skipped");
+    }
+    let reasons = output.lines().filter_map(|line| line.strip_prefix("SKIPPED "));
+    counts.reasons = reasons.map(str::to_owned).collect();
+    counts
+}
+
+/// Reads `node --test`, in either of its report formats.
+pub fn of_node(output: &str) -> Counts {
+    let value = |name: &str| {
+        let of_line = |line: &str| {
+            let line = line.trim_start_matches(['#', 'ℹ', ' ']);
+            line.strip_prefix(name)?.trim().parse::<u64>().ok()
+        };
+        output.lines().filter_map(of_line).sum()
+    };
+    let skips = output.lines().filter(|line| line.contains("# SKIP"));
+    let reasons = skips.map(|line| line.trim().trim_start_matches("ok ").to_owned()).collect();
+    let failed = value("fail ") + value("cancelled ");
+    Counts { passed: value("pass "), failed, skipped: value("skipped ") + value("todo "), reasons }
+}
+
+/// The number that stands before a word, 0 when the word is not there.
+fn number_before(line: &str, word: &str) -> u64 {
+    let before = line.split(word).next().filter(|before| before.len() < line.len());
+    let digits = before.and_then(|before| before.rsplit(|c: char| !c.is_ascii_digit()).next());
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(counts: Counts, passed: u64, failed: u64, skipped: u64) {
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (passed, failed, skipped), "{counts:?}");
+    }
+
+    const CARGO: &str = "\
+running 3 tests
+test a ... ok
+test b ... ok
+test c ... FAILED
+
+successes:
+
+---- b stdout ----
+skipped: b (no KVM here)
+
+successes:
+    a
+    b
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    #[test]
+    fn cargo_is_read() {
+        let counts = of_cargo(CARGO);
+        assert_eq!(counts.reasons, ["b: skipped: b (no KVM here)", "1 ignored by their authors"]);
+        check(counts, 11, 1, 2);
+    }
+
+    #[test]
+    fn pytest_is_read() {
+        check(of_pytest("....\n4 passed in 0.10s\n"), 4, 0, 0);
+        let text =
+            "SKIPPED [1] test_a.py:3: no network\n=== 1 failed, 4 passed, 1 skipped, 1 error in 2.0s ===\n";
+        assert_eq!(of_pytest(text).reasons, ["[1] test_a.py:3: no network"]);
+        check(of_pytest(text), 4, 2, 1);
+        check(of_pytest("no tests ran\n"), 0, 0, 0);
+    }
+
+    #[test]
+    fn node_is_read() {
+        check(of_node("# tests 5\n# pass 3\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n"), 3, 1, 1);
+        check(of_node("ℹ tests 5\nℹ pass 5\nℹ fail 0\n"), 5, 0, 0);
+    }
+
+    #[test]
+    fn a_crash_is_a_failure() {
+        check(Counts::default().with_status(false), 0, 1, 0);
+        check(Counts::one(false).with_status(false), 0, 1, 0);
+    }
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask test`: everything, real machines included.
+//!
+//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts. What could not run on
+//! this host is named with its reason. The last line is exactly `N passed, N failed, N skipped`.
+
+mod counts;
+mod suites;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use counts::Counts;
+use suites::Session;
+
+/// A suite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Suite {
+    /// Formatting and house rules
+    Tidy,
+    /// Lints, as errors
+    Clippy,
+    /// Tests of every crate
+    Rust,
+    /// Unit tests of the Python SDK
+    Python,
+    /// Unit tests of the TypeScript SDK
+    Typescript,
+    /// Both SDKs against a platform with real machines
+    E2e,
+}
+
+const ALL: [Suite; 6] =
+    [Suite::Tidy, Suite::Clippy, Suite::Rust, Suite::Python, Suite::Typescript, Suite::E2e];
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only these suites
+    #[arg(long, value_delimiter = ',', value_name = "SUITE")]
+    only: Vec<Suite>,
+}
+
+/// One line of the summary.
+struct Line {
+    name: &'static str,
+    counts: Counts,
+    took: Duration,
+}
+
+/// Carries it out.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let chosen: Vec<Suite> =
+        ALL.into_iter().filter(|s| args.only.is_empty() || args.only.contains(s)).collect();
+    let mut session = Session::default();
+    let mut lines = Vec::new();
+    for suite in chosen {
+        for (name, part) in parts(suite) {
+            eprintln!("\n== {name}");
+            let began = Instant::now();
+            let counts = part(&mut session).unwrap_or_else(|error| {
+                eprintln!("error: {error:#}");
+                Counts::one(false)
+            });
+            lines.push(Line { name, counts, took: began.elapsed() });
+        }
+    }
+    Ok(summary(&lines))
+}
+
+type Part = (&'static str, fn(&mut Session) -> Result<Counts>);
+
+fn parts(suite: Suite) -> Vec<Part> {
+    match suite {
+        Suite::Tidy => vec![("tidy", Session::tidy)],
+        Suite::Clippy => vec![("clippy", Session::clippy)],
+        Suite::Rust => vec![("rust", Session::rust)],
+        Suite::Python => vec![("sdk/python", Session::python)],
+        Suite::Typescript => vec![("sdk/typescript", Session::typescript)],
+        Suite::E2e => vec![
+            ("platform starts", Session::start_platform),
+            ("e2e python", Session::e2e_python),
+            ("e2e typescript", Session::e2e_typescript),
+            ("nothing is left", Session::stop_platform),
+        ],
+    }
+}
+
+fn summary(lines: &[Line]) -> ExitCode {
+    println!();
+    let mut total = Counts::default();
+    for Line { name, counts, took } in lines {
+        println!("{name:<18} {counts} ({:.1} s)", took.as_secs_f64());
+        total.add(counts);
+    }
+    if !total.reasons.is_empty() {
+        println!("\nskipped:");
+        total.reasons.iter().for_each(|reason| println!("  {reason}"));
+    }
+    println!("\n{total}");
+    if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,130 @@
+//! What each suite runs.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::counts::{Counts, of_cargo, of_node, of_pytest};
+use crate::platform::Scratch;
+use crate::program::{self, cargo, line_of, program};
+use crate::{host, python, tidy, tree, up};
+
+/// What suites share.
+#[derive(Default)]
+pub struct Session {
+    scratch: Option<Scratch>,
+}
+
+impl Session {
+    pub fn tidy(&mut self) -> Result<Counts> {
+        let formatted = cargo(&["fmt", "--all", "--check"]).status().context("start cargo fmt")?.success();
+        let mut counts = Counts::one(formatted);
+        let problems = tidy::problems()?;
+        problems.iter().for_each(|problem| eprintln!("{problem}"));
+        counts.add(&Counts::one(problems.is_empty()));
+        Ok(counts)
+    }
+
+    pub fn clippy(&mut self) -> Result<Counts> {
+        let mut clippy =
+            cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+        Ok(Counts::one(clippy.status().context("start cargo clippy")?.success()))
+    }
+
+    pub fn rust(&mut self) -> Result<Counts> {
+        // The host's programs are the product's to name, so it is built first.
+        up::build_product()?;
+        host::install_for_product()?;
+        let tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
+        let (output, success) = tee(tests)?;
+        Ok(of_cargo(&output).with_status(success))
+    }
+
+    pub fn python(&mut self) -> Result<Counts> {
+        pytest(program(python::ensure()?), "sdk/python/tests")
+    }
+
+    pub fn typescript(&mut self) -> Result<Counts> {
+        build_typescript()?;
+        node_test("sdk/typescript", |npm| npm)
+    }
+
+    pub fn start_platform(&mut self) -> Result<Counts> {
+        up::build_product()?;
+        host::install_for_product()?;
+        let scratch = Scratch::start()?;
+        for name in ["base", "code-interpreter"] {
+            scratch.platform()?.build_template(name)?;
+        }
+        self.scratch = Some(scratch);
+        Ok(Counts::one(true))
+    }
+
+    pub fn e2e_python(&mut self) -> Result<Counts> {
+        let platform = self.platform()?;
+        pytest(platform.point(program(python::ensure()?)), "tests/e2e/python")
+    }
+
+    pub fn e2e_typescript(&mut self) -> Result<Counts> {
+        build_typescript()?;
+        program::run(npm("tests/e2e/typescript", &["ci"]))?;
+        let platform = self.platform()?;
+        node_test("tests/e2e/typescript", |npm| platform.point(npm))
+    }
+
+    pub fn stop_platform(&mut self) -> Result<Counts> {
+        let scratch = self.scratch.take().context("no platform was started")?;
+        let left = scratch.stop()?;
+        left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
+        Ok(Counts::one(left.is_empty()))
+    }
+
+    fn platform(&self) -> Result<&crate::platform::Platform> {
+        match &self.scratch {
+            Some(scratch) => scratch.platform(),
+            None => bail!("no platform is running"),
+        }
+    }
+}
+
+fn pytest(mut python: Command, tests: &str) -> Result<Counts> {
+    python.args(["-m", "pytest", "-rs", "-p", "no:cacheprovider", tests]).env("PYTHONDONTWRITEBYTECODE", "1");
+    let (output, success) = tee(python)?;
+    Ok(of_pytest(&output).with_status(success))
+}
+
+fn build_typescript() -> Result<()> {
+    host::install_for_tests()?;
+    program::run(npm("sdk/typescript", &["ci"]))?;
+    program::run(npm("sdk/typescript", &["run", "build"]))
+}
+
+fn node_test(dir: &str, point: impl FnOnce(Command) -> Command) -> Result<Counts> {
+    let (output, success) = tee(point(npm(dir, &["test"])))?;
+    Ok(of_node(&output).with_status(success))
+}
+
+fn npm(dir: &str, args: &[&str]) -> Command {
+    let mut npm = program("npm");
+    npm.current_dir(tree::root().join(dir)).args(args).args(["--no-audit", "--no-fund"]);
+    npm.env("npm_config_cache", tree::cache_dir().join("npm"));
+    npm
+}
+
+/// Runs to the end, shows and keeps what it prints to standard output.
+fn tee(mut command: Command) -> Result<(String, bool)> {
+    let line = line_of(&command);
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("start `{line}`"))?;
+    let stdout = child.stdout.take().with_context(|| format!("read from `{line}`"))?;
+    let mut kept = String::new();
+    for read in BufReader::new(stdout).split(b'\n') {
+        let text =
+            String::from_utf8_lossy(&read.with_context(|| format!("read from `{line}`"))?).into_owned();
+        println!("{text}");
+        kept.push_str(&text);
+        kept.push('\n');
+    }
+    let status = child.wait().with_context(|| format!("wait for `{line}`"))?;
+    Ok((kept, status.success()))
+}
