@@ -1,5 +1,6 @@
 //! Images by recipe: from the cache when there, built once when not.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -60,12 +61,18 @@ pub struct ImageManifest {
 pub struct ImageBuilder {
     cache: Cache,
     locking: Locking,
+    /// Recipes besides the catalog's that may be named as parents.
+    parents: Vec<Recipe>,
 }
 
 impl ImageBuilder {
     /// A builder whose images are kept in `cache_dir`; see [`crate::default_cache_dir`].
     pub fn new(cache_dir: impl AsRef<Path>) -> ImageBuilder {
-        ImageBuilder { cache: Cache::at(cache_dir.as_ref()), locking: Locking::default() }
+        ImageBuilder {
+            cache: Cache::at(cache_dir.as_ref()),
+            locking: Locking::default(),
+            parents: Vec::new(),
+        }
     }
 
     /// Chooses what happens when locked Debian packages are gone.
@@ -74,9 +81,15 @@ impl ImageBuilder {
         ImageBuilder { locking, ..self }
     }
 
+    /// Lets recipes start from `parents` as well as from the catalog's templates.
+    #[must_use]
+    pub fn parents(self, parents: Vec<Recipe>) -> ImageBuilder {
+        ImageBuilder { parents, ..self }
+    }
+
     /// The key of the image that `recipe` gives.
     pub fn key(&self, recipe: &Recipe) -> Result<String, ImageError> {
-        let parent = match parent_of(recipe)? {
+        let parent = match self.parent_of(recipe)? {
             Some(parent) => self.key(parent)?,
             None => String::new(),
         };
@@ -101,7 +114,7 @@ impl ImageBuilder {
             say(Phase::Done, "cached");
             return Ok(image);
         }
-        let parent = parent_of(recipe)?.map(|parent| self.ensure(parent, progress)).transpose()?;
+        let parent = self.parent_of(recipe)?.map(|parent| self.ensure(parent, progress)).transpose()?;
         let key = self.key(recipe)?;
         let lock = self.cache.lock(&key, || say(Phase::WaitForOther, ""))?;
         if let Some(image) = self.cached(recipe)? {
@@ -150,16 +163,20 @@ impl ImageBuilder {
         let text = serde_json::to_string_pretty(&manifest)
             .map_err(|error| ImageError::malformed("manifest", error))?;
         std::fs::write(&staged, text).map_err(ImageError::io("write", &staged))?;
+        // Machines get clones; nothing may write here again.
+        let read_only = std::fs::Permissions::from_mode(0o444);
+        std::fs::set_permissions(image, read_only).map_err(ImageError::io("set the mode of", image))?;
         cache::publish(image, &path)?;
         cache::publish(&staged, &self.cache.image_manifest(&manifest.key))?;
         Ok(Image { path, key: manifest.key.clone(), manifest: Arc::new(manifest) })
     }
-}
 
-fn parent_of(recipe: &Recipe) -> Result<Option<&'static Recipe>, ImageError> {
-    let Source::Template(name) = &recipe.from else { return Ok(None) };
-    let parent = catalog::find(name).ok_or_else(|| {
-        ImageError::malformed(format!("the recipe of {}", recipe.name), format!("no template {name}"))
-    })?;
-    Ok(Some(parent))
+    fn parent_of<'a>(&'a self, recipe: &Recipe) -> Result<Option<&'a Recipe>, ImageError> {
+        let Source::Template(name) = &recipe.from else { return Ok(None) };
+        let parent =
+            self.parents.iter().find(|parent| parent.answers_to(name)).or_else(|| catalog::find(name));
+        let missing =
+            || ImageError::malformed(format!("the recipe of {}", recipe.name), format!("no template {name}"));
+        parent.ok_or_else(missing).map(Some)
+    }
 }

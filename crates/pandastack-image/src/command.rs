@@ -33,6 +33,16 @@ impl Program {
         Program { name: name.to_owned(), purpose: purpose.into(), command }
     }
 
+    /// Like [`Program::new`], but everything it starts dies with the calling thread, even by `kill -9`: a build that is
+    /// gone must not go on installing. `unshare` options beyond the process namespace go in `namespaces`.
+    pub(crate) fn confined(name: &str, purpose: impl Into<String>, namespaces: &[&str]) -> Program {
+        let program = Program::new("setpriv", purpose)
+            .args(["--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"])
+            .args(namespaces)
+            .arg(name);
+        Program { name: name.to_owned(), ..program }
+    }
+
     pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Program {
         self.command.arg(arg);
         self

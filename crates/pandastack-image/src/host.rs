@@ -24,6 +24,8 @@ pub const HOST_PROGRAMS: &[HostProgram] = &[
     needs("mmdebstrap", "mmdebstrap", "building templates"),
     needs("mkfs.ext4", "e2fsprogs", "building templates"),
     needs("e2fsck", "e2fsprogs", "building templates"),
+    needs("resize2fs", "e2fsprogs", "building templates"),
+    needs("setpriv", "util-linux", "building templates"),
     needs("fstrim", "util-linux", "building templates"),
     needs("unshare", "util-linux", "building templates"),
     needs("chroot", "coreutils", "building templates"),

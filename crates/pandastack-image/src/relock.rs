@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use crate::build;
+use crate::builder::ImageBuilder;
 use crate::cache::Cache;
+use crate::catalog;
 use crate::error::ImageError;
 use crate::kernel::Kernel;
-use crate::lock::Lock;
+use crate::lock::{Lock, Pins};
 use crate::progress::{Phase, Progress, ProgressFn};
 use crate::recipe::{Recipe, Source};
 
@@ -34,18 +36,39 @@ pub fn relock_template(
         say(Phase::Python);
         lock.python = build::resolve_python(work.path(), &recipe)?;
     }
-    if let Source::Debian(suite) = &recipe.from {
-        say(Phase::Debian);
-        let root = work.path().join("root");
-        std::fs::create_dir_all(&root).map_err(ImageError::io("create", &root))?;
-        lock.debian = build::bootstrap(&root, work.path(), suite, &recipe)?;
-    }
+    say(Phase::Debian);
+    lock.debian = resolve_debian(&recipe, work.path(), cache_dir, progress)?;
     write(&template_dir.join("lock.toml"), &lock.to_toml(&recipe.name))?;
     if !lock.npm.is_empty() {
         write(&template_dir.join("npm-lock.json"), &lock.npm)?;
     }
     say(Phase::Done);
     Ok(lock)
+}
+
+/// The Debian packages that the recipe adds, found by installing them without pins.
+fn resolve_debian(
+    recipe: &Recipe,
+    work: &Path,
+    cache_dir: &Path,
+    progress: ProgressFn<'_>,
+) -> Result<Pins, ImageError> {
+    match &recipe.from {
+        Source::Debian(suite) => {
+            let root = work.join("root");
+            std::fs::create_dir_all(&root).map_err(ImageError::io("create", &root))?;
+            build::bootstrap(&root, work, suite, recipe)
+        }
+        Source::Template(_) if recipe.debian.packages.is_empty() => Ok(Pins::new()),
+        Source::Template(name) => {
+            let unknown = || {
+                ImageError::malformed(format!("the recipe of {}", recipe.name), format!("no template {name}"))
+            };
+            let parent = catalog::find(name).ok_or_else(unknown)?;
+            let parent = ImageBuilder::new(cache_dir).ensure(parent, progress)?;
+            build::resolve_debian(recipe, &parent.path, &work.join("child"))
+        }
+    }
 }
 
 /// Pins the guest kernel to the archive's current one in `templates_dir`/kernel/lock.toml.

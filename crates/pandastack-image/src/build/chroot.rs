@@ -32,10 +32,9 @@ impl Chroot {
 
     /// Runs a shell command in the tree; `purpose` completes "cannot ...".
     pub(super) fn shell(&self, command: &str, purpose: &str) -> Result<(), ImageError> {
-        Program::new("unshare", format!("{purpose} (`{command}`)"))
-            .args(["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"])
-            .arg(format!("--mount-proc={}", self.root.join("proc").display()))
-            .arg("chroot")
+        let proc = format!("--mount-proc={}", self.root.join("proc").display());
+        let namespaces = ["--mount", "--net", "--ipc", "--uts", &proc];
+        Program::confined("chroot", format!("{purpose} (`{command}`)"), &namespaces)
             .arg(&self.root)
             .args(["/usr/bin/env", "-i"])
             .args(ENVIRONMENT)

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::chroot::Chroot;
 use crate::command::Program;
 use crate::debian::{self, Mirror};
 use crate::error::ImageError;
@@ -31,13 +32,13 @@ pub(crate) fn bootstrap(
         "mkdir -p \"$1/etc/apt/preferences.d\" && cp '{}' \"$1/{PREFERENCES}\"",
         preferences.display()
     );
-    let mut program = Program::new("mmdebstrap", format!("install Debian {suite}"))
+    let mut program = Program::confined("mmdebstrap", format!("install Debian {suite}"), &["--mount-proc"])
         .args(["--mode=root", "--variant=minbase", "--format=directory", "--skip=cleanup/apt/lists"])
         .arg(format!("--aptopt={}", transport.display()))
         .arg("--aptopt=Acquire::Languages \"none\"")
         .arg("--dpkgopt=force-unsafe-io")
         .arg(format!("--setup-hook={copy_preferences}"))
-        .arg(format!("--include={}", recipe.debian.packages.join(",")));
+        .args(recipe.debian.packages.iter().map(|package| format!("--include={package}")));
     let globs = recipe.debian.exclude.iter().map(|glob| format!("--dpkgopt=path-exclude={glob}"));
     let globs =
         globs.chain(recipe.debian.include.iter().map(|glob| format!("--dpkgopt=path-include={glob}")));
@@ -49,44 +50,45 @@ pub(crate) fn bootstrap(
 }
 
 /// Adds the recipe's packages to a parent's tree: the host's apt downloads, the tree's own installs offline.
-pub(super) fn extend(root: &Path, download: &Path, recipe: &Recipe) -> Result<Pins, ImageError> {
+pub(super) fn extend(chroot: &Chroot, recipe: &Recipe) -> Result<Pins, ImageError> {
+    let root = chroot.root();
     let before = versions(root)?;
     let preferences = root.join(PREFERENCES);
     std::fs::write(&preferences, recipe.lock.apt_preferences())
         .map_err(ImageError::io("write", &preferences))?;
-    let settings = debian::host_transport_settings()?;
-    let apt = |purpose: &str| {
-        let option = |text: String| [String::from("-o"), text];
-        let mut program = Program::new("apt-get", purpose.to_owned())
-            .args(option(format!("Dir={}", root.display())))
-            .args(option(format!("Dir::State::status={}", root.join("var/lib/dpkg/status").display())))
-            .args(option(format!("Dir::Bin::methods={HOST_METHODS}")))
-            .args(option("APT::Architecture=amd64".into()))
-            .args(option("APT::Sandbox::User=root".into()))
-            .args(option("Acquire::Languages=none".into()))
-            .args(option("APT::Install-Recommends=false".into()));
-        for line in &settings {
-            if let Some((key, value)) = line.trim_end_matches(';').split_once(' ') {
-                program = program.args(option(format!("{key}={}", value.trim_matches('"'))));
-            }
-        }
-        program
-    };
-    apt("fetch the package index").arg("update").run()?;
     let packages = &recipe.debian.packages;
-    apt("download packages").args(["--yes", "--download-only", "install"]).args(packages).run()?;
-    let install = format!(
-        "apt-get --yes --no-download -o APT::Install-Recommends=false install {} && apt-get clean",
-        packages.join(" ")
-    );
-    super::chroot::Chroot::at(root).shell(&install, "install Debian packages")?;
+    let settings = debian::host_transport_settings()?;
+    tree_apt(root, "fetch the package index", &settings).arg("update").run()?;
+    tree_apt(root, "download Debian packages", &settings)
+        .args(["--yes", "--download-only", "install"])
+        .args(packages)
+        .run()?;
+    let packages = packages.join(" ");
+    let install =
+        format!("apt-get --yes --no-download --no-install-recommends install {packages} && apt-get clean");
+    chroot.shell(&install, "install Debian packages")?;
     let mut installed = installed(root)?;
     installed.retain(|name, pin| before.get(name) != Some(&pin.version));
-    let mirror = Mirror::discover()?;
-    let _ = download;
-    let suite = suite_of(root)?;
-    remove_build_settings(root, &mirror, &suite)?;
+    remove_build_settings(root, &Mirror::discover()?, &suite_of(root)?)?;
     Ok(installed)
+}
+
+/// The host's apt, working on the tree's package state.
+fn tree_apt(root: &Path, purpose: &str, settings: &[String]) -> Program {
+    let options = [
+        format!("Dir={}", root.display()),
+        format!("Dir::State::status={}", root.join("var/lib/dpkg/status").display()),
+        format!("Dir::Bin::methods={HOST_METHODS}"),
+        "APT::Architecture=amd64".into(),
+        "APT::Sandbox::User=root".into(),
+        "APT::Install-Recommends=false".into(),
+        "Acquire::Languages=none".into(),
+    ];
+    // `Key "value";` as apt-config prints it, to `Key=value` as apt-get takes it.
+    let settings = settings.iter().filter_map(|line| line.trim_end_matches(';').split_once(' '));
+    let settings = settings.map(|(key, value)| format!("{key}={}", value.trim_matches('"')));
+    let options = options.into_iter().chain(settings).flat_map(|option| [String::from("-o"), option]);
+    Program::new("apt-get", purpose).args(options)
 }
 
 /// The tree's apt is of another release: its download methods cannot run on the host.

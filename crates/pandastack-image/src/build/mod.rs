@@ -73,6 +73,7 @@ fn build_here(request: &BuildRequest<'_>) -> Result<Built, ImageError> {
     let download = work.join("download");
     std::fs::create_dir_all(&download).map_err(ImageError::io("create", &download))?;
 
+    let chroot = Chroot::at(root);
     let mut debian = Pins::new();
     match &recipe.from {
         Source::Debian(suite) => {
@@ -81,11 +82,10 @@ fn build_here(request: &BuildRequest<'_>) -> Result<Built, ImageError> {
         }
         Source::Template(_) if !recipe.debian.packages.is_empty() => {
             say(Phase::Debian, &recipe.debian.packages.join(" "));
-            debian = debian_layer::extend(root, &download, recipe)?;
+            debian = debian_layer::extend(&chroot, recipe)?;
         }
         Source::Template(_) => {}
     }
-    let chroot = Chroot::at(root);
     if !recipe.npm.packages.is_empty() {
         say(Phase::Npm, &format!("{} packages", recipe.npm.packages.len()));
         npm_layer::install(root, &download, recipe)?;
@@ -104,4 +104,14 @@ fn build_here(request: &BuildRequest<'_>) -> Result<Built, ImageError> {
     say(Phase::Seal, "");
     let used_bytes = mounted.seal()?;
     Ok(Built { image: disk.into_image(), debian, used_bytes })
+}
+
+/// The Debian packages that `recipe` adds to its parent's tree today.
+pub(crate) fn resolve_debian(recipe: &Recipe, parent: &Path, work: &Path) -> Result<Pins, ImageError> {
+    std::fs::create_dir_all(work).map_err(ImageError::io("create", work))?;
+    namespace::with_private_mounts(&recipe.name, || {
+        let disk = Disk::from_parent(work, parent, recipe.disk_gib)?;
+        let mounted = disk.mount()?;
+        debian_layer::extend(&Chroot::at(mounted.root()), recipe)
+    })
 }

@@ -5,17 +5,18 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use pandastack_image::{
-    ImageBuilder, Initramfs, Kernel, Store, default_cache_dir, find, missing_host_programs,
-};
+use pandastack_image::{ImageBuilder, Initramfs, Kernel, Store, default_cache_dir, find};
 use rustix::process::PidfdFlags;
+
+use crate::require_host;
 
 const BOOT_SECONDS_MAX: i64 = 180;
 
 #[test]
 fn base_boots_and_runs_what_it_promises() {
-    if let Some(reason) = skip_reason() {
-        eprintln!("SKIPPED base_boots_and_runs_what_it_promises: {reason}");
+    require_host!("base_boots_and_runs_what_it_promises");
+    if !has_qemu() {
+        eprintln!("SKIPPED base_boots_and_runs_what_it_promises: qemu-system-x86_64 is not installed");
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
@@ -43,16 +44,9 @@ fn base_boots_and_runs_what_it_promises() {
     }
 }
 
-fn skip_reason() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("building and mounting images needs root".into());
-    }
+fn has_qemu() -> bool {
     let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
-    if !qemu.is_ok_and(|status| status.success()) {
-        return Some("qemu-system-x86_64 is not installed".into());
-    }
-    let missing: Vec<&str> = missing_host_programs().iter().map(|program| program.package).collect();
-    (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(" ")))
+    qemu.is_ok_and(|status| status.success())
 }
 
 fn compile_init(into: &Path) -> std::path::PathBuf {
@@ -61,7 +55,7 @@ fn compile_init(into: &Path) -> std::path::PathBuf {
     let status = Command::new(rustc)
         .args(["--edition=2024", "-O", "-C", "target-feature=+crt-static", "-C", "strip=symbols", "-o"])
         .arg(&init)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/boot/init.rs"))
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/boot_init.rs"))
         .status();
     assert!(status.unwrap().success(), "the test's init does not compile");
     init

@@ -1,0 +1,159 @@
+//! Builds on a real host, with the smallest Debian there is.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use pandastack_image::lock::Pin;
+use pandastack_image::{ErrorKind, ImageBuilder, Lock, Locking, Phase, Recipe};
+
+use crate::{require_host, traces_of};
+
+/// How long the kernel may take to clean up after a killed build.
+const TEARDOWN_MAX: Duration = Duration::from_secs(20);
+
+const TINY: &str = r#"
+name = "tiny"
+description = "as little as possible"
+category = "test"
+cpu = 1
+memory_mib = 256
+disk_gib = 1
+from = { debian = "trixie" }
+run = ["echo made > /made"]
+verify = ["test -s /made", "test ! -e /sys/class/net/eth0"]
+[debian]
+packages = []
+exclude = ["/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*"]
+"#;
+
+const CHILD: &str = r#"
+name = "child"
+description = "one package more, on a larger disk"
+category = "test"
+cpu = 1
+memory_mib = 256
+disk_gib = 2
+from = { template = "tiny" }
+verify = ["test -s /made", "hello | grep -q world", "test ! -e /etc/apt/preferences.d/pandastack-lock"]
+[debian]
+packages = ["hello"]
+"#;
+
+fn recipe(text: &str, lock: Lock) -> Recipe {
+    Recipe::parse(text, lock).unwrap()
+}
+
+fn entries(dir: &Path) -> Vec<String> {
+    let Ok(listing) = std::fs::read_dir(dir) else { return Vec::new() };
+    listing.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// One long test: the parts need the same minute of installing.
+#[test]
+fn a_build_is_made_once_extended_and_checked_against_its_lock() {
+    require_host!("a_build_is_made_once_extended_and_checked_against_its_lock");
+    let cache = tempfile::tempdir().unwrap();
+    let mut lock = Lock::default();
+    let gone = Pin { version: "0.0-gone".into(), sha256: "00".into() };
+    lock.debian.insert("base-files".into(), gone);
+    let tiny = recipe(TINY, lock);
+    let builder = ImageBuilder::new(cache.path());
+    assert!(builder.cached(&tiny).unwrap().is_none());
+
+    // Two callers at once share one build.
+    let installs = Mutex::new(0);
+    let count = |step: pandastack_image::Progress<'_>| {
+        if step.phase == Phase::Debian {
+            *installs.lock().unwrap() += 1;
+        }
+    };
+    let (one, two) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| builder.ensure(&tiny, &count));
+        (builder.ensure(&tiny, &count).unwrap(), other.join().unwrap().unwrap())
+    });
+    assert_eq!((one.path.clone(), *installs.lock().unwrap()), (two.path, 1));
+    assert!(entries(&cache.path().join("work")).is_empty());
+    assert!(traces_of(cache.path()).is_empty(), "{:?}", traces_of(cache.path()));
+
+    // A version that the mirror lacks gives way to the current one, by name.
+    let drifted: HashSet<&str> =
+        one.manifest.drifted.iter().filter_map(|change| change.split(' ').next()).collect();
+    assert!(drifted.contains("base-files"), "{drifted:?}");
+    assert!(one.manifest.drifted.iter().any(|change| change.starts_with("base-files 0.0-gone -> ")));
+    assert_eq!(one.manifest.debian["base-files"].sha256.len(), 64);
+
+    // A child is the parent's tree, larger, with its packages.
+    let child = recipe(CHILD, Lock::default());
+    let builder = builder.parents(vec![tiny.clone()]);
+    let built = builder.ensure(&child, &count).unwrap();
+    assert_eq!(std::fs::metadata(&built.path).unwrap().len(), 2 << 30);
+    assert_eq!(built.manifest.debian.keys().collect::<Vec<_>>(), ["hello"]);
+    assert_eq!(built.manifest.parent.as_deref(), Some(one.key.as_str()));
+    assert_eq!(*installs.lock().unwrap(), 2, "the parent was built again");
+
+    // Asked for exactly the lock, the same drift is an error, and leaves nothing.
+    let changed = Recipe { run: vec!["true".into()], ..child.clone() };
+    let error = builder.clone().locking(Locking::Strict).ensure(&changed, &|_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lock, "{error}");
+    assert!(builder.cached(&changed).unwrap().is_none());
+
+    // A promise that does not hold fails the build with the command that showed it.
+    let broken = Recipe { verify: vec!["echo it is broken >&2; false".into()], ..child };
+    let error = builder.ensure(&broken, &|_| {}).unwrap_err();
+    assert!(error.to_string().contains("it is broken"), "{error}");
+    assert!(entries(&cache.path().join("work")).is_empty());
+    assert_eq!(entries(&cache.path().join("images")).len(), 4);
+    assert!(traces_of(cache.path()).is_empty(), "{:?}", traces_of(cache.path()));
+}
+
+#[test]
+fn a_killed_build_leaves_no_mount_and_no_process() {
+    require_host!("a_killed_build_leaves_no_mount_and_no_process");
+    let cache = tempfile::tempdir().unwrap();
+    // This same test program, told by the environment to build until it is killed.
+    let mut build = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "build::build_for_ever", "--ignored", "--nocapture"])
+        .env("PANDASTACK_CACHE_DIR", cache.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(build.stdout.take().unwrap()));
+    assert!(lines.any(|line| line.unwrap().contains("installing now")), "the build never began to install");
+    build.kill().unwrap();
+    build.wait().unwrap();
+    // The kernel tears a killed process tree and its mounts down behind our back.
+    let deadline = Instant::now() + TEARDOWN_MAX;
+    let left = || [traces_of(cache.path()), processes_in(cache.path())].concat();
+    while !left().is_empty() {
+        assert!(Instant::now() < deadline, "still there: {:?}", left());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(entries(&cache.path().join("images")).is_empty());
+}
+
+#[test]
+#[ignore = "run by a_killed_build_leaves_no_mount_and_no_process"]
+fn build_for_ever() {
+    if std::env::var_os("PANDASTACK_CACHE_DIR").is_none() {
+        return;
+    }
+    let builder = ImageBuilder::new(pandastack_image::default_cache_dir());
+    let say = |step: pandastack_image::Progress<'_>| {
+        if step.phase == Phase::Debian {
+            println!("installing now");
+        }
+    };
+    let _ = builder.ensure(&recipe(TINY, Lock::default()), &say);
+}
+
+/// Command lines of live processes that mention `path`.
+fn processes_in(path: &Path) -> Vec<String> {
+    let needle = path.display().to_string();
+    let command_line = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("cmdline")).ok();
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| command_line(entry.ok()?));
+    all.filter(|line| line.contains(&needle)).collect()
+}
