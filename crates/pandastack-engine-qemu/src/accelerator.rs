@@ -1,0 +1,49 @@
+//! What executes guest code.
+
+use pandastack_engine::Isolation;
+
+/// One way to execute guest code, with everything that a snapshot is bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Accelerator {
+    /// Label users see.
+    pub(crate) name: &'static str,
+    /// Isolation label.
+    pub(crate) isolation: Isolation,
+    /// Versioned machine type: the unversioned one changes with the emulator.
+    pub(crate) machine: &'static str,
+    /// `-accel`.
+    pub(crate) option: &'static str,
+    /// `-cpu`.
+    pub(crate) processor: &'static str,
+    /// Whether the processor seen by guests is the host's, so that snapshots are bound to that too.
+    pub(crate) host_processor: bool,
+}
+
+impl Accelerator {
+    /// Software emulation. The processor is at level x86-64-v3, which common Python wheels need, less what emulation
+    /// lacks. The code buffer must not be split into a writable and an executable view: that one is shared memory, and a
+    /// fork would share it.
+    pub(crate) const TCG: Self = Self {
+        name: "qemu-tcg",
+        isolation: Isolation::Emulated,
+        machine: "pc-q35-7.2",
+        option: "tcg,thread=multi,tb-size=256,split-wx=off",
+        processor: "Haswell-noTSX,pcid=off,x2apic=off,tsc-deadline=off,invpcid=off,enforce",
+        host_processor: false,
+    };
+
+    /// Hardware virtualization.
+    pub(crate) const KVM: Self = Self {
+        name: "qemu-kvm",
+        isolation: Isolation::Hardware,
+        machine: "pc-q35-7.2",
+        option: "kvm",
+        processor: "host,migratable=on",
+        host_processor: true,
+    };
+
+    /// Whether its processes can be forked. KVM's descriptors belong to one address space.
+    pub(crate) fn can_fork(&self) -> bool {
+        !self.host_processor
+    }
+}

@@ -1,0 +1,147 @@
+//! The emulator's command line.
+//!
+//! Devices, their order and their ids are frozen into snapshots: a change here is a change of the compatibility key
+//! ([`DEVICES_GENERATION`]). Every option that deviates from a default says why.
+
+use std::ffi::OsString;
+
+use pandastack_engine::{GUEST_CHANNEL_NAME, Shape};
+
+use crate::accelerator::Accelerator;
+
+/// Counts changes of devices and their order. A snapshot loads only into its own generation.
+pub(crate) const DEVICES_GENERATION: u32 = 1;
+/// Hardware address of every guest: each is alone in its network, and a snapshot must find the one it knew.
+pub(crate) const GUEST_MAC: &str = "06:00:0a:c9:00:02";
+/// Path under which the emulator opens guest memory. Nothing is there: the preloaded library answers with a descriptor.
+pub(crate) const RAM_PATH: &str = "/pandastack/ram";
+/// Kernel arguments of every boot. `reboot=t` ends the machine by triple fault, `tsc` needs no calibration against
+/// timers that an emulator runs late; guests hold no secrets of one another that mitigations would protect.
+const KERNEL_ARGS: &str =
+    "console=ttyS0 reboot=t panic=-1 quiet tsc=reliable clocksource=tsc mitigations=off";
+
+/// Numbers under which a new process finds what it inherits.
+pub(crate) mod descriptor {
+    /// Listening socket of the preloaded library.
+    pub(crate) const SHIM: i32 = 3;
+    /// Process file system.
+    pub(crate) const PROCESSES: i32 = 4;
+    /// Guest memory, for reading.
+    pub(crate) const RAM: i32 = 5;
+    /// Listening socket of the control protocol.
+    pub(crate) const QMP: i32 = 6;
+    /// Listening socket of the guest stream.
+    pub(crate) const GUEST: i32 = 7;
+    /// Disk.
+    pub(crate) const DISK: i32 = 8;
+    /// Console output.
+    pub(crate) const CONSOLE: i32 = 9;
+    /// Tap.
+    pub(crate) const TAP: i32 = 10;
+}
+
+/// What the machine starts from.
+#[derive(Debug, Clone)]
+pub(crate) enum Origin {
+    /// A kernel.
+    Kernel { kernel: OsString, initrd: OsString, args: String },
+    /// A device state that follows over the control protocol.
+    State,
+    /// Nothing: a machine that never runs.
+    Empty,
+}
+
+/// All arguments of an emulator process.
+pub(crate) fn arguments(accelerator: &Accelerator, shape: Shape, origin: &Origin) -> Vec<OsString> {
+    let mut arguments = Arguments(Vec::new());
+    arguments.machine(accelerator, shape);
+    arguments.devices();
+    match origin {
+        Origin::Kernel { kernel, initrd, args } => {
+            arguments.add("-kernel", kernel.clone());
+            arguments.add("-initrd", initrd.clone());
+            arguments.add("-append", format!("{KERNEL_ARGS} {args}").trim_end());
+        }
+        Origin::State => {
+            arguments.add("-incoming", "defer");
+            // The part of a kernel boot that a saved state refers to: the loader's option ROM, as a memory block.
+            arguments.add("-option-rom", "linuxboot_dma.bin");
+        }
+        Origin::Empty => {}
+    }
+    arguments.0
+}
+
+struct Arguments(Vec<OsString>);
+
+impl Arguments {
+    fn add(&mut self, name: &str, value: impl Into<OsString>) {
+        self.0.extend([name.into(), value.into()]);
+    }
+
+    fn machine(&mut self, accelerator: &Accelerator, shape: Shape) {
+        let memory = shape.memory_bytes();
+        for flag in ["-S", "-nodefaults", "-no-user-config", "-no-reboot"] {
+            self.0.push(flag.into());
+        }
+        self.add("-display", "none");
+        self.add(
+            "-machine",
+            format!("{},memory-backend=ram,sata=off,smbus=off,usb=off,vmport=off", accelerator.machine),
+        );
+        self.add("-accel", accelerator.option);
+        self.add("-cpu", accelerator.processor);
+        self.add("-smp", shape.vcpus.to_string());
+        self.add("-m", format!("{}M", shape.memory_mib));
+        // Said to be shared, so that saved states leave it out; the preloaded library maps it privately all the same.
+        self.add("-object", format!("memory-backend-file,id=ram,size={memory},mem-path={RAM_PATH},share=on"));
+    }
+
+    fn devices(&mut self) {
+        use descriptor::{CONSOLE, DISK, GUEST, QMP, TAP};
+        self.add("-add-fd", format!("fd={DISK},set=1"));
+        self.add("-add-fd", format!("fd={CONSOLE},set=2"));
+        self.add("-chardev", format!("socket,id=qmp,fd={QMP},server=on,wait=off"));
+        self.add("-mon", "chardev=qmp,mode=control");
+        self.add("-chardev", "file,id=console,path=/dev/fdset/2,append=on");
+        self.add("-serial", "chardev:console");
+        // No flushes: a machine does not outlive its host's memory, snapshots are synced by whoever keeps them. No
+        // locks: nobody else has the file. No dropping of the page cache when a state is loaded.
+        self.add(
+            "-blockdev",
+            "driver=raw,node-name=disk0,discard=unmap,cache.no-flush=on,file.driver=file,file.filename=/dev/fdset/1,\
+             file.locking=off,file.drop-cache=off,file.discard=unmap,file.cache.no-flush=on",
+        );
+        // Errors go to the guest, also when the host's disk is full: stopping instead would look like a hang. ioeventfd
+        // rebuilds the memory dispatch on every resume: 70 to 230 ms of processor time instead of 0.4.
+        self.add("-device", "virtio-blk-pci,drive=disk0,ioeventfd=off,werror=report,rerror=report");
+        self.add("-netdev", format!("tap,id=net0,fd={TAP},vhost=off"));
+        self.add("-device", format!("virtio-net-pci,netdev=net0,mac={GUEST_MAC},romfile=,ioeventfd=off"));
+        self.add("-object", "rng-random,id=rng0,filename=/dev/urandom");
+        self.add("-device", "virtio-rng-pci,rng=rng0,ioeventfd=off");
+        // One port more than used; the default of 31 costs 64 queues.
+        self.add("-device", "virtio-serial-pci,id=serial0,ioeventfd=off,max_ports=2");
+        self.add("-chardev", format!("socket,id=guest,fd={GUEST},server=on,wait=off"));
+        self.add("-device", format!("virtserialport,bus=serial0.0,chardev=guest,name={GUEST_CHANNEL_NAME}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boot_and_restore_have_the_same_devices() {
+        let shape = Shape { vcpus: 2, memory_mib: 512 };
+        let kernel = Origin::Kernel { kernel: "k".into(), initrd: "i".into(), args: "quiet".into() };
+        let devices = |origin: &Origin| {
+            let arguments = arguments(&Accelerator::TCG, shape, origin);
+            let text: Vec<String> =
+                arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect();
+            let end =
+                text.iter().position(|argument| argument == "-kernel" || argument == "-incoming").unwrap();
+            text[..end].to_vec()
+        };
+        assert_eq!(devices(&kernel), devices(&Origin::State));
+    }
+}

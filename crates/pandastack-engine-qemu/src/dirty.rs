@@ -1,0 +1,300 @@
+//! Which pages of guest memory differ from the file underneath, and copying them out.
+//!
+//! Guest memory is a private mapping of a file: a page the guest wrote is anonymous, a page it only read is the file's.
+//! The kernel tells them apart in `/proc/PID/pagemap`, without any tracking while the guest runs.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// Page size of the architecture.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+/// Ranges fetched from the kernel per call.
+const RANGES_PER_SCAN: usize = 1024;
+/// Copied at a time.
+const COPY_BYTES: usize = 1 << 20;
+/// Entries read at a time where the kernel cannot scan.
+const PAGEMAP_ENTRIES: usize = 64 * 1024;
+
+/// A run of pages, as addresses in the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// First byte.
+    pub(crate) start: u64,
+    /// One past the last.
+    pub(crate) end: u64,
+}
+
+/// Pages of `start..end` in process `pid` that are private copies, in address order.
+pub(crate) fn private_pages(pid: u32, start: u64, end: u64) -> io::Result<Vec<Range>> {
+    let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+    match scan(&pagemap, start, end) {
+        // Before Linux 6.7.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {
+            walk(&pagemap, start, end)
+        }
+        outcome => outcome,
+    }
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArgument {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArgument>() as u64) << 16 | (b'f' as u64) << 8 | 16;
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+
+/// Asks the kernel for ranges: not of the file, and present or swapped out.
+fn scan(pagemap: &File, mut start: u64, end: u64) -> io::Result<Vec<Range>> {
+    let mut regions = [Region::default(); RANGES_PER_SCAN];
+    let mut ranges = Vec::new();
+    while start < end {
+        let mut argument = ScanArgument {
+            size: size_of::<ScanArgument>() as u64,
+            start,
+            end,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            category_inverted: PAGE_IS_FILE,
+            category_mask: PAGE_IS_FILE,
+            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            ..ScanArgument::default()
+        };
+        // SAFETY: the argument has the layout and the size it states, and names a buffer of as many regions as it says.
+        let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut argument) };
+        let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+        regions.iter().take(found).for_each(|region| push(&mut ranges, region.start, region.end));
+        if argument.walk_end <= start {
+            return Err(io::Error::other("the kernel's page scan makes no progress"));
+        }
+        start = argument.walk_end;
+    }
+    Ok(ranges)
+}
+
+/// Reads one entry per page: not of the file (bit 61), and present (63) or swapped out (62).
+fn walk(pagemap: &File, start: u64, end: u64) -> io::Result<Vec<Range>> {
+    let mut ranges = Vec::new();
+    let mut buffer = vec![0u8; PAGEMAP_ENTRIES * 8];
+    let mut at = start;
+    while at < end {
+        let pages =
+            usize::try_from((end - at).div_ceil(PAGE_BYTES)).unwrap_or(PAGEMAP_ENTRIES).min(PAGEMAP_ENTRIES);
+        pagemap.read_exact_at(&mut buffer[..pages * 8], at / PAGE_BYTES * 8)?;
+        for entry in buffer[..pages * 8].as_chunks::<8>().0 {
+            if is_private(u64::from_le_bytes(*entry)) {
+                push(&mut ranges, at, at + PAGE_BYTES);
+            }
+            at += PAGE_BYTES;
+        }
+    }
+    Ok(ranges)
+}
+
+fn is_private(entry: u64) -> bool {
+    entry >> 62 != 0 && entry & (1 << 61) == 0
+}
+
+/// Appends a range, joined with its predecessor where they touch.
+fn push(ranges: &mut Vec<Range>, start: u64, end: u64) {
+    match ranges.last_mut() {
+        Some(last) if last.end == start => last.end = end,
+        _ => ranges.push(Range { start, end }),
+    }
+}
+
+/// Copies the private pages of guest memory at `address` into `target`, at the same offsets. Pages of zeros are left out
+/// where the target has a hole, so that a sparse base stays sparse. Returns the bytes written.
+pub(crate) fn copy_private_pages(pid: u32, address: u64, bytes: u64, target: &File) -> io::Result<u64> {
+    let mut holes = Holes::of(target)?;
+    let mut buffer = vec![0u8; COPY_BYTES];
+    let mut written = 0;
+    for range in private_pages(pid, address, address + bytes)? {
+        let mut at = range.start;
+        while at < range.end {
+            let len = (range.end - at).min(COPY_BYTES as u64) as usize;
+            let chunk = &mut buffer[..len];
+            read_memory(pid, at, chunk)?;
+            written += write_sparse(target, chunk, at - address, &mut holes)?;
+            at += len as u64;
+        }
+    }
+    Ok(written)
+}
+
+fn read_memory(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let (wanted, base) = (buffer.len(), address as usize);
+    let mut filled = 0;
+    while filled < wanted {
+        let local = libc::iovec { iov_base: buffer[filled..].as_mut_ptr().cast(), iov_len: wanted - filled };
+        let remote = libc::iovec { iov_base: (base + filled) as *mut _, iov_len: wanted - filled };
+        // SAFETY: the local part is our buffer; the remote one is checked by the kernel.
+        let read = unsafe {
+            libc::process_vm_readv(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0)
+        };
+        match usize::try_from(read) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read,
+            Err(_) => return Err(io::Error::last_os_error()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes whole pages at `offset`, leaving out runs of zeros that fall into a hole. Returns the bytes written.
+fn write_sparse(target: &File, chunk: &[u8], offset: u64, holes: &mut Holes<'_>) -> io::Result<u64> {
+    let mut written = 0;
+    let mut run: Option<usize> = None;
+    for (index, page) in chunk.chunks(PAGE_BYTES as usize).enumerate() {
+        let at = index * PAGE_BYTES as usize;
+        let skip = is_zero(page) && holes.contains(offset + at as u64)?;
+        match (skip, run) {
+            (false, None) => run = Some(at),
+            (true, Some(from)) => {
+                target.write_all_at(&chunk[from..at], offset + from as u64)?;
+                written += (at - from) as u64;
+                run = None;
+            }
+            _ => {}
+        }
+    }
+    if let Some(from) = run {
+        target.write_all_at(&chunk[from..], offset + from as u64)?;
+        written += (chunk.len() - from) as u64;
+    }
+    Ok(written)
+}
+
+fn is_zero(page: &[u8]) -> bool {
+    page.as_chunks::<8>().0.iter().all(|word| u64::from_ne_bytes(*word) == 0)
+}
+
+/// The holes of a file, asked for in ascending order and before anything is written there.
+struct Holes<'a> {
+    file: &'a File,
+    len: u64,
+    /// Hole last found: empty at first.
+    current: Range,
+}
+
+impl<'a> Holes<'a> {
+    fn of(file: &'a File) -> io::Result<Self> {
+        Ok(Self { file, len: file.metadata()?.len(), current: Range { start: 0, end: 0 } })
+    }
+
+    /// Whether the page at `offset` lies in a hole.
+    fn contains(&mut self, offset: u64) -> io::Result<bool> {
+        if offset >= self.current.end {
+            let start = self.seek(offset, libc::SEEK_HOLE)?;
+            self.current = Range { start, end: self.seek(start, libc::SEEK_DATA)? };
+        }
+        Ok(self.current.start <= offset && offset + PAGE_BYTES <= self.current.end)
+    }
+
+    /// Next hole or data at or after `offset`; the end of the file if there is none.
+    fn seek(&self, offset: u64, whence: libc::c_int) -> io::Result<u64> {
+        // SAFETY: plain integers. Nobody relies on the position of this descriptor.
+        let found = unsafe { libc::lseek(self.file.as_raw_fd(), offset as libc::off_t, whence) };
+        match u64::try_from(found) {
+            Ok(found) => Ok(found),
+            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) => Ok(self.len),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    const PAGE: usize = PAGE_BYTES as usize;
+
+    /// A private mapping of a file whose pages 1 and 2 of 8 are written and page 5 is only read.
+    fn mapped() -> (File, u64) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 * PAGE_BYTES).unwrap();
+        file.write_all_at(&[7; PAGE], 5 * PAGE_BYTES).unwrap();
+        // SAFETY: a fresh mapping of 8 pages, of which some are touched.
+        let address = unsafe {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let map =
+                libc::mmap(std::ptr::null_mut(), 8 * PAGE, prot, libc::MAP_PRIVATE, file.as_raw_fd(), 0);
+            assert_ne!(map, libc::MAP_FAILED);
+            let bytes = map.cast::<u8>();
+            bytes.add(PAGE).write_volatile(1);
+            bytes.add(2 * PAGE).write_volatile(2);
+            assert_eq!(bytes.add(5 * PAGE).read_volatile(), 7);
+            map as u64
+        };
+        (file, address)
+    }
+
+    #[test]
+    fn written_pages_are_found_by_scan_and_by_walk() {
+        let (_file, address) = mapped();
+        let expected = [Range { start: address + PAGE_BYTES, end: address + 3 * PAGE_BYTES }];
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        assert_eq!(walk(&pagemap, address, address + 8 * PAGE_BYTES).unwrap(), expected);
+        match scan(&pagemap, address, address + 8 * PAGE_BYTES) {
+            Ok(ranges) => assert_eq!(ranges, expected),
+            Err(error) => println!("skipped: this kernel has no page scan ({error})"),
+        }
+    }
+
+    #[test]
+    fn copies_make_the_target_equal_to_memory() {
+        let (file, address) = mapped();
+        let mut target = tempfile::tempfile().unwrap();
+        let mut base = Vec::new();
+        File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap().read_to_end(&mut base).unwrap();
+        target.write_all_at(&base, 0).unwrap();
+        let written = copy_private_pages(std::process::id(), address, 8 * PAGE_BYTES, &target).unwrap();
+        assert_eq!(written, 2 * PAGE_BYTES);
+        let mut copied = Vec::new();
+        target.read_to_end(&mut copied).unwrap();
+        // SAFETY: the mapping is 8 pages long and lives on.
+        assert_eq!(copied, unsafe { std::slice::from_raw_parts(address as *const u8, 8 * PAGE) });
+    }
+
+    #[test]
+    fn zero_pages_are_left_out_of_holes_only() {
+        let target = tempfile::tempfile().unwrap();
+        target.set_len(64 * PAGE_BYTES).unwrap();
+        target.write_all_at(&[9; 16 * PAGE], 16 * PAGE_BYTES).unwrap();
+        let mut holes = Holes::of(&target).unwrap();
+        let written = write_sparse(&target, &[0; 64 * PAGE], 0, &mut holes).unwrap();
+        assert_eq!(written, 16 * PAGE_BYTES, "zeros over data must be written, zeros over a hole must not");
+        let mut after = vec![1; 64 * PAGE];
+        target.read_exact_at(&mut after, 0).unwrap();
+        assert!(is_zero(&after));
+    }
+}

@@ -1,0 +1,167 @@
+//! The files and sockets of one machine: made by the engine, used by the emulator.
+//!
+//! The engine binds and listens itself, so a socket exists before the process does: connecting needs no retry, and a
+//! forked process starts out connected.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use pandastack_engine::{EngineError, Place, RUNTIME_DIR_BYTES_MAX, Result};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde::{Deserialize, Serialize};
+
+use crate::surroundings::Surroundings;
+use crate::tap;
+
+/// Connections that may wait: nobody but the agent connects.
+const BACKLOG: i32 = 8;
+
+/// Paths inside a machine's runtime directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Paths {
+    dir: PathBuf,
+}
+
+impl Paths {
+    pub(crate) fn new(runtime_dir: &Path) -> Self {
+        Self { dir: runtime_dir.to_owned() }
+    }
+
+    /// Control protocol of the emulator.
+    pub(crate) fn qmp(&self) -> PathBuf {
+        self.dir.join("qmp.sock")
+    }
+
+    /// Stream to the guest program.
+    pub(crate) fn guest(&self) -> PathBuf {
+        self.dir.join("guest.sock")
+    }
+
+    /// Control protocol of the preloaded library.
+    pub(crate) fn shim(&self) -> PathBuf {
+        self.dir.join("shim.sock")
+    }
+
+    /// What the emulator has to say.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.dir.join("qemu.log")
+    }
+}
+
+/// Device and inode of a file: how it is recognised among the descriptors of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileIdentity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileIdentity {
+    fn of(file: &File, path: &Path) -> Result<Self> {
+        let metadata = file.metadata().map_err(EngineError::io("look at the file", path))?;
+        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// Files of a machine that a fork must replace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileIdentities {
+    pub(crate) disk: FileIdentity,
+    pub(crate) console: FileIdentity,
+    pub(crate) log: FileIdentity,
+}
+
+/// Everything a machine has open that is its own.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    pub(crate) qmp: OwnedFd,
+    pub(crate) guest: OwnedFd,
+    pub(crate) shim: OwnedFd,
+    pub(crate) disk: File,
+    pub(crate) console: File,
+    pub(crate) log: File,
+    pub(crate) tap: OwnedFd,
+    pub(crate) files: FileIdentities,
+}
+
+impl Endpoints {
+    /// Opens and binds everything a place names.
+    pub(crate) fn prepare(place: &mut Place, surroundings: &Surroundings) -> Result<Self> {
+        check_runtime_dir(&place.runtime_dir)?;
+        let paths = Paths::new(&place.runtime_dir);
+        let disk = OpenOptions::new().read(true).write(true).open(&place.disk);
+        let disk = disk.map_err(EngineError::io("open the disk", &place.disk))?;
+        let console =
+            append(&place.console).map_err(EngineError::io("open the console file", &place.console))?;
+        let log = append(&paths.log()).map_err(EngineError::io("open the emulator's log", paths.log()))?;
+        let files = FileIdentities {
+            disk: FileIdentity::of(&disk, &place.disk)?,
+            console: FileIdentity::of(&console, &place.console)?,
+            log: FileIdentity::of(&log, &paths.log())?,
+        };
+        Ok(Self {
+            qmp: listen_stream(&paths.qmp())
+                .map_err(EngineError::io("bind the control socket", paths.qmp()))?,
+            guest: listen_stream(&paths.guest())
+                .map_err(EngineError::io("bind the guest socket", paths.guest()))?,
+            shim: listen_packets(&paths.shim())
+                .map_err(EngineError::io("bind the fork socket", paths.shim()))?,
+            tap: tap::prepare(place.tap.take(), surroundings)?,
+            disk,
+            console,
+            log,
+            files,
+        })
+    }
+}
+
+fn check_runtime_dir(dir: &Path) -> Result<()> {
+    let len = dir.as_os_str().len();
+    if len > RUNTIME_DIR_BYTES_MAX || !dir.is_absolute() {
+        let detail =
+            format!("{} must be absolute and at most {RUNTIME_DIR_BYTES_MAX} bytes long", dir.display());
+        return Err(EngineError::Vmm { step: "using the runtime directory", detail });
+    }
+    Ok(())
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// A listening stream socket, for the agent's user alone.
+fn listen_stream(path: &Path) -> io::Result<OwnedFd> {
+    listen(path, SocketType::STREAM)
+}
+
+/// A listening socket that keeps message boundaries.
+fn listen_packets(path: &Path) -> io::Result<OwnedFd> {
+    listen(path, SocketType::SEQPACKET)
+}
+
+fn listen(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Before it listens, nobody can connect: the mode is never wider than this.
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connects to a stream socket; waits for nothing, since a listener takes connections before it accepts them.
+pub(crate) fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_pathname(path)?)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// Both ends of a connection through `listener`, which listens at `path`: ours, and the one its owner would accept.
+pub(crate) fn connect_and_accept(listener: &OwnedFd, path: &Path) -> io::Result<(UnixStream, OwnedFd)> {
+    let ours = connect(path)?;
+    let accepting = UnixListener::from(listener.as_fd().try_clone_to_owned()?);
+    let (theirs, _) = accepting.accept()?;
+    Ok((ours, theirs.into()))
+}

@@ -1,0 +1,251 @@
+//! Forking a paused machine into many.
+//!
+//! For each child the engine makes the sockets, connects them and accepts the connections itself, so that the child
+//! starts out connected where its parent is: no greeting, no negotiation, no reconnect that the guest could see. The
+//! preloaded library then puts each descriptor where its parent has the corresponding one, whatever its number.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pandastack_engine::{Confinement, EngineError, Machine, Place, Result};
+use pandastack_qemu_shim::protocol::{
+    CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
+    Rule, Status,
+};
+use tokio::net::UnixStream;
+
+use crate::endpoints::{self, Endpoints, FileIdentities, FileIdentity, Paths};
+use crate::host::Host;
+use crate::limits::{FORK_MAX, PARK_MAX};
+use crate::machine::{Details, Parts, QemuMachine};
+use crate::process::{KillOnDrop, Process};
+use crate::qmp::Qmp;
+use crate::shim_client;
+
+const STEP: &str = "forking the machine";
+/// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
+const GUEST_ACCEPTED_RULE: usize = 6;
+
+/// Forks a machine. The caller holds its turn.
+pub(crate) async fn fork(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+    if !parent.host.accelerator.can_fork() {
+        let reason = "its processes hold KVM descriptors, which belong to one process".to_owned();
+        return Err(EngineError::Unsupported { action: "fork", reason });
+    }
+    parent.require_paused(STEP).await?;
+    let mut outcomes = Vec::with_capacity(places.len());
+    for batch in batches(places) {
+        outcomes.extend(fork_batch(parent, batch).await?);
+    }
+    Ok(outcomes)
+}
+
+/// Runs of places that one request can carry: few enough, and all to be locked in the same way.
+fn batches(places: Vec<Place>) -> Vec<Vec<Place>> {
+    let kind = |place: &Place| std::mem::discriminant(&place.confinement);
+    let mut batches: Vec<Vec<Place>> = Vec::new();
+    for place in places {
+        match batches.last_mut() {
+            Some(batch) if batch.len() < CHILDREN_MAX && batch.first().map(kind) == Some(kind(&place)) => {
+                batch.push(place)
+            }
+            _ => batches.push(vec![place]),
+        }
+    }
+    batches
+}
+
+/// A child before its birth.
+struct Seed {
+    runtime_dir: PathBuf,
+    disk: PathBuf,
+    console: PathBuf,
+    confinement: Confinement,
+    files: FileIdentities,
+    /// Ours.
+    qmp: std::os::unix::net::UnixStream,
+    guest: std::os::unix::net::UnixStream,
+    /// The child's, in the order of the rules.
+    replacements: [OwnedFd; 9],
+}
+
+/// Forks into as many children as one park can take.
+async fn fork_batch(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+    let mut outcomes: Vec<Option<Result<Arc<dyn Machine>>>> = Vec::new();
+    let mut seeds = Vec::new();
+    for place in places {
+        let confinement = place.confinement;
+        match check_confinement(parent.record.confinement, confinement)
+            .and_then(|()| prepare(&parent.host, place))
+        {
+            Ok(seed) => {
+                seeds.push(seed);
+                outcomes.push(None);
+            }
+            Err(error) => outcomes.push(Some(Err(error))),
+        }
+    }
+    let mut children = Vec::new().into_iter();
+    if !seeds.is_empty() {
+        let (reply, pidfds) = ask(parent, &seeds).await?;
+        children = adopt_children(parent, seeds, &reply, pidfds).await?.into_iter();
+    }
+    let silent = || {
+        Err(EngineError::Vmm { step: STEP, detail: "the emulator did not answer for this child".to_owned() })
+    };
+    Ok(outcomes
+        .into_iter()
+        .map(|outcome| outcome.or_else(|| children.next()).unwrap_or_else(silent))
+        .collect())
+}
+
+/// A locked-in process can change nothing about itself; its forks are of the same user.
+fn check_confinement(parent: Confinement, child: Confinement) -> Result<()> {
+    if parent == Confinement::Zygote || parent == child {
+        return Ok(());
+    }
+    let reason = format!("a fork of a machine confined as {parent:?} cannot be confined as {child:?}");
+    Err(EngineError::Unsupported { action: "fork into another user", reason })
+}
+
+fn prepare(host: &Host, mut place: Place) -> Result<Seed> {
+    let endpoints = Endpoints::prepare(&mut place, &host.surroundings)?;
+    let paths = Paths::new(&place.runtime_dir);
+    let connected = |listener, path: &Path| {
+        endpoints::connect_and_accept(listener, path).map_err(EngineError::io("connect to the child", path))
+    };
+    let (qmp, qmp_accepted) = connected(&endpoints.qmp, &paths.qmp())?;
+    let (guest, guest_accepted) = connected(&endpoints.guest, &paths.guest())?;
+    Ok(Seed {
+        runtime_dir: place.runtime_dir,
+        disk: place.disk,
+        console: place.console,
+        confinement: place.confinement,
+        files: endpoints.files,
+        qmp,
+        guest,
+        replacements: [
+            endpoints.disk.into(),
+            endpoints.console.into(),
+            endpoints.log.into(),
+            endpoints.qmp,
+            qmp_accepted,
+            endpoints.guest,
+            guest_accepted,
+            endpoints.tap,
+            endpoints.shim,
+        ],
+    })
+}
+
+/// What to look for in the parent, in the order of [`Seed::replacements`].
+fn rules(parent: &QemuMachine) -> Result<List<Rule, RULES_MAX>> {
+    let file = |identity: FileIdentity| Match::File { device: identity.device, inode: identity.inode };
+    let path = |path: PathBuf| {
+        PathText::new(path.as_os_str().as_encoded_bytes())
+            .map_err(|_| EngineError::Vmm { step: STEP, detail: format!("{} is too long", path.display()) })
+    };
+    let (files, paths) = (parent.details.files, &parent.paths);
+    let matches = [
+        file(files.disk),
+        file(files.console),
+        file(files.log),
+        Match::Listener(path(paths.qmp())?),
+        Match::Accepted(path(paths.qmp())?),
+        Match::Listener(path(paths.guest())?),
+        Match::Accepted(path(paths.guest())?),
+        Match::Tap,
+        Match::Listener(path(paths.shim())?),
+    ];
+    let mut rules = List::EMPTY;
+    for (index, matches) in matches.into_iter().enumerate() {
+        let rule = Rule { matches, required: index != GUEST_ACCEPTED_RULE };
+        rules.push(rule).map_err(|_| EngineError::Vmm { step: STEP, detail: "too many rules".to_owned() })?;
+    }
+    Ok(rules)
+}
+
+async fn ask(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Vec<OwnedFd>)> {
+    let mut children = List::<Option<Identity>, CHILDREN_MAX>::EMPTY;
+    let mut lockdown = Lockdown { root: PathText::EMPTY, filter: &[] };
+    for seed in seeds {
+        let mut identity = None;
+        if parent.record.confinement != seed.confinement {
+            (identity, lockdown) = parent.host.lockdown(seed.confinement);
+        }
+        children
+            .push(identity)
+            .map_err(|_| EngineError::Vmm { step: STEP, detail: "too many children".to_owned() })?;
+    }
+    let park_ms_max = PARK_MAX.as_millis() as u32;
+    let request = Request::Fork(Fork { park_ms_max, rules: rules(parent)?, children, lockdown });
+    let fds: Vec<BorrowedFd<'_>> =
+        seeds.iter().flat_map(|seed| &seed.replacements).map(OwnedFd::as_fd).collect();
+    let (reply, pidfds) =
+        shim_client::request(&parent.paths.shim(), STEP, &request, &fds, PARK_MAX + FORK_MAX).await?;
+    tracing::debug!(
+        pid = parent.record.pid,
+        children = seeds.len(),
+        parked_us = reply.parked_us,
+        attempts = reply.attempts,
+        "forked"
+    );
+    Ok((reply, pidfds))
+}
+
+async fn adopt_children(
+    parent: &QemuMachine,
+    seeds: Vec<Seed>,
+    reply: &Reply,
+    pidfds: Vec<OwnedFd>,
+) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+    let guest_connected = reply.matched[GUEST_ACCEPTED_RULE] > 0;
+    let mut pidfds = pidfds.into_iter();
+    let mut machines = Vec::with_capacity(seeds.len());
+    for (seed, child) in seeds.into_iter().zip(reply.children.iter()) {
+        let pidfd = if child.pid == 0 { None } else { pidfds.next() };
+        let machine = adopt_child(parent, seed, child, pidfd, guest_connected).await;
+        machines.push(machine.map(|machine| machine as Arc<dyn Machine>));
+    }
+    Ok(machines)
+}
+
+async fn adopt_child(
+    parent: &QemuMachine,
+    seed: Seed,
+    child: &ChildReply,
+    pidfd: Option<OwnedFd>,
+    guest_connected: bool,
+) -> Result<Arc<QemuMachine>> {
+    let failed =
+        || EngineError::Vmm { step: STEP, detail: shim_client::describe(child.status, child.errno, b"") };
+    let process = Process::watch(child.pid, pidfd.ok_or_else(failed)?, &parent.host.tasks)?;
+    let guard = KillOnDrop::new(process.clone());
+    if child.status != Status::Ok {
+        process.kill().await?;
+        return Err(failed());
+    }
+    let convert =
+        |stream, path: &Path| UnixStream::from_std(stream).map_err(EngineError::io("use the socket", path));
+    let qmp = Qmp::resume(convert(seed.qmp, &seed.runtime_dir)?);
+    let guest = if guest_connected { Some(convert(seed.guest, &seed.runtime_dir)?) } else { None };
+    let parts = Parts {
+        shape: parent.record.shape,
+        runtime_dir: seed.runtime_dir,
+        disk: seed.disk,
+        console: seed.console,
+        base_memory: parent.record.base_memory.clone(),
+        confinement: seed.confinement,
+        details: Details { ram_address: parent.details.ram_address, files: seed.files },
+        process,
+        qmp,
+        guest,
+    };
+    let machine = QemuMachine::new(parent.host.clone(), parts)?;
+    // Its first answer shows that its threads live and its connection is its own.
+    machine.require_paused(STEP).await?;
+    machine.set_oom_score();
+    guard.disarm();
+    Ok(Arc::new(machine))
+}

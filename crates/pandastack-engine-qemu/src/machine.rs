@@ -1,0 +1,214 @@
+//! One machine: the handle through which an agent controls an emulator process.
+//!
+//! Operations that must not interleave (pause, resume, save, fork) take turns on one lock; the guest stream has its own.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use pandastack_engine::{
+    Confinement, EngineError, Machine, MachineExit, MachineRecord, Place, Result, RunState, SaveTarget,
+    Saved, Shape,
+};
+use rustix::net::Shutdown;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+
+use crate::endpoints::{self, FileIdentities, Paths};
+use crate::fork;
+use crate::host::Host;
+use crate::limits::PAUSE_MAX;
+use crate::process::Process;
+use crate::qmp::Qmp;
+use crate::save;
+
+/// A machine of this engine.
+#[derive(Debug)]
+pub(crate) struct QemuMachine {
+    pub(crate) host: Arc<Host>,
+    pub(crate) record: MachineRecord,
+    pub(crate) details: Details,
+    pub(crate) paths: Paths,
+    pub(crate) process: Process,
+    pub(crate) qmp: Qmp,
+    /// Held by operations that change or depend on the run state.
+    pub(crate) turn: AsyncMutex<()>,
+    guest: Mutex<GuestStream>,
+}
+
+/// The engine's own part of a [`MachineRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Details {
+    /// Address of guest memory in the process; the same in all its forks.
+    pub(crate) ram_address: u64,
+    /// Files that a fork must replace.
+    pub(crate) files: FileIdentities,
+}
+
+/// The connection to the guest program.
+#[derive(Debug, Default)]
+struct GuestStream {
+    /// Connected ahead, not yet handed out.
+    ready: Option<UnixStream>,
+    /// A second descriptor of the one last handed out, to end it when it is replaced.
+    current: Option<OwnedFd>,
+}
+
+/// What a new machine is made of.
+pub(crate) struct Parts {
+    pub(crate) shape: Shape,
+    pub(crate) runtime_dir: std::path::PathBuf,
+    pub(crate) disk: std::path::PathBuf,
+    pub(crate) console: std::path::PathBuf,
+    pub(crate) base_memory: std::path::PathBuf,
+    pub(crate) confinement: Confinement,
+    pub(crate) details: Details,
+    pub(crate) process: Process,
+    pub(crate) qmp: Qmp,
+    pub(crate) guest: Option<UnixStream>,
+}
+
+impl QemuMachine {
+    /// A handle of a process that was just made.
+    pub(crate) fn new(host: Arc<Host>, parts: Parts) -> Result<Self> {
+        let engine = serde_json::to_value(parts.details).map_err(|error| EngineError::Vmm {
+            step: "describing the machine",
+            detail: error.to_string(),
+        })?;
+        let record = MachineRecord {
+            pid: parts.process.pid,
+            pid_started_ticks: parts.process.started_ticks,
+            shape: parts.shape,
+            runtime_dir: parts.runtime_dir,
+            disk: parts.disk,
+            console: parts.console,
+            base_memory: parts.base_memory,
+            confinement: parts.confinement,
+            engine,
+        };
+        Ok(Self::of_record(host, record, parts.details, parts.process, parts.qmp, parts.guest))
+    }
+
+    /// A handle of a process that was found again.
+    pub(crate) fn of_record(
+        host: Arc<Host>,
+        record: MachineRecord,
+        details: Details,
+        process: Process,
+        qmp: Qmp,
+        guest: Option<UnixStream>,
+    ) -> Self {
+        Self {
+            host,
+            paths: Paths::new(&record.runtime_dir),
+            record,
+            details,
+            process,
+            qmp,
+            turn: AsyncMutex::new(()),
+            guest: Mutex::new(GuestStream { ready: guest, current: None }),
+        }
+    }
+
+    /// Fails unless the processors are stopped.
+    pub(crate) async fn require_paused(&self, action: &'static str) -> Result<()> {
+        match self.query_run_state().await? {
+            RunState::Paused => Ok(()),
+            RunState::Running => Err(EngineError::Vmm {
+                step: action,
+                detail: "the machine is running; pause it first".to_owned(),
+            }),
+        }
+    }
+
+    pub(crate) async fn query_run_state(&self) -> Result<RunState> {
+        let status = self.qmp.command("query-status", json!({})).await?;
+        let running = status.get("running").and_then(serde_json::Value::as_bool);
+        match running {
+            Some(true) => Ok(RunState::Running),
+            Some(false) => Ok(RunState::Paused),
+            None => {
+                Err(EngineError::Vmm { step: "query-status", detail: format!("unexpected answer {status}") })
+            }
+        }
+    }
+
+    /// Puts the machine where the kernel looks first when memory runs out, and its zygote where it looks last.
+    pub(crate) fn set_oom_score(&self) {
+        let path = format!("/proc/{}/oom_score_adj", self.record.pid);
+        if let Err(error) = fs::write(&path, oom_score(self.record.confinement)) {
+            tracing::warn!(path, %error, "cannot set the machine's rank for the out-of-memory killer");
+        }
+    }
+}
+
+fn oom_score(confinement: Confinement) -> &'static str {
+    match confinement {
+        Confinement::Full { .. } => "300",
+        Confinement::Zygote => "-300",
+    }
+}
+
+/// A fresh connection to the guest socket at `path`.
+pub(crate) fn connect_guest(path: &Path) -> Result<UnixStream> {
+    let stream = endpoints::connect(path).and_then(UnixStream::from_std);
+    stream.map_err(EngineError::io("connect to the guest", path))
+}
+
+#[async_trait]
+impl Machine for QemuMachine {
+    fn record(&self) -> &MachineRecord {
+        &self.record
+    }
+
+    fn exited(&self) -> watch::Receiver<Option<MachineExit>> {
+        self.process.exited()
+    }
+
+    async fn run_state(&self) -> Result<RunState> {
+        self.query_run_state().await
+    }
+
+    async fn pause(&self) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        self.qmp.call("stop", json!({}), PAUSE_MAX).await.map(drop)
+    }
+
+    async fn resume(&self) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        self.qmp.command("cont", json!({})).await.map(drop)
+    }
+
+    async fn connect_guest(&self) -> Result<UnixStream> {
+        let mut guest = self.guest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(current) = guest.current.take() {
+            // Its holder may keep it; the emulator must see the end, or it would never take the next one.
+            let _ = rustix::net::shutdown(&current, Shutdown::Both);
+        }
+        let stream = match guest.ready.take() {
+            Some(stream) => stream,
+            None => connect_guest(&self.paths.guest())?,
+        };
+        let second = stream.as_fd().try_clone_to_owned();
+        guest.current = Some(second.map_err(EngineError::io("connect to the guest", self.paths.guest()))?);
+        Ok(stream)
+    }
+
+    async fn save(&self, target: SaveTarget) -> Result<Saved> {
+        let _turn = self.turn.lock().await;
+        save::save(self, &target).await
+    }
+
+    async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+        let _turn = self.turn.lock().await;
+        fork::fork(self, places).await
+    }
+
+    async fn kill(&self) -> Result<()> {
+        self.process.kill().await
+    }
+}

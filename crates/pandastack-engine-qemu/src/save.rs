@@ -1,0 +1,99 @@
+//! Writing a paused machine down.
+//!
+//! Device state goes through a pipe: its end says that the emulator is done with it, where a file would stay open in the
+//! emulator for an unknown while. Memory is copied after that, so that whatever saving a device writes into guest memory
+//! is in the copy.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+use pandastack_engine::{EngineError, Result, SaveTarget, Saved};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::timeout;
+
+use crate::dirty;
+use crate::limits::{STATE_BYTES_MAX, STATE_MAX};
+use crate::machine::QemuMachine;
+use crate::migration;
+
+/// Room in the pipe: a whole device state, so that the emulator rarely waits. The usual limit of the kernel.
+const PIPE_BYTES: usize = 1 << 20;
+/// Name of the descriptor in the emulator.
+const DESCRIPTOR_NAME: &str = "state";
+
+/// Saves a machine. The caller holds its turn.
+pub(crate) async fn save(machine: &QemuMachine, target: &SaveTarget) -> Result<Saved> {
+    let started = Instant::now();
+    machine.require_paused("saving the machine").await?;
+    let state_bytes = save_state(machine, &target.state).await?;
+    let memory_bytes_written = save_memory(machine, target.memory.clone()).await?;
+    Ok(Saved { state_bytes, memory_bytes_written, took: started.elapsed() })
+}
+
+async fn save_state(machine: &QemuMachine, path: &Path) -> Result<u64> {
+    let failed = |action| EngineError::io(action, path);
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let file = tokio::fs::File::from_std(file.map_err(failed("create the state file"))?);
+    let (reading, writing) =
+        pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed("make a pipe for")(error.into()))?;
+    // A smaller pipe is only slower.
+    let _ = fcntl_setpipe_size(&writing, PIPE_BYTES);
+    rustix::io::ioctl_fionbio(&reading, true).map_err(|error| failed("make a pipe for")(error.into()))?;
+    let reading = Receiver::from_owned_fd(reading).map_err(failed("make a pipe for"))?;
+    let mut events = machine.qmp.subscribe();
+    machine.qmp.give_descriptor(DESCRIPTOR_NAME, writing.as_fd()).await?;
+    drop(writing);
+    machine.qmp.command("migrate", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await?;
+    let step = "saving device state";
+    let both = async {
+        let copied = copy(reading, file).await.map_err(failed("write the state file"))?;
+        migration::wait(&mut events, step).await?;
+        Ok(copied)
+    };
+    let late = EngineError::Deadline { step, limit_ms: STATE_MAX.as_millis() as u64 };
+    timeout(STATE_MAX, both).await.unwrap_or(Err(late))
+}
+
+/// Copies the whole stream, up to the limit, and returns its length.
+async fn copy(reading: Receiver, mut file: tokio::fs::File) -> std::io::Result<u64> {
+    let mut limited = reading.take(STATE_BYTES_MAX + 1);
+    let copied = tokio::io::copy(&mut limited, &mut file).await?;
+    file.flush().await?;
+    if copied > STATE_BYTES_MAX {
+        return Err(std::io::Error::other(format!(
+            "the device state is larger than {STATE_BYTES_MAX} bytes"
+        )));
+    }
+    Ok(copied)
+}
+
+async fn save_memory(machine: &QemuMachine, path: std::path::PathBuf) -> Result<u64> {
+    let (pid, address, bytes) =
+        (machine.record.pid, machine.details.ram_address, machine.record.shape.memory_bytes());
+    let copy = move || {
+        let file = open_memory(&path, bytes)?;
+        dirty::copy_private_pages(pid, address, bytes, &file)
+            .map_err(EngineError::io("copy guest memory to", path))
+    };
+    tokio::task::spawn_blocking(copy).await.unwrap_or_else(|error| {
+        Err(EngineError::Vmm { step: "copying guest memory", detail: error.to_string() })
+    })
+}
+
+fn open_memory(path: &Path, bytes: u64) -> Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.map_err(EngineError::io("open the memory file", path))?;
+    let len = file.metadata().map_err(EngineError::io("look at the memory file", path))?.len();
+    if len == bytes {
+        return Ok(file);
+    }
+    let detail =
+        format!("{} has {len} bytes instead of {bytes}: clone the machine's base memory", path.display());
+    Err(EngineError::Vmm { step: "copying guest memory", detail })
+}

@@ -1,0 +1,191 @@
+//! Starting an emulator process for a boot or a restore, up to the paused machine.
+//!
+//! ```text
+//!  prepare sockets, files, tap -> connect to both sockets -> start the process -> greeting -> lock in -> load state
+//! ```
+//!
+//! The connections are made before the process exists, so its first answers need no polling and the guest finds its host
+//! connected from its first instruction. The process is locked in before it reads anything a guest could have written.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pandastack_engine::{EngineError, Place, Result, Shape};
+use pandastack_qemu_shim::protocol::Request;
+use serde_json::json;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::command_line::{self, Origin};
+use crate::endpoints::{self, Endpoints, FileIdentities, Paths};
+use crate::host::Host;
+use crate::limits::{COMMAND_MAX, LOG_TAIL_BYTES, START_MAX, STATE_MAX};
+use crate::machine::{Details, Parts, QemuMachine};
+use crate::migration;
+use crate::process::{KillOnDrop, Process};
+use crate::qmp::Qmp;
+use crate::shim_client;
+use crate::spawn::Launch;
+
+/// Name of the descriptor in the emulator.
+const DESCRIPTOR_NAME: &str = "state";
+
+/// What to start.
+pub(crate) struct Start {
+    pub(crate) shape: Shape,
+    pub(crate) place: Place,
+    pub(crate) memory: PathBuf,
+    pub(crate) origin: Origin,
+    /// Device state to load, with [`Origin::State`].
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// A process that has been started and connected to, and nothing more.
+struct Started {
+    pid: u32,
+    pidfd: std::os::fd::OwnedFd,
+    qmp: std::os::unix::net::UnixStream,
+    guest: std::os::unix::net::UnixStream,
+    files: FileIdentities,
+}
+
+/// Starts a machine; it is paused.
+pub(crate) async fn start(host: Arc<Host>, start: Start) -> Result<Arc<QemuMachine>> {
+    let Start { shape, mut place, memory, origin, state } = start;
+    let (runtime_dir, disk, console) = (place.runtime_dir.clone(), place.disk.clone(), place.console.clone());
+    let (confinement, paths) = (place.confinement, Paths::new(&runtime_dir));
+    let (blocking_host, blocking_memory) = (host.clone(), memory.clone());
+    let started = tokio::task::spawn_blocking(move || {
+        spawn(&blocking_host, shape, &mut place, &blocking_memory, &origin)
+    });
+    let started = started
+        .await
+        .map_err(|error| EngineError::Vmm { step: "starting the emulator", detail: error.to_string() })??;
+    let process = Process::watch(started.pid, started.pidfd, &host.tasks)?;
+    let guard = KillOnDrop::new(process.clone());
+    let made = async {
+        let qmp = Qmp::greet(from_std(started.qmp, &paths.qmp())?, START_MAX).await?;
+        migration::configure(&qmp).await?;
+        let (identity, lockdown) = host.lockdown(confinement);
+        let confine = Request::Confine { identity, lockdown };
+        let (reply, _) =
+            shim_client::request(&paths.shim(), "locking in the emulator", &confine, &[], COMMAND_MAX)
+                .await?;
+        check_memory(reply.ram_bytes, shape)?;
+        if let Some(state) = &state {
+            load_state(&qmp, state).await?;
+        }
+        let guest = Some(from_std(started.guest, &paths.guest())?);
+        let details = Details { ram_address: reply.ram_address, files: started.files };
+        let process = process.clone();
+        let parts = Parts {
+            shape,
+            runtime_dir,
+            disk,
+            console,
+            base_memory: memory,
+            confinement,
+            details,
+            process,
+            qmp,
+            guest,
+        };
+        let machine = QemuMachine::new(host, parts)?;
+        machine.require_paused("starting the machine").await?;
+        machine.set_oom_score();
+        Ok(machine)
+    };
+    match made.await {
+        Ok(machine) => {
+            guard.disarm();
+            Ok(Arc::new(machine))
+        }
+        Err(error) => Err(explain(error, &process, &paths).await),
+    }
+}
+
+fn from_std(stream: std::os::unix::net::UnixStream, path: &Path) -> Result<UnixStream> {
+    UnixStream::from_std(stream).map_err(EngineError::io("use the socket", path))
+}
+
+fn spawn(host: &Host, shape: Shape, place: &mut Place, memory: &Path, origin: &Origin) -> Result<Started> {
+    let memory_file = File::open(memory).map_err(EngineError::io("open the memory file", memory))?;
+    let len = memory_file.metadata().map_err(EngineError::io("look at the memory file", memory))?.len();
+    if len != shape.memory_bytes() {
+        let detail = format!("{} has {len} bytes instead of {}", memory.display(), shape.memory_bytes());
+        return Err(EngineError::Vmm { step: "using the memory file", detail });
+    }
+    let endpoints = Endpoints::prepare(place, &host.surroundings)?;
+    let paths = Paths::new(&place.runtime_dir);
+    let qmp =
+        endpoints::connect(&paths.qmp()).map_err(EngineError::io("connect to the emulator", paths.qmp()))?;
+    let guest =
+        endpoints::connect(&paths.guest()).map_err(EngineError::io("connect to the guest", paths.guest()))?;
+    let files = endpoints.files;
+    let launch = Launch {
+        binary: &host.binary,
+        library: &host.library.preload,
+        arguments: command_line::arguments(&host.accelerator, shape, origin),
+        endpoints,
+        memory: memory_file,
+        surroundings: &host.surroundings,
+    };
+    let (pid, pidfd) = launch.start()?;
+    Ok(Started { pid, pidfd, qmp, guest, files })
+}
+
+fn check_memory(mapped: u64, shape: Shape) -> Result<()> {
+    if mapped == shape.memory_bytes() {
+        return Ok(());
+    }
+    let detail = format!(
+        "the preloaded library saw {mapped} bytes of guest memory instead of {}",
+        shape.memory_bytes()
+    );
+    Err(EngineError::Vmm { step: "mapping guest memory", detail })
+}
+
+async fn load_state(qmp: &Qmp, path: &Path) -> Result<()> {
+    let step = "loading device state";
+    let state = File::open(path).map_err(EngineError::io("open the state file", path))?;
+    let mut events = qmp.subscribe();
+    qmp.give_descriptor(DESCRIPTOR_NAME, state.as_fd()).await?;
+    qmp.command("migrate-incoming", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await?;
+    let late = EngineError::Deadline { step, limit_ms: STATE_MAX.as_millis() as u64 };
+    timeout(STATE_MAX, migration::wait(&mut events, step)).await.unwrap_or(Err(late))
+}
+
+/// Ends a process that failed to become a machine and adds what it said to the error.
+async fn explain(error: EngineError, process: &Process, paths: &Paths) -> EngineError {
+    if let Err(error) = process.kill().await {
+        tracing::error!(pid = process.pid, %error, "a failed machine's process is still there");
+    }
+    let log = log_tail(&paths.log());
+    if log.is_empty() {
+        return error;
+    }
+    match error {
+        EngineError::Vmm { step, detail } => {
+            EngineError::Vmm { step, detail: format!("{detail}; emulator: {log}") }
+        }
+        EngineError::Exited(detail) => EngineError::Exited(format!("{detail}; emulator: {log}")),
+        error => error,
+    }
+}
+
+/// The end of the emulator's log on one line.
+fn log_tail(path: &Path) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = fs::File::open(path)?;
+        let len = file.metadata()?.len();
+        file.seek(SeekFrom::Start(len.saturating_sub(LOG_TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().unwrap_or_default();
+    String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,156 @@
+//! Files, users and questions for machines of the QEMU engine.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use pandastack_engine::conformance::{Fixture, Question};
+use pandastack_engine::{Boot, Confinement, Engine, Machine, Place, Shape};
+use pandastack_engine_qemu::{QemuConfig, QemuEngine};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use crate::guest_image::GuestImage;
+
+const DISK_BYTES: u64 = 16 << 20;
+/// First user of test machines.
+const USER: u32 = 70_000;
+
+/// One engine with a directory that vanishes with it.
+pub struct QemuFixture {
+    engine: QemuEngine,
+    image: GuestImage,
+    dir: tempfile::TempDir,
+    next: AtomicU64,
+    /// What machines that are not forked run as.
+    confinement: Option<Confinement>,
+}
+
+impl QemuFixture {
+    /// Probes the engine; the error names what this host lacks. With `confinement` every restored machine gets that one,
+    /// otherwise a user of its own.
+    pub async fn prepare(confinement: Option<Confinement>) -> Result<Self, String> {
+        let image = GuestImage::prepare()?;
+        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let config = QemuConfig {
+            binary: None,
+            library_dir: dir.path().join("lib"),
+            kvm_usable: false,
+            kvm_reason: "tests emulate".to_owned(),
+        };
+        let engine = QemuEngine::probe(config).await.map_err(|error| error.to_string())?;
+        Ok(Self { engine, image, dir, next: AtomicU64::new(1), confinement })
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn copy(&self, from: &Path, name: &str) -> PathBuf {
+        let to = self.fresh_path(name);
+        let status =
+            Command::new("cp").args(["--reflink=auto", "--sparse=always"]).arg(from).arg(&to).status();
+        assert!(status.unwrap().success(), "cannot copy {}", from.display());
+        to
+    }
+
+    fn empty(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.fresh_path(name);
+        fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+
+    fn new_place(&self, disk: PathBuf, confinement: Confinement) -> Place {
+        let runtime_dir = self.fresh_path("run");
+        fs::create_dir(&runtime_dir).unwrap();
+        Place { console: runtime_dir.join("console"), runtime_dir, disk, tap: None, confinement }
+    }
+
+    fn own_user(&self) -> Confinement {
+        let id = USER + self.number() as u32;
+        Confinement::Full { uid: id, gid: id }
+    }
+}
+
+#[async_trait]
+impl Fixture for QemuFixture {
+    fn engine(&self) -> &dyn Engine {
+        &self.engine
+    }
+
+    fn shape(&self) -> Shape {
+        Shape { vcpus: 1, memory_mib: 128 }
+    }
+
+    async fn boot(&self) -> Boot {
+        Boot {
+            shape: self.shape(),
+            place: self.new_place(self.empty("disk", DISK_BYTES), self.own_user()),
+            kernel: self.image.kernel.clone(),
+            initrd: self.image.initrd.clone(),
+            kernel_args: String::new(),
+            memory: self.empty("memory", self.shape().memory_bytes()),
+        }
+    }
+
+    async fn place(&self, disk: &Path) -> Place {
+        let confinement = self.confinement.unwrap_or_else(|| self.own_user());
+        self.new_place(self.copy(disk, "disk"), confinement)
+    }
+
+    async fn place_beside(&self, parent: &dyn Machine) -> Place {
+        let confinement = match parent.record().confinement {
+            Confinement::Zygote => self.own_user(),
+            locked_in => locked_in,
+        };
+        self.new_place(self.copy(&parent.record().disk, "disk"), confinement)
+    }
+
+    async fn clone_memory(&self, memory: &Path) -> PathBuf {
+        self.copy(memory, "memory")
+    }
+
+    fn fresh_path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}-{}", self.number()))
+    }
+
+    async fn ask(&self, stream: &mut UnixStream, question: Question) -> std::io::Result<u64> {
+        let nonce = self.number();
+        let text = match question {
+            Question::Remember(number) => format!("remember {number}"),
+            Question::Recall => "recall".to_owned(),
+            Question::Write(number) => format!("write {number}"),
+            Question::Read => "read".to_owned(),
+        };
+        let (reading, mut writing) = stream.split();
+        // The empty line ends whatever an earlier peer began.
+        writing.write_all(format!("\n{nonce} {text}\n").as_bytes()).await?;
+        let mut lines = BufReader::new(reading).lines();
+        while let Some(line) = lines.next_line().await? {
+            if let Some((answered, number)) = line.split_once(' ')
+                && answered.parse() == Ok(nonce)
+            {
+                return number.parse().map_err(std::io::Error::other);
+            }
+        }
+        Err(std::io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn living(&self) -> usize {
+        emulators_of(std::process::id())
+    }
+}
+
+/// Emulator processes whose parent is `parent`, the dead but unreaped included.
+fn emulators_of(parent: u32) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter(|stat| {
+            let Some((head, tail)) = stat.rsplit_once(')') else { return false };
+            head.contains("(qemu-system") && tail.split_ascii_whitespace().nth(1) == Some(&parent.to_string())
+        })
+        .count()
+}

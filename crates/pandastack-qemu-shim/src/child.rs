@@ -1,0 +1,211 @@
+//! The life of a child from the clone call to its own first request.
+//!
+//! One thread, no heap, no locks. Every step that fails ends the process with the step's status as exit code, after
+//! telling the parent through the report pipe.
+
+use libc::c_int;
+
+use crate::confine;
+use crate::descriptors::{Action, Entry, Known, Plan, View};
+use crate::interpose;
+use crate::park::Parked;
+use crate::protocol::{Identity, Lockdown, Status};
+use crate::scan;
+use crate::sys::{self, Errno};
+use crate::threads;
+
+/// Size of a report: child, status and errno.
+pub(crate) const REPORT_BYTES: usize = 8;
+
+/// What a child needs to become a machine of its own.
+pub(crate) struct Birth<'a> {
+    /// Which child of the request this is.
+    pub(crate) index: usize,
+    /// What becomes of the descriptors.
+    pub(crate) plan: &'a Plan,
+    /// Its replacements, one per rule.
+    pub(crate) replacements: &'a [c_int],
+    /// What belongs to the library.
+    pub(crate) known: Known<'a>,
+    /// Process descriptors of elder siblings.
+    pub(crate) elders: &'a [c_int],
+    /// Write end of the report pipe.
+    pub(crate) report: c_int,
+    /// New user, if any.
+    pub(crate) identity: Option<Identity>,
+    /// Root directory and filter.
+    pub(crate) lockdown: Lockdown<'a>,
+    /// Robust list of the thread that was copied.
+    pub(crate) robust_list: (usize, usize),
+}
+
+/// Why a child gave up.
+type Failure = (Status, Errno);
+
+impl Birth<'_> {
+    /// Turns the copied process into a machine of its own and reports. Returns in the child's control thread.
+    pub(crate) fn complete(&self, parked: Parked) {
+        threads::adopt_this_thread(self.robust_list);
+        if let Err((status, errno)) = self.run(&parked) {
+            self.tell(status, errno);
+            sys::exit_group(status as c_int);
+        }
+        parked.forget();
+        self.tell(Status::Ok, Errno(0));
+        sys::close(self.report);
+    }
+
+    fn run(&self, parked: &Parked) -> Result<(), Failure> {
+        self.replace_all().map_err(|errno| (Status::ReplaceFailed, errno))?;
+        self.close_transient();
+        self.verify()?;
+        // SAFETY: no arguments. A copy is no group leader, so this cannot fail.
+        let _ = unsafe { sys::call(libc::SYS_setsid, []) };
+        confine::confine_thread(self.identity, &self.lockdown)
+            .map_err(|errno| (Status::ConfineFailed, errno))?;
+        for slot in parked.slots() {
+            // SAFETY: the parent had it parked, and each slot comes once.
+            unsafe { threads::recreate(slot) }.map_err(|errno| (Status::ThreadFailed, errno))?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, status: Status, errno: Errno) {
+        let _ = sys::write(self.report, &encode_report(self.index, status, errno));
+    }
+
+    fn replace_all(&self) -> sys::Result<()> {
+        self.plan.entries().iter().try_for_each(|entry| match entry.action {
+            Action::Keep | Action::Close => Ok(()),
+            Action::Replace { rule } => replace(self.replacements.get(rule).copied().unwrap_or(-1), entry),
+            Action::RenewEvent => renew_event(entry.fd),
+            Action::RenewSignal => renew_signal(entry.fd),
+        })
+    }
+
+    fn close_transient(&self) {
+        let transient = self.plan.entries().iter().filter(|entry| entry.action == Action::Close);
+        transient
+            .map(|entry| entry.fd)
+            .chain(self.elders.iter().copied())
+            .filter(|&fd| fd != self.report)
+            .for_each(sys::close);
+    }
+
+    /// Looks at what is open now: nothing unplanned, nothing writable that the parent has too.
+    fn verify(&self) -> Result<(), Failure> {
+        let system = |errno| (Status::System, errno);
+        scan::for_each_number(b"self/fd\0", |fd| {
+            let view = View::of(fd).map_err(system)?;
+            if fd == self.report || self.is_own(&view, self.plan.entry(fd)) {
+                return Ok(());
+            }
+            Err((Status::StillShared, Errno(fd)))
+        })
+        .map_err(system)?
+    }
+
+    /// Whether a descriptor is this child's alone, or has nothing to share.
+    fn is_own(&self, view: &View, entry: Option<&Entry>) -> bool {
+        let Some(entry) = entry else { return false };
+        let same_kind = view.kind == entry.kind;
+        match entry.action {
+            Action::Keep => same_kind && view.identity == entry.identity,
+            // Taps of all machines are one device node and anonymous inodes one inode: the replacement succeeded, and
+            // there is no more to compare. Files and sockets have an inode each.
+            Action::Replace { .. } => {
+                same_kind && (view.kind == libc::S_IFCHR || view.identity != entry.identity)
+            }
+            Action::RenewEvent | Action::RenewSignal => same_kind,
+            Action::Close => false,
+        }
+    }
+}
+
+/// Puts `fresh` over the entry, with the same status flags.
+fn replace(fresh: c_int, entry: &Entry) -> sys::Result<()> {
+    let flags = sys::fcntl(entry.fd, libc::F_GETFL, 0)?;
+    sys::fcntl(fresh, libc::F_SETFL, flags)?;
+    if entry.kind == libc::S_IFCHR {
+        interpose::apply_tap_settings(fresh)?;
+    }
+    sys::dup_over(fresh, entry.fd)
+}
+
+/// A fresh counter that starts signalled: a spurious wake-up is harmless, a lost one is not.
+fn renew_event(fd: c_int) -> sys::Result<()> {
+    let nonblocking = sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_NONBLOCK as usize;
+    // SAFETY: no pointers. EFD_NONBLOCK is O_NONBLOCK.
+    let fresh = unsafe { sys::call(libc::SYS_eventfd2, [1, nonblocking | libc::EFD_CLOEXEC as usize]) }?;
+    move_over(fresh as c_int, fd)
+}
+
+/// A fresh signal descriptor for the signals the old one reports.
+fn renew_signal(fd: c_int) -> sys::Result<()> {
+    let nonblocking = sys::fcntl(fd, libc::F_GETFL, 0)? & libc::O_NONBLOCK as usize;
+    let mask = signal_mask(fd)?;
+    let flags = nonblocking | libc::SFD_CLOEXEC as usize;
+    let args = [-1isize as usize, &raw const mask as usize, size_of::<u64>(), flags];
+    // SAFETY: the mask is 8 bytes, as said.
+    let fresh = unsafe { sys::call(libc::SYS_signalfd4, args) }?;
+    move_over(fresh as c_int, fd)
+}
+
+fn move_over(fresh: c_int, fd: c_int) -> sys::Result<()> {
+    let moved = sys::dup_over(fresh, fd);
+    sys::close(fresh);
+    moved
+}
+
+/// The signals a signal descriptor reports, as the kernel tells.
+fn signal_mask(fd: c_int) -> sys::Result<u64> {
+    let mut path = crate::protocol::Text::<32>::EMPTY;
+    path.push(b"self/fdinfo/");
+    path.push_number(fd.unsigned_abs().into());
+    path.push(b"\0");
+    let info = sys::open_at(scan::proc_fd(), path.as_bytes(), libc::O_RDONLY)?;
+    let mut text = [0; 512];
+    let filled = sys::read(info, &mut text);
+    sys::close(info);
+    parse_signal_mask(&text[..filled?]).ok_or(Errno(libc::EINVAL))
+}
+
+/// The number after `sigmask:` in a description of a descriptor.
+fn parse_signal_mask(text: &[u8]) -> Option<u64> {
+    const LABEL: &[u8] = b"sigmask:\t";
+    let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(LABEL))?;
+    u64::from_str_radix(core::str::from_utf8(line).ok()?, 16).ok()
+}
+
+fn encode_report(index: usize, status: Status, Errno(errno): Errno) -> [u8; REPORT_BYTES] {
+    let (index, status, errno) =
+        ((index as u16).to_le_bytes(), (status as u16).to_le_bytes(), errno.to_le_bytes());
+    [index[0], index[1], status[0], status[1], errno[0], errno[1], errno[2], errno[3]]
+}
+
+/// Child, status and errno of a report.
+pub(crate) fn decode_report(report: [u8; REPORT_BYTES]) -> Option<(usize, Status, i32)> {
+    let [a, b, c, d, errno @ ..] = report;
+    let status = Status::from_code(u16::from_le_bytes([c, d])).ok()?;
+    Some((usize::from(u16::from_le_bytes([a, b])), status, i32::from_le_bytes(errno)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_signal_mask_is_read_from_the_kernels_description() {
+        let text = b"pos:\t0\nflags:\t02004002\nmnt_id:\t15\nino:\t1062\nsigmask:\t0000000010002040\n";
+        assert_eq!(parse_signal_mask(text), Some(0x1000_2040));
+        assert_eq!(parse_signal_mask(b"pos:\t0\nsigmask:\tzz\n"), None);
+        assert_eq!(parse_signal_mask(b"pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn reports_survive_the_pipe() {
+        let report = encode_report(300, Status::StillShared, Errno(17));
+        assert_eq!(decode_report(report), Some((300, Status::StillShared, 17)));
+        assert_eq!(decode_report([0, 0, 99, 0, 0, 0, 0, 0]), None);
+    }
+}

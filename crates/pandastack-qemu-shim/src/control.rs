@@ -1,0 +1,384 @@
+//! The control thread: takes one request per connection, carries it out, answers.
+//!
+//! It is the only thread of ours. While it parks the others it must not block on anything of theirs, so all its memory
+//! is static.
+
+use core::ffi::c_void;
+
+use libc::c_int;
+
+use crate::child::{self, Birth, REPORT_BYTES};
+use crate::confine;
+use crate::descriptors::{self, Known, Plan, PlanError, TRANSIENT_MAX};
+use crate::exclusive::Exclusive;
+use crate::interpose;
+use crate::park::{self, ParkError, Parked};
+use crate::protocol::{
+    CHILDREN_MAX, ChildReply, DESCRIPTORS_MAX, Fork, List, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Reply,
+    Request, Status,
+};
+use crate::scan;
+use crate::sys::{self, Errno};
+use crate::threads;
+
+/// A peer that connects must speak within this time, or others could not.
+const REQUEST_MS_MAX: i64 = 5_000;
+/// A child must report within this time.
+const REPORT_MS_MAX: u64 = 5_000;
+/// Room for the control message with all descriptors.
+const ANCILLARY_BYTES: usize = 2048;
+
+/// What the control thread reads into and writes from.
+struct Buffers {
+    request: [u8; REQUEST_BYTES_MAX],
+    ancillary: Aligned<ANCILLARY_BYTES>,
+    reply: [u8; REPLY_BYTES_MAX],
+}
+
+#[repr(C, align(8))]
+struct Aligned<const N: usize>([u8; N]);
+
+static BUFFERS: Exclusive<Buffers> = Exclusive::new(Buffers {
+    request: [0; REQUEST_BYTES_MAX],
+    ancillary: Aligned([0; ANCILLARY_BYTES]),
+    reply: [0; REPLY_BYTES_MAX],
+});
+
+/// Starts the control thread with every signal blocked: those of the emulator are for its own threads.
+pub(crate) fn start(listener: c_int) {
+    // SAFETY: plain C calls with valid pointers, before the emulator's `main`.
+    unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        let mut before: libc::sigset_t = core::mem::zeroed();
+        let mut thread: libc::pthread_t = 0;
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let argument = listener as usize as *mut c_void;
+        if libc::pthread_create(&raw mut thread, core::ptr::null(), serve, argument) == 0 {
+            libc::pthread_detach(thread);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
+    }
+}
+
+extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
+    let listener = listener as usize as c_int;
+    threads::learn_layout();
+    loop {
+        let args = [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize];
+        // SAFETY: no address is asked for.
+        match unsafe { sys::call(libc::SYS_accept4, args) } {
+            Ok(connection) => {
+                serve_one(connection as c_int);
+                sys::close(connection as c_int);
+            }
+            Err(Errno::INTR | Errno(libc::ECONNABORTED)) => {}
+            // The listener is unusable; without it there is nothing left to do, and the emulator can go on.
+            Err(_) => return core::ptr::null_mut(),
+        }
+    }
+}
+
+/// One connection. In a child of a fork it returns too, with nothing left of it to answer.
+fn serve_one(connection: c_int) {
+    // SAFETY: control thread; one connection at a time.
+    let Buffers { request, ancillary, reply } = unsafe { BUFFERS.get() };
+    let mut received = List::EMPTY;
+    let message = receive(connection, request, ancillary, &mut received);
+    let outcome = match message.and_then(|len| Request::decode(&request[..len]).ok()) {
+        None => Outcome::only(Reply::new(Status::BadRequest)),
+        Some(Request::Identify) => Outcome::only(Reply::new(Status::Ok)),
+        Some(Request::Confine { identity, lockdown }) => {
+            Outcome::only(match confine::confine_process(identity, &lockdown) {
+                Ok(()) => Reply::new(Status::Ok),
+                Err(errno) => failed(Status::ConfineFailed, errno),
+            })
+        }
+        Some(Request::Fork(fork)) => match fork_into(connection, &fork, &received) {
+            Some(outcome) => outcome,
+            None => return,
+        },
+    };
+    received.iter().copied().for_each(sys::close);
+    outcome.send(connection, reply, ancillary);
+}
+
+fn failed(status: Status, Errno(errno): Errno) -> Reply {
+    Reply { errno, ..Reply::new(status) }
+}
+
+/// Receives one whole message and its descriptors; `None` if it did not fit or did not come.
+fn receive(
+    connection: c_int,
+    request: &mut [u8],
+    ancillary: &mut Aligned<ANCILLARY_BYTES>,
+    received: &mut List<c_int, DESCRIPTORS_MAX>,
+) -> Option<usize> {
+    let limit = libc::timeval { tv_sec: REQUEST_MS_MAX / 1_000, tv_usec: 0 };
+    let option = [
+        connection as usize,
+        libc::SOL_SOCKET as usize,
+        libc::SO_RCVTIMEO as usize,
+        &raw const limit as usize,
+        size_of::<libc::timeval>(),
+    ];
+    // SAFETY: the option is a timeval, as said.
+    unsafe { sys::call(libc::SYS_setsockopt, option) }.ok()?;
+    let mut part = libc::iovec { iov_base: request.as_mut_ptr().cast(), iov_len: request.len() };
+    let mut header = message(&mut part, ancillary, ANCILLARY_BYTES);
+    let args = [connection as usize, &raw mut header as usize, libc::MSG_CMSG_CLOEXEC as usize];
+    // SAFETY: header, part and buffers are valid for the lengths they name.
+    let len = unsafe { sys::call(libc::SYS_recvmsg, args) }.ok()?;
+    // SAFETY: the kernel filled the header; the macros stay inside its control part.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(&raw const header);
+        if !control.is_null() && (*control).cmsg_type == libc::SCM_RIGHTS {
+            let count = ((*control).cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
+            for index in 0..count {
+                received.push(libc::CMSG_DATA(control).cast::<c_int>().add(index).read_unaligned()).ok()?;
+            }
+        }
+    }
+    (len > 0 && header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0).then_some(len)
+}
+
+fn message(part: &mut libc::iovec, ancillary: &mut Aligned<ANCILLARY_BYTES>, len: usize) -> libc::msghdr {
+    // SAFETY: an all-zero header is valid.
+    let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
+    header.msg_iov = part;
+    header.msg_iovlen = 1;
+    header.msg_control = ancillary.0.as_mut_ptr().cast();
+    header.msg_controllen = len;
+    header
+}
+
+/// A reply with the descriptors that go with it.
+struct Outcome {
+    reply: Reply,
+    pidfds: List<c_int, CHILDREN_MAX>,
+}
+
+impl Outcome {
+    fn only(reply: Reply) -> Self {
+        Self { reply, pidfds: List::EMPTY }
+    }
+
+    /// Sends the reply. Children that nobody will ever hear of are ended.
+    fn send(mut self, connection: c_int, buffer: &mut [u8], ancillary: &mut Aligned<ANCILLARY_BYTES>) {
+        self.reply.pid = sys::getpid() as u32;
+        (self.reply.ram_address, self.reply.ram_bytes) = interpose::ram_place();
+        let sent = self
+            .reply
+            .encode(buffer)
+            .is_ok_and(|len| self.transmit(connection, &mut buffer[..len], ancillary));
+        for &pidfd in self.pidfds.iter() {
+            if !sent {
+                // SAFETY: no pointers are followed.
+                let _ = unsafe {
+                    sys::call(libc::SYS_pidfd_send_signal, [pidfd as usize, libc::SIGKILL as usize, 0, 0])
+                };
+            }
+            sys::close(pidfd);
+        }
+    }
+
+    fn transmit(
+        &self,
+        connection: c_int,
+        reply: &mut [u8],
+        ancillary: &mut Aligned<ANCILLARY_BYTES>,
+    ) -> bool {
+        let bytes = (self.pidfds.len() * size_of::<c_int>()) as u32;
+        let mut part = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: reply.len() };
+        // SAFETY: the lengths are those of CHILDREN_MAX descriptors at most, far below the buffer's.
+        let space = if bytes == 0 { 0 } else { unsafe { libc::CMSG_SPACE(bytes) } };
+        let mut header = message(&mut part, ancillary, space as usize);
+        if bytes != 0 {
+            // SAFETY: the control part has room for one message of this length.
+            unsafe {
+                let control = libc::CMSG_FIRSTHDR(&raw const header);
+                (*control).cmsg_level = libc::SOL_SOCKET;
+                (*control).cmsg_type = libc::SCM_RIGHTS;
+                (*control).cmsg_len = libc::CMSG_LEN(bytes) as usize;
+                for (index, &pidfd) in self.pidfds.iter().enumerate() {
+                    libc::CMSG_DATA(control).cast::<c_int>().add(index).write_unaligned(pidfd);
+                }
+            }
+        }
+        let args = [connection as usize, &raw mut header as usize, libc::MSG_NOSIGNAL as usize];
+        // SAFETY: header, part and buffers are valid for the lengths they name.
+        unsafe { sys::call(libc::SYS_sendmsg, args) }.is_ok()
+    }
+}
+
+/// Forks the process; `None` in a child.
+fn fork_into(connection: c_int, fork: &Fork<'_>, received: &List<c_int, DESCRIPTORS_MAX>) -> Option<Outcome> {
+    if fork.children.is_empty() || received.len() != fork.children.len() * fork.rules.len() {
+        return Some(Outcome::only(Reply::new(Status::BadRequest)));
+    }
+    let mut pipe = [0 as c_int; 2];
+    // SAFETY: the call writes two descriptors.
+    if let Err(errno) =
+        unsafe { sys::call(libc::SYS_pipe2, [pipe.as_mut_ptr() as usize, libc::O_CLOEXEC as usize]) }
+    {
+        return Some(Outcome::only(failed(Status::System, errno)));
+    }
+    let mut transient = List::EMPTY;
+    for &fd in received.iter().chain(&[connection, pipe[0], pipe[1]]) {
+        transient.push(fd).ok()?;
+    }
+    let started_us = sys::now_us();
+    let outcome = match park::park_all(started_us + u64::from(fork.park_ms_max) * 1_000) {
+        Err(error) => Outcome::only(park_failure(error)),
+        Ok(parked) => {
+            let attempts = parked.attempts;
+            let mut outcome = fork_parked(fork, received, &transient, pipe[1], parked)?;
+            outcome.reply.parked_us = (sys::now_us() - started_us) as u32;
+            outcome.reply.attempts = attempts;
+            outcome
+        }
+    };
+    sys::close(pipe[1]);
+    let outcome = Outcome { reply: collect_reports(pipe[0], outcome.reply), ..outcome };
+    sys::close(pipe[0]);
+    Some(outcome)
+}
+
+fn park_failure(error: ParkError) -> Reply {
+    match error {
+        ParkError::Timeout { tid } => {
+            let mut reply = Reply::new(Status::ParkTimeout);
+            reply.note.push(b"thread ");
+            reply.note.push_number(tid.unsigned_abs().into());
+            reply
+        }
+        ParkError::TooManyThreads => {
+            let mut reply = Reply::new(Status::ParkTimeout);
+            reply.note.push(b"more threads than can be parked");
+            reply
+        }
+        ParkError::System(errno) => failed(Status::System, errno),
+    }
+}
+
+/// Clones the children while every other thread is parked, and lets the threads go; `None` in a child.
+fn fork_parked(
+    fork: &Fork<'_>,
+    received: &List<c_int, DESCRIPTORS_MAX>,
+    transient: &List<c_int, TRANSIENT_MAX>,
+    report: c_int,
+    parked: Parked,
+) -> Option<Outcome> {
+    let known = Known { proc_fd: scan::proc_fd(), ram: interpose::ram_identity(), transient };
+    let plan = match check_and_plan(fork, &known, &parked) {
+        Ok(plan) => plan,
+        Err(reply) => return Some(Outcome::only(reply)),
+    };
+    let robust_list = threads::robust_list();
+    let mut outcome = Outcome::only(Reply { matched: plan.matched, ..Reply::new(Status::Ok) });
+    let mut parked = Some(parked);
+    for (index, identity) in fork.children.iter().enumerate() {
+        let mut pidfd: c_int = -1;
+        let flags = (libc::CLONE_PARENT | libc::CLONE_PIDFD) as usize;
+        // The bare call, not fork(): its handlers would wait for locks that parked threads hold. CLONE_PARENT, so that
+        // whoever reaps this process reaps its copies too, also when this one is gone.
+        // SAFETY: a plain process copy; the kernel writes one descriptor.
+        match unsafe { sys::call(libc::SYS_clone, [flags, 0, &raw mut pidfd as usize, 0, 0]) } {
+            Ok(0) => {
+                let replacements = replacements(received, fork.rules.len(), index);
+                let mut elders = [0; CHILDREN_MAX];
+                outcome.pidfds.iter().zip(&mut elders).for_each(|(&fd, place)| *place = fd);
+                let birth = Birth {
+                    index,
+                    plan,
+                    replacements: &replacements[..fork.rules.len()],
+                    known,
+                    elders: &elders[..outcome.pidfds.len()],
+                    report,
+                    identity: *identity,
+                    lockdown: fork.lockdown,
+                    robust_list,
+                };
+                birth.complete(parked.take()?);
+                return None;
+            }
+            Ok(pid) => {
+                let silent = ChildReply { pid: pid as u32, status: Status::ChildSilent, errno: 0 };
+                outcome.reply.children.push(silent).ok()?;
+                outcome.pidfds.push(pidfd).ok()?;
+            }
+            Err(Errno(errno)) => {
+                let none = ChildReply { pid: 0, status: Status::CloneFailed, errno };
+                outcome.reply.children.push(none).ok()?;
+            }
+        }
+    }
+    Some(outcome)
+}
+
+/// Everything that can speak against a fork.
+fn check_and_plan(fork: &Fork<'_>, known: &Known<'_>, parked: &Parked) -> Result<&'static Plan, Reply> {
+    if interpose::has_shared_mappings() {
+        return Err(Reply::new(Status::SharedMapping));
+    }
+    // SAFETY: parked as long as `parked` lives.
+    if !parked.slots().all(|slot| threads::is_layout_known(unsafe { slot.frame() })) {
+        return Err(Reply::new(Status::ThreadLayout));
+    }
+    descriptors::plan(&fork.rules, known).map_err(|error| match error {
+        PlanError::Unknown(note) => Reply { note, ..Reply::new(Status::UnknownDescriptor) },
+        PlanError::Missing(note) => Reply { note, ..Reply::new(Status::MissingDescriptor) },
+        PlanError::System(errno) => failed(Status::System, errno),
+    })
+}
+
+/// The replacements of one child: a consecutive run of the received descriptors.
+fn replacements(
+    received: &List<c_int, DESCRIPTORS_MAX>,
+    rules: usize,
+    index: usize,
+) -> [c_int; crate::protocol::RULES_MAX] {
+    let mut own = [-1; crate::protocol::RULES_MAX];
+    received.iter().skip(index * rules).take(rules).zip(&mut own).for_each(|(&fd, place)| *place = fd);
+    own
+}
+
+/// Reads what the children report until all have, have died, or took too long.
+fn collect_reports(pipe: c_int, mut reply: Reply) -> Reply {
+    let deadline_us = sys::now_us() + REPORT_MS_MAX * 1_000;
+    let mut report = [0; REPORT_BYTES];
+    let mut statuses = [None; CHILDREN_MAX];
+    while is_readable(pipe, deadline_us) {
+        // Reports are far below PIPE_BUF: they arrive whole. End of file means that every child has reported or died.
+        match sys::read(pipe, &mut report) {
+            Ok(REPORT_BYTES) => {
+                if let Some((index, status, errno)) = child::decode_report(report)
+                    && let Some(place) = statuses.get_mut(index)
+                {
+                    *place = Some((status, errno));
+                }
+            }
+            Err(Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    let mut children = List::EMPTY;
+    for (child, status) in reply.children.iter().zip(statuses) {
+        let (status, errno) = status.unwrap_or((child.status, child.errno));
+        let _ = children.push(ChildReply { status, errno, ..*child });
+    }
+    reply.children = children;
+    reply
+}
+
+fn is_readable(fd: c_int, deadline_us: u64) -> bool {
+    let left_us = deadline_us.saturating_sub(sys::now_us());
+    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let limit = libc::timespec {
+        tv_sec: (left_us / 1_000_000) as i64,
+        tv_nsec: (left_us % 1_000_000) as i64 * 1_000,
+    };
+    let args = [&raw mut entry as usize, 1, &raw const limit as usize, 0, 0];
+    // SAFETY: one entry and a timespec, as said.
+    matches!(unsafe { sys::call(libc::SYS_ppoll, args) }, Ok(1))
+}

@@ -1,0 +1,27 @@
+//! Static memory that exactly one thread uses.
+
+use core::cell::UnsafeCell;
+
+/// A static that only the control thread touches, and the single thread of a child before its others are back. It
+/// stands in for the heap and for large stack frames, neither of which may be used while threads are parked.
+pub(crate) struct Exclusive<T>(UnsafeCell<T>);
+
+// SAFETY: `get` is called by one thread only, as its contract says.
+unsafe impl<T> Sync for Exclusive<T> {}
+
+impl<T> Exclusive<T> {
+    /// The value at load time.
+    pub(crate) const fn new(value: T) -> Self {
+        Self(UnsafeCell::new(value))
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    /// Only from the control thread, and never while an earlier borrow of the same static is alive.
+    #[expect(clippy::mut_from_ref, reason = "the contract makes the borrow unique")]
+    pub(crate) unsafe fn get(&self) -> &mut T {
+        // SAFETY: the caller holds the only borrow.
+        unsafe { &mut *self.0.get() }
+    }
+}

@@ -1,0 +1,529 @@
+//! Wire format of the control socket: one request and one reply per connection of a `SOCK_SEQPACKET` socket.
+//!
+//! Little-endian, packed, no padding. Descriptors travel with the request as one `SCM_RIGHTS` message: for each child
+//! the replacement of every rule, in rule order. The reply to a fork carries one pidfd per child that was cloned, in
+//! child order.
+//!
+//! Encoding works in caller-supplied buffers and decoding borrows from them: the receiving side of a request cannot
+//! allocate.
+
+mod wire;
+
+use core::ffi::CStr;
+
+use wire::{Reader, Writer};
+
+/// Descriptor of the control socket, listening. Without it the library does nothing.
+pub const CONTROL_FD_VARIABLE: &CStr = c"PANDASTACK_SHIM_CONTROL_FD";
+/// Descriptor of a detached mount of the process file system.
+pub const PROC_FD_VARIABLE: &CStr = c"PANDASTACK_SHIM_PROC_FD";
+/// Descriptor of the memory file, open for reading.
+pub const RAM_FD_VARIABLE: &CStr = c"PANDASTACK_SHIM_RAM_FD";
+/// Path that the emulator opens to get the memory file.
+pub const RAM_PATH_VARIABLE: &CStr = c"PANDASTACK_SHIM_RAM_PATH";
+
+/// First word of every message.
+pub const MAGIC: u32 = 0x4b46_5350;
+/// Version of the format; both sides must agree, the engine ships the library it speaks to.
+pub const VERSION: u16 = 1;
+/// Most rules in a fork.
+pub const RULES_MAX: usize = 10;
+/// Most children of one park: their descriptors must fit one `SCM_RIGHTS` message.
+pub const CHILDREN_MAX: usize = DESCRIPTORS_MAX / RULES_MAX;
+/// Most descriptors the kernel passes in one message.
+pub const DESCRIPTORS_MAX: usize = 253;
+/// Longest socket path or root directory, the size of `sun_path`.
+pub const PATH_BYTES_MAX: usize = 108;
+/// Longest system call filter: 2,048 instructions of 8 bytes.
+pub const FILTER_BYTES_MAX: usize = 2048 * 8;
+/// Longest request.
+pub const REQUEST_BYTES_MAX: usize =
+    64 + RULES_MAX * (18 + PATH_BYTES_MAX) + CHILDREN_MAX * 9 + PATH_BYTES_MAX + FILTER_BYTES_MAX;
+/// Longest note in a reply.
+pub const NOTE_BYTES_MAX: usize = 96;
+/// Longest reply.
+pub const REPLY_BYTES_MAX: usize = 64 + RULES_MAX + NOTE_BYTES_MAX + CHILDREN_MAX * 10;
+
+/// A message that is too short, too long or says what cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Malformed;
+
+/// A short byte string without heap: a path or a note.
+#[derive(Clone, Copy)]
+pub struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    /// Nothing.
+    pub const EMPTY: Self = Self { bytes: [0; N], len: 0 };
+
+    /// A copy of `bytes`; refused when it does not fit.
+    pub fn new(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut text = Self::EMPTY;
+        text.bytes.get_mut(..bytes.len()).ok_or(Malformed)?.copy_from_slice(bytes);
+        text.len = bytes.len();
+        Ok(text)
+    }
+
+    /// Appends what still fits.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let room = &mut self.bytes[self.len..];
+        let taken = bytes.len().min(room.len());
+        room[..taken].copy_from_slice(&bytes[..taken]);
+        self.len += taken;
+    }
+
+    /// Appends a number.
+    pub fn push_number(&mut self, mut number: u64) {
+        let mut digits = [0u8; 20];
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                break;
+            }
+        }
+        self.push(&digits[at..]);
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<const N: usize> core::fmt::Debug for Text<N> {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(out, "{:?}", self.as_bytes().escape_ascii())
+    }
+}
+
+impl<const N: usize> PartialEq for Text<N> {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+/// A path of a socket or directory.
+pub type PathText = Text<PATH_BYTES_MAX>;
+
+/// Which descriptors of the emulator a replacement goes to. Numbers are never named: they differ between emulator
+/// versions and devices.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Match {
+    /// Regular file with this identity.
+    File {
+        /// Device number as `fstat` reports it.
+        device: u64,
+        /// Inode number.
+        inode: u64,
+    },
+    /// Unix socket listening on this path.
+    Listener(PathText),
+    /// Unix socket accepted from a listener on this path.
+    Accepted(PathText),
+    /// Tap device.
+    Tap,
+}
+
+/// Descriptors to replace in a child.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
+    /// Which ones.
+    pub matches: Match,
+    /// Refuse the fork when nothing matches.
+    pub required: bool,
+}
+
+/// User and group of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// User.
+    pub uid: u32,
+    /// Group; supplementary groups are dropped.
+    pub gid: u32,
+}
+
+/// How a process is locked in. Everything is optional: a confined process only has confined children.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lockdown<'a> {
+    /// Directory that becomes the root; empty for none.
+    pub root: PathText,
+    /// Instructions of a system call filter (`struct sock_filter` array); empty for none.
+    pub filter: &'a [u8],
+}
+
+/// A list without heap.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct List<T: Copy, const N: usize> {
+    items: [Option<T>; N],
+    len: usize,
+}
+
+impl<T: Copy, const N: usize> List<T, N> {
+    /// No items.
+    pub const EMPTY: Self = Self { items: [None; N], len: 0 };
+
+    /// Adds one; refused when full.
+    pub fn push(&mut self, item: T) -> Result<(), Malformed> {
+        *self.items.get_mut(self.len).ok_or(Malformed)? = Some(item);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter().flatten()
+    }
+
+    /// The one at `index`.
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.items.get(index).and_then(Option::as_ref)
+    }
+}
+
+/// A fork of the process into one child per entry of `children`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Fork<'a> {
+    /// Give up parking after this long.
+    pub park_ms_max: u32,
+    /// Descriptor replacements, the same for every child.
+    pub rules: List<Rule, RULES_MAX>,
+    /// Children; `None` keeps the parent's user.
+    pub children: List<Option<Identity>, CHILDREN_MAX>,
+    /// Applied in every child.
+    pub lockdown: Lockdown<'a>,
+}
+
+/// What the engine asks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Request<'a> {
+    /// Process id and place of guest memory.
+    Identify,
+    /// Lock in the running process with all its threads.
+    Confine {
+        /// `None` keeps the user.
+        identity: Option<Identity>,
+        /// Root directory and filter.
+        lockdown: Lockdown<'a>,
+    },
+    /// Copy the process.
+    Fork(Fork<'a>),
+}
+
+/// Outcome of a request, or of one child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Status {
+    /// Done.
+    Ok = 0,
+    /// The request made no sense to the library.
+    BadRequest = 1,
+    /// Threads did not come to rest in time.
+    ParkTimeout = 2,
+    /// A descriptor of a kind that cannot be copied; the note names it.
+    UnknownDescriptor = 3,
+    /// A required descriptor is not there; the note names the rule.
+    MissingDescriptor = 4,
+    /// Memory is shared in a way that a child would share too.
+    SharedMapping = 5,
+    /// The thread library is laid out in an unknown way.
+    ThreadLayout = 6,
+    /// The clone call failed.
+    CloneFailed = 7,
+    /// The child could not replace a descriptor.
+    ReplaceFailed = 8,
+    /// The child found a descriptor that it still shares.
+    StillShared = 9,
+    /// Root directory, user or filter could not be applied.
+    ConfineFailed = 10,
+    /// A thread could not be recreated.
+    ThreadFailed = 11,
+    /// The child ended without a word.
+    ChildSilent = 12,
+    /// A system call that always works did not.
+    System = 13,
+}
+
+impl Status {
+    const ALL: [Status; 14] = [
+        Status::Ok,
+        Status::BadRequest,
+        Status::ParkTimeout,
+        Status::UnknownDescriptor,
+        Status::MissingDescriptor,
+        Status::SharedMapping,
+        Status::ThreadLayout,
+        Status::CloneFailed,
+        Status::ReplaceFailed,
+        Status::StillShared,
+        Status::ConfineFailed,
+        Status::ThreadFailed,
+        Status::ChildSilent,
+        Status::System,
+    ];
+
+    /// The status with this number.
+    pub fn from_code(code: u16) -> Result<Self, Malformed> {
+        Self::ALL.get(usize::from(code)).copied().ok_or(Malformed)
+    }
+
+    /// One clause for people.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Status::Ok => "done",
+            Status::BadRequest => "the request is malformed: engine and library differ in version",
+            Status::ParkTimeout => "threads did not come to rest in time",
+            Status::UnknownDescriptor => "a descriptor is of a kind that cannot be copied",
+            Status::MissingDescriptor => "a descriptor that must be replaced is missing",
+            Status::SharedMapping => "memory is mapped shared and writable",
+            Status::ThreadLayout => "the thread library is laid out in an unknown way",
+            Status::CloneFailed => "the clone call failed",
+            Status::ReplaceFailed => "the child could not replace a descriptor",
+            Status::StillShared => "the child found a descriptor that it shares with its parent",
+            Status::ConfineFailed => "root directory, user or system call filter could not be applied",
+            Status::ThreadFailed => "a thread could not be recreated in the child",
+            Status::ChildSilent => "the child ended before it reported",
+            Status::System => "a system call failed unexpectedly",
+        }
+    }
+}
+
+/// How one child fared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChildReply {
+    /// Process id; 0 when there was no clone, and then no pidfd either.
+    pub pid: u32,
+    /// Outcome.
+    pub status: Status,
+    /// System error behind it, or 0.
+    pub errno: i32,
+}
+
+/// The library's answer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reply {
+    /// Outcome of the request as a whole.
+    pub status: Status,
+    /// System error behind it, or 0.
+    pub errno: i32,
+    /// Process id of the answering process.
+    pub pid: u32,
+    /// Address of guest memory in it.
+    pub ram_address: u64,
+    /// Size of guest memory.
+    pub ram_bytes: u64,
+    /// How long its threads were parked, in microseconds.
+    pub parked_us: u32,
+    /// Parks needed until every thread was at rest.
+    pub attempts: u32,
+    /// Descriptors matched by each rule.
+    pub matched: [u8; RULES_MAX],
+    /// What exactly was wrong.
+    pub note: Text<NOTE_BYTES_MAX>,
+    /// One per child asked for.
+    pub children: List<ChildReply, CHILDREN_MAX>,
+}
+
+impl Reply {
+    /// A reply that says only how it went.
+    pub const fn new(status: Status) -> Self {
+        Self {
+            status,
+            errno: 0,
+            pid: 0,
+            ram_address: 0,
+            ram_bytes: 0,
+            parked_us: 0,
+            attempts: 0,
+            matched: [0; RULES_MAX],
+            note: Text::EMPTY,
+            children: List::EMPTY,
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Writes the request into `out` and returns its length.
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, Malformed> {
+        let mut writer = Writer::start(out)?;
+        match self {
+            Request::Identify => writer.u8(1)?,
+            Request::Confine { identity, lockdown } => {
+                writer.u8(2)?;
+                writer.identity(*identity)?;
+                writer.lockdown(lockdown)?;
+            }
+            Request::Fork(fork) => {
+                writer.u8(3)?;
+                writer.u32(fork.park_ms_max)?;
+                writer.u8(fork.rules.len() as u8)?;
+                fork.rules.iter().try_for_each(|rule| writer.rule(rule))?;
+                writer.u8(fork.children.len() as u8)?;
+                fork.children.iter().try_for_each(|child| writer.identity(*child))?;
+                writer.lockdown(&fork.lockdown)?;
+            }
+        }
+        Ok(writer.len())
+    }
+
+    /// Reads a request that is exactly `bytes` long.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::start(bytes)?;
+        let request = match reader.u8()? {
+            1 => Request::Identify,
+            2 => Request::Confine { identity: reader.identity()?, lockdown: reader.lockdown()? },
+            3 => {
+                let park_ms_max = reader.u32()?;
+                let mut rules = List::EMPTY;
+                for _ in 0..reader.u8()? {
+                    rules.push(reader.rule()?)?;
+                }
+                let mut children = List::EMPTY;
+                for _ in 0..reader.u8()? {
+                    children.push(reader.identity()?)?;
+                }
+                Request::Fork(Fork { park_ms_max, rules, children, lockdown: reader.lockdown()? })
+            }
+            _ => return Err(Malformed),
+        };
+        reader.finish()?;
+        Ok(request)
+    }
+}
+
+impl Reply {
+    /// Writes the reply into `out` and returns its length.
+    pub fn encode(&self, out: &mut [u8]) -> Result<usize, Malformed> {
+        let mut writer = Writer::start(out)?;
+        writer.u16(self.status as u16)?;
+        writer.u32(self.errno as u32)?;
+        writer.u32(self.pid)?;
+        writer.u64(self.ram_address)?;
+        writer.u64(self.ram_bytes)?;
+        writer.u32(self.parked_us)?;
+        writer.u32(self.attempts)?;
+        writer.bytes(&self.matched)?;
+        writer.text(&self.note)?;
+        writer.u8(self.children.len() as u8)?;
+        for child in self.children.iter() {
+            writer.u32(child.pid)?;
+            writer.u16(child.status as u16)?;
+            writer.u32(child.errno as u32)?;
+        }
+        Ok(writer.len())
+    }
+
+    /// Reads a reply that is exactly `bytes` long.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::start(bytes)?;
+        let mut reply = Reply::new(Status::from_code(reader.u16()?)?);
+        reply.errno = reader.u32()? as i32;
+        reply.pid = reader.u32()?;
+        reply.ram_address = reader.u64()?;
+        reply.ram_bytes = reader.u64()?;
+        reply.parked_us = reader.u32()?;
+        reply.attempts = reader.u32()?;
+        reply.matched.copy_from_slice(reader.take(RULES_MAX)?);
+        reply.note = reader.text()?;
+        for _ in 0..reader.u8()? {
+            let pid = reader.u32()?;
+            let status = Status::from_code(reader.u16()?)?;
+            reply.children.push(ChildReply { pid, status, errno: reader.u32()? as i32 })?;
+        }
+        reader.finish()?;
+        Ok(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fork(filter: &[u8]) -> Request<'_> {
+        let mut rules = List::EMPTY;
+        for matches in [
+            Match::File { device: 7, inode: u64::MAX },
+            Match::Listener(Text::new(b"/run/a/qmp.sock").unwrap()),
+            Match::Accepted(Text::new(&[b'x'; PATH_BYTES_MAX]).unwrap()),
+            Match::Tap,
+        ] {
+            rules.push(Rule { matches, required: matches == Match::Tap }).unwrap();
+        }
+        let mut children = List::EMPTY;
+        children.push(None).unwrap();
+        children.push(Some(Identity { uid: 70_000, gid: 70_001 })).unwrap();
+        let lockdown = Lockdown { root: Text::new(b"/empty").unwrap(), filter };
+        Request::Fork(Fork { park_ms_max: 250, rules, children, lockdown })
+    }
+
+    #[test]
+    fn requests_survive_the_wire() {
+        let filter = [3u8; FILTER_BYTES_MAX];
+        let lockdown = Lockdown { root: Text::EMPTY, filter: &filter[..16] };
+        let confine = Request::Confine { identity: Some(Identity { uid: 1, gid: 2 }), lockdown };
+        for request in [Request::Identify, confine, fork(&filter), fork(&[])] {
+            let mut buffer = [0; REQUEST_BYTES_MAX];
+            let len = request.encode(&mut buffer).unwrap();
+            assert_eq!(Request::decode(&buffer[..len]), Ok(request));
+        }
+    }
+
+    #[test]
+    fn no_prefix_and_no_extension_of_a_request_decodes() {
+        let mut buffer = [0; 1024];
+        let len = fork(&[9; 8]).encode(&mut buffer).unwrap();
+        for cut in 0..len {
+            assert_eq!(Request::decode(&buffer[..cut]), Err(Malformed), "prefix of {cut} bytes");
+        }
+        assert_eq!(Request::decode(&buffer[..len + 1]), Err(Malformed));
+    }
+
+    #[test]
+    fn a_filter_that_is_not_whole_instructions_is_refused() {
+        let mut buffer = [0; 1024];
+        let len = fork(&[9; 12]).encode(&mut buffer).unwrap();
+        assert_eq!(Request::decode(&buffer[..len]), Err(Malformed));
+    }
+
+    #[test]
+    fn replies_survive_the_wire_when_full() {
+        let mut reply = Reply::new(Status::UnknownDescriptor);
+        reply.errno = -5;
+        reply.ram_address = 0x7f00_0000_0000;
+        reply.matched = [2; RULES_MAX];
+        reply.note.push(b"fd ");
+        reply.note.push_number(1_234);
+        reply.note.push(&[b'n'; 200]);
+        for pid in 0..CHILDREN_MAX as u32 {
+            reply.children.push(ChildReply { pid, status: Status::ChildSilent, errno: 9 }).unwrap();
+        }
+        let mut buffer = [0; REPLY_BYTES_MAX];
+        let len = reply.encode(&mut buffer).unwrap();
+        assert_eq!(Reply::decode(&buffer[..len]), Ok(reply));
+        assert!(reply.note.as_bytes().starts_with(b"fd 1234n"));
+    }
+
+    #[test]
+    fn every_status_keeps_its_number() {
+        for (code, status) in Status::ALL.into_iter().enumerate() {
+            assert_eq!(status as u16, code as u16);
+            assert_eq!(Status::from_code(code as u16), Ok(status));
+        }
+        assert_eq!(Status::from_code(Status::ALL.len() as u16), Err(Malformed));
+    }
+}
