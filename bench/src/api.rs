@@ -1,0 +1,127 @@
+//! The public API, as a client sees it: every time is from sending a request to having its answer.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use pandastack_client::Client;
+use pandastack_types::SandboxId;
+use pandastack_types::api::{CreateSandbox, ExecRequest, ExecResult, ForkSandbox, Sandbox};
+
+use crate::report::Report;
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Creates of each template.
+    pub creates: u32,
+    /// Forks of one sandbox.
+    pub forks: u32,
+    /// Commands in one sandbox.
+    pub execs: u32,
+    /// Sandboxes alive while memory is measured.
+    pub idle_sandboxes: u32,
+}
+
+impl Plan {
+    /// Minutes on an emulated machine.
+    pub const QUICK: Plan = Plan { creates: 50, forks: 20, execs: 100, idle_sandboxes: 20 };
+    /// For publication.
+    pub const FULL: Plan = Plan { creates: 500, forks: 100, execs: 1000, idle_sandboxes: 20 };
+}
+
+/// Creates before the first sample: connections, page cache and slots settle.
+const WARM_UP: u32 = 3;
+/// Life of a measured sandbox, should this program die.
+const TTL_SECONDS: u64 = 900;
+/// Leaves a process that has written 64 MiB and stays.
+const DIRTY_64_MIB: &str = "python3 -c 'import sys, time; held = b\"x\" * (64 << 20); open(\"/tmp/dirty\", \"w\").close(); \
+                            time.sleep(3600)' >/dev/null 2>&1 & until [ -e /tmp/dirty ]; do sleep 0.05; done";
+
+/// Measures everything that a client can.
+pub async fn measure(client: &Client, plan: &Plan, report: &mut Report) -> Result<()> {
+    for template in ["base", "code-interpreter"] {
+        for _ in 0..WARM_UP {
+            delete(client, &create(client, template).await?.id).await?;
+        }
+        for _ in 0..plan.creates {
+            one_create(client, template, report).await?;
+        }
+    }
+    forks(client, plan.forks, report).await.context("forks")?;
+    execs(client, plan.execs, report).await.context("execs")
+}
+
+/// Makes a sandbox.
+pub async fn create(client: &Client, template: &str) -> Result<Sandbox> {
+    let request = CreateSandbox {
+        template: Some(template.to_owned()),
+        ttl_seconds: Some(TTL_SECONDS),
+        ..Default::default()
+    };
+    let key = uuid::Uuid::new_v4().to_string();
+    client.create_sandbox(&request, &key).await.with_context(|| format!("create from {template}"))
+}
+
+/// Deletes a sandbox.
+pub async fn delete(client: &Client, id: &SandboxId) -> Result<()> {
+    client.delete_sandbox(id).await.with_context(|| format!("delete {id}"))
+}
+
+/// A create, its stages, and the time to the result of the canonical command.
+async fn one_create(client: &Client, template: &str, report: &mut Report) -> Result<()> {
+    let began = Instant::now();
+    let sandbox = create(client, template).await?;
+    report.sample(&format!("create {template}"), "ms", ms_since(began));
+    let result = exec(client, &sandbox.id, "python -c 'print(2 ** 10)'").await?;
+    ensure!(result.stdout.trim() == "1024", "the canonical command printed {:?}", result.stdout);
+    report.sample(&format!("create {template} to 1024"), "ms", ms_since(began));
+    let again = Instant::now();
+    exec(client, &sandbox.id, "python -c 'print(2 ** 10)'").await?;
+    report.sample(&format!("warm python in {template}"), "ms", ms_since(again));
+    for (stage, took_us) in &sandbox.boot_stages_us {
+        report.sample(&format!("create {template}: {stage}"), "us", *took_us as f64);
+    }
+    delete(client, &sandbox.id).await
+}
+
+async fn forks(client: &Client, count: u32, report: &mut Report) -> Result<()> {
+    let parent = create(client, "base").await?;
+    exec(client, &parent.id, DIRTY_64_MIB).await.context("dirty 64 MiB")?;
+    for _ in 0..count {
+        let began = Instant::now();
+        let child = client.fork_sandbox(&parent.id, &ForkSandbox::default()).await.context("fork")?;
+        report.sample("fork, 64 MiB dirty", "ms", ms_since(began));
+        exec(client, &child.id, "true").await?;
+        report.sample("fork, 64 MiB dirty, child answers", "ms", ms_since(began));
+        if let Some(pause_ms) = child.pause_ms {
+            report.sample("fork, 64 MiB dirty: parent's pause", "ms", pause_ms);
+        }
+        delete(client, &child.id).await?;
+    }
+    delete(client, &parent.id).await
+}
+
+async fn execs(client: &Client, count: u32, report: &mut Report) -> Result<()> {
+    let sandbox = create(client, "base").await?;
+    for index in 0..count + WARM_UP {
+        let began = Instant::now();
+        let result = exec(client, &sandbox.id, "true").await?;
+        let took_ms = ms_since(began);
+        if index >= WARM_UP {
+            report.sample("warm exec of true", "ms", took_ms);
+            report.sample("warm exec of true, guest's own time", "ms", result.duration_ms as f64);
+        }
+    }
+    delete(client, &sandbox.id).await
+}
+
+async fn exec(client: &Client, id: &SandboxId, cmd: &str) -> Result<ExecResult> {
+    let request = ExecRequest { cmd: Some(cmd.to_owned()), ..Default::default() };
+    let result = client.exec(id, &request).await.with_context(|| format!("run `{cmd}`"))?;
+    ensure!(result.exit_code == 0, "`{cmd}` ended with {}: {}", result.exit_code, result.stderr);
+    Ok(result)
+}
+
+fn ms_since(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1000.0
+}

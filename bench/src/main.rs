@@ -1,0 +1,57 @@
+//! Measurements of a running platform.
+//!
+//! `cargo xtask bench create` starts a platform of its own and runs this against it. Every figure is a list of samples;
+//! the table shows percentiles, the raw samples go to a JSON file beside it. Nothing here decides whether a number is
+//! good: the bars stand in `bench/README.md`.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod memory;
+mod report;
+mod samples;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use pandastack_client::Client;
+
+/// Measurements.
+#[derive(Debug, Parser)]
+enum Command {
+    /// Creates, forks, execs and memory
+    Create(CreateArgs),
+}
+
+/// Arguments of `create`.
+#[derive(Debug, clap::Args)]
+struct CreateArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Data directory of the measured platform, for the memory of its processes
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let Command::Create(args) = Command::parse();
+    let client = Client::from_environment()?;
+    let plan = if args.full { api::Plan::FULL } else { api::Plan::QUICK };
+    let mut report = report::Report::new();
+    api::measure(&client, &plan, &mut report).await.context("measure the public API")?;
+    if let Some(data_dir) = &args.data_dir {
+        memory::measure(&client, data_dir, plan.idle_sandboxes, &mut report)
+            .await
+            .context("measure memory")?;
+    }
+    println!("{}", report.markdown());
+    let path = report.write(&args.results)?;
+    eprintln!("raw samples: {}", path.display());
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! Memory of idle sandboxes: the proportional share of each machine's process, as the kernel counts it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use pandastack_client::Client;
+use pandastack_types::SandboxId;
+use serde_json::Value;
+
+use crate::api::{create, delete};
+use crate::report::Report;
+
+/// Makes sandboxes, reads their processes' share, deletes them.
+pub async fn measure(client: &Client, data_dir: &Path, count: u32, report: &mut Report) -> Result<()> {
+    let mut alive = Vec::new();
+    for _ in 0..count {
+        alive.push(create(client, "base").await?.id);
+    }
+    for id in &alive {
+        report.sample("memory of an idle sandbox (PSS)", "MiB", pss_mib(machine_pid(data_dir, id)?)?);
+    }
+    for pid in zygote_pids(data_dir) {
+        report.sample("memory of a zygote (PSS)", "MiB", pss_mib(pid)?);
+    }
+    for id in &alive {
+        delete(client, id).await?;
+    }
+    Ok(())
+}
+
+/// The process of a sandbox's machine, from the agent's record of it.
+fn machine_pid(data_dir: &Path, id: &SandboxId) -> Result<u64> {
+    let path = data_dir.join("store/sandboxes").join(id.as_str()).join("record.json");
+    read_pid(&path).with_context(|| format!("find the machine in {}", path.display()))
+}
+
+fn zygote_pids(data_dir: &Path) -> Vec<u64> {
+    let dirs = std::fs::read_dir(data_dir.join("store/zygotes")).into_iter().flatten().flatten();
+    dirs.filter_map(|entry| read_pid(&entry.path().join("record.json"))).collect()
+}
+
+/// A record is a machine's, or holds one.
+fn read_pid(path: &Path) -> Option<u64> {
+    let record: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    record["machine"]["pid"].as_u64().or_else(|| record["pid"].as_u64())
+}
+
+fn pss_mib(pid: u64) -> Result<f64> {
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib: Option<f64> = kib.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse().ok());
+    Ok(kib.with_context(|| format!("{path} has no Pss line"))? / 1024.0)
+}
