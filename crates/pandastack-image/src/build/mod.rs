@@ -74,26 +74,7 @@ fn build_here(request: &BuildRequest<'_>) -> Result<Built, ImageError> {
     std::fs::create_dir_all(&download).map_err(ImageError::io("create", &download))?;
 
     let chroot = Chroot::at(root);
-    let mut debian = Pins::new();
-    match &recipe.from {
-        Source::Debian(suite) => {
-            say(Phase::Debian, &format!("{suite}, {} packages asked for", recipe.debian.packages.len()));
-            debian = bootstrap(root, &download, suite, recipe)?;
-        }
-        Source::Template(_) if !recipe.debian.packages.is_empty() => {
-            say(Phase::Debian, &recipe.debian.packages.join(" "));
-            debian = debian_layer::extend(&chroot, recipe)?;
-        }
-        Source::Template(_) => {}
-    }
-    if !recipe.npm.packages.is_empty() {
-        say(Phase::Npm, &format!("{} packages", recipe.npm.packages.len()));
-        npm_layer::install(root, &download, recipe)?;
-    }
-    if !recipe.python.packages.is_empty() {
-        say(Phase::Python, &format!("{} packages", recipe.lock.python.len()));
-        python_layer::install(&chroot, &download, recipe)?;
-    }
+    let debian = install_packages(&chroot, &download, recipe, *say)?;
     say(Phase::Configure, "");
     configure::apply(&chroot, recipe)?;
     say(Phase::Verify, "");
@@ -104,6 +85,36 @@ fn build_here(request: &BuildRequest<'_>) -> Result<Built, ImageError> {
     say(Phase::Seal, "");
     let used_bytes = mounted.seal()?;
     Ok(Built { image: disk.into_image(), debian, used_bytes })
+}
+
+/// Every package of the recipe; returns Debian's.
+fn install_packages(
+    chroot: &Chroot,
+    download: &Path,
+    recipe: &Recipe,
+    say: &(dyn Fn(Phase, &str) + Sync),
+) -> Result<Pins, ImageError> {
+    let mut debian = Pins::new();
+    match &recipe.from {
+        Source::Debian(suite) => {
+            say(Phase::Debian, &format!("{suite}, {} packages asked for", recipe.debian.packages.len()));
+            debian = bootstrap(chroot.root(), download, suite, recipe)?;
+        }
+        Source::Template(_) if !recipe.debian.packages.is_empty() => {
+            say(Phase::Debian, &recipe.debian.packages.join(" "));
+            debian = debian_layer::extend(chroot, recipe)?;
+        }
+        Source::Template(_) => {}
+    }
+    if !recipe.npm.packages.is_empty() {
+        say(Phase::Npm, &format!("{} packages", recipe.npm.packages.len()));
+        npm_layer::install(chroot.root(), download, recipe)?;
+    }
+    if !recipe.python.packages.is_empty() {
+        say(Phase::Python, &format!("{} packages", recipe.lock.python.len()));
+        python_layer::install(chroot, download, recipe)?;
+    }
+    Ok(debian)
 }
 
 /// The Debian packages that `recipe` adds to its parent's tree today.

@@ -53,16 +53,15 @@ fn check() -> Vec<String> {
     mount_at("sysfs", "/sysroot/sys", "sysfs");
     mount_at("devtmpfs", "/sysroot/dev", "devtmpfs");
     let seconds = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    vec![
+    let mut report = vec![
         format!("BOOT-TEST mounted-at {}", seconds.split(' ').next().unwrap_or_default()),
         format!("BOOT-TEST net {}", Path::new("/sys/bus/virtio/drivers/virtio_net").exists()),
         format!("BOOT-TEST ports {}", Path::new("/sys/bus/virtio/drivers/virtio_console").exists()),
-        run("python -c 'print(2 ** 10)'"),
-        run("node -e 'console.log(6 * 7)'"),
-        run("modprobe overlay && grep -w overlay /proc/filesystems"),
-        run("su user -c 'sudo -n id -un'"),
-        run("test -s /etc/machine-id && echo baked || echo empty"),
-    ]
+    ];
+    // The kernel hands arguments that it does not know to PID 1 as environment.
+    let commands = std::env::var("commands").unwrap_or_default();
+    report.extend(commands.split('|').map(run));
+    report
 }
 
 fn run(command: &str) -> String {
