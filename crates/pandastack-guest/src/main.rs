@@ -1,3 +1,55 @@
-//! Entry point.
+//! The program that runs as PID 1 inside every machine.
+//!
+//! It is `/init` of the initramfs: loads drivers, mounts the root disk, moves into it, configures the network,
+//! and then serves the host over a virtio port for the rest of the machine's life: processes, files, the
+//! identity gate. It is frozen into snapshots for years, so it is small, static, and speaks a versioned protocol
+//! (`pandastack-guest-proto`).
+//!
+//! What must hold: nothing that arrives over the channel, from the disk or from a process makes it panic or block;
+//! as PID 1 it cannot be restarted.
+//!
+//! With `--serve SOCKET` it runs as an ordinary process on a unix socket instead, without touching the machine
+//! around it: that is how its tests run.
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-fn main() {}
+mod boot;
+mod channel;
+mod console;
+mod files;
+mod identity;
+mod machine;
+mod poller;
+mod power;
+mod process;
+mod protect;
+mod serve;
+mod server;
+mod tcp_table;
+mod worker;
+
+use std::process::ExitCode;
+
+use crate::serve::ServeOptions;
+
+const USAGE: &str = "usage: pandastack-guest --serve SOCKET [--root DIR] [--cgroup DIR]\n\
+                     (without arguments it is the init program of a machine)";
+
+fn main() -> ExitCode {
+    protect::block_signals();
+    if std::process::id() == 1 {
+        // Never returns: ends in power-off, or in a console message and a halt.
+        return boot::run();
+    }
+    let Some(options) = ServeOptions::parse(std::env::args_os().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match serve::run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("pandastack-guest: cannot serve on {}: {error}", options.socket.display());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! From the kernel's first user instruction to a served channel.
+//!
+//! ```text
+//! early mounts -> modules -> root disk -> switch root -> cgroups, network -> port -> serve
+//! ```
+//!
+//! Everything is told by kernel arguments (`cmdline.rs`); waiting is done on kernel events, with a deadline.
+
+mod cmdline;
+mod device;
+mod modules;
+mod mounts;
+mod network;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use pandastack_guest_proto::PORT_NAME;
+
+use crate::channel::Channel;
+use crate::console::log;
+use crate::poller::Poller;
+use crate::power;
+use crate::process::UserCgroup;
+use crate::protect;
+use crate::server::{Server, Surroundings};
+use cmdline::BootArguments;
+use device::DeviceEvents;
+
+const CGROUP_ROOT: &str = "/sys/fs/cgroup";
+/// How long a device may take to appear.
+const DEVICE_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Processes and threads that user code cannot take away from the guest program.
+const PIDS_RESERVED: u64 = 256;
+
+/// A step of the boot that failed.
+#[derive(Debug)]
+struct BootError {
+    step: &'static str,
+    error: io::Error,
+}
+
+trait Step<T> {
+    fn step(self, step: &'static str) -> Result<T, BootError>;
+}
+
+impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
+    fn step(self, step: &'static str) -> Result<T, BootError> {
+        self.map_err(|error| BootError { step, error: error.into() })
+    }
+}
+
+/// Boots and serves. Returns only if even powering off does not work.
+pub(crate) fn run() -> ExitCode {
+    if let Err(BootError { step, error }) = boot_and_serve() {
+        log(&format!("cannot {step}: {error}; the machine goes off"));
+    }
+    power::halt()
+}
+
+fn boot_and_serve() -> Result<(), BootError> {
+    mounts::mount_early().step("mount /proc, /sys and /dev")?;
+    log("started");
+    let arguments = BootArguments::parse(&std::fs::read_to_string("/proc/cmdline").unwrap_or_default());
+    let events = DeviceEvents::listen().step("listen to device events")?;
+    modules::load_listed(Path::new("/lib/pandastack/modules")).step("load drivers")?;
+    log("drivers loaded");
+    events
+        .wait_for(DEVICE_WAIT_MAX, || Path::new("/dev/vda").exists().then_some(()))
+        .step("find the root disk /dev/vda")?;
+    mounts::switch_to_root("/dev/vda", &arguments.root_options).step("mount the root disk /dev/vda")?;
+    log("root disk mounted");
+    prepare_machine(&arguments)?;
+    let port =
+        events.wait_for(DEVICE_WAIT_MAX, || device::find_port(PORT_NAME)).step("find the guest port")?;
+    drop(events);
+    serve(&port)
+}
+
+fn prepare_machine(arguments: &BootArguments) -> Result<(), BootError> {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    protect::raise_machine();
+    mounts::mount_late().step("mount /dev/pts, /dev/shm, /run, /tmp and cgroups")?;
+    std::fs::create_dir_all("/run/pandastack").step("make /run/pandastack")?;
+    let hostname = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+    let hostname = hostname.trim();
+    // A first name until the identity sets the real one.
+    let _ = nix::unistd::sethostname(if hostname.is_empty() { "pandastack" } else { hostname });
+    network::configure(arguments.network.as_ref()).step("configure the network")?;
+    Ok(())
+}
+
+fn serve(port: &Path) -> Result<(), BootError> {
+    let cgroup =
+        UserCgroup::create(Path::new(CGROUP_ROOT)).step("make the control group of user processes")?;
+    reserve_pids(&cgroup);
+    let poller = Poller::new().step("make a poller")?;
+    let channel =
+        device::open_port(port).and_then(|port| Channel::port(port, &poller)).step("open the guest port")?;
+    let surroundings =
+        Surroundings { root: PathBuf::from("/"), is_machine: true, cgroup: Some(cgroup.clone()) };
+    let mut server = Server::new(poller, channel, surroundings).step("set up the event loop")?;
+    log("serving");
+    let shutdown = server.run().step("serve")?;
+    power::off(shutdown, Some(&cgroup));
+    Ok(())
+}
+
+/// Without the limit a fork bomb would keep the guest program from starting threads; with it the tenant's own
+/// processes fail to fork first.
+fn reserve_pids(cgroup: &UserCgroup) {
+    let threads_max = std::fs::read_to_string("/proc/sys/kernel/threads-max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let pids_max =
+        std::fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse().ok());
+    let limit: u64 = threads_max.unwrap_or(u64::MAX).min(pids_max.unwrap_or(u64::MAX));
+    if let Err(error) =
+        cgroup.limit_pids(Path::new(CGROUP_ROOT), limit.saturating_sub(PIDS_RESERVED).max(PIDS_RESERVED))
+    {
+        log(&format!("process limit not set: {error}"));
+    }
+}

@@ -1,0 +1,155 @@
+//! The channel to the host: bytes in, inputs out; frames in, bytes out.
+//!
+//! A virtio port has no connections. Without a host peer reads return 0 and the port stays "readable"; the
+//! poller's edge triggering makes that one event per change. The port is opened once and never closed: the
+//! kernel allows one opener, and closing throws away what the host has sent. In serve mode a listening
+//! socket stands in for the port, its newest peer for the host.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use pandastack_guest_proto::sync::{GuestDecoder, Input};
+
+use crate::poller::{Poller, Token};
+
+/// Output that may wait for the host before streams stop adding to it.
+pub(crate) const OUT_HIGH_WATER_BYTES: usize = 256 * 1024;
+/// Bytes taken from the port at once.
+const READ_BYTES: usize = 64 * 1024;
+
+#[derive(Debug)]
+enum Line {
+    Port(File),
+    Socket { listener: UnixListener, peer: Option<UnixStream> },
+}
+
+/// What reading brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// Bytes; ask for inputs, then read on.
+    Bytes,
+    /// Nothing now.
+    Nothing,
+    /// No host is connected.
+    NoPeer,
+}
+
+/// The channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    line: Line,
+    decoder: GuestDecoder,
+    out: Vec<u8>,
+    out_sent: usize,
+    scratch: Vec<u8>,
+}
+
+impl Channel {
+    /// A virtio port that was opened non-blocking.
+    pub(crate) fn port(port: File, poller: &Poller) -> io::Result<Self> {
+        poller.watch_changes(&port, Token::Channel)?;
+        Ok(Self::new(Line::Port(port)))
+    }
+
+    /// A listening socket instead of a port.
+    pub(crate) fn socket(listener: UnixListener, poller: &Poller) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        poller.watch_readable(&listener, Token::Listener)?;
+        Ok(Self::new(Line::Socket { listener, peer: None }))
+    }
+
+    fn new(line: Line) -> Self {
+        Self {
+            line,
+            decoder: GuestDecoder::default(),
+            out: Vec::new(),
+            out_sent: 0,
+            scratch: vec![0; READ_BYTES],
+        }
+    }
+
+    /// Takes a new peer of the listening socket. As with a port, the last one is simply gone.
+    pub(crate) fn accept(&mut self, poller: &Poller) -> io::Result<()> {
+        if let Line::Socket { listener, peer } = &mut self.line {
+            let (stream, _) = listener.accept()?;
+            stream.set_nonblocking(true)?;
+            poller.watch_changes(&stream, Token::Channel)?;
+            *peer = Some(stream);
+        }
+        Ok(())
+    }
+
+    /// Reads once.
+    pub(crate) fn receive(&mut self) -> Received {
+        let read = match &mut self.line {
+            Line::Port(port) => port.read(&mut self.scratch),
+            Line::Socket { peer: Some(peer), .. } => peer.read(&mut self.scratch),
+            Line::Socket { peer: None, .. } => return Received::NoPeer,
+        };
+        match read {
+            Ok(0) => Received::NoPeer,
+            Ok(count) => {
+                self.decoder.push(self.scratch.get(..count).unwrap_or_default());
+                Received::Bytes
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                Received::Nothing
+            }
+            Err(_) => Received::NoPeer,
+        }
+    }
+
+    /// The next input among the bytes received.
+    pub(crate) fn next_input(&mut self) -> Option<Input<'_>> {
+        self.decoder.next_input()
+    }
+
+    /// Forgets what was to be sent: it belongs to a connection that is gone.
+    pub(crate) fn reset_output(&mut self) {
+        self.out.clear();
+        self.out_sent = 0;
+    }
+
+    /// Forgets the connection.
+    pub(crate) fn disconnect(&mut self) {
+        self.decoder.disconnect();
+        self.reset_output();
+        if let Line::Socket { peer, .. } = &mut self.line {
+            *peer = None;
+        }
+    }
+
+    /// Where frames are appended.
+    pub(crate) fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// True while streams may add to the output.
+    pub(crate) fn has_room(&self) -> bool {
+        self.out.len() - self.out_sent < OUT_HIGH_WATER_BYTES
+    }
+
+    /// Sends what the host takes now. A failed write is not handled here: reading tells when the host is gone.
+    pub(crate) fn flush(&mut self) {
+        while self.out_sent < self.out.len() {
+            let rest = self.out.get(self.out_sent..).unwrap_or_default();
+            let written = match &mut self.line {
+                Line::Port(port) => port.write(rest),
+                Line::Socket { peer: Some(peer), .. } => peer.write(rest),
+                Line::Socket { peer: None, .. } => Ok(rest.len()),
+            };
+            match written {
+                Ok(count) if count > 0 => self.out_sent += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => break,
+            }
+        }
+        if self.out_sent == self.out.len() {
+            self.reset_output();
+        } else if self.out_sent >= OUT_HIGH_WATER_BYTES {
+            self.out.drain(..self.out_sent);
+            self.out_sent = 0;
+        }
+    }
+}

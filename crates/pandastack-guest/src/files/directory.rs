@@ -1,0 +1,136 @@
+//! Everything about files but their content.
+
+use std::fs::{DirBuilder, Metadata, ReadDir};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use pandastack_guest_proto::message::{ErrorBody, Event, FileEntry, FileKind, RawPath};
+
+use super::write::make_parents;
+use super::{Source, Step, absolute, refusal};
+use crate::process::User;
+
+/// A page is sent when it may have grown to this many bytes of JSON; one more entry still fits in a frame.
+const PAGE_BYTES: usize = 32 * 1024;
+/// Worst growth of a byte in JSON (`\u0001`).
+const JSON_GROWTH_MAX: usize = 6;
+/// The fixed part of an entry in JSON.
+const ENTRY_BYTES: usize = 200;
+const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
+
+/// Describes what `meta` says about `path`.
+pub(super) fn describe(path: &Path, meta: &Metadata) -> FileEntry {
+    let kind = match meta.file_type() {
+        kind if kind.is_file() => FileKind::File,
+        kind if kind.is_dir() => FileKind::Directory,
+        kind if kind.is_symlink() => FileKind::Symlink,
+        _ => FileKind::Other,
+    };
+    let target = (kind == FileKind::Symlink).then(|| std::fs::read_link(path).ok()).flatten();
+    FileEntry {
+        name: path.file_name().map_or_else(|| RawPath::from("/"), |name| name.as_bytes().to_vec().into()),
+        kind,
+        size: meta.len(),
+        mode: meta.mode() & 0o7777,
+        uid: meta.uid(),
+        gid: meta.gid(),
+        mtime_s: meta.mtime(),
+        target: target.map(|target| target.as_os_str().as_bytes().to_vec().into()),
+    }
+}
+
+/// Describes a path.
+pub(crate) fn stat(path: &RawPath, no_follow: bool) -> Result<FileEntry, ErrorBody> {
+    let path = absolute(path)?;
+    let meta = if no_follow { std::fs::symlink_metadata(&path) } else { std::fs::metadata(&path) };
+    let meta = meta.map_err(|error| refusal("stat", &path, &error))?;
+    Ok(describe(&path, &meta))
+}
+
+/// Makes a directory.
+pub(crate) fn make_directory(
+    root: &Path,
+    path: &RawPath,
+    parents: bool,
+    mode: Option<u32>,
+    user: Option<&str>,
+) -> Result<(), ErrorBody> {
+    let path = absolute(path)?;
+    let owner = user.map(|user| User::find(root, user)).transpose()?;
+    let mode = mode.unwrap_or(DIRECTORY_MODE_DEFAULT);
+    if parents {
+        make_parents(&path, mode, owner.as_ref())?;
+        return if path.is_dir() {
+            Ok(())
+        } else {
+            Err(refusal("make", &path, &ErrorKind::NotADirectory.into()))
+        };
+    }
+    DirBuilder::new().mode(mode).create(&path).map_err(|error| refusal("make", &path, &error))?;
+    let ids = owner.map(|user| (user.credentials.uid, user.credentials.gid));
+    match ids {
+        Some((uid, gid)) => std::os::unix::fs::chown(&path, Some(uid), Some(gid))
+            .map_err(|error| refusal("make", &path, &error)),
+        None => Ok(()),
+    }
+}
+
+/// Removes a file, a link or a directory.
+pub(crate) fn remove(path: &RawPath, recursive: bool) -> Result<(), ErrorBody> {
+    let path = absolute(path)?;
+    let fail = |error: &std::io::Error| refusal("remove", &path, error);
+    let meta = std::fs::symlink_metadata(&path).map_err(|error| fail(&error))?;
+    let removed = match (meta.is_dir(), recursive) {
+        (false, _) => std::fs::remove_file(&path),
+        (true, true) => std::fs::remove_dir_all(&path),
+        (true, false) => std::fs::remove_dir(&path),
+    };
+    removed.map_err(|error| fail(&error))
+}
+
+/// Renames.
+pub(crate) fn rename(from: &RawPath, to: &RawPath) -> Result<(), ErrorBody> {
+    let (from, to) = (absolute(from)?, absolute(to)?);
+    std::fs::rename(&from, &to).map_err(|error| refusal("rename", &from, &error))
+}
+
+/// A directory that is sent to the host in pages.
+#[derive(Debug)]
+pub(crate) struct ListSource {
+    path: RawPath,
+    open: Option<(ReadDir, PathBuf)>,
+}
+
+impl ListSource {
+    pub(crate) fn new(path: RawPath) -> Self {
+        Self { path, open: None }
+    }
+}
+
+impl Source for ListSource {
+    fn next(&mut self, _bytes_max: usize) -> Result<Step, ErrorBody> {
+        if self.open.is_none() {
+            let path = absolute(&self.path)?;
+            let directory = std::fs::read_dir(&path).map_err(|error| refusal("list", &path, &error))?;
+            self.open = Some((directory, path));
+        }
+        let Some((directory, path)) = &mut self.open else { return Ok(Step::End) };
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        while bytes < PAGE_BYTES
+            && let Some(entry) = directory.next()
+        {
+            let entry = entry.map_err(|error| refusal("list", path, &error))?;
+            // An entry that is gone by now was not there.
+            let Ok(meta) = entry.metadata() else { continue };
+            let described = describe(&entry.path(), &meta);
+            let names = described.name.as_bytes().len()
+                + described.target.as_ref().map_or(0, |target| target.as_bytes().len());
+            bytes += ENTRY_BYTES + names * JSON_GROWTH_MAX;
+            entries.push(described);
+        }
+        Ok(if entries.is_empty() { Step::End } else { Step::Event(Event::Entries { entries }) })
+    }
+}

@@ -1,0 +1,40 @@
+//! The end of a machine.
+
+use std::time::Duration;
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::process::UserCgroup;
+use crate::server::Shutdown;
+
+/// Time for killed processes to be gone, so that the disk can be made read-only.
+const KILL_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Ends every process, writes the disk out and powers off. What fails on the way is skipped: the machine goes
+/// off in any case.
+pub(crate) fn off(shutdown: Shutdown, cgroup: Option<&UserCgroup>) {
+    if let Some(cgroup) = cgroup {
+        let _ = cgroup.thaw();
+        for pid in cgroup.pids() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let _ = cgroup.wait_empty(Duration::from_millis(shutdown.grace_ms.into()));
+        let _ = cgroup.kill();
+        let _ = cgroup.wait_empty(KILL_WAIT_MAX);
+    }
+    nix::unistd::sync();
+    let _ = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, None::<&str>);
+    let _ = reboot(RebootMode::RB_POWER_OFF);
+}
+
+/// Stops a machine that cannot go on, leaving its console readable. PID 1 must not return.
+pub(crate) fn halt() -> ! {
+    nix::unistd::sync();
+    let _ = reboot(RebootMode::RB_POWER_OFF);
+    loop {
+        nix::unistd::pause();
+    }
+}

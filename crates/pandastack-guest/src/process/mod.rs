@@ -1,0 +1,31 @@
+//! Processes: the guest owns them, the host only watches.
+//!
+//! ```text
+//!            spawn (worker)
+//! Running ----------------------------------> Exited(draining) --> Settled --> forgotten
+//!    |  output -> ring -> attached readers       |  what is readable  |  kept for late readers,
+//!    +- timeout: cgroup.kill                     +- at most a pipe    +- bounded by count, bytes and age
+//! ```
+//!
+//! What must hold:
+//! - A process ends when its main process ends, even if something that it left behind holds its pipes open.
+//! - What it left behind goes on, keeps its control group, and its output still lands in the ring.
+//! - Timeouts and SIGKILL reach everything in the control group.
+//!
+//! Left to others: streams to the host (`server`), who may start what (the host).
+
+mod cgroup;
+mod clone;
+mod input;
+mod output;
+mod ring;
+mod spawn;
+mod table;
+mod user;
+
+pub(crate) use cgroup::UserCgroup;
+pub(crate) use clone::{ChildPlan, spawn as spawn_child};
+pub(crate) use input::{Caller, InputEntry, InputProgress};
+pub(crate) use spawn::{SpawnContext, Spawned, spawn_process};
+pub(crate) use table::{Process, ProcessTable};
+pub(crate) use user::User;

@@ -1,0 +1,169 @@
+//! The event loop: one thread that owns everything and never blocks.
+//!
+//! ```text
+//!  channel --inputs--> requests --> processes        (rings, timeouts, exits)
+//!     ^                    |
+//!     |                    +------> workers          (files, spawns; completions come back)
+//!     +---- pump <- ready streams <---+
+//! ```
+//!
+//! What must hold:
+//! - Streams live as long as the connection; processes do not care about connections.
+//! - A stream sends only within its credit, and only while the channel has room, one frame per turn.
+//! - Every request gets exactly one reply, unless the connection is lost first.
+
+mod completion;
+mod pump;
+mod request;
+mod session;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use pandastack_guest_proto::limits::FRAME_BYTES_MAX;
+
+use crate::channel::Channel;
+use crate::identity::IdentityState;
+use crate::poller::{Part, Poller, Token};
+use crate::process::{ProcessTable, UserCgroup};
+use crate::worker::Workers;
+use completion::Completion;
+use session::Session;
+
+/// Where the guest program runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    /// `/` on a machine; elsewhere the directory that `etc` and `run` of the identity are written to.
+    pub(crate) root: PathBuf,
+    /// This is a machine of our own: clock, host name and users may be changed.
+    pub(crate) is_machine: bool,
+    /// Group of all user processes.
+    pub(crate) cgroup: Option<UserCgroup>,
+}
+
+/// The guest program at work.
+pub(crate) struct Server {
+    poller: Poller,
+    channel: Channel,
+    signals: SignalFd,
+    workers: Workers<Completion>,
+    processes: ProcessTable,
+    session: Session,
+    identity: IdentityState,
+    surroundings: Surroundings,
+    frozen: bool,
+    scratch: Vec<u8>,
+    shutdown: Option<Shutdown>,
+}
+
+/// How to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shutdown {
+    /// Time between SIGTERM and SIGKILL.
+    pub(crate) grace_ms: u32,
+}
+
+impl Server {
+    /// Sets the loop up. Every signal must be blocked already.
+    pub(crate) fn new(poller: Poller, channel: Channel, surroundings: Surroundings) -> io::Result<Self> {
+        let mut mask = SigSet::empty();
+        mask.add(Signal::SIGCHLD);
+        mask.add(Signal::SIGTERM);
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        poller.watch_readable(signals.as_fd(), Token::Children)?;
+        let workers = Workers::new()?;
+        poller.watch_readable(workers.wake_fd(), Token::Workers)?;
+        Ok(Self {
+            poller,
+            channel,
+            signals,
+            workers,
+            processes: ProcessTable::default(),
+            session: Session::default(),
+            identity: IdentityState::default(),
+            surroundings,
+            frozen: false,
+            scratch: vec![0; FRAME_BYTES_MAX],
+            shutdown: None,
+        })
+    }
+
+    /// Serves until told to shut down.
+    pub(crate) fn run(&mut self) -> io::Result<Shutdown> {
+        loop {
+            for token in self.poller.wait(self.processes.next_deadline())? {
+                self.handle(token);
+            }
+            self.processes.fire_timeouts(Instant::now());
+            self.pump();
+            self.channel.flush();
+            if let Some(shutdown) = self.shutdown {
+                return Ok(shutdown);
+            }
+            // After the answers are out: none of it is urgent.
+            if self.session.take_tidy_wanted() {
+                self.processes.tidy();
+            }
+        }
+    }
+
+    fn handle(&mut self, token: Token) {
+        match token {
+            Token::Channel => self.receive(),
+            Token::Listener => {
+                self.end_session();
+                // Without a peer nothing happens; the next one may do better.
+                let _ = self.channel.accept(&self.poller);
+                self.receive();
+            }
+            Token::Workers => {
+                for done in self.workers.take_done() {
+                    self.complete(done);
+                }
+            }
+            Token::Children => self.reap(),
+            Token::Process(id, Part::Stdin) => self.pump_stdin(id),
+            Token::Process(id, Part::Stdout | Part::Stderr) => self.pump_process(id),
+        }
+    }
+
+    /// Takes every dead child's status: ours end a process, orphans that were handed to PID 1 just go.
+    fn reap(&mut self) {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if signal.ssi_signo == Signal::SIGTERM as u32 && !self.surroundings.is_machine {
+                self.shutdown = Some(Shutdown { grace_ms: 0 });
+            }
+        }
+        let mut ended = Vec::new();
+        while let Some((pid, status)) = reap_one() {
+            if let Some(id) = self.processes.child_ended(pid, status, &self.poller) {
+                ended.push(id);
+            }
+            self.session.want_tidy();
+        }
+        for id in ended {
+            self.pump_stdin(id);
+            self.pump_process(id);
+        }
+    }
+}
+
+/// One dead child and its raw wait status.
+fn reap_one() -> Option<(i32, i32)> {
+    let mut status = 0;
+    // SAFETY: a system call that writes to a local.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
+    (pid > 0).then_some((pid, status))
+}
+
+/// Waits for a child of the loop's own, such as a hook; no other thread reaps.
+pub(crate) fn wait_child(pid: i32) {
+    // It was seen to end; what it ended with does not matter.
+    let _ = waitid(Id::Pid(Pid::from_raw(pid)), WaitPidFlag::WEXITED | WaitPidFlag::__WALL);
+}

@@ -1,0 +1,9 @@
+//! The guest program in serve mode, driven by the host's client over a unix socket: everything but booting.
+
+#![allow(clippy::unwrap_used)]
+
+mod channel;
+mod files;
+mod harness;
+mod machine;
+mod processes;
