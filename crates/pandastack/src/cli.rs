@@ -6,7 +6,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 #[cfg(feature = "server")]
-use crate::commands::{agent, control, doctor, down, image, join_secret, kvm_probe, openapi, up};
+use crate::commands::{
+    agent, control, doctor, down, host_packages, image, join_secret, kvm_probe, openapi, up,
+};
 use crate::commands::{host, run, sandbox, snapshot, template, token, whoami};
 use crate::output::Output;
 
@@ -71,6 +73,10 @@ pub enum Command {
     #[cfg(feature = "server")]
     #[command(hide = true)]
     Openapi,
+    /// Print the Debian packages that this host lacks
+    #[cfg(feature = "server")]
+    #[command(hide = true)]
+    HostPackages,
     /// Build the catalogue's root file systems without a server
     #[cfg(feature = "server")]
     #[command(subcommand, hide = true)]
@@ -104,6 +110,8 @@ impl Command {
             Command::KvmProbe => kvm_probe::run(),
             #[cfg(feature = "server")]
             Command::Openapi => openapi::run(output),
+            #[cfg(feature = "server")]
+            Command::HostPackages => host_packages::run(output),
             #[cfg(feature = "server")]
             Command::Image(command) => command.run(output),
         }

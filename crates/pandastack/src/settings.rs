@@ -68,6 +68,9 @@ pub struct AgentArgs {
     /// `auto`: KVM where it really works, emulation elsewhere; `emulated`: emulation everywhere [default: auto]
     #[arg(long, env = "PANDASTACK_ENGINE", value_name = "ENGINE")]
     pub engine: Option<Engine>,
+    /// Restore every create from its snapshot instead of forking a machine that is kept ready; for measurements
+    #[arg(long, env = "PANDASTACK_NO_ZYGOTES")]
+    pub no_zygotes: bool,
     /// Template to make ready at start; may be given several times
     #[arg(long = "warm", env = "PANDASTACK_WARM", value_delimiter = ',', value_name = "TEMPLATE")]
     pub warm_templates: Vec<String>,
@@ -109,6 +112,7 @@ struct AgentSection {
     slots_ready: Option<usize>,
     memory_limit_mb: Option<u64>,
     engine: Option<Engine>,
+    zygotes: Option<bool>,
     warm_templates: Vec<String>,
 }
 
@@ -133,6 +137,8 @@ pub struct Settings {
     pub memory_limit_mb: Option<u64>,
     /// Engine.
     pub engine: Engine,
+    /// Whether creates fork a machine that is kept ready.
+    pub zygotes: bool,
     /// Templates to make ready at start.
     pub warm_templates: Vec<String>,
 }
@@ -162,6 +168,7 @@ impl Settings {
             slots_ready: agent.slots_ready.or(file.agent.slots_ready).unwrap_or(SLOTS_READY),
             memory_limit_mb: agent.memory_limit_mb.or(file.agent.memory_limit_mb),
             engine: agent.engine.or(file.agent.engine).unwrap_or_default(),
+            zygotes: !agent.no_zygotes && file.agent.zygotes.unwrap_or(true),
             warm_templates: warm.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or_default(),
             data_dir,
         })

@@ -62,6 +62,7 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
             Engine::Auto => EngineChoice::Auto,
             Engine::Emulated => EngineChoice::Emulated,
         },
+        zygotes: settings.zygotes,
         subnet: settings.subnet.clone(),
         net_prefix: settings.net_prefix.clone(),
         slots_ready: settings.slots_ready,

@@ -51,17 +51,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
     trace::log_panics();
+    let key = secret::read(&args.link.secret_file(&settings))?;
     let config = ControlConfig {
-        listen: settings.listen,
+        listen: vec![settings.listen],
         internal_socket: settings.control_socket(),
         internal_listen: args.agents_listen,
-        data_dir: settings.data_dir.join("control"),
-        link: secret::read(&args.link.secret_file(&settings))?,
+        ..ControlConfig::new(settings.data_dir.clone(), key)
     };
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
     runtime.block_on(async {
         let shutdown = stop_requested(args.link.supervised)?;
-        pandastack_control::serve(config, shutdown).await
+        anyhow::Ok(pandastack_control::serve(config, shutdown).await?)
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `pandastack image`: the catalogue's root file systems, built into the cache without a server. For developers and
 //! for machines that prepare a cache for others; `pandastack template build` is what users want.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -16,6 +16,13 @@ use crate::progress::Progress;
 pub enum Command {
     /// List the catalogue and what of it is built
     List,
+    /// Write a template's lock anew, from what the registries have now
+    Lock {
+        /// Template, or `kernel`
+        name: String,
+        /// Directory of the templates
+        templates: PathBuf,
+    },
     /// Build one root file system and print its path
     Build {
         /// Template
@@ -32,6 +39,7 @@ impl Command {
         let builder = ImageBuilder::new(pandastack_image::default_cache_dir());
         match self {
             Command::List => list(&builder, output)?,
+            Command::Lock { name, templates } => lock(&name, &templates)?,
             Command::Build { name, locked } => {
                 let locking = if locked { Locking::Strict } else { Locking::AllowDrift };
                 output.line(&build(&builder.locking(locking), &name)?.display().to_string())?;
@@ -50,6 +58,21 @@ fn list(builder: &ImageBuilder, output: Output) -> Result<()> {
     }
     output
         .table(&rows, ["NAME", "KEY", "SIZE"], |(name, key, used)| [name.clone(), key.clone(), used.clone()])
+}
+
+fn lock(name: &str, templates: &Path) -> Result<()> {
+    let cache = pandastack_image::default_cache_dir();
+    if name == "kernel" {
+        pandastack_image::relock_kernel(templates, &cache)?;
+        return Ok(());
+    }
+    let progress = Progress::start(format!("Locking {name}"));
+    pandastack_image::relock_template(&templates.join(name), &cache, &|step| progress.step(words(&step)))?;
+    Ok(())
+}
+
+fn words(step: &pandastack_image::Progress<'_>) -> String {
+    format!("{}: {} {}", step.subject, step.phase.label(), step.detail).trim_end().to_owned()
 }
 
 fn build(builder: &ImageBuilder, name: &str) -> Result<PathBuf> {

@@ -11,6 +11,8 @@ pub mod doctor;
 pub mod down;
 pub mod host;
 #[cfg(feature = "server")]
+pub mod host_packages;
+#[cfg(feature = "server")]
 pub mod image;
 #[cfg(feature = "server")]
 pub mod join_secret;

@@ -9,6 +9,7 @@ use pandastack_engine::kvm_probe;
 use pandastack_image::{Cloning, Store, missing_host_programs};
 
 use super::Finding;
+use crate::commands::host_packages::QEMU;
 use crate::output::size;
 use crate::settings::Settings;
 
@@ -18,8 +19,6 @@ const KVM_PROBE: Duration = Duration::from_secs(5);
 const MEMORY_BYTES_MIN: u64 = 2 << 30;
 /// The two built-in templates with room for a few sandboxes.
 const DISK_BYTES_MIN: u64 = 10 << 30;
-/// What the emulating engine runs.
-const QEMU: &str = "qemu-system-x86_64";
 
 /// Every check.
 pub fn all(settings: &Settings) -> Vec<Finding> {
@@ -50,15 +49,20 @@ fn kvm() -> Finding {
 }
 
 fn qemu() -> Finding {
-    match std::process::Command::new(QEMU).arg("--version").output() {
+    let (program, package) = QEMU;
+    match std::process::Command::new(program).arg("--version").output() {
         Ok(output) if output.status.success() => {
             let text = String::from_utf8_lossy(&output.stdout);
             Finding::ok("QEMU", text.lines().next().unwrap_or_default())
         }
-        Ok(output) => {
-            Finding::fail("QEMU", format!("{QEMU} ends with {}", output.status), "reinstall qemu-system-x86")
+        Ok(output) => Finding::fail(
+            "QEMU",
+            format!("{program} ends with {}", output.status),
+            format!("reinstall {package}"),
+        ),
+        Err(error) => {
+            Finding::fail("QEMU", format!("{program}: {error}"), format!("apt-get install {package}"))
         }
-        Err(error) => Finding::fail("QEMU", format!("{QEMU}: {error}"), "apt-get install qemu-system-x86"),
     }
 }
 

@@ -36,6 +36,7 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     for template in &settings.warm_templates {
         set("--warm", template.into());
     }
+    args.extend((!settings.zygotes).then(|| "--no-zygotes".into()));
     Role { name: "agent", args }
 }
 
