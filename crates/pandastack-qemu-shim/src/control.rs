@@ -217,10 +217,9 @@ fn fork_into(connection: c_int, fork: &Fork<'_>, received: &List<c_int, DESCRIPT
         return Some(Outcome::only(Reply::new(Status::BadRequest)));
     }
     let mut pipe = [0 as c_int; 2];
+    let args = [pipe.as_mut_ptr() as usize, libc::O_CLOEXEC as usize];
     // SAFETY: the call writes two descriptors.
-    if let Err(errno) =
-        unsafe { sys::call(libc::SYS_pipe2, [pipe.as_mut_ptr() as usize, libc::O_CLOEXEC as usize]) }
-    {
+    if let Err(errno) = unsafe { sys::call(libc::SYS_pipe2, args) } {
         return Some(Outcome::only(failed(Status::System, errno)));
     }
     let mut transient = List::EMPTY;
@@ -317,6 +316,7 @@ fn fork_parked(
 }
 
 /// Everything that can speak against a fork.
+#[expect(clippy::result_large_err, reason = "there is no heap to box it in")]
 fn check_and_plan(fork: &Fork<'_>, known: &Known<'_>, parked: &Parked) -> Result<&'static Plan, Reply> {
     if interpose::has_shared_mappings() {
         return Err(Reply::new(Status::SharedMapping));

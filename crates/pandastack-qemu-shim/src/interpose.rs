@@ -340,13 +340,13 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     // Callers in C may sign-extend the request.
     let setting = TAP_SETTINGS.iter().find(|setting| setting.request == request & 0xffff_ffff);
     if let (Some(setting), Ok(_)) = (setting, answer) {
-        // SAFETY: the kernel has just read the integer behind it.
         let value = if setting.by_pointer {
-            (unsafe { *(argument as *const c_int) }) as u64
+            // SAFETY: the kernel has just read the integer behind it.
+            unsafe { *(argument as *const u32) }
         } else {
-            argument as u64
+            argument as u32
         };
-        setting.value.store(value & 0xffff_ffff, Ordering::Relaxed);
+        setting.value.store(value.into(), Ordering::Relaxed);
     }
     to_c(answer) as c_int
 }

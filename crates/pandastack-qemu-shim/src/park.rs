@@ -64,17 +64,11 @@ pub(crate) struct Slot {
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    const NEW: Slot = Slot {
-        state: AtomicU64::new(FREE),
-        tid: AtomicUsize::new(0),
-        frame: UnsafeCell::new(Frame {
-            tid: 0,
-            context: core::ptr::null_mut(),
-            fs_base: 0,
-            robust_list: (0, 0),
-            name: [0; 16],
-        }),
-    };
+    const fn new() -> Self {
+        let context = core::ptr::null_mut();
+        let frame = Frame { tid: 0, context, fs_base: 0, robust_list: (0, 0), name: [0; 16] };
+        Self { state: AtomicU64::new(FREE), tid: AtomicUsize::new(0), frame: UnsafeCell::new(frame) }
+    }
 
     /// Gives the slot back; the last thing its thread does with it.
     pub(crate) fn free(&self) {
@@ -91,7 +85,7 @@ impl Slot {
     }
 }
 
-static SLOTS: [Slot; THREADS_MAX] = [const { Slot::NEW }; THREADS_MAX];
+static SLOTS: [Slot; THREADS_MAX] = [const { Slot::new() }; THREADS_MAX];
 /// Odd while threads are to park, even otherwise; parked threads wait for it to change.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// Counts handlers that became READY; the control thread waits on it.

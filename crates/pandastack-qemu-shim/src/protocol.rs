@@ -211,6 +211,7 @@ pub struct Fork<'a> {
 
 /// What the engine asks.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "the receiving side has no heap to box it in")]
 pub enum Request<'a> {
     /// Process id and place of guest memory.
     Identify,

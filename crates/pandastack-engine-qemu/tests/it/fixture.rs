@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_engine::conformance::{Fixture, Question};
@@ -11,10 +13,13 @@ use pandastack_engine::{Boot, Confinement, Engine, Machine, Place, Shape};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 use crate::guest_image::GuestImage;
 
 const DISK_BYTES: u64 = 16 << 20;
+/// A booting guest on a busy host included.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// First user of test machines.
 const USER: u32 = 70_000;
 
@@ -42,6 +47,22 @@ impl QemuFixture {
         };
         let engine = QemuEngine::probe(config).await.map_err(|error| error.to_string())?;
         Ok(Self { engine, image, dir, next: AtomicU64::new(1), confinement })
+    }
+
+    /// A machine that has been booted and has answered.
+    pub async fn booted(&self) -> Arc<dyn Machine> {
+        let mut boot = self.boot().await;
+        boot.place.confinement = self.confinement.unwrap_or(boot.place.confinement);
+        let machine = self.engine.boot(boot).await.unwrap();
+        machine.resume().await.unwrap();
+        assert_eq!(self.ask_machine(&*machine, Question::Remember(1)).await, 1);
+        machine
+    }
+
+    /// Asks over a fresh stream.
+    pub async fn ask_machine(&self, machine: &dyn Machine, question: Question) -> u64 {
+        let mut stream = machine.connect_guest().await.unwrap();
+        timeout(ANSWER_MAX, self.ask(&mut stream, question)).await.expect("an answer in time").unwrap()
     }
 
     fn number(&self) -> u64 {

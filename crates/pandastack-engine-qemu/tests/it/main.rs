@@ -4,6 +4,8 @@
 
 mod fixture;
 mod guest_image;
+mod lineage;
+mod timing;
 
 use pandastack_engine::Confinement;
 use pandastack_engine::conformance;

@@ -1,0 +1,185 @@
+//! What a fork must not share, and how it must be locked in: looked at from outside, in `/proc`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use pandastack_engine::conformance::{Fixture, Question};
+use pandastack_engine::{Confinement, MachineRecord, SaveTarget};
+
+use crate::fixture::QemuFixture;
+
+/// Forks in a row that must leave no trace in the parent.
+const FORKS_MANY: usize = 40;
+
+/// Name of each open descriptor of a process.
+fn descriptors(pid: u32) -> BTreeMap<u32, String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().filter_map(Result::ok);
+    let named = entries.filter_map(|entry| {
+        let name = fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned();
+        Some((entry.file_name().to_string_lossy().parse().ok()?, name))
+    });
+    named.collect()
+}
+
+fn status(pid: u32, key: &str) -> String {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    line.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn info(pid: u32, fd: u32, key: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    text.lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+        .map(|value| value.trim().to_owned())
+}
+
+fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
+/// Descriptors that mean the same thing in two processes, less what is known to carry no state.
+fn shared(one: u32, two: u32) -> Vec<String> {
+    let (first, second) = (descriptors(one), descriptors(two));
+    let mut shared = Vec::new();
+    for (fd, name) in &first {
+        let Some(other) = second.get(fd) else { continue };
+        let stateless = matches!(name.as_str(), "/dev/null" | "/dev/urandom") || name == "/";
+        let same = match name.as_str() {
+            "anon_inode:[eventfd]" => info(one, *fd, "eventfd-id") == info(two, *fd, "eventfd-id"),
+            "anon_inode:[signalfd]" => false,
+            "/dev/net/tun" => info(one, *fd, "iff") == info(two, *fd, "iff"),
+            _ => name == other,
+        };
+        if same && !stateless {
+            shared.push(format!("{fd} -> {name}"));
+        }
+    }
+    shared
+}
+
+/// Files and sockets that both processes have open, whatever the number.
+fn common_names(one: u32, two: u32) -> BTreeSet<String> {
+    let names = |pid| {
+        descriptors(pid)
+            .into_values()
+            .filter(|name| !name.starts_with("anon_inode:"))
+            .collect::<BTreeSet<_>>()
+    };
+    names(one).intersection(&names(two)).cloned().collect()
+}
+
+fn assert_locked_in(record: &MachineRecord) {
+    let Confinement::Full { uid, gid } = record.confinement else { panic!("not confined") };
+    let pid = record.pid;
+    assert_eq!(status(pid, "Uid"), [uid; 4].map(|id| id.to_string()).join(" "));
+    assert_eq!(status(pid, "Gid"), [gid; 4].map(|id| id.to_string()).join(" "));
+    assert_eq!(status(pid, "Groups"), "");
+    assert_eq!(status(pid, "CapEff"), "0000000000000000");
+    assert_eq!(status(pid, "NoNewPrivs"), "1");
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let text = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        assert!(text.contains("\nSeccomp:\t2\n"), "a thread without filter");
+        assert!(text.contains(&format!("\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")), "a thread of another user");
+    }
+    let root = fs::read_link(format!("/proc/{pid}/root")).unwrap();
+    assert!(
+        root.ends_with("empty") && fs::read_dir(&root).unwrap().count() == 0,
+        "root is {}",
+        root.display()
+    );
+    let session = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let session = session.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(3).unwrap().to_owned();
+    assert_eq!(session, pid.to_string(), "session of its own");
+    assert_eq!(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim(), "300");
+    for namespace in ["net", "mnt", "ipc", "uts"] {
+        let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap();
+        assert_ne!(of(&pid.to_string()), of("self"), "{namespace} namespace");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forks_share_nothing_and_are_locked_in() {
+    let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
+        Ok(fixture) => fixture,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let zygote = fixture.booted().await;
+    zygote.pause().await.unwrap();
+    let before = (descriptors(zygote.record().pid), threads(zygote.record().pid));
+    let places = [fixture.place_beside(&*zygote).await, fixture.place_beside(&*zygote).await];
+    let mut machines: Vec<_> =
+        zygote.fork(places.into()).await.unwrap().into_iter().map(Result::unwrap).collect();
+    let place = fixture.place_beside(&*machines[0]).await;
+    machines.extend(machines[0].fork(vec![place]).await.unwrap().into_iter().map(Result::unwrap));
+    let ram = fs::metadata(&zygote.record().base_memory).unwrap().ino();
+    for machine in &machines {
+        assert_locked_in(machine.record());
+        assert_eq!(threads(machine.record().pid), before.1, "threads of a fork");
+    }
+    let pids: Vec<u32> = machines.iter().chain([&zygote]).map(|machine| machine.record().pid).collect();
+    for (index, one) in pids.iter().enumerate() {
+        for two in &pids[index + 1..] {
+            let shared: Vec<_> =
+                shared(*one, *two).into_iter().filter(|name| !name.contains("memory-")).collect();
+            assert!(shared.is_empty(), "{one} and {two} share {shared:?}");
+            let common = common_names(*one, *two);
+            let memory = common.iter().find(|name| name.contains("memory-")).expect("guest memory");
+            assert_eq!(fs::metadata(memory).unwrap().ino(), ram);
+            assert!(
+                common
+                    .iter()
+                    .all(|name| name.contains("memory-") || name.starts_with("/dev/") || name == "/"),
+                "{common:?}"
+            );
+        }
+    }
+    assert_eq!(
+        (descriptors(zygote.record().pid), threads(zygote.record().pid)),
+        before,
+        "traces in the zygote"
+    );
+    for machine in machines.iter().chain([&zygote]) {
+        machine.kill().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_forks_leave_no_trace() {
+    let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
+        Ok(fixture) => fixture,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let zygote = fixture.booted().await;
+    zygote.pause().await.unwrap();
+    let before = (descriptors(zygote.record().pid), threads(zygote.record().pid));
+    let mut children = Vec::new();
+    let mut places = Vec::new();
+    for _ in 0..FORKS_MANY {
+        places.push(fixture.place_beside(&*zygote).await);
+    }
+    for (number, child) in zygote.fork(places).await.unwrap().into_iter().enumerate() {
+        let child = child.unwrap();
+        child.resume().await.unwrap();
+        assert_eq!(fixture.ask_machine(&*child, Question::Remember(number as u64)).await, number as u64);
+        children.push(child);
+    }
+    for (number, child) in children.iter().enumerate() {
+        assert_eq!(fixture.ask_machine(&**child, Question::Recall).await, number as u64);
+        child.kill().await.unwrap();
+    }
+    assert_eq!(
+        (descriptors(zygote.record().pid), threads(zygote.record().pid)),
+        before,
+        "traces in the zygote"
+    );
+    // Whatever the fork did to it, the zygote is still a machine that can be saved.
+    let target = SaveTarget {
+        state: fixture.fresh_path("state"),
+        memory: fixture.clone_memory(&zygote.record().base_memory).await,
+    };
+    zygote.save(target).await.unwrap();
+    zygote.kill().await.unwrap();
+    assert_eq!(fixture.living(), 0);
+}
