@@ -149,12 +149,11 @@ impl AgentClient {
         incarnation: Option<u64>,
     ) -> Result<Response<Incoming>, AgentError> {
         let nonsense = |source: Cause| AgentError::Nonsense { host: self.host.clone(), source };
-        let path = request.uri().path().to_owned();
+        let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
         let now = Timestamp::now().as_second();
         let signature =
-            self.key.sign(Direction::ControlToAgent, &self.host, request.method().as_str(), &path, now);
+            self.key.sign(Direction::ControlToAgent, &self.host, request.method().as_str(), &target, now);
         let signature = HeaderValue::from_str(&signature).map_err(|error| nonsense(error.into()))?;
-        let target = request.uri().path_and_query().map_or("/", |pq| pq.as_str());
         // One client has one address, so the authority only has to be constant for the pool to work.
         *request.uri_mut() =
             format!("http://agent{target}").parse::<Uri>().map_err(|error| nonsense(error.into()))?;

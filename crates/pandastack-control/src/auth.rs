@@ -73,15 +73,18 @@ fn hash(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
+/// Good keys by their hash: whose, until when, and since when it is remembered.
+type GoodKeys = HashMap<[u8; 32], (Caller, Option<Timestamp>, Instant)>;
+
 /// Good keys, and those used since the store last heard of it.
 #[derive(Default)]
 pub(crate) struct KeyCache {
-    good: Mutex<HashMap<[u8; 32], (Caller, Option<Timestamp>, Instant)>>,
+    good: Mutex<GoodKeys>,
     used: Mutex<HashMap<String, Timestamp>>,
 }
 
 impl KeyCache {
-    fn good(&self) -> MutexGuard<'_, HashMap<[u8; 32], (Caller, Option<Timestamp>, Instant)>> {
+    fn good(&self) -> MutexGuard<'_, GoodKeys> {
         self.good.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

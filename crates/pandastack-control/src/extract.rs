@@ -40,9 +40,23 @@ pub(crate) async fn read_body(body: axum::body::Body) -> ApiResult<bytes::Bytes>
 pub(crate) fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> ApiResult<T> {
     let text = bytes.trim_ascii();
     let text = if text.is_empty() || text == b"null" { b"{}" } else { text };
-    serde_json::from_slice(text).map_err(|error| {
-        ApiError::bad_request(format!("the request body is not what this call takes: {error}"))
-    })
+    // serde would also take an array of the fields in order, which nobody means.
+    if !text.starts_with(b"{") {
+        return Err(ApiError::bad_request("the request body must be a JSON object"));
+    }
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, cause) = (error.path().to_string(), error.inner());
+        match path.as_str() {
+            "." | "?" => {
+                ApiError::bad_request(format!("the request body is not what this call takes: {cause}"))
+            }
+            field => ApiError::bad_request(format!("`{field}` is not what this call takes: {cause}")),
+        }
+    })?;
+    json.end()
+        .map_err(|error| ApiError::bad_request(format!("the request body goes on after its end: {error}")))?;
+    Ok(value)
 }
 
 /// Query arguments.

@@ -85,8 +85,7 @@ impl Control {
             let path = path.to_owned();
             move |source| ServeError::DataDir { path, source }
         };
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(&dir).map_err(usable(&dir))?;
+        make_private_dir(&dir).map_err(usable(&dir))?;
         let lock = lock(&dir.join("lock"))?;
         let store = SqliteStore::open(&dir.join("control.db")).await?;
         bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
@@ -102,6 +101,9 @@ impl Control {
             None => None,
         };
         let socket = &config.internal_socket;
+        if let Some(parent) = socket.parent() {
+            make_private_dir(parent).map_err(usable(parent))?;
+        }
         let internal_socket = bind_socket(socket).map_err(usable(socket))?;
         let app = Arc::new(new_app(Arc::new(store), hosts, &config));
         Ok(Self { app, public, internal_socket, internal_tcp, _lock: lock })
@@ -159,6 +161,11 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig) -> App {
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),
     }
+}
+
+/// Makes a folder that only its owner may enter; one that exists stays as it is.
+fn make_private_dir(path: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 fn lock(path: &Path) -> Result<File, ServeError> {

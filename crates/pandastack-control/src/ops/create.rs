@@ -94,10 +94,10 @@ pub(crate) fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
 
 /// Removes what a failed create left. If its host does not answer now, the machine is forgotten when it reports.
 pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
-    if let Some(client) = client {
-        if let Err(error) = remove_machine(client, record).await {
-            tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
-        }
+    if let Some(client) = client
+        && let Err(error) = remove_machine(client, record).await
+    {
+        tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
     }
     let change = Change::at(now()).because(why);
     for transition in [Transition::CreateFailed, Transition::Deleting, Transition::Deleted] {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pandastack_types::Transition;
 
-use super::remove_machine;
+use super::{look, remove_machine};
 use crate::agent_client::AgentError;
 use crate::app::{App, now};
 use crate::error::ApiResult;
@@ -32,7 +32,11 @@ pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&s
 pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> ApiResult<()> {
     let Some(_marked) = app.under_way.mark(&format!("delete {}", record.id)) else { return Ok(()) };
     let removed = match app.hosts.client(&record.host) {
-        Ok(client) => remove_machine(&client, record).await,
+        Ok(client) => {
+            // Asked first, because a host need not tell the totals of what it removed, and short lives count too.
+            let last = look(&client, record).await.ok();
+            remove_machine(&client, record).await.map(|told| told.or(last))
+        }
         Err(error) => Err(error),
     };
     let mut change = Change::at(now());

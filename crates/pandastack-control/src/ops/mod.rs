@@ -43,9 +43,11 @@ async fn remove_machine(
     record: &SandboxRecord,
 ) -> Result<Option<AgentSandbox>, AgentError> {
     let path = format!("/sandboxes/{}", record.id);
-    match client.call(call_on(record, Method::DELETE, &path, MOVE_WAIT), NOTHING).await {
+    let call = call_on(record, Method::DELETE, &path, MOVE_WAIT);
+    match client.call::<serde_json::Value>(call, NOTHING).await {
+        Ok(last) => Ok(serde_json::from_value(last).ok()),
         Err(error) if error.is_absent() => Ok(None),
-        removed => removed,
+        Err(error) => Err(error),
     }
 }
 

@@ -99,9 +99,9 @@ async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
     let path = format!("/snapshots/{id}");
     let call = Call { method: Method::DELETE, path: &path, incarnation: None, wait: MOVE_WAIT };
     let removed: Result<IgnoredAny, AgentError> = client.call(call, NOTHING).await;
-    if let Err(error) = removed {
-        if !error.is_absent() {
-            tracing::info!(snapshot = %id, %error, "the snapshot is removed when its host next reports");
-        }
+    if let Err(error) = removed
+        && !error.is_absent()
+    {
+        tracing::info!(snapshot = %id, %error, "the snapshot is removed when its host next reports");
     }
 }

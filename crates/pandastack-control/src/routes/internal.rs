@@ -24,7 +24,8 @@ impl InPath for HostId {
 pub(crate) async fn report(State(app): State<Arc<App>>, request: Request) -> ApiResult<Json<ReportAnswer>> {
     let (mut parts, body) = request.into_parts();
     let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
-    let (method, path) = (parts.method.as_str(), parts.uri.path());
+    let method = parts.method.as_str();
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let signer = app.link.verify(Direction::AgentToControl, header, method, path, now().as_second());
     let signer = signer.map_err(|refused| ApiError::new(ErrorCode::Unauthorized, refused.to_string()))?;
     let crate::extract::Id(host) = crate::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use http::StatusCode;
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
 use pandastack_types::{ErrorBody, SandboxId};
@@ -13,16 +13,14 @@ use serde::de::IgnoredAny;
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{Claimed, Id, JsonBody};
+use crate::extract::{Claimed, Id, parse_json, read_body};
 use crate::store::Select;
 use crate::{ops, view};
 
-/// A create, and what clients may ask for that there is not yet: refused rather than ignored, because data written to
-/// a volume that does not exist would be lost.
+/// What clients may ask for that there is not yet: refused rather than ignored, because data written to a volume that
+/// does not exist would be lost.
 #[derive(Deserialize)]
-pub(crate) struct CreateBody {
-    #[serde(flatten)]
-    create: CreateSandbox,
+struct NotYet {
     #[serde(default)]
     volumes: Option<Vec<IgnoredAny>>,
 }
@@ -35,12 +33,15 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
     Claimed(key): Claimed,
-    JsonBody(body): JsonBody<CreateBody>,
+    request: Request,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
-    if body.volumes.is_some_and(|volumes| !volumes.is_empty()) {
+    let bytes = read_body(request.into_body()).await?;
+    let create: CreateSandbox = parse_json(&bytes)?;
+    let not_yet: NotYet = parse_json(&bytes)?;
+    if not_yet.volumes.is_some_and(|volumes| !volumes.is_empty()) {
         return Err(ApiError::bad_request("volumes are not available on this server yet"));
     }
-    let record = ops::create::create(&app, caller.workspace, body.create, key).await?;
+    let record = ops::create::create(&app, caller.workspace, create, key).await?;
     Ok((StatusCode::CREATED, Json(view::sandbox(&app, record))))
 }
 

@@ -1,1 +1,328 @@
-//! What every store must do, run on each backend.
+//! What every store must do, run on each backend: `run_all` is the list, `open` gives a fresh, empty store.
+
+use std::future::Future;
+
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::agent_api::Usage;
+use pandastack_types::api::OnTimeout;
+use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
+use pandastack_types::{SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
+
+use super::record::{SnapshotSpecRecord, after_seconds};
+use super::*;
+use crate::app::now;
+use crate::auth::new_key;
+
+fn ws() -> WorkspaceId {
+    WorkspaceId::default_workspace()
+}
+
+fn new_sandbox() -> SandboxRecord {
+    let at = now();
+    SandboxRecord {
+        id: SandboxId::random(),
+        workspace: ws(),
+        host: "host-a".parse().unwrap(),
+        state: SandboxState::Creating,
+        incarnation: 1,
+        template: "base".into(),
+        parent: None,
+        tree: None,
+        created_at: at,
+        changed_at: at,
+        expires_at: after_seconds(at, 60),
+        metadata: [("k".to_owned(), "é".to_owned())].into(),
+        spec: SandboxSpecRecord { pause_ms: Some(1.25), ..SandboxSpecRecord::default() },
+    }
+}
+
+async fn running(store: &dyn Store) -> SandboxRecord {
+    let record = new_sandbox();
+    store.insert_sandboxes(std::slice::from_ref(&record), None).await.unwrap();
+    store.transition(&record.id, Transition::Created, &Change::at(now())).await.unwrap().record
+}
+
+async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
+    macro_rules! check {
+        ($($test:ident),* $(,)?) => {$(
+            let store = open().await;
+            store.ensure_workspace(&ws(), now()).await.unwrap();
+            eprintln!("store: {}", stringify!($test));
+            $test(&store).await;
+            store.close().await;
+        )*};
+    }
+    check!(
+        rows_come_back_as_they_went_in,
+        one_transition_is_one_event,
+        refused_transitions_change_nothing,
+        deleted_rows_are_gone_and_their_events_stay,
+        workspaces_do_not_see_each_other,
+        expiry_finds_exactly_the_due,
+        a_lifetime_that_ended_in_sleep_begins_again_awake,
+        usage_is_recorded_as_differences,
+        snapshots_and_their_events,
+        hosts_are_replaced,
+        tokens_have_a_quota_and_a_last_one,
+        idempotency,
+        old_rows_are_pruned,
+        concurrent_writers_lose_nothing,
+    );
+}
+
+async fn rows_come_back_as_they_went_in(store: &dyn Store) {
+    let tree = TreeId::random();
+    let mut child = new_sandbox();
+    child.parent = Some(SandboxId::random());
+    child.tree = Some(tree.clone());
+    let plain = new_sandbox();
+    store.insert_sandboxes(&[child.clone(), plain.clone()], None).await.unwrap();
+    assert_eq!(store.sandbox(Some(&ws()), &child.id).await.unwrap(), child);
+    assert_eq!(store.sandboxes(&Select::Tree(ws(), tree)).await.unwrap(), [child.clone()]);
+    assert_eq!(store.sandboxes(&Select::Workspace(ws())).await.unwrap().len(), 2);
+    assert_eq!(store.sandboxes(&Select::Host(plain.host.clone())).await.unwrap().len(), 2);
+    assert_eq!(store.count_states().await.unwrap(), [(SandboxState::Creating, 2)]);
+    // One transaction: a second row that cannot be written takes the first with it.
+    let fresh = new_sandbox();
+    assert!(store.insert_sandboxes(&[fresh.clone(), plain], None).await.is_err());
+    assert!(matches!(store.sandbox(None, &fresh.id).await, Err(StoreError::NotFound { .. })));
+    assert!(store.events_after(&ws(), &fresh.id, 0, 9).await.unwrap().is_empty());
+}
+
+async fn one_transition_is_one_event(store: &dyn Store) {
+    let id = running(store).await.id;
+    let change = Change::at(now()).because("asked");
+    let moved = store.transition(&id, Transition::Paused, &change).await.unwrap();
+    assert_eq!((moved.record.state, moved.record.changed_at), (SandboxState::Paused, change.at));
+    let repeated = store.transition(&id, Transition::Paused, &Change::at(now())).await.unwrap();
+    assert_eq!((repeated.event, repeated.record.changed_at), (None, change.at));
+    let events = store.events_after(&ws(), &id, 0, 9).await.unwrap();
+    let kinds: Vec<_> = events.iter().map(|event| event.kind.as_str()).collect();
+    assert_eq!(kinds, ["creating", "created", "paused"]);
+    assert_eq!(events[2], moved.event.unwrap());
+    assert_eq!(events[2].detail.as_deref(), Some("asked"));
+    assert_eq!(store.events_tail(&ws(), &id, 2).await.unwrap(), events[1..]);
+    assert_eq!(store.events_after(&ws(), &id, events[0].id, 1).await.unwrap(), events[1..2]);
+}
+
+async fn refused_transitions_change_nothing(store: &dyn Store) {
+    let id = running(store).await.id;
+    store.transition(&id, Transition::Lost, &Change::at(now()).because("crashed")).await.unwrap();
+    let before = store.sandbox(None, &id).await.unwrap();
+    let refused = store.transition(&id, Transition::Woken, &Change::at(now())).await;
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+    assert_eq!(store.sandbox(None, &id).await.unwrap(), before);
+    assert_eq!(before.spec.failure.as_deref(), Some("crashed"));
+    assert_eq!(store.events_after(&ws(), &id, 0, 9).await.unwrap().len(), 3);
+}
+
+async fn deleted_rows_are_gone_and_their_events_stay(store: &dyn Store) {
+    let id = running(store).await.id;
+    for transition in [Transition::Deleting, Transition::Deleted] {
+        store.transition(&id, transition, &Change::at(now())).await.unwrap();
+    }
+    assert!(matches!(store.sandbox(None, &id).await, Err(StoreError::NotFound { .. })));
+    let again = store.transition(&id, Transition::Created, &Change::at(now())).await;
+    assert!(matches!(again, Err(StoreError::NotFound { .. })), "{again:?}");
+    assert_eq!(store.events_after(&ws(), &id, 0, 9).await.unwrap().len(), 4);
+}
+
+async fn workspaces_do_not_see_each_other(store: &dyn Store) {
+    let other: WorkspaceId = "other".parse().unwrap();
+    store.ensure_workspace(&other, now()).await.unwrap();
+    let record = running(store).await;
+    assert!(store.sandbox(Some(&other), &record.id).await.is_err());
+    assert!(store.sandboxes(&Select::Workspace(other.clone())).await.unwrap().is_empty());
+    assert!(store.events_after(&other, &record.id, 0, 9).await.unwrap().is_empty());
+    let orphan = SandboxRecord { workspace: "nobody".parse().unwrap(), ..new_sandbox() };
+    assert!(store.insert_sandboxes(&[orphan], None).await.is_err(), "no row without a workspace");
+}
+
+async fn expiry_finds_exactly_the_due(store: &dyn Store) {
+    assert_eq!(store.next_expiry().await.unwrap(), None);
+    let (soon, later) = (running(store).await, running(store).await);
+    let at = |seconds: u64| after_seconds(now(), seconds);
+    let lifetime = |expires_at| Amendment::Lifecycle {
+        ttl_seconds: 5,
+        persistent: false,
+        idle_timeout_seconds: 1,
+        on_timeout: OnTimeout::Hibernate,
+        expires_at,
+    };
+    let (one, two) = (at(5), at(50));
+    store.amend(&soon.id, &lifetime(one), now()).await.unwrap();
+    let amended = store.amend(&later.id, &lifetime(two), now()).await.unwrap();
+    assert_eq!(amended.event.unwrap().kind, "lifecycle_changed");
+    assert_eq!(amended.record.spec.on_timeout, OnTimeout::Hibernate);
+    assert_eq!(store.next_expiry().await.unwrap(), one);
+    assert!(store.sandboxes(&Select::Due(now())).await.unwrap().is_empty());
+    let due = store.sandboxes(&Select::Due(one.unwrap())).await.unwrap();
+    assert_eq!(due.iter().map(|r| &r.id).collect::<Vec<_>>(), [&soon.id]);
+    store.transition(&soon.id, Transition::Deleting, &Change::at(now())).await.unwrap();
+    assert_eq!(store.next_expiry().await.unwrap(), two, "what is being deleted is not due");
+}
+
+async fn a_lifetime_that_ended_in_sleep_begins_again_awake(store: &dyn Store) {
+    let id = running(store).await.id;
+    let change = Change { ends_lifetime: true, ..Change::at(now()) };
+    let asleep = store.transition(&id, Transition::Hibernated, &change).await.unwrap().record;
+    assert_eq!(asleep.expires_at, None);
+    let at = now();
+    let awake = store.transition(&id, Transition::Woken, &Change::at(at)).await.unwrap().record;
+    assert_eq!(awake.expires_at, after_seconds(at, awake.spec.ttl_seconds));
+}
+
+async fn usage_is_recorded_as_differences(store: &dyn Store) {
+    let id = running(store).await.id;
+    let total = |cpu_ms| Usage { cpu_ms, sent_bytes: 7, ..Usage::default() };
+    for cpu_ms in [100, 100, 250] {
+        store.record_usage(&[(id.clone(), total(cpu_ms))], now()).await.unwrap();
+    }
+    assert_eq!(store.sandbox(None, &id).await.unwrap().spec.usage, total(250));
+    let unknown = SandboxId::random();
+    store.record_usage(&[(unknown, total(1))], now()).await.unwrap();
+}
+
+async fn snapshots_and_their_events(store: &dyn Store) {
+    let sandbox = running(store).await;
+    let mut taken = Vec::new();
+    for name in ["one", "two"] {
+        let snapshot = SnapshotRecord {
+            id: SnapshotId::random(),
+            workspace: ws(),
+            sandbox: sandbox.id.clone(),
+            host: sandbox.host.clone(),
+            created_at: now(),
+            spec: SnapshotSpecRecord { name: Some(name.into()), size_bytes: 1 << 40, ..Default::default() },
+        };
+        assert_eq!(store.insert_snapshot(&snapshot).await.unwrap().kind, "snapshot_created");
+        taken.push(snapshot);
+    }
+    assert_eq!(store.snapshot(&ws(), &taken[0].id).await.unwrap(), taken[0]);
+    let names = |list: Vec<SnapshotRecord>| list.into_iter().filter_map(|s| s.spec.name).collect::<Vec<_>>();
+    assert_eq!(names(store.snapshots(&ws(), None).await.unwrap()), ["two", "one"], "newest first");
+    let other = SandboxId::random();
+    assert!(store.snapshots(&ws(), Some(&other)).await.unwrap().is_empty());
+    assert_eq!(store.snapshot_ids(&sandbox.host).await.unwrap().len(), 2);
+    let stranger: WorkspaceId = "stranger".parse().unwrap();
+    assert!(store.delete_snapshot(&stranger, &taken[0].id, now()).await.is_err());
+    let (deleted, event) = store.delete_snapshot(&ws(), &taken[0].id, now()).await.unwrap();
+    assert_eq!((deleted, event.kind.as_str()), (taken[0].clone(), "snapshot_deleted"));
+    assert!(store.snapshot(&ws(), &taken[0].id).await.is_err());
+}
+
+async fn hosts_are_replaced(store: &dyn Store) {
+    let report = serde_json::json!({"host": "host-a", "address": "unix:/a", "version": "1", "engine": "e",
+        "isolation": "i", "memory_total_mb": 1, "memory_free_mb": 1, "disk_free_bytes": 1, "slots_free": 1,
+        "templates": [], "sandboxes": [], "snapshots": [], "at": "2026-01-01T00:00:00Z"});
+    let mut host = HostRecord { summary: serde_json::from_value(report).unwrap(), last_seen_at: now() };
+    store.put_host(&host).await.unwrap();
+    host.summary.memory_free_mb = 5;
+    store.put_host(&host).await.unwrap();
+    assert_eq!(store.hosts().await.unwrap(), [host]);
+}
+
+async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
+    let key = || new_key(ws(), "k".into(), true, after_seconds(now(), 9)).unwrap().record;
+    let first = key();
+    store.insert_token(&first).await.unwrap();
+    assert_eq!(store.token(&first.prefix).await.unwrap(), Some(first.clone()));
+    assert_eq!(store.token("pds_00000000").await.unwrap(), None);
+    let last = store.delete_token(&ws(), &first.prefix).await;
+    assert!(matches!(last, Err(StoreError::LastToken(_))), "{last:?}");
+    for _ in 1..TOKENS_PER_WORKSPACE_MAX {
+        store.insert_token(&key()).await.unwrap();
+    }
+    assert!(matches!(store.insert_token(&key()).await, Err(StoreError::Quota { .. })));
+    assert_eq!(store.count_tokens().await.unwrap(), TOKENS_PER_WORKSPACE_MAX);
+    store.touch_tokens(&[(first.prefix.clone(), now())]).await.unwrap();
+    let stranger: WorkspaceId = "stranger".parse().unwrap();
+    assert!(store.delete_token(&stranger, &first.prefix).await.is_err());
+    store.delete_token(&ws(), &first.prefix).await.unwrap();
+    assert!(!store.tokens(&ws()).await.unwrap().contains(&first));
+}
+
+async fn idempotency(store: &dyn Store) {
+    use IdempotencyOutcome::*;
+    let key = IdempotencyKey { workspace: ws(), key: "k".into() };
+    let claim = |fingerprint: u8, instance: &str, not_before| IdempotencyClaim {
+        key: key.clone(),
+        fingerprint: vec![fingerprint],
+        instance: instance.into(),
+        at: now(),
+        not_before,
+    };
+    let ask = |fingerprint, instance: &'static str| {
+        let claim = claim(fingerprint, instance, Timestamp::MIN);
+        async move { store.idempotency_begin(&claim).await.unwrap() }
+    };
+    assert!(matches!(ask(1, "a").await, Fresh));
+    assert!(matches!(ask(1, "a").await, Running));
+    assert!(matches!(ask(2, "a").await, Mismatch));
+    assert!(matches!(ask(1, "b").await, Fresh), "a dead process's claim without a row is taken over");
+    let record = new_sandbox();
+    store.insert_sandboxes(std::slice::from_ref(&record), Some(&key)).await.unwrap();
+    assert!(matches!(ask(1, "c").await, Orphan(found) if found.id == record.id));
+    store.idempotency_finish(&key, Some((201, b"body"))).await.unwrap();
+    assert!(matches!(ask(1, "c").await, Replay { status: 201, body } if body == b"body"));
+    let late = claim(2, "c", after_seconds(now(), 1).unwrap());
+    assert!(matches!(store.idempotency_begin(&late).await.unwrap(), Fresh), "forgotten after the window");
+    store.idempotency_finish(&key, None).await.unwrap();
+    assert!(matches!(ask(3, "c").await, Fresh), "released");
+}
+
+async fn old_rows_are_pruned(store: &dyn Store) {
+    let id = running(store).await.id;
+    for _ in 0..5 {
+        store.transition(&id, Transition::Paused, &Change::at(now())).await.unwrap();
+        store.transition(&id, Transition::Resumed, &Change::at(now())).await.unwrap();
+    }
+    assert_eq!(store.prune(Timestamp::MIN, Timestamp::MIN, 4).await.unwrap(), 8);
+    assert_eq!(store.events_after(&ws(), &id, 0, 99).await.unwrap().len(), 4);
+    let future = now().checked_add(SignedDuration::from_secs(9)).unwrap();
+    assert_eq!(store.prune(future, future, 4).await.unwrap(), 4);
+}
+
+async fn concurrent_writers_lose_nothing(store: &dyn Store) {
+    let made = futures::future::join_all((0..50).map(|_| running(store))).await;
+    let moves = made.iter().flat_map(|record| {
+        [Transition::Paused, Transition::Hibernated, Transition::Deleting].map(|transition| async move {
+            store.transition(&record.id, transition, &Change::at(now())).await
+        })
+    });
+    futures::future::join_all(moves).await;
+    let states = store.count_states().await.unwrap();
+    assert_eq!(states, [(SandboxState::Stopping, 50)], "every delete won");
+}
+
+mod sqlite {
+    use super::super::sqlite::SqliteStore;
+
+    #[tokio::test]
+    async fn the_suite() {
+        let dir = tempfile::tempdir().unwrap();
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        super::run_all(|| {
+            let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
+            let path = dir.path().join(name);
+            async move { SqliteStore::open(&path).await.unwrap() }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn usage_events_are_append_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        let store = SqliteStore::open(&path).await.unwrap();
+        super::TokenStore::ensure_workspace(&store, &super::ws(), super::now()).await.unwrap();
+        super::running(&store).await;
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+        let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        let creates: i64 =
+            sqlx::query_scalar("SELECT SUM(creates) FROM usage_events").fetch_one(&pool).await.unwrap();
+        assert_eq!(creates, 1);
+        assert!(sqlx::query("DELETE FROM usage_events").execute(&pool).await.is_err());
+        assert!(sqlx::query("UPDATE usage_events SET cpu_ms = 0").execute(&pool).await.is_err());
+    }
+}

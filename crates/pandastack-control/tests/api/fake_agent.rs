@@ -1,0 +1,420 @@
+//! An agent without machines: it keeps what it is told in memory, and fails or waits as a test scripts it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path as UrlPath, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use futures::StreamExt;
+use http::StatusCode;
+use http_body_util::{BodyExt, Full};
+use jiff::Timestamp;
+use pandastack_types::agent_api::{
+    AgentCreate, AgentFork, AgentForked, AgentSandbox, AgentSnapshot, AgentSnapshotDone, AgentTemplate,
+    ChildOutcome, HostReport, INCARNATION_HEADER, ReportAnswer, Source, TemplateInfo, Usage,
+};
+use pandastack_types::api::TemplateStatus;
+use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
+use pandastack_types::{ErrorBody, ErrorCode, HostId, Residency, SandboxId, SandboxState, SnapshotId};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+pub const SECRET: [u8; 32] = [7; 32];
+
+#[derive(Default)]
+pub struct Inner {
+    pub sandboxes: BTreeMap<SandboxId, AgentSandbox>,
+    pub snapshots: BTreeSet<SnapshotId>,
+    pub patches: Vec<Value>,
+    /// Answers given instead of doing the work, first come first served.
+    pub refuse_create: VecDeque<(ErrorCode, &'static str)>,
+    pub refuse_snapshot: bool,
+    /// Creates wait for this.
+    pub create_gate: Option<Arc<Notify>>,
+    /// How many creates arrived.
+    pub creates: usize,
+    /// Children of the next fork that fail.
+    pub failing_children: BTreeSet<usize>,
+    pub memory_free_mb: u64,
+    pub unbaked: bool,
+    /// What data calls arrived as: method, path with query.
+    pub seen: Vec<String>,
+    pub build_lines: Vec<String>,
+    pub build_done: bool,
+}
+
+#[derive(Clone)]
+pub struct FakeAgent {
+    pub host: HostId,
+    pub inner: Arc<Mutex<Inner>>,
+    /// Told when the body of an exec stream is dropped.
+    pub stream_dropped: Arc<Notify>,
+    socket: PathBuf,
+    control: PathBuf,
+}
+
+impl FakeAgent {
+    pub async fn start(dir: &Path, host: &str, memory_free_mb: u64, control: &Path) -> Self {
+        let socket = dir.join(format!("{host}.sock"));
+        let agent = Self {
+            host: host.parse().unwrap(),
+            inner: Arc::new(Mutex::new(Inner { memory_free_mb, ..Inner::default() })),
+            stream_dropped: Arc::new(Notify::new()),
+            socket: socket.clone(),
+            control: control.to_owned(),
+        };
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        let router = agent.router();
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        agent
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap()
+    }
+
+    pub fn ids(&self) -> Vec<String> {
+        self.lock().sandboxes.keys().map(ToString::to_string).collect()
+    }
+
+    pub fn set_state(&self, id: &str, state: SandboxState) {
+        let id: SandboxId = id.parse().unwrap();
+        let mut inner = self.lock();
+        let sandbox = inner.sandboxes.get_mut(&id).unwrap();
+        sandbox.state = state;
+        sandbox.residency = (state == SandboxState::Hibernated).then_some(Residency::Memory);
+    }
+
+    pub fn report_now(&self) -> HostReport {
+        let inner = self.lock();
+        let status = if inner.unbaked { TemplateStatus::Unbaked } else { TemplateStatus::Ready };
+        HostReport {
+            host: self.host.clone(),
+            address: format!("unix:{}", self.socket.display()),
+            version: "0.1.0".into(),
+            engine: "fake".into(),
+            isolation: "emulated".into(),
+            memory_total_mb: 65_536,
+            memory_free_mb: inner.memory_free_mb,
+            disk_free_bytes: 1 << 40,
+            slots_free: 100,
+            templates: vec![
+                template("base", &["ubuntu-24.04"], 512, status),
+                template("code-interpreter", &[], 1024, status),
+            ],
+            sandboxes: inner.sandboxes.values().cloned().collect(),
+            snapshots: inner.snapshots.iter().cloned().collect(),
+            at: Timestamp::now(),
+        }
+    }
+
+    /// Reports and does what the answer says.
+    pub async fn report(&self) -> ReportAnswer {
+        self.send(self.report_now()).await
+    }
+
+    pub async fn send(&self, report: HostReport) -> ReportAnswer {
+        let (status, body) = self.send_raw(&report, &LinkKey::new(&SECRET).unwrap()).await;
+        assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+        let answer: ReportAnswer = serde_json::from_slice(&body).unwrap();
+        let mut inner = self.lock();
+        for id in &answer.forget_sandboxes {
+            inner.sandboxes.remove(id);
+        }
+        for id in &answer.forget_snapshots {
+            inner.snapshots.remove(id);
+        }
+        answer
+    }
+
+    pub async fn send_raw(&self, report: &HostReport, key: &LinkKey) -> (StatusCode, Bytes) {
+        let path = format!("/internal/v1/hosts/{}/report", self.host);
+        let now = Timestamp::now().as_second();
+        let signature = key.sign(Direction::AgentToControl, &self.host, "POST", &path, now);
+        let stream = tokio::net::UnixStream::connect(&self.control).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let request = http::Request::post(path)
+            .header("host", "control")
+            .header(LINK_HEADER, signature)
+            .body(Full::new(Bytes::from(serde_json::to_vec(report).unwrap())))
+            .unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        connection.abort();
+        (status, body)
+    }
+
+    fn router(&self) -> Router {
+        let sandbox = Router::new()
+            .route("/fork", post(fork))
+            .route("/snapshots", post(snapshot))
+            .route("/pause", post(|a, i| go(a, i, SandboxState::Paused)))
+            .route("/resume", post(|a, i| go(a, i, SandboxState::Running)))
+            .route("/hibernate", post(|a, i| go(a, i, SandboxState::Hibernated)))
+            .route("/wake", post(|a, i| go(a, i, SandboxState::Running)))
+            .route("/exec", post(exec))
+            .route("/exec/stream", post(exec_stream))
+            .route("/fs", get(read).put(write).delete(done))
+            .route("/fs/mkdir", post(done))
+            .route("/fs/rename", post(done))
+            .route("/fs/stat", get(missing))
+            .route("/fs/dir", get(done))
+            .route("/ports", get(done))
+            .route("/logs", get(done));
+        let agent = Router::new()
+            .route("/sandboxes", post(create))
+            .route("/sandboxes/{id}", get(look).delete(remove).patch(patch))
+            .nest("/sandboxes/{id}", sandbox)
+            .route("/snapshots/{id}", axum::routing::delete(remove_snapshot))
+            .route("/templates/{name}/bake", post(bake))
+            .route("/builds", get(builds))
+            .route("/builds/{id}", get(build));
+        Router::new()
+            .nest("/agent/v1", agent)
+            .layer(from_fn_with_state(self.clone(), verify))
+            .with_state(self.clone())
+    }
+}
+
+fn template(name: &str, aliases: &[&str], memory_mb: u32, status: TemplateStatus) -> AgentTemplate {
+    AgentTemplate {
+        template: TemplateInfo {
+            name: name.into(),
+            aliases: aliases.iter().map(ToString::to_string).collect(),
+            label: name.into(),
+            description: String::new(),
+            category: "test".into(),
+            base: "debian".into(),
+            tools: vec![],
+            cpu: 1,
+            memory_mb,
+        },
+        status,
+        size_bytes: 1,
+        error: None,
+    }
+}
+
+pub fn sandbox(id: SandboxId, template: &str) -> AgentSandbox {
+    AgentSandbox {
+        id,
+        incarnation: 1,
+        state: SandboxState::Running,
+        residency: None,
+        template: template.into(),
+        cpu: 1,
+        memory_mb: 512,
+        guest_ip: Some("10.201.0.2".into()),
+        engine: "fake".into(),
+        isolation: "emulated".into(),
+        boot_mode: "fork".into(),
+        boot_ms: 7,
+        boot_stages_us: [("fork".to_owned(), 5000)].into(),
+        idle_seconds: 42,
+        failure: None,
+        usage: Usage::default(),
+    }
+}
+
+fn refuse(code: ErrorCode, error: &str) -> Response {
+    let body = ErrorBody { error: error.into(), code, request_id: None, build_id: None };
+    (StatusCode::from_u16(code.status()).unwrap(), Json(body)).into_response()
+}
+
+/// Every call must be signed for this host, and calls on sandboxes must carry the incarnation.
+async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) -> Response {
+    let key = LinkKey::new(&SECRET).unwrap();
+    let header = request.headers().get(LINK_HEADER).and_then(|value| value.to_str().ok());
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let target = request.uri().path_and_query().unwrap().to_string();
+    let now = Timestamp::now().as_second();
+    if key.verify(Direction::ControlToAgent, header, method, &target, now) != Ok(agent.host.clone()) {
+        return refuse(ErrorCode::Unauthorized, "not signed");
+    }
+    let on_sandbox = path.starts_with("/agent/v1/sandboxes/");
+    if on_sandbox && request.headers().get(INCARNATION_HEADER).is_none_or(|value| value != "1") {
+        return refuse(ErrorCode::Conflict, "no incarnation");
+    }
+    agent.lock().seen.push(format!("{method} {target}"));
+    next.run(request).await
+}
+
+async fn create(State(agent): State<FakeAgent>, Json(body): Json<AgentCreate>) -> Response {
+    let gate = {
+        let mut inner = agent.lock();
+        inner.creates += 1;
+        if let Some((code, error)) = inner.refuse_create.pop_front() {
+            return refuse(code, error);
+        }
+        inner.create_gate.clone()
+    };
+    if let Some(gate) = gate {
+        gate.notified().await;
+    }
+    let mut inner = agent.lock();
+    let template = match &body.source {
+        Source::Template(name) => name.clone(),
+        Source::Snapshot(id) if inner.snapshots.contains(id) => "base".to_owned(),
+        Source::Snapshot(_) => return refuse(ErrorCode::NotFound, "no such snapshot"),
+    };
+    let made = sandbox(body.spec.id.clone(), &template);
+    inner.sandboxes.insert(body.spec.id, made.clone());
+    Json(made).into_response()
+}
+
+async fn look(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> Response {
+    match agent.lock().sandboxes.get(&id) {
+        Some(sandbox) => Json(sandbox.clone()).into_response(),
+        None => refuse(ErrorCode::NotFound, "no such sandbox"),
+    }
+}
+
+async fn remove(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> StatusCode {
+    agent.lock().sandboxes.remove(&id);
+    StatusCode::NO_CONTENT
+}
+
+async fn patch(
+    State(agent): State<FakeAgent>,
+    UrlPath(id): UrlPath<SandboxId>,
+    Json(body): Json<Value>,
+) -> Response {
+    agent.lock().patches.push(body);
+    look(State(agent), UrlPath(id)).await
+}
+
+async fn go(
+    State(agent): State<FakeAgent>,
+    UrlPath(id): UrlPath<SandboxId>,
+    state: SandboxState,
+) -> Response {
+    if agent.lock().sandboxes.contains_key(&id) {
+        agent.set_state(id.as_str(), state);
+    }
+    look(State(agent), UrlPath(id)).await
+}
+
+async fn fork(
+    State(agent): State<FakeAgent>,
+    UrlPath(_): UrlPath<SandboxId>,
+    Json(body): Json<AgentFork>,
+) -> Json<AgentForked> {
+    let mut inner = agent.lock();
+    let failing = std::mem::take(&mut inner.failing_children);
+    let mut children = Vec::new();
+    for (index, spec) in body.children.into_iter().enumerate() {
+        if failing.contains(&index) {
+            children.push(ChildOutcome::Failed("no memory".into()));
+            continue;
+        }
+        let child = sandbox(spec.id.clone(), "base");
+        inner.sandboxes.insert(spec.id, child.clone());
+        children.push(ChildOutcome::Made(Box::new(child)));
+    }
+    Json(AgentForked { pause_ms: 1.5, children })
+}
+
+async fn snapshot(State(agent): State<FakeAgent>, Json(body): Json<AgentSnapshot>) -> Response {
+    let mut inner = agent.lock();
+    inner.snapshots.insert(body.snapshot_id);
+    if inner.refuse_snapshot {
+        return refuse(ErrorCode::DiskFull, "the disk is full");
+    }
+    Json(AgentSnapshotDone { size_bytes: 4096, pause_ms: 2.0 }).into_response()
+}
+
+async fn remove_snapshot(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SnapshotId>) -> StatusCode {
+    agent.lock().snapshots.remove(&id);
+    StatusCode::NO_CONTENT
+}
+
+async fn exec(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>, body: Bytes) -> Response {
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    if agent.lock().sandboxes.get(&id).is_some_and(|s| s.state == SandboxState::Hibernated) {
+        agent.set_state(id.as_str(), SandboxState::Running);
+    }
+    match request["cmd"].as_str() {
+        Some("hang") => std::future::pending().await,
+        Some("sleep") => refuse(ErrorCode::ExecTimeout, "timeout: the command was killed after 1 s"),
+        cmd => Json(json!({"stdout": format!("ran {}", cmd.unwrap_or("argv")), "stderr": "", "exit_code": 0,
+                           "duration_ms": 3, "truncated": false}))
+        .into_response(),
+    }
+}
+
+struct NotifyOnDrop(Arc<Notify>);
+
+impl Drop for NotifyOnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// Two events, then silence until dropped.
+async fn exec_stream(State(agent): State<FakeAgent>) -> Response {
+    let guard = NotifyOnDrop(agent.stream_dropped.clone());
+    let events = ["event: stdout\ndata: {\"chunk\":\"a\"}\n\n", "event: stdout\ndata: {\"chunk\":\"b\"}\n\n"];
+    let first = futures::stream::iter(events.map(|event| Ok::<_, std::io::Error>(Bytes::from(event))));
+    let rest = futures::stream::once(async move {
+        let _guard = guard;
+        std::future::pending::<Result<Bytes, std::io::Error>>().await
+    });
+    let body = Body::from_stream(first.chain(rest));
+    ([("content-type", "text/event-stream; charset=utf-8")], body).into_response()
+}
+
+/// A body that is made as it is read, never held.
+async fn read(request: Request) -> Response {
+    if request.uri().query().is_some_and(|query| query.contains("missing")) {
+        return refuse(ErrorCode::FileNotFound, "there is no file /missing");
+    }
+    let chunks =
+        futures::stream::iter(0..64).map(|_| Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; 65_536])));
+    ([("content-type", "application/octet-stream")], Body::from_stream(chunks)).into_response()
+}
+
+async fn write(body: Body) -> Json<Value> {
+    let mut bytes = 0;
+    let mut stream = body.into_data_stream();
+    while let Some(Ok(chunk)) = stream.next().await {
+        bytes += chunk.len();
+    }
+    Json(json!({"path": "/f", "bytes": bytes}))
+}
+
+async fn missing() -> Response {
+    refuse(ErrorCode::FileNotFound, "there is no such file")
+}
+
+async fn done(request: Request) -> Json<Value> {
+    Json(json!({"did": request.uri().path_and_query().unwrap().as_str()}))
+}
+
+fn the_build(agent: &FakeAgent) -> Value {
+    let inner = agent.lock();
+    json!({"id": "b1", "name": "base", "status": if inner.build_done { "done" } else { "running" },
+           "phase": "boot", "started_at": "2026-01-01T00:00:00Z", "log": inner.build_lines})
+}
+
+async fn bake(State(agent): State<FakeAgent>) -> Json<Value> {
+    Json(the_build(&agent))
+}
+
+async fn builds(State(agent): State<FakeAgent>) -> Json<Value> {
+    Json(json!([the_build(&agent)]))
+}
+
+async fn build(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<String>) -> Response {
+    match id.as_str() {
+        "b1" => Json(the_build(&agent)).into_response(),
+        _ => refuse(ErrorCode::NotFound, "no such build"),
+    }
+}

@@ -1,0 +1,16 @@
+//! The control plane through real HTTP, against scripted agents on unix sockets.
+
+// A test that cannot go on fails; that is what these are for.
+#![allow(clippy::unwrap_used)]
+
+mod data_path;
+mod fake_agent;
+mod forks;
+mod harness;
+mod hosts;
+mod input;
+mod keys;
+mod lifetimes;
+mod recovery;
+mod sandboxes;
+mod templates;

@@ -1,0 +1,71 @@
+use std::sync::Arc;
+
+use pandastack_control::{Control, ControlConfig, ServeError};
+use pandastack_types::link::LinkKey;
+use reqwest::Method;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::fake_agent::SECRET;
+use crate::harness::{World, eventually};
+
+#[tokio::test]
+async fn everything_is_there_after_a_restart() {
+    let mut world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let id = world.create().await;
+    let before = world.get(&format!("/v1/sandboxes/{id}")).await.expect(200);
+    world.restart().await;
+    assert_eq!(world.get(&format!("/v1/sandboxes/{id}")).await.expect(200), before);
+    // The host was heard a moment ago: its sandboxes answer before it reports again.
+    world.post(&format!("/v1/sandboxes/{id}/exec"), json!({"cmd": "true"})).await.expect(200);
+    agent.report().await;
+    assert_eq!(world.ids().await, [id]);
+}
+
+/// A crash while a create is under way: finished if the host made it, undone if not; the key gives the same sandbox.
+#[tokio::test]
+async fn a_crash_in_the_middle_of_creates() {
+    let mut world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let gate = Arc::new(Notify::new());
+    agent.lock().create_gate = Some(gate.clone());
+    let request =
+        || world.request(Method::POST, "/v1/sandboxes").header("idempotency-key", "k").json(&json!({}));
+    let kept = tokio::spawn(request().send());
+    eventually("one waits at the host", || async { agent.lock().creates == 1 }).await;
+    let kept_id = world.ids().await[0].clone();
+    let dropped = tokio::spawn(world.request(Method::POST, "/v1/sandboxes").json(&json!({})).send());
+    eventually("two wait at the host", || async { agent.lock().creates == 2 }).await;
+    world.crash().await;
+    kept.abort();
+    dropped.abort();
+    // The host finishes one of them and never began the other.
+    let made = crate::fake_agent::sandbox(kept_id.parse().unwrap(), "base");
+    agent.lock().sandboxes.insert(made.id.clone(), made);
+    agent.lock().create_gate = None;
+    world.start_again().await;
+    assert_eq!(world.ids().await.len(), 2);
+    agent.report().await;
+    eventually("one is left, running", || async {
+        let list = world.get("/v1/sandboxes").await.expect(200);
+        list["items"].as_array().unwrap().len() == 1 && list["items"][0]["status"] == "running"
+    })
+    .await;
+    assert_eq!(world.ids().await, [kept_id.clone()]);
+    let request =
+        world.request(Method::POST, "/v1/sandboxes").header("idempotency-key", "k").json(&json!({}));
+    assert_eq!(world.send(request).await.expect(201)["id"], kept_id);
+    assert_eq!(agent.ids(), [kept_id]);
+}
+
+#[tokio::test]
+async fn two_processes_cannot_share_a_data_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = ControlConfig::new(dir.path().to_owned(), LinkKey::new(&SECRET).unwrap());
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let first = Control::bind(config.clone()).await.unwrap();
+    assert!(matches!(Control::bind(config.clone()).await, Err(ServeError::InUse(_))));
+    drop(first);
+    Control::bind(config).await.unwrap();
+}
