@@ -1,0 +1,249 @@
+//! Messages must stay readable for guests that were frozen into snapshots: see `VERSIONING.md`.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::PathBuf;
+
+use pandastack_guest_proto::GENERATION;
+use pandastack_guest_proto::message::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+type Samples = BTreeMap<String, Value>;
+
+fn schema_path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("schema/generation-{GENERATION}.json"))
+}
+
+fn spec() -> ProcessSpec {
+    ProcessSpec {
+        command: Command::Shell("echo hi".to_owned()),
+        cwd: Some("/srv".to_owned()),
+        env: [("A".to_owned(), "b".to_owned())].into(),
+        user: Some("user".to_owned()),
+        stdin: true,
+        timeout_ms: Some(1000),
+        limits: ProcessLimits { memory_bytes_max: Some(1), pids_max: Some(2), cpu_milli_max: Some(3) },
+        tag: Some("tag".to_owned()),
+    }
+}
+
+fn entry() -> FileEntry {
+    FileEntry {
+        name: vec![b'x', 0xff].into(),
+        kind: FileKind::Symlink,
+        size: 1,
+        mode: 0o644,
+        uid: 2,
+        gid: 3,
+        mtime_s: -4,
+        target: Some("target".into()),
+    }
+}
+
+fn exit() -> ExitStatus {
+    ExitStatus {
+        code: Some(1),
+        signal: Some(2),
+        timed_out: true,
+        duration_ms: 3,
+        stdout_end: 4,
+        stderr_end: 5,
+    }
+}
+
+fn identity() -> Identity {
+    Identity {
+        entropy: vec![1, 2].into(),
+        realtime_ns: 3,
+        sandbox_id: "id".to_owned(),
+        hostname: Some("name".to_owned()),
+        machine_id: Some("machine".to_owned()),
+        token: Some("token".into()),
+        env: [("A".to_owned(), "b".into())].into(),
+        dns: vec!["1.2.3.4".to_owned()],
+        reset_outbound_tcp: true,
+        regenerate_ssh_host_keys: true,
+    }
+}
+
+/// Every request with every field set. The match is here to fail when a request is added without a sample.
+fn requests() -> Vec<Request> {
+    let process = ProcessId(7);
+    let all = vec![
+        Request::Ping,
+        Request::Start(spec()),
+        Request::Exec(ProcessSpec::argv(["a", "b"])),
+        Request::Attach(Attach { process, stdout_offset: 1, stderr_offset: 2 }),
+        Request::Stdin(StdinWrite { process, offset: Some(1), close: true }),
+        Request::Signal { process, signal: 9 },
+        Request::Processes,
+        Request::FileRead(FileRead { path: "/p".into(), offset: 1, length: Some(2) }),
+        Request::FileWrite(FileWrite {
+            path: "/p".into(),
+            write_mode: WriteMode::Append,
+            mode: Some(0o600),
+            make_parents: true,
+            user: Some("user".to_owned()),
+        }),
+        Request::FileStat { path: "/p".into(), no_follow: true },
+        Request::FileList { path: "/p".into() },
+        Request::FileMkdir {
+            path: "/p".into(),
+            parents: true,
+            mode: Some(0o700),
+            user: Some("user".to_owned()),
+        },
+        Request::FileRemove { path: "/p".into(), recursive: true },
+        Request::FileRename { from: "/a".into(), to: "/b".into() },
+        Request::Ports,
+        Request::Quiesce { sync: true },
+        Request::Thaw,
+        Request::SetIdentity(identity()),
+        Request::Stats,
+        Request::Shutdown { grace_ms: 1 },
+    ];
+    for request in &all {
+        match request {
+            Request::Ping | Request::Start(_) | Request::Exec(_) | Request::Attach(_) | Request::Stdin(_) => {
+            }
+            Request::Signal { .. } | Request::Processes | Request::FileRead(_) | Request::FileWrite(_) => {}
+            Request::FileStat { .. } | Request::FileList { .. } | Request::FileMkdir { .. } => {}
+            Request::FileRemove { .. }
+            | Request::FileRename { .. }
+            | Request::Ports
+            | Request::Quiesce { .. } => {}
+            Request::Thaw | Request::SetIdentity(_) | Request::Stats | Request::Shutdown { .. } => {}
+        }
+    }
+    all
+}
+
+fn events() -> Vec<Event> {
+    let info = ProcessInfo {
+        process: ProcessId(7),
+        pid: 8,
+        tag: Some("tag".to_owned()),
+        command: "echo".to_owned(),
+        exit: Some(exit()),
+        lingering: true,
+        stdout_end: 1,
+        stderr_end: 2,
+        stdin_offset: 3,
+    };
+    let all = vec![
+        Event::Started(Started { process: ProcessId(7), pid: 8 }),
+        Event::Gap { stream: OutputStream::Stderr, from: 1, to: 2 },
+        Event::File { file: entry() },
+        Event::Entries { entries: vec![entry()] },
+        Event::Processes { processes: vec![info] },
+        Event::Ports { ports: vec![ListeningPort { port: 80, address: "::1".parse().unwrap() }] },
+    ];
+    for event in &all {
+        match event {
+            Event::Started(_) | Event::Gap { .. } | Event::File { .. } => {}
+            Event::Entries { .. } | Event::Processes { .. } | Event::Ports { .. } => {}
+        }
+    }
+    all
+}
+
+fn insert<T: Serialize>(samples: &mut Samples, name: &str, value: &T) {
+    let json = serde_json::to_value(value).unwrap();
+    let tag = ["op", "event"].iter().find_map(|tag| json.get(tag)?.as_str()).unwrap_or_default().to_owned();
+    samples.insert(format!("{name} {tag}").trim().to_owned(), json);
+}
+
+fn present_samples() -> Samples {
+    let mut samples = Samples::new();
+    let hello = Hello { generation: 1, version: "1.2.3".to_owned(), boot_id: "boot".to_owned() };
+    insert(&mut samples, "hello", &hello);
+    requests().iter().for_each(|request| insert(&mut samples, "request", request));
+    events().iter().for_each(|event| insert(&mut samples, "event", event));
+    insert(&mut samples, "reply done", &Reply::Ok(Done {}));
+    insert(&mut samples, "reply error", &Reply::<Done>::Error(ErrorBody::new(ErrorCode::NotFound, "gone")));
+    insert(&mut samples, "reply exit", &Reply::Ok(exit()));
+    insert(&mut samples, "reply stat", &Reply::Ok(entry()));
+    insert(&mut samples, "reply stdin", &Reply::Ok(StdinWritten { offset: 1 }));
+    insert(&mut samples, "reply written", &Reply::Ok(FileWritten { bytes: 1 }));
+    insert(&mut samples, "reply pong", &Reply::Ok(Pong { uptime_ms: 1, frozen: true }));
+    let applied = IdentityApplied { generation: 1, elapsed_us: 2, warnings: vec!["w".to_owned()] };
+    insert(&mut samples, "reply identity", &Reply::Ok(applied));
+    insert(&mut samples, "reply stats", &Reply::Ok(Stats::default()));
+    samples
+}
+
+/// Decoded and encoded again, a frozen message is what it was: nothing was renamed, removed or newly required.
+fn check<T: Serialize + DeserializeOwned + Debug>(name: &str, frozen: &Value) {
+    let decoded: T = serde_json::from_value(frozen.clone())
+        .unwrap_or_else(|error| panic!("{name} cannot be read any more: {error}"));
+    assert_eq!(&serde_json::to_value(&decoded).unwrap(), frozen, "{name} changed");
+    let mut extended = frozen.clone();
+    extended.as_object_mut().unwrap().insert("field_from_the_future".to_owned(), Value::Null);
+    if !name.starts_with("reply") {
+        serde_json::from_value::<T>(extended)
+            .unwrap_or_else(|error| panic!("{name} does not ignore new fields: {error}"));
+    }
+}
+
+#[test]
+fn frozen_messages_are_still_understood() {
+    let present = present_samples();
+    let mut frozen: Samples = std::fs::read(schema_path())
+        .map_or_else(|_| Samples::new(), |text| serde_json::from_slice(&text).unwrap());
+    if std::env::var_os("UPDATE_SCHEMA").is_some() {
+        for (name, sample) in &present {
+            frozen.entry(name.clone()).or_insert_with(|| sample.clone());
+        }
+        std::fs::write(schema_path(), serde_json::to_string_pretty(&frozen).unwrap() + "\n").unwrap();
+    }
+    for name in present.keys() {
+        assert!(
+            frozen.contains_key(name),
+            "{name} is not in {}; run the test with UPDATE_SCHEMA=1",
+            schema_path().display()
+        );
+    }
+    for (name, sample) in &frozen {
+        match name.split(' ').collect::<Vec<_>>()[..] {
+            ["hello"] => check::<Hello>(name, sample),
+            ["request", _] => check::<Request>(name, sample),
+            ["event", _] => check::<Event>(name, sample),
+            ["reply", "exit"] => check::<Reply<ExitStatus>>(name, sample),
+            ["reply", "stat"] => check::<Reply<FileEntry>>(name, sample),
+            ["reply", "stdin"] => check::<Reply<StdinWritten>>(name, sample),
+            ["reply", "written"] => check::<Reply<FileWritten>>(name, sample),
+            ["reply", "pong"] => check::<Reply<Pong>>(name, sample),
+            ["reply", "identity"] => check::<Reply<IdentityApplied>>(name, sample),
+            ["reply", "stats"] => check::<Reply<Stats>>(name, sample),
+            ["reply", _] => check::<Reply<Done>>(name, sample),
+            _ => panic!("{name} is a sample of nothing known"),
+        }
+    }
+}
+
+#[test]
+fn what_a_newer_peer_says_is_survived() {
+    let code: ErrorBody =
+        serde_json::from_str(r#"{"code":"from_the_future","message":"m","extra":1}"#).unwrap();
+    assert_eq!(code.code, ErrorCode::Io);
+    let kind: FileKind = serde_json::from_str(r#""door""#).unwrap();
+    assert_eq!(kind, FileKind::Other);
+    assert!(serde_json::from_str::<Request>(r#"{"op":"from_the_future"}"#).is_err());
+}
+
+#[test]
+fn bytes_on_the_wire_are_frozen() {
+    use pandastack_guest_proto::{frame, sync};
+    let mut bytes = Vec::new();
+    frame::encode(&mut bytes, frame::FrameKind::Data, frame::FLAG_STDERR, 0x0102_0304, b"hi");
+    assert_eq!(bytes, [0xA5, 5, 1, 4, 3, 2, 1, 2, 0, 0, 0, b'h', b'i', 0x5A]);
+    let preamble = sync::preamble(&[0x0F; 16]);
+    assert_eq!(
+        preamble,
+        [b"\xff\xfePandaStack\xfd\xfc\xfb\xfa".as_slice(), &[0x0F; 16], &[0xF0; 16]].concat()
+    );
+    assert_eq!(sync::ack(&[7; 16]), [b"\xfe\xffPandaStack\xfa\xfb\xfc\xfd".as_slice(), &[7; 16]].concat());
+}
