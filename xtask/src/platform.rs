@@ -126,7 +126,7 @@ impl Place {
 
     fn purge(&self) -> Result<()> {
         let mut command = as_root(tree::pandastack());
-        command.args(["down", "--purge"]).args(self.args());
+        command.args(["down", "--purge", "--data-dir"]).arg(&self.data_dir);
         run(command)
     }
 }

@@ -1,7 +1,7 @@
 //! One `up` per data directory.
 //!
 //! The kernel's file lock says whether one runs: it is gone with its holder, however that ended. The file's text says
-//! who holds it and where it listens, for `down` and for a second `up`.
+//! who holds it, or held it last, and what it used of the machine, for `down` and for a second `up`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -22,6 +22,10 @@ pub struct Holder {
     pub api_url: String,
     /// Where sockets are kept.
     pub runtime_dir: PathBuf,
+    /// Network of the slots.
+    pub subnet: String,
+    /// Prefix of interface names.
+    pub net_prefix: String,
 }
 
 /// Held as long as it lives.
@@ -50,13 +54,14 @@ impl UpLock {
         Ok(Claim::Taken(UpLock(file)))
     }
 
-    /// Who has a data directory now; the outer `None` when nobody does.
-    pub fn holder(data_dir: &Path) -> Result<Option<Option<Holder>>> {
+    /// Who has a data directory, or had it last, and whether they still do. `None` when nobody ever did.
+    pub fn look(data_dir: &Path) -> Result<Option<(Holder, bool)>> {
         if !data_dir.join(FILE).exists() {
             return Ok(None);
         }
         let mut file = open(data_dir)?;
-        if try_lock(&file)? { Ok(None) } else { Ok(Some(read(&mut file))) }
+        let held = !try_lock(&file)?;
+        Ok(read(&mut file).map(|holder| (holder, held)))
     }
 }
 
@@ -87,14 +92,19 @@ mod tests {
     #[test]
     fn a_lock_has_one_holder_and_names_it() {
         let dir = tempfile::tempdir().unwrap();
-        let holder =
-            Holder { pid: 7, api_url: "http://127.0.0.1:1".into(), runtime_dir: dir.path().to_owned() };
-        assert_eq!(UpLock::holder(dir.path()).unwrap(), None);
+        let holder = Holder {
+            pid: 7,
+            api_url: "http://127.0.0.1:1".into(),
+            runtime_dir: dir.path().to_owned(),
+            subnet: "10.1.0.0/16".into(),
+            net_prefix: "x".into(),
+        };
+        assert_eq!(UpLock::look(dir.path()).unwrap(), None);
         let Claim::Taken(lock) = UpLock::claim(dir.path(), &holder).unwrap() else { panic!("lock is free") };
         let Claim::Held(seen) = UpLock::claim(dir.path(), &holder).unwrap() else { panic!("lock is taken") };
         assert_eq!(seen, Some(holder.clone()));
-        assert_eq!(UpLock::holder(dir.path()).unwrap(), Some(Some(holder)));
+        assert_eq!(UpLock::look(dir.path()).unwrap(), Some((holder.clone(), true)));
         drop(lock);
-        assert_eq!(UpLock::holder(dir.path()).unwrap(), None);
+        assert_eq!(UpLock::look(dir.path()).unwrap(), Some((holder, false)));
     }
 }

@@ -5,6 +5,8 @@
 mod commands;
 mod copy;
 mod server;
+#[cfg(feature = "server")]
+mod up;
 
 use std::process::{Command, Output};
 

@@ -16,15 +16,15 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::commands::agent::HOST_ID_FILE;
 use crate::failure::Failure;
-use crate::settings::Settings;
+use crate::supervise::lock::Holder;
 use crate::supervise::secret;
 
 /// Time a killed process has to be gone.
 const KILL: Duration = Duration::from_secs(10);
 
 /// Ends every machine of this installation and removes its network slots.
-pub fn end_machines(settings: &Settings) -> Result<()> {
-    let Ok(host) = std::fs::read_to_string(settings.data_dir.join(HOST_ID_FILE)) else {
+pub fn end_machines(data_dir: &Path, holder: &Holder) -> Result<()> {
+    let Ok(host) = std::fs::read_to_string(data_dir.join(HOST_ID_FILE)) else {
         return Ok(());
     };
     let cgroups = Cgroups::open(host.trim()).context("look for machines")?;
@@ -36,7 +36,7 @@ pub fn end_machines(settings: &Settings) -> Result<()> {
     if !pids.is_empty() {
         eprintln!("Ended {} machine processes.", pids.len());
     }
-    crate::commands::block_on(remove_slots(settings))
+    crate::commands::block_on(remove_slots(holder))
 }
 
 fn end_process(pid: u32) -> Result<()> {
@@ -56,12 +56,12 @@ fn end_process(pid: u32) -> Result<()> {
     Ok(())
 }
 
-async fn remove_slots(settings: &Settings) -> Result<()> {
+async fn remove_slots(holder: &Holder) -> Result<()> {
     let config = NetConfig {
-        subnet: settings.subnet.parse().context("the slots' subnet")?,
-        name_prefix: settings.net_prefix.clone(),
+        subnet: holder.subnet.parse().context("the slots' subnet")?,
+        name_prefix: holder.net_prefix.clone(),
         ready_target: 1,
-        ..NetConfig::new(&settings.runtime_dir)
+        ..NetConfig::new(&holder.runtime_dir)
     };
     let slots = SlotPool::open(config).context("look for network slots")?;
     slots.adopt(&[]).await.context("free the network slots")?;
@@ -69,11 +69,7 @@ async fn remove_slots(settings: &Settings) -> Result<()> {
 }
 
 /// Removes the data directory and the sockets. The machines are gone by now.
-pub fn purge(settings: &Settings) -> Result<()> {
-    let data_dir = &settings.data_dir;
-    if !data_dir.exists() {
-        return Ok(());
-    }
+pub fn purge(data_dir: &Path, holder: &Holder) -> Result<()> {
     if !secret::path_in(data_dir).exists() {
         let failure = Failure::new(format!("{} is not a data directory of PandaStack", data_dir.display()));
         return Err(failure.hint("nothing was removed; check --data-dir").into());
@@ -82,7 +78,7 @@ pub fn purge(settings: &Settings) -> Result<()> {
     let store = Store::open(data_dir).context("open the store")?;
     store.unmount().context("unmount the store")?;
     remove(data_dir)?;
-    remove(&settings.runtime_dir)
+    remove(&holder.runtime_dir)
 }
 
 fn remove(dir: &Path) -> Result<()> {

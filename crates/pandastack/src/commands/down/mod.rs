@@ -29,8 +29,6 @@ const STOP: Duration = Duration::from_secs(60);
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    #[command(flatten)]
-    agent: AgentArgs,
     /// What becomes of the sandboxes
     #[arg(long, value_enum, default_value_t = Sandboxes::Keep)]
     sandboxes: Sandboxes,
@@ -50,29 +48,29 @@ enum Sandboxes {
 
 /// Carries it out.
 pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
-    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &args.agent)?;
-    let holder = UpLock::holder(&settings.data_dir)
-        .or_else(|error| if settings.data_dir.exists() { Err(error) } else { Ok(None) })?;
-    match holder {
-        None => eprintln!("PandaStack is not up with {}.", settings.data_dir.display()),
-        Some(None) => {
-            let failure = Failure::new("the platform is just starting or stopping");
-            return Err(failure.hint("try again in a moment").into());
+    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
+    let data_dir = &settings.data_dir;
+    // What the installation used of this machine is in its lock: flags given to `up` need not be repeated here.
+    let Some((holder, held)) = UpLock::look(data_dir)? else {
+        eprintln!("There is no PandaStack in {}.", data_dir.display());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let end_sandboxes = args.purge || args.sandboxes == Sandboxes::Kill;
+    if held {
+        if end_sandboxes {
+            super::block_on(delete_sandboxes(data_dir, &holder))?;
         }
-        Some(Some(holder)) => {
-            if args.sandboxes == Sandboxes::Kill || args.purge {
-                super::block_on(delete_sandboxes(&settings.data_dir, &holder))?;
-            }
-            stop(&holder)?;
-            eprintln!("PandaStack is down.");
-        }
+        stop(&holder)?;
+        eprintln!("PandaStack is down.");
+    } else {
+        eprintln!("PandaStack is not up with {}.", data_dir.display());
     }
-    if args.purge || args.sandboxes == Sandboxes::Kill {
-        leftovers::end_machines(&settings)?;
+    if end_sandboxes {
+        leftovers::end_machines(data_dir, &holder)?;
     }
     if args.purge {
-        leftovers::purge(&settings)?;
-        eprintln!("{} is gone.", settings.data_dir.display());
+        leftovers::purge(data_dir, &holder)?;
+        eprintln!("{} is gone.", data_dir.display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
@@ -22,7 +23,7 @@ pub fn run(settings: &Settings, output: Output) -> Result<ExitCode> {
     let mut command = Command::new("/proc/self/exe");
     // The same arguments without the one that brought us here; its words come as JSON over the pipe.
     let args = std::env::args_os().skip(1).filter(|arg| !is_detach(arg));
-    command.args(args).args(["--new-session", "--json"]);
+    command.arg0("pandastack").args(args).args(["--new-session", "--json"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     let mut child = command.spawn().context("start the background process")?;
     let mut line = String::new();
@@ -33,7 +34,8 @@ pub fn run(settings: &Settings, output: Output) -> Result<ExitCode> {
     let Ok(ready) = serde_json::from_str::<Ready>(&line) else {
         let _ = child.wait();
         let tail = trace::tail(&log, TAIL_LINES);
-        return Err(Failure::new(format!("the platform did not start:\n{tail}")).into());
+        // Its last words already are an error with its hints.
+        return Err(Failure::new(tail.trim_start_matches("error: ")).into());
     };
     ready.announce(output)?;
     if !output.is_json() {

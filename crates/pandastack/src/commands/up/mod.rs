@@ -98,12 +98,19 @@ fn logs_dir(data_dir: &Path) -> std::path::PathBuf {
 
 async fn serve(settings: Settings, client_config: bool, output: Output) -> Result<ExitCode> {
     let pid = i32::try_from(std::process::id()).context("this process's number")?;
-    let (api_url, runtime_dir) = (settings.api_url(), settings.runtime_dir.clone());
-    let _lock = match UpLock::claim(&settings.data_dir, &Holder { pid, api_url, runtime_dir })? {
+    let holder = Holder {
+        pid,
+        api_url: settings.api_url(),
+        runtime_dir: settings.runtime_dir.clone(),
+        subnet: settings.subnet.clone(),
+        net_prefix: settings.net_prefix.clone(),
+    };
+    let _lock = match UpLock::claim(&settings.data_dir, &holder)? {
         Claim::Taken(lock) => lock,
-        Claim::Held(holder) => return already_up(&settings, holder, output),
+        Claim::Held(holder) => return already_up(&settings, holder, client_config, output),
     };
     require_free_address(&settings)?;
+    remove_stale_sockets(&settings);
     let secret = secret::ensure(&settings.data_dir)?;
     let stop = stop_requested(false)?;
     let (control, control_events) = Supervisor::start(roles::control(&settings, &secret));
@@ -122,13 +129,18 @@ async fn serve(settings: Settings, client_config: bool, output: Output) -> Resul
     started.map(|()| ExitCode::SUCCESS)
 }
 
-fn already_up(settings: &Settings, holder: Option<Holder>, output: Output) -> Result<ExitCode> {
+fn already_up(
+    settings: &Settings,
+    holder: Option<Holder>,
+    client_config: bool,
+    output: Output,
+) -> Result<ExitCode> {
     let Some(holder) = holder else {
         let failure = Failure::new(format!("another `up` is starting with {}", settings.data_dir.display()));
         return Err(failure.hint("wait for it, or use another --data-dir").into());
     };
     eprintln!("PandaStack is already up (process {}).", holder.pid);
-    Ready::of_running(settings, &holder)?.announce(output)?;
+    Ready::of(&settings.data_dir, holder.api_url, client_config)?.announce(output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -139,6 +151,13 @@ fn require_free_address(settings: &Settings) -> Result<()> {
         return Err(failure.hint("choose another address with --listen, such as 127.0.0.1:8081").into());
     }
     Ok(())
+}
+
+/// The lock is ours, so whoever made them is gone.
+fn remove_stale_sockets(settings: &Settings) {
+    for socket in [settings.agent_socket(), settings.control_socket()] {
+        let _ = std::fs::remove_file(socket);
+    }
 }
 
 async fn start(
@@ -155,14 +174,15 @@ async fn start(
         died = dies_repeatedly(settings, agent_events) => return Err(died),
     }
     drop(progress);
-    Ready::of_started(settings, client_config)?.announce(output)
+    Ready::of(&settings.data_dir, settings.api_url(), client_config)?.announce(output)
 }
 
 async fn wait_until_ready(settings: &Settings) -> Result<()> {
     let client = Client::new(Config { api_url: settings.api_url(), token: None })?;
     let deadline = Duration::from_secs(READY_SECONDS);
     let ask = async {
-        while !client.is_ready(Duration::from_secs(5)).await {
+        // Without an agent there is nothing to ask, and every question is a line in control's log.
+        while !settings.agent_socket().exists() || !client.is_ready(Duration::from_secs(5)).await {
             tokio::time::sleep(READY_POLL).await;
         }
     };

@@ -7,8 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::client_config::{self, Person, Written};
 use crate::output::Output;
-use crate::settings::Settings;
-use crate::supervise::lock::Holder;
 
 /// A platform that answers. With `--json` this is the one line on standard output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -26,32 +24,22 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// After a start: also points the person's client here.
-    pub fn of_started(settings: &Settings, client_config: bool) -> Result<Self> {
-        let mut ready = Self::read(&settings.data_dir, settings.api_url())?;
+    /// The platform of a data directory; also points the person's client there, if that is wanted.
+    pub fn of(data_dir: &Path, api_url: String, client_config: bool) -> Result<Self> {
+        let (token, data_dir) = (read_token(data_dir)?, data_dir.to_owned());
+        let mut ready = Self { api_url, token, data_dir, client_config: None, client_config_note: None };
         if client_config {
             // A home that cannot be written must not keep the platform down.
             match ready.write_client_config() {
                 Ok(Written::Yes(path)) => ready.client_config = Some(path),
                 Ok(Written::Foreign { path, api_url }) => {
-                    let note = format!("{} points to {api_url} and was left alone", path.display());
+                    let note = format!("{} points to {api_url} and was left alone.", path.display());
                     ready.client_config_note = Some(note);
                 }
-                Err(error) => ready.client_config_note = Some(format!("{error:#}")),
+                Err(error) => ready.client_config_note = Some(format!("{error:#}.")),
             }
         }
         Ok(ready)
-    }
-
-    /// Of a platform that somebody else started.
-    pub fn of_running(settings: &Settings, holder: &Holder) -> Result<Self> {
-        Self::read(&settings.data_dir, holder.api_url.clone())
-    }
-
-    fn read(data_dir: &Path, api_url: String) -> Result<Self> {
-        let token = read_token(data_dir)?;
-        let data_dir = data_dir.to_owned();
-        Ok(Self { api_url, token, data_dir, client_config: None, client_config_note: None })
     }
 
     fn write_client_config(&self) -> Result<Written> {
@@ -68,8 +56,10 @@ impl Ready {
         match (&self.client_config, &self.client_config_note) {
             (Some(path), _) => eprintln!("Clients find it through {}.", path.display()),
             (None, note) => {
-                eprintln!("{}", note.as_deref().map(|note| format!("{note}.\n")).unwrap_or_default());
-                eprintln!("To use this server:\n");
+                eprintln!(
+                    "{}To use this server:\n",
+                    note.as_ref().map(|note| format!("{note} ")).unwrap_or_default()
+                );
                 eprintln!("  export PANDASTACK_API_URL={}", self.api_url);
                 eprintln!("  export PANDASTACK_API_KEY=$(cat {})", token_file(&self.data_dir).display());
             }

@@ -1,0 +1,162 @@
+//! `up` and `down` with the real control and agent, no machine needed: what dies comes back, what stops leaves nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid};
+
+use crate::text;
+
+/// A busy host takes its time; a healthy one needs a fraction of this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A platform of one test's own.
+struct Installation {
+    dir: tempfile::TempDir,
+    address: String,
+    /// Tests run side by side; two platforms must share neither names nor addresses.
+    number: u32,
+}
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+impl Installation {
+    /// `None`, with a reason, where platforms cannot run.
+    fn new() -> Option<Self> {
+        if !Uid::effective().is_root() {
+            eprintln!("skipped: starting the platform needs root");
+            return None;
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap().to_string();
+        let number = std::process::id() * 4 + NEXT.fetch_add(1, Ordering::Relaxed);
+        Some(Self { dir: tempfile::tempdir().unwrap(), address, number })
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pandastack"));
+        command.env("HOME", self.dir.path()).env_remove("SUDO_UID").stdin(Stdio::null());
+        command.args(args).arg("--data-dir").arg(self.data_dir());
+        command.output().unwrap()
+    }
+
+    #[track_caller]
+    fn up(&self) {
+        let number = self.number;
+        let (prefix, subnet) =
+            (format!("u{}", number % 1_000_000), format!("10.{}.0.0/16", 160 + number % 40));
+        let network = ["--net-prefix", &prefix, "--subnet", &subnet, "--slots-ready", "1"];
+        let output = self.run(&[&["up", "--detach", "--listen", &self.address], network.as_slice()].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    /// Processes of this platform whose command line has that role.
+    fn processes(&self, role: &str) -> Vec<Pid> {
+        let mark = self.data_dir().display().to_string();
+        let of_entry = |entry: std::fs::DirEntry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let words: Vec<String> = line.split(|byte| *byte == 0).map(text).collect();
+            (words.get(1).is_some_and(|word| word == role) && words.contains(&mark))
+                .then_some(Pid::from_raw(pid))
+        };
+        std::fs::read_dir("/proc").unwrap().flatten().filter_map(of_entry).collect()
+    }
+
+    #[track_caller]
+    fn kill(&self, role: &str) -> Pid {
+        let [pid] = self.processes(role)[..] else { panic!("one {role} runs: {:?}", self.processes(role)) };
+        kill(pid, Signal::SIGKILL).unwrap();
+        pid
+    }
+
+    fn is_ready(&self) -> bool {
+        let output = Command::new(env!("CARGO_BIN_EXE_pandastack"))
+            .args(["host", "list"])
+            .env("HOME", self.dir.path())
+            .output();
+        output.is_ok_and(|output| text(&output.stdout).contains(" reachable "))
+    }
+}
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        let output = self.run(&["down", "--purge"]);
+        if !std::thread::panicking() {
+            assert!(output.status.success(), "{}", text(&output.stderr));
+        }
+    }
+}
+
+#[track_caller]
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_dies_comes_back_and_what_stops_leaves_nothing() {
+    let Some(platform) = Installation::new() else { return };
+    platform.up();
+    for role in ["agent", "control"] {
+        let dead = platform.kill(role);
+        let replaced = || matches!(platform.processes(role)[..], [pid] if pid != dead);
+        wait_for("a new process", replaced);
+        wait_for("the host answers", || platform.is_ready());
+    }
+    platform.kill("up");
+    wait_for("the roles follow their supervisor", || {
+        platform.processes("agent").is_empty() && platform.processes("control").is_empty()
+    });
+    platform.up();
+    let output = platform.run(&["down", "--purge"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for role in ["up", "agent", "control"] {
+        assert_eq!(platform.processes(role), [], "{role}");
+    }
+    assert!(!platform.data_dir().exists());
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!mounts.contains(&platform.data_dir().display().to_string()), "{mounts}");
+}
+
+#[test]
+fn up_configures_the_client_and_says_why_it_cannot_start() {
+    let Some(platform) = Installation::new() else { return };
+    let taken = std::net::TcpListener::bind(&platform.address).unwrap();
+    let output = platform.run(&["up", "--detach", "--listen", &platform.address]);
+    let expected = format!(
+        "error: cannot listen on {}: Address already in use (os error 98)\nhint: choose another address with \
+         --listen, such as 127.0.0.1:8081\n",
+        platform.address
+    );
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
+    drop(taken);
+    platform.up();
+    assert!(config_in(platform.dir.path()).contains(&platform.address));
+    let again = platform.run(&["up", "--listen", &platform.address]);
+    assert!(text(&again.stderr).starts_with("PandaStack is already up (process "), "{again:?}");
+}
+
+fn config_in(home: &Path) -> String {
+    std::fs::read_to_string(home.join(".config/pandastack/config.json")).unwrap()
+}
+
+#[test]
+fn a_directory_that_is_not_ours_is_never_purged() {
+    let Some(platform) = Installation::new() else { return };
+    std::fs::create_dir(platform.data_dir()).unwrap();
+    std::fs::write(platform.data_dir().join("precious"), "x").unwrap();
+    let output = platform.run(&["down", "--purge"]);
+    assert!(text(&output.stderr).starts_with("There is no PandaStack in "), "{output:?}");
+    assert!(platform.data_dir().join("precious").exists());
+}
