@@ -20,13 +20,26 @@ const PYTHON: &[Need] = &[("python3", "python3")];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
+/// Variables that reach commands run through `sudo`.
+const KEPT_BY_SUDO: [&str; 9] = [
+    "PANDASTACK_API",
+    "PANDASTACK_API_KEY",
+    "PANDASTACK_API_URL",
+    "PANDASTACK_BIN",
+    "PANDASTACK_CACHE_DIR",
+    "PANDASTACK_DATA_DIR",
+    "PANDASTACK_LOG",
+    "PANDASTACK_TOKEN",
+    "PYTHONDONTWRITEBYTECODE",
+];
+
 /// A command with root's rights.
 pub fn as_root(name: impl AsRef<std::ffi::OsStr>) -> Command {
     if Uid::effective().is_root() {
         return program(name);
     }
     let mut command = program("sudo");
-    command.arg("--preserve-env=PANDASTACK_CACHE_DIR,PANDASTACK_DATA_DIR,PANDASTACK_LOG").arg(name);
+    command.arg(format!("--preserve-env={}", KEPT_BY_SUDO.join(","))).arg(name);
     command
 }
 

@@ -61,6 +61,8 @@ impl Platform {
         for name in ["PANDASTACK_API_KEY", "PANDASTACK_TOKEN"] {
             command.env(name, &self.ready.token);
         }
+        // For tests that start platforms of their own.
+        command.env("PANDASTACK_BIN", tree::pandastack()).env("PANDASTACK_CACHE_DIR", tree::cache_dir());
         command
     }
 
