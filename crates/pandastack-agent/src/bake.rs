@@ -207,7 +207,6 @@ async fn settle_and_save(
     zygote::warm(&guest, &recipe.warm).await?;
     host.templates.progress(build, "save", format!("saving {}", recipe.name));
     guest.quiesce(true).await?;
-    drop(guest);
     machine.pause().await?;
     let manifest = Manifest {
         template: recipe.name.clone(),
@@ -219,7 +218,10 @@ async fn settle_and_save(
         memory_bytes_written: 0,
         created_at: Timestamp::now(),
     };
-    Capture::take(host, machine, &home.memory(), &home.disk(), manifest).await
+    let capture = Capture::take(host, machine, &home.memory(), &home.disk(), manifest).await;
+    // Only now: the end of the connection would change what is being saved.
+    drop(guest);
+    capture
 }
 
 /// A boot that fails is explained by what the kernel said last.

@@ -135,13 +135,6 @@ impl Templates {
         (build, outcome)
     }
 
-    /// The template, if creates can start at once.
-    pub(crate) fn baked(&self, name: &str) -> Option<Arc<Baked>> {
-        let entries = lock(&self.entries);
-        let outcome = entries.get(name)?.outcome.borrow();
-        outcome.as_ref()?.as_ref().ok().cloned()
-    }
-
     /// Every template of the catalogue, for control.
     pub(crate) fn list(&self) -> Vec<AgentTemplate> {
         let entries = lock(&self.entries);

@@ -31,6 +31,8 @@ pub(crate) const WARM_COMMAND_MAX: Duration = Duration::from_secs(120);
 pub(crate) struct Zygote {
     pub machine: Arc<dyn Machine>,
     pub home: Home,
+    /// Kept open: a guest that is forked while connected finds its new host connected from its first instruction.
+    _guest: Option<GuestClient>,
     /// Key of the template it was made from.
     key: String,
     used: Mutex<Instant>,
@@ -168,7 +170,7 @@ async fn adopt_one(host: &Host, name: &str, dir: &Path) -> Result<Zygote> {
     let runtime_dir = record.machine.runtime_dir.clone();
     let machine = host.engine.adopt(record.machine).await?;
     let home = Home::adopted(host, &zygote_name(name), dir.join("machine"), runtime_dir, record.slot);
-    Ok(Zygote { machine, home, key: record.key, used: Mutex::new(Instant::now()) })
+    Ok(Zygote { machine, home, _guest: None, key: record.key, used: Mutex::new(Instant::now()) })
 }
 
 /// Ends a zygote nobody forks from any more. A create that still holds it fails over to a plain restore.
@@ -199,7 +201,10 @@ async fn make(host: &Arc<Host>, baked: &Baked) -> Result<Zygote> {
         }
     };
     match warm_and_stop(host, &home, machine.as_ref(), baked).await {
-        Ok(()) => Ok(Zygote { machine, home, key: baked.key.clone(), used: Mutex::new(Instant::now()) }),
+        Ok(guest) => {
+            let (key, used) = (baked.key.clone(), Mutex::new(Instant::now()));
+            Ok(Zygote { machine, home, _guest: Some(guest), key, used })
+        }
         Err(error) => {
             launch::kill(machine.as_ref()).await;
             home.release(host).await;
@@ -209,7 +214,12 @@ async fn make(host: &Arc<Host>, baked: &Baked) -> Result<Zygote> {
     }
 }
 
-async fn warm_and_stop(host: &Host, home: &Home, machine: &dyn Machine, baked: &Baked) -> Result<()> {
+async fn warm_and_stop(
+    host: &Host,
+    home: &Home,
+    machine: &dyn Machine,
+    baked: &Baked,
+) -> Result<GuestClient> {
     let pid = machine.record().pid;
     home.cgroup().add(pid).map_err(AgentError::io("move into the control group", &home.dir))?;
     let stream = machine.connect_guest().await?;
@@ -227,12 +237,12 @@ async fn warm_and_stop(host: &Host, home: &Home, machine: &dyn Machine, baked: &
     // The file system is synced while the machine still runs: a clone of a dirty file flushes it first, and that
     // flush would be part of every create.
     guest.quiesce(true).await?;
-    drop(guest);
     machine.pause().await?;
     sync_file(&home.disk()).await?;
     let slot = home.slot.map(|index| u32::from(index.0));
     let record = ZygoteRecord { key: baked.key.clone(), machine: machine.record().clone(), slot };
-    write_json(&host.layout.zygotes().join(&baked.name).join(RECORD), &record)
+    write_json(&host.layout.zygotes().join(&baked.name).join(RECORD), &record)?;
+    Ok(guest)
 }
 
 /// Runs what users run first, so that its pages and translated code are there already. A command that fails is

@@ -4,6 +4,11 @@
 //! poller's edge triggering makes that one event per change. The port is opened once and never closed: the
 //! kernel allows one opener, and closing throws away what the host has sent. In serve mode a listening
 //! socket stands in for the port, its newest peer for the host.
+//!
+//! The kernel learns of a new peer by a message of its own, on another queue than the peer's bytes. After a
+//! restore the bytes can be there first: the port then delivers a whole connection request, reads 0 and takes
+//! no answer, until the message comes. Such a 0 is not the end of the connection that just began; see
+//! [`Channel::receive`].
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -43,6 +48,8 @@ pub(crate) struct Channel {
     out: Vec<u8>,
     out_sent: usize,
     scratch: Vec<u8>,
+    /// The port has been seen connected since the present connection began.
+    seen_connected: bool,
 }
 
 impl Channel {
@@ -66,7 +73,14 @@ impl Channel {
             out: Vec::new(),
             out_sent: 0,
             scratch: vec![0; READ_BYTES],
+            seen_connected: false,
         }
+    }
+
+    /// Notes that a connection begins: the bytes that say so have arrived, whatever the port says of itself.
+    pub(crate) fn begin(&mut self) {
+        self.reset_output();
+        self.seen_connected = false;
     }
 
     /// Takes a new peer of the listening socket. As with a port, the last one is simply gone.
@@ -80,7 +94,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Reads once.
+    /// Reads once. A port that reads 0 before it was ever seen connected is still about to be: the change will
+    /// be another event.
     pub(crate) fn receive(&mut self) -> Received {
         let read = match &mut self.line {
             Line::Port(port) => port.read(&mut self.scratch),
@@ -88,14 +103,17 @@ impl Channel {
             Line::Socket { peer: None, .. } => return Received::NoPeer,
         };
         match read {
+            Ok(0) if matches!(self.line, Line::Port(_)) && !self.seen_connected => Received::Nothing,
             Ok(0) => Received::NoPeer,
             Ok(count) => {
                 self.decoder.push(self.scratch.get(..count).unwrap_or_default());
                 Received::Bytes
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.seen_connected = true;
                 Received::Nothing
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Received::Nothing,
             Err(_) => Received::NoPeer,
         }
     }
@@ -114,7 +132,7 @@ impl Channel {
     /// Forgets the connection.
     pub(crate) fn disconnect(&mut self) {
         self.decoder.disconnect();
-        self.reset_output();
+        self.begin();
         if let Line::Socket { peer, .. } = &mut self.line {
             *peer = None;
         }

@@ -89,7 +89,11 @@ class Platform:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
         wait_until(f"ready (log: {self.log})", self.is_ready, READY_SECONDS_MAX)
+        wait_until("the client's configuration", self.config_path().exists, 30)
         return self
+
+    def config_path(self) -> Path:
+        return self.root / ".config/pandastack/config.json"
 
     def is_ready(self) -> bool:
         assert self.process is not None
@@ -102,7 +106,7 @@ class Platform:
             return False
 
     def client(self) -> PandaStack:
-        config = json.loads((self.root / ".config/pandastack/config.json").read_text())
+        config = json.loads(self.config_path().read_text())
         return PandaStack(api_key=config["token"], base_url=config["api_url"])
 
     def role_pid(self, role: str) -> int:

@@ -93,7 +93,7 @@ impl Driver {
             Verdict::Refuse(reason) => return Err(self.refusal(reason)),
             _ => {}
         }
-        Ok(Lease { guest: self.guest().await?, activity })
+        Ok(Lease { guest: self.guest().await?, _activity: activity })
     }
 
     async fn move_to(&mut self, request: Request) -> Result<AgentSandbox> {

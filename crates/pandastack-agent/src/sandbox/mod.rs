@@ -50,7 +50,8 @@ pub(crate) enum Command {
 /// A way to the guest of an awake sandbox. While one exists the sandbox counts as in use.
 pub(crate) struct Lease {
     pub guest: GuestClient,
-    pub activity: ActivityGuard,
+    /// Held, not read.
+    pub _activity: ActivityGuard,
 }
 
 /// The outside of a driver.

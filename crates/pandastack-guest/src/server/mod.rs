@@ -101,14 +101,25 @@ impl Server {
                 self.handle(token);
             }
             self.processes.fire_timeouts(Instant::now());
-            self.pump();
-            self.channel.flush();
+            self.send_ready();
             if let Some(shutdown) = self.shutdown {
                 return Ok(shutdown);
             }
             // After the answers are out: none of it is urgent.
             if self.session.take_tidy_wanted() {
                 self.processes.tidy();
+            }
+        }
+    }
+
+    /// Sends until no stream has anything left or the host takes no more. A flush may make room for streams that
+    /// found none, and no event would tell them.
+    fn send_ready(&mut self) {
+        loop {
+            self.pump();
+            self.channel.flush();
+            if !self.channel.has_room() || !self.session.has_ready() {
+                return;
             }
         }
     }

@@ -106,6 +106,10 @@ impl Session {
         None
     }
 
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     pub(super) fn want_tidy(&mut self) {
         self.tidy_wanted = true;
     }
@@ -153,7 +157,7 @@ impl Server {
 
     fn begin_session(&mut self, nonce: &Nonce) {
         self.end_session();
-        self.channel.reset_output();
+        self.channel.begin();
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let hello = Hello {
             generation: GENERATION,
