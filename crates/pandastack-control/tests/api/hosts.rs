@@ -107,6 +107,20 @@ async fn what_has_no_row_is_forgotten_and_what_is_lost_is_said_so() {
     assert!(world.ids().await.is_empty());
 }
 
+/// A report that was made before a change and arrives after it does not undo the change.
+#[tokio::test]
+async fn an_old_report_does_not_turn_back_the_clock() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let id = world.create().await;
+    let old = agent.report_now();
+    world.post(&format!("/v1/sandboxes/{id}/hibernate"), json!({})).await.expect(200);
+    agent.send(old).await;
+    assert_eq!(world.get(&format!("/v1/sandboxes/{id}")).await.expect(200)["status"], "hibernated");
+    agent.report().await;
+    assert_eq!(world.kinds(&id).await, ["creating", "created", "hibernated"]);
+}
+
 #[tokio::test]
 async fn reports_are_signed_by_the_host_they_are_of() {
     let world = World::start().await;
