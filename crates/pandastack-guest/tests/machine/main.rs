@@ -132,10 +132,11 @@ async fn a_machine_boots_serves_and_powers_off() {
     // The emulator takes one connection at a time; the next one waits until this one is gone.
     drop(client);
     check_identity(&machine).await;
+    check_idle_without_host(&machine).await;
     let client = machine.connect().await;
+    report_latency(&client).await;
     check_processes(&client).await;
     check_gate(&client).await;
-    report_latency(&client).await;
     check_under_load(&client).await;
     client.shutdown(500).await.unwrap();
     let ended = Instant::now();
@@ -203,6 +204,20 @@ async fn check_identity(machine: &Machine) {
     assert_eq!(listed.len(), 3, "{listed:?}");
 }
 
+/// A port without a peer is always "readable"; the program must wait all the same.
+async fn check_idle_without_host(machine: &Machine) {
+    let ticks = async |client: GuestClient| -> u64 {
+        let stat = client.read_file_whole("/proc/1/stat", 4096).await.unwrap();
+        let stat = String::from_utf8_lossy(&stat).into_owned();
+        stat.split(' ').skip(13).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    };
+    let before = ticks(machine.connect().await).await;
+    // Time itself is what is measured here: a spinning program would use up most of it.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let used = ticks(machine.connect().await).await - before;
+    assert!(used < 50, "{used} of 200 ticks were used with no host connected");
+}
+
 const CONNECTIONS: &str = r"
 import socket, select, errno
 server = socket.create_server(('127.0.0.1', 0))
@@ -253,6 +268,13 @@ async fn check_gate(client: &GuestClient) {
     .await;
     client.quiesce(true).await.unwrap();
     client.set_identity(identity(3)).await.unwrap();
+    let mut in_guest = Vec::new();
+    let identity_ms = median_ms(30, async || {
+        in_guest.push(client.set_identity(identity(4)).await.unwrap().elapsed_us);
+    })
+    .await;
+    in_guest.sort_unstable();
+    eprintln!("warm identity: {identity_ms:.2} ms, {} us of it in the guest", in_guest[15]);
     client.signal(counter.process, 9).await.unwrap();
     eprintln!("quiesce + 3 calls + thaw: {quiesced:.2} ms");
 }

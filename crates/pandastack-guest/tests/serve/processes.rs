@@ -136,6 +136,29 @@ async fn a_slow_reader_holds_its_process_but_nobody_else() {
 }
 
 #[tokio::test]
+async fn streams_that_nobody_reads_do_not_hold_up_the_one_that_is_read() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    let mut attaches = Vec::new();
+    for bytes in [200_000; 20].into_iter().chain([100]) {
+        let started = client.start(ProcessSpec::shell(format!("head -c {bytes} /dev/zero"))).await.unwrap();
+        let client = client.clone();
+        attaches.push(async move { client.attach(started.process, 0, 0).await.unwrap() });
+    }
+    eventually("all have ended", async || {
+        client.processes().await.unwrap().iter().all(|info| info.exit.is_some())
+    })
+    .await;
+    // All requests go out together, so that more is ready at once than the channel takes.
+    let mut streams = Vec::new();
+    for attach in attaches {
+        streams.push(attach.await);
+    }
+    let (bytes, _, exit) = drain(streams.last_mut().unwrap()).await;
+    assert_eq!((bytes.len(), exit.code), (100, Some(0)));
+}
+
+#[tokio::test]
 async fn unread_output_is_dropped_and_the_gap_is_reported() {
     let guest = Guest::start();
     let client = guest.connect().await;
