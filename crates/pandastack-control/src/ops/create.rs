@@ -74,7 +74,10 @@ async fn make(
 ) -> ApiResult<SandboxRecord> {
     let body = AgentCreate { spec: agent_spec(record), source };
     let call = call_on(record, Method::POST, "/sandboxes", MAKE_WAIT);
-    let seen: AgentSandbox = client.call(call, Some(&body)).await?;
+    // The row must be on disk before the client hears of it; that can be waited for while the host works.
+    let (seen, synced) = tokio::join!(client.call(call, Some(&body)), app.store.sync());
+    synced?;
+    let seen: AgentSandbox = seen?;
     if seen.state != SandboxState::Running {
         let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));
         return Err(ApiError::internal(format!("sandbox `{}` did not start: {why}", record.id)));

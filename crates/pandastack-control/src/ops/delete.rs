@@ -23,7 +23,9 @@ pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&s
             Err(StoreError::NotFound { .. }) => return Ok(()),
             moved => moved?,
         };
-        finish(&owner, &record).await
+        let (finished, synced) = tokio::join!(finish(&owner, &record), owner.store.sync());
+        synced?;
+        finished
     })
     .await
 }

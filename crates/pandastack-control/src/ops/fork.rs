@@ -65,11 +65,10 @@ async fn run(
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
     let path = format!("/sandboxes/{}/fork", parent.id);
     let call = call_on(&parent, Method::POST, &path, MAKE_WAIT);
-    let answer: Result<AgentForked, _> = client.call(call, Some(&body)).await;
-    let answer = match answer {
+    let (answer, synced) = tokio::join!(client.call::<AgentForked>(call, Some(&body)), app.store.sync());
+    let answer = match synced.map_err(ApiError::from).and(answer.map_err(ApiError::from)) {
         Ok(answer) => answer,
         Err(error) => {
-            let error = ApiError::from(error);
             for child in &children {
                 undo(app, child, Some(&client), &error.message).await;
             }

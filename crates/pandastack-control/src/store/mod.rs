@@ -3,7 +3,7 @@
 //! Must hold, for every backend:
 //! - one transition = one transaction = one event row, and only [`SandboxStore::transition`] changes a state;
 //! - the rules (which transition is allowed, what it changes) are pure functions in [`record`], shared by backends;
-//! - what was acknowledged to a client survives `kill -9` and power loss ([`durability_of`]);
+//! - what was acknowledged to a client survives `kill -9` and power loss ([`durability_of`], [`Store::sync`]);
 //! - every row of a tenant names its workspace, and lookups on behalf of a caller are by workspace.
 //!
 //! Left to others: talking to agents, publishing events, deciding when something is due.
@@ -81,17 +81,19 @@ pub enum Durability {
     Power,
 }
 
-/// How durable a transition must be: those whose effect a client is told of survive power loss. The others are either
-/// followed by one that does (logs are synced in order) or are found again by reconciling with the host.
+/// How durable a transition must be by itself. `created` and `deleting` are not, because who makes them waits for
+/// [`Store::sync`] while the host works, before the client is told: once the row in `creating` is on disk, reconciling
+/// with the host finds the rest. `create_failed`, `lost` and `deleted` are found again the same way.
 pub fn durability_of(transition: Transition) -> Durability {
     match transition {
+        Transition::Paused | Transition::Resumed | Transition::Hibernated | Transition::Woken => {
+            Durability::Power
+        }
         Transition::Created
-        | Transition::Paused
-        | Transition::Resumed
-        | Transition::Hibernated
-        | Transition::Woken
-        | Transition::Deleting => Durability::Power,
-        Transition::CreateFailed | Transition::Lost | Transition::Deleted => Durability::Process,
+        | Transition::CreateFailed
+        | Transition::Lost
+        | Transition::Deleting
+        | Transition::Deleted => Durability::Process,
     }
 }
 
@@ -268,6 +270,8 @@ pub trait HistoryStore: Send + Sync {
 /// All of it.
 #[async_trait]
 pub trait Store: TokenStore + HostStore + SandboxStore + SnapshotStore + HistoryStore {
+    /// Waits until everything committed so far survives power loss.
+    async fn sync(&self) -> Result<()>;
     /// Whether it answers.
     async fn ping(&self) -> Result<()>;
     /// Flushes and closes.

@@ -69,7 +69,8 @@ async fn a_host_that_is_not_heard_is_shown_so_and_comes_back() {
     agent.report().await;
     eventually("the delete is finished", || async {
         agent.report().await;
-        world.ids().await == [id.clone()] && agent.ids() == [id.clone()]
+        let only = std::slice::from_ref(&id);
+        world.ids().await == only && agent.ids() == only
     })
     .await;
     agent.report().await;

@@ -52,7 +52,7 @@ async fn a_crash_in_the_middle_of_creates() {
         list["items"].as_array().unwrap().len() == 1 && list["items"][0]["status"] == "running"
     })
     .await;
-    assert_eq!(world.ids().await, [kept_id.clone()]);
+    assert_eq!(world.ids().await, std::slice::from_ref(&kept_id));
     let request =
         world.request(Method::POST, "/v1/sandboxes").header("idempotency-key", "k").json(&json!({}));
     assert_eq!(world.send(request).await.expect(201)["id"], kept_id);

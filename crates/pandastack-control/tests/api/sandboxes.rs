@@ -152,7 +152,7 @@ async fn events_can_be_followed_and_resumed() {
     let kinds: Vec<_> = text.split("\n\n").filter(|frame| frame.starts_with("id: ")).collect();
     assert_eq!(kinds.len(), 3, "{text}");
     for (frame, kind) in kinds.iter().zip(["paused", "deleting", "deleted"]) {
-        assert!(frame.contains(&format!("\nevent: event\ndata: {{")) && frame.contains(kind), "{frame}");
+        assert!(frame.contains("\nevent: event\ndata: {") && frame.contains(kind), "{frame}");
     }
     world.get(&path).await.refused(404, "not_found");
 }

@@ -1,8 +1,10 @@
 //! The store on SQLite: one file, write-ahead log, one writer at a time, readers beside it.
 //!
-//! Two write connections exist, equal but for `synchronous`: `FULL` syncs the log at each commit (and with it whatever
-//! the other one wrote before), `NORMAL` leaves that to the next one. Both survive `kill -9`: the log is in the page
-//! cache. [`Durability`](super::Durability) says which commit needs which, so a create pays for one sync, not two.
+//! SQLite itself runs with `synchronous=NORMAL`: a commit survives `kill -9` (the log is in the page cache), but is on
+//! disk only after the next checkpoint. Where a commit must survive power loss ([`Durability`](super::Durability)), the
+//! log file is synced here, after the commit and outside the writer's turn. `synchronous=FULL` would give the same
+//! guarantee but sync while holding the turn, so that one slow disk flush stands in the way of every other write, and a
+//! create could not wait for the disk and for its machine at the same time.
 
 mod history;
 mod hosts;
@@ -11,6 +13,7 @@ mod sandboxes;
 mod snapshots;
 mod tokens;
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,15 +39,17 @@ const BUSY_WAIT: Duration = Duration::from_secs(5);
 /// The store on one SQLite file.
 pub struct SqliteStore {
     readers: SqlitePool,
-    synced: SqlitePool,
-    unsynced: SqlitePool,
+    writer: SqlitePool,
+    /// The write-ahead log. SQLite keeps this file while a connection is open, and holds no lock on it.
+    log: Arc<File>,
     turn: Arc<Mutex<()>>,
 }
 
 /// A write transaction and the turn to write.
 struct Write {
     tx: Transaction<'static, Sqlite>,
-    _turn: OwnedMutexGuard<()>,
+    turn: OwnedMutexGuard<()>,
+    log: Option<Arc<File>>,
 }
 
 impl Write {
@@ -53,41 +58,66 @@ impl Write {
     }
 
     async fn commit(self) -> Result<()> {
-        self.tx.commit().await.map_err(database)
+        self.tx.commit().await.map_err(database)?;
+        drop(self.turn);
+        match self.log {
+            Some(log) => sync(log).await,
+            None => Ok(()),
+        }
     }
+}
+
+/// Waits until everything committed so far is on disk. Frames that a checkpoint moved meanwhile are in the database
+/// file, which SQLite syncs before it reuses the log.
+async fn sync(log: Arc<File>) -> Result<()> {
+    let synced = tokio::task::spawn_blocking(move || log.sync_data()).await;
+    synced
+        .unwrap_or_else(|failed| Err(std::io::Error::other(failed)))
+        .map_err(|e| database(sqlx::Error::Io(e)))
 }
 
 impl SqliteStore {
     /// Opens the file, making it and bringing its schema up to date where needed.
     pub async fn open(path: &Path) -> Result<Self> {
-        let options = |synchronous| {
-            SqliteConnectOptions::new()
-                .filename(path)
-                .create_if_missing(true)
-                .journal_mode(SqliteJournalMode::Wal)
-                .synchronous(synchronous)
-                .foreign_keys(true)
-                .busy_timeout(BUSY_WAIT)
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Normal)
+            .foreign_keys(true)
+            .busy_timeout(BUSY_WAIT);
+        // Connections are never retired: with the last one SQLite removes the log, and the handle held here would sync
+        // a file that is gone.
+        let pool = |connections| {
+            SqlitePoolOptions::new().max_connections(connections).idle_timeout(None).max_lifetime(None)
         };
-        let pool = |connections| SqlitePoolOptions::new().max_connections(connections);
-        let synced = pool(1).connect_with(options(SqliteSynchronous::Full)).await.map_err(database)?;
-        sqlx::migrate!("./migrations/sqlite").run(&synced).await?;
-        let unsynced = pool(1).connect_with(options(SqliteSynchronous::Normal)).await.map_err(database)?;
-        let reading = options(SqliteSynchronous::Normal).pragma("query_only", "true");
+        let writer = pool(1).connect_with(options.clone()).await.map_err(database)?;
+        sqlx::migrate!("./migrations/sqlite").run(&writer).await?;
+        let reading = options.pragma("query_only", "true");
         let readers = pool(READERS_MAX).connect_with(reading).await.map_err(database)?;
-        Ok(Self { readers, synced, unsynced, turn: Arc::new(Mutex::new(())) })
+        let log = open_log(path).map_err(|error| database(sqlx::Error::Io(error)))?;
+        Ok(Self { readers, writer, log: Arc::new(log), turn: Arc::new(Mutex::new(())) })
     }
 
     async fn write(&self, durability: Durability) -> Result<Write> {
         // SQLite has one writer anyway; taking turns here is fair, and never waits on its busy timer.
         let turn = Arc::clone(&self.turn).lock_owned().await;
-        let pool = match durability {
-            Durability::Power => &self.synced,
-            Durability::Process => &self.unsynced,
-        };
-        let tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(database)?;
-        Ok(Write { tx, _turn: turn })
+        let tx = self.writer.begin_with("BEGIN IMMEDIATE").await.map_err(database)?;
+        let log = (durability == Durability::Power).then(|| Arc::clone(&self.log));
+        Ok(Write { tx, turn, log })
     }
+}
+
+/// Opens the log for syncing, and makes sure that its name and the database's are on disk.
+fn open_log(path: &Path) -> std::io::Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    // SQLite makes the log with the first write; the migrations table was one, unless it was there already.
+    let log = File::options().create(true).truncate(false).write(true).open(name)?;
+    if let Some(dir) = path.parent() {
+        File::open(dir)?.sync_all()?;
+    }
+    Ok(log)
 }
 
 #[async_trait]
@@ -97,10 +127,13 @@ impl Store for SqliteStore {
         Ok(())
     }
 
+    async fn sync(&self) -> Result<()> {
+        sync(Arc::clone(&self.log)).await
+    }
+
     async fn close(&self) {
         self.readers.close().await;
-        self.unsynced.close().await;
-        self.synced.close().await;
+        self.writer.close().await;
     }
 }
 
