@@ -125,13 +125,20 @@ impl Cgroups {
         pids.difference(known).copied().collect()
     }
 
-    /// Removes every empty group, and the parents when nothing is left in them.
+    /// Removes every empty group.
     pub fn sweep(&self) {
         for parent in &self.parents {
             for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
                 // Groups with processes refuse, files are no directories: both are meant to stay.
                 let _ = fs::remove_dir(entry.path());
             }
+        }
+    }
+
+    /// Removes everything this agent made, where no process is left in it.
+    pub fn remove(&self) {
+        self.sweep();
+        for parent in &self.parents {
             let _ = fs::remove_dir(parent);
         }
     }

@@ -4,6 +4,7 @@
 //! no record names are ended. Nothing here depends on how the predecessor ended.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,6 +12,7 @@ use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::SlotIndex;
 use pandastack_types::{SandboxState, Transition};
 
+use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::home::Home;
 use crate::host::Host;
@@ -18,6 +20,9 @@ use crate::launch::{self, GUEST_ANSWER_MAX, Live};
 use crate::record::{SandboxRecord, read_json, write_json};
 use crate::sandbox;
 use crate::zygote::Zygotes;
+
+/// How long a killed process may take to be gone.
+const STRAY_END_SECONDS_MAX: i64 = 10;
 
 /// Takes over or removes everything in the store.
 pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
@@ -31,32 +36,66 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
         .collect();
     host.slots.adopt(&slots).await?;
     host.zygotes.adopt(host).await;
-    end_strays(host);
+    end_strays(host, &records).await;
     let adopted = records.len();
     for record in records {
         host.reserve_uid(record.uid);
         recover_one(host, record).await;
     }
+    sweep(host).await;
     if adopted > 0 {
         tracing::info!(adopted, "took over the sandboxes of the previous agent");
     }
     Ok(())
 }
 
-/// Ends processes that nothing accounts for: forked, and not yet written down.
-fn end_strays(host: &Host) {
+/// Ends processes that nothing accounts for: started, and not yet written down. They are in a group of ours from their
+/// first instruction, because the agent itself is.
+async fn end_strays(host: &Host, records: &[SandboxRecord]) {
     let mut known: HashSet<u32> = host.zygotes.processes().into_iter().collect();
-    let dirs = std::fs::read_dir(host.layout.sandboxes()).into_iter().flatten().flatten();
-    let records =
-        dirs.filter_map(|dir| read_json::<SandboxRecord>(&dir.path().join(crate::layout::RECORD)).ok());
-    known.extend(records.filter_map(|record| record.machine).map(|machine| machine.pid));
-    for pid in host.cgroups.pids_outside(&known) {
-        tracing::warn!(pid, "ending a machine process that no record names");
-        let pid = nix::unistd::Pid::from_raw(pid.cast_signed());
-        if let Err(error) = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL) {
-            tracing::warn!(%pid, %error, "it could not be ended");
+    known.insert(std::process::id());
+    known.extend(records.iter().filter_map(|record| record.machine.as_ref()).map(|machine| machine.pid));
+    let strays = host.cgroups.pids_outside(&known);
+    let ended = blocking(move || {
+        for pid in strays {
+            tracing::warn!(pid, "ending a process that no record names");
+            end_process(pid)?;
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    if let Err(error) = ended.await {
+        tracing::error!(%error, "a process of the previous agent could not be ended");
+    }
+}
+
+/// Kills a process and waits until it is gone. One that is gone already is success.
+fn end_process(pid: u32) -> std::io::Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
+    let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        other => other?,
+    };
+    rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
+    let limit = Timespec { tv_sec: STRAY_END_SECONDS_MAX, tv_nsec: 0 };
+    match rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit))? {
+        0 => Err(std::io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Removes sockets and control groups that no machine uses.
+async fn sweep(host: &Host) {
+    let mut used: HashSet<PathBuf> = host.zygotes.runtime_dirs().into_iter().collect();
+    used.extend(host.sandboxes().values().filter_map(|handle| handle.runtime_dir()));
+    for entry in std::fs::read_dir(host.layout.machine_runtimes()).into_iter().flatten().flatten() {
+        if !used.contains(&entry.path())
+            && let Err(error) = std::fs::remove_dir_all(entry.path())
+        {
+            tracing::warn!(dir = %entry.path().display(), %error, "sockets stay behind");
         }
     }
+    host.cgroups.sweep();
 }
 
 async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {

@@ -20,6 +20,9 @@ use crate::{blocking, http, recover, report};
 /// How long the KVM probe may take; a working one takes milliseconds.
 const KVM_PROBE_MAX: Duration = Duration::from_secs(2);
 
+/// Control group of the agent itself.
+const OWN_GROUP: &str = "agent";
+
 /// Runs an agent until `shutdown` is cancelled. Machines go on without it.
 pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     let host = open(config, shutdown.clone()).await?;
@@ -49,6 +52,9 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
     };
     let slots = SlotPool::open(net).context("preparing the network")?;
     let cgroups = Cgroups::open(config.host.as_str()).context("preparing control groups")?;
+    // What the agent starts begins in the agent's group, so that a successor finds it whatever happens.
+    let own = cgroups.create(OWN_GROUP, None).and_then(|group| group.add(std::process::id()));
+    own.context("entering the agent's control group")?;
     let capabilities = engine.capabilities();
     tracing::info!(
         engine = capabilities.name,

@@ -5,7 +5,7 @@
 //! tenant code, and keeps just enough privilege to give each child a user of its own.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -80,8 +80,17 @@ impl Zygotes {
 
     /// Processes of zygotes.
     pub(crate) fn processes(&self) -> Vec<u32> {
+        self.records().into_iter().map(|record| record.pid).collect()
+    }
+
+    /// Socket directories of zygotes.
+    pub(crate) fn runtime_dirs(&self) -> Vec<PathBuf> {
+        self.records().into_iter().map(|record| record.runtime_dir).collect()
+    }
+
+    fn records(&self) -> Vec<MachineRecord> {
         let ready = |state: &State| match state {
-            State::Ready(zygote) => Some(zygote.machine.record().pid),
+            State::Ready(zygote) => Some(zygote.machine.record().clone()),
             State::Making => None,
         };
         self.lock().values().filter_map(ready).collect()

@@ -136,10 +136,15 @@ class Platform:
         return read_text(Path(f"/proc/{pid}/stat")).split(")")[-1].split()[:1] in ([], ["Z"])
 
     def machine_pids(self) -> List[int]:
-        """Emulator processes whose sockets are ours."""
-        mine = str(self.runtime_dir)
-        links = lambda pid: read_text(Path(f"/proc/{pid}/cmdline"))
-        return sorted(pid for pid in command_lines() if mine in links(pid) and "qemu-system" in links(pid))
+        """Emulator processes that write to our data directory."""
+        return sorted(pid for pid, line in command_lines().items() if "qemu-system" in line and self.is_mine(pid))
+
+    def is_mine(self, pid: int) -> bool:
+        try:
+            targets = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            return False
+        return any(target.startswith(str(self.data_dir)) for target in targets)
 
     def rows(self, query: str) -> List[tuple]:
         database = next(self.data_dir.rglob("*.db"), None) or next(self.data_dir.rglob("*.sqlite"))
@@ -154,7 +159,8 @@ class Platform:
         base = store if store.exists() else self.data_dir
         kinds = ["sandboxes", "snapshots"]
         files = sorted(str(path) for kind in kinds for path in base.rglob(f"{kind}/*"))
-        cgroups = [str(p) for p in Path("/sys/fs/cgroup").glob("**/pandastack/*/*") if p.is_dir()]
+        host = read_text(self.data_dir / "host-id").strip()
+        cgroups = [p for p in Path("/sys/fs/cgroup").glob(f"**/pandastack/{host}/*") if p.is_dir()]
         return {
             "machines": len(self.machine_pids()),
             "links": len(links),
@@ -167,10 +173,12 @@ class Platform:
         }
 
     def stop(self) -> None:
+        """Ends the platform and removes all it made."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(timeout=60)
-        subprocess.run(
-            [BINARY, "down", "--purge"], env=self.environment, check=True, capture_output=True, timeout=120
+        down = subprocess.run(
+            [BINARY, "down", "--purge"], env=self.environment, capture_output=True, text=True, timeout=120
         )
+        assert down.returncode == 0, f"{down.stdout}{down.stderr}{read_text(self.log)[-2000:]}"
         shutil.rmtree(self.root, ignore_errors=True)

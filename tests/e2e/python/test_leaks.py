@@ -47,6 +47,9 @@ def test_creates_and_deletes_leave_nothing(platform: Platform) -> None:
         exact = all(now[key] == before[key] for key in before if key not in settle)
         return exact and all(abs(now[key] - before[key]) <= 4 for key in settle)
 
-    wait_until(f"nothing is left: {before} became {platform.footprint()}", clean, 60)
+    try:
+        wait_until("nothing is left", clean, 60)
+    except AssertionError as late:
+        raise AssertionError(f"{before} became {platform.footprint()}") from late
     assert platform.rows("select count(*) from sandboxes where state not in ('deleted', 'failed')") == rows
     assert client.sandboxes.list() == []

@@ -63,6 +63,7 @@ def test_a_killed_server_leaves_sandboxes_running(platform: Platform, role: str)
 
 def test_a_create_cut_off_by_a_kill_leaves_nothing(platform: Platform) -> None:
     client = platform.client()
+    wait_until("nothing but the zygote", lambda: len(platform.machine_pids()) == 1, 120)
     before = platform.footprint()
     with ThreadPoolExecutor(8) as pool:
         creates = [pool.submit(client.sandboxes.create, template="base") for _ in range(8)]
@@ -83,9 +84,12 @@ def test_a_create_cut_off_by_a_kill_leaves_nothing(platform: Platform) -> None:
 
     def clean() -> bool:
         now = platform.footprint()
-        return all(now[key] == before[key] for key in ("machines", "runtime dirs", "files"))
+        return all(now[key] == before[key] for key in ("machines", "runtime dirs", "files", "cgroups"))
 
-    wait_until(f"nothing is left: {before} became {platform.footprint()}", clean, 60)
+    try:
+        wait_until("nothing is left", clean, 60)
+    except AssertionError as late:
+        raise AssertionError(f"{before} became {platform.footprint()}") from late
 
 
 def test_a_machine_that_dies_is_shown_as_failed(platform: Platform) -> None:

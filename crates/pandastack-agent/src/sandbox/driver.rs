@@ -37,6 +37,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
         id: record.spec.id.clone(),
         incarnation: record.spec.incarnation,
         shape: record.shape,
+        runtime_dir: record.machine.as_ref().map(|machine| machine.runtime_dir.clone()),
         commands: sender,
         view: watcher,
         activity: activity.clone(),

@@ -18,6 +18,7 @@ mod driver;
 mod fork;
 mod sleep;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pandastack_engine::Shape;
@@ -60,6 +61,7 @@ pub(crate) struct SandboxHandle {
     id: SandboxId,
     incarnation: u64,
     shape: Shape,
+    runtime_dir: Option<PathBuf>,
     commands: mpsc::Sender<Command>,
     view: watch::Receiver<AgentSandbox>,
     activity: Arc<Activity>,
@@ -71,6 +73,11 @@ impl SandboxHandle {
         let mut view = self.view.borrow().clone();
         view.idle_seconds = self.activity.idle().as_secs();
         view
+    }
+
+    /// Where its machine's sockets were when its driver started.
+    pub(crate) fn runtime_dir(&self) -> Option<PathBuf> {
+        self.runtime_dir.clone()
     }
 
     /// Its shape, if it holds memory now.

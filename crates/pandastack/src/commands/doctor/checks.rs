@@ -118,7 +118,7 @@ fn cgroups() -> Finding {
     match Cgroups::open("doctor") {
         Ok(cgroups) => {
             let detail = cgroups.describe();
-            cgroups.sweep();
+            cgroups.remove();
             Finding::ok("control groups", detail)
         }
         Err(error) => Finding::fail(

@@ -32,7 +32,7 @@ pub fn end_machines(data_dir: &Path, holder: &Holder) -> Result<()> {
     for pid in &pids {
         end_process(*pid)?;
     }
-    cgroups.sweep();
+    cgroups.remove();
     if !pids.is_empty() {
         eprintln!("Ended {} machine processes.", pids.len());
     }
