@@ -4,6 +4,7 @@
 //! ([`DEVICES_GENERATION`]). Every option that deviates from a default says why.
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 
 use pandastack_engine::{GUEST_CHANNEL_NAME, Shape};
 
@@ -20,24 +21,33 @@ pub(crate) const RAM_PATH: &str = "/pandastack/ram";
 const KERNEL_ARGS: &str =
     "console=ttyS0 reboot=t panic=-1 quiet tsc=reliable clocksource=tsc mitigations=off";
 
-/// Numbers under which a new process finds what it inherits.
-pub(crate) mod descriptor {
+/// Numbers of the descriptors that a new process inherits. They are those of the process that starts it: moving them to
+/// fixed ones could overwrite a descriptor that the start itself needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inherited {
     /// Listening socket of the preloaded library.
-    pub(crate) const SHIM: i32 = 3;
+    pub(crate) shim: RawFd,
     /// Process file system.
-    pub(crate) const PROCESSES: i32 = 4;
+    pub(crate) processes: RawFd,
     /// Guest memory, for reading.
-    pub(crate) const RAM: i32 = 5;
+    pub(crate) ram: RawFd,
     /// Listening socket of the control protocol.
-    pub(crate) const QMP: i32 = 6;
+    pub(crate) qmp: RawFd,
     /// Listening socket of the guest stream.
-    pub(crate) const GUEST: i32 = 7;
+    pub(crate) guest: RawFd,
     /// Disk.
-    pub(crate) const DISK: i32 = 8;
+    pub(crate) disk: RawFd,
     /// Console output.
-    pub(crate) const CONSOLE: i32 = 9;
+    pub(crate) console: RawFd,
     /// Tap.
-    pub(crate) const TAP: i32 = 10;
+    pub(crate) tap: RawFd,
+}
+
+impl Inherited {
+    /// All of them.
+    pub(crate) fn all(&self) -> [RawFd; 8] {
+        [self.shim, self.processes, self.ram, self.qmp, self.guest, self.disk, self.console, self.tap]
+    }
 }
 
 /// What the machine starts from.
@@ -52,10 +62,15 @@ pub(crate) enum Origin {
 }
 
 /// All arguments of an emulator process.
-pub(crate) fn arguments(accelerator: &Accelerator, shape: Shape, origin: &Origin) -> Vec<OsString> {
+pub(crate) fn arguments(
+    accelerator: &Accelerator,
+    shape: Shape,
+    origin: &Origin,
+    inherited: &Inherited,
+) -> Vec<OsString> {
     let mut arguments = Arguments(Vec::new());
     arguments.machine(accelerator, shape);
-    arguments.devices();
+    arguments.devices(inherited);
     match origin {
         Origin::Kernel { kernel, initrd, args } => {
             arguments.add("-kernel", kernel.clone());
@@ -97,11 +112,11 @@ impl Arguments {
         self.add("-object", format!("memory-backend-file,id=ram,size={memory},mem-path={RAM_PATH},share=on"));
     }
 
-    fn devices(&mut self) {
-        use descriptor::{CONSOLE, DISK, GUEST, QMP, TAP};
-        self.add("-add-fd", format!("fd={DISK},set=1"));
-        self.add("-add-fd", format!("fd={CONSOLE},set=2"));
-        self.add("-chardev", format!("socket,id=qmp,fd={QMP},server=on,wait=off"));
+    fn devices(&mut self, inherited: &Inherited) {
+        let Inherited { qmp, guest, disk, console, tap, .. } = inherited;
+        self.add("-add-fd", format!("fd={disk},set=1"));
+        self.add("-add-fd", format!("fd={console},set=2"));
+        self.add("-chardev", format!("socket,id=qmp,fd={qmp},server=on,wait=off"));
         self.add("-mon", "chardev=qmp,mode=control");
         self.add("-chardev", "file,id=console,path=/dev/fdset/2,append=on");
         self.add("-serial", "chardev:console");
@@ -115,13 +130,13 @@ impl Arguments {
         // Errors go to the guest, also when the host's disk is full: stopping instead would look like a hang. ioeventfd
         // rebuilds the memory dispatch on every resume: 70 to 230 ms of processor time instead of 0.4.
         self.add("-device", "virtio-blk-pci,drive=disk0,ioeventfd=off,werror=report,rerror=report");
-        self.add("-netdev", format!("tap,id=net0,fd={TAP},vhost=off"));
+        self.add("-netdev", format!("tap,id=net0,fd={tap},vhost=off"));
         self.add("-device", format!("virtio-net-pci,netdev=net0,mac={GUEST_MAC},romfile=,ioeventfd=off"));
         self.add("-object", "rng-random,id=rng0,filename=/dev/urandom");
         self.add("-device", "virtio-rng-pci,rng=rng0,ioeventfd=off");
         // One port more than used; the default of 31 costs 64 queues.
         self.add("-device", "virtio-serial-pci,id=serial0,ioeventfd=off,max_ports=2");
-        self.add("-chardev", format!("socket,id=guest,fd={GUEST},server=on,wait=off"));
+        self.add("-chardev", format!("socket,id=guest,fd={guest},server=on,wait=off"));
         self.add("-device", format!("virtserialport,bus=serial0.0,chardev=guest,name={GUEST_CHANNEL_NAME}"));
     }
 }
@@ -134,8 +149,10 @@ mod tests {
     fn boot_and_restore_have_the_same_devices() {
         let shape = Shape { vcpus: 2, memory_mib: 512 };
         let kernel = Origin::Kernel { kernel: "k".into(), initrd: "i".into(), args: "quiet".into() };
+        let inherited =
+            Inherited { shim: 3, processes: 4, ram: 5, qmp: 6, guest: 7, disk: 8, console: 9, tap: 10 };
         let devices = |origin: &Origin| {
-            let arguments = arguments(&Accelerator::TCG, shape, origin);
+            let arguments = arguments(&Accelerator::TCG, shape, origin, &inherited);
             let text: Vec<String> =
                 arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect();
             let end =

@@ -99,6 +99,6 @@ impl Engine for QemuEngine {
         let stream = endpoints::connect(&paths.qmp()).and_then(UnixStream::from_std);
         let stream = stream.map_err(EngineError::io("connect to the emulator", paths.qmp()))?;
         let qmp = Qmp::greet(stream, COMMAND_MAX).await?;
-        Ok(Arc::new(QemuMachine::of_record(self.host.clone(), record, details, process, qmp, None)))
+        Ok(QemuMachine::of_record(self.host.clone(), record, details, process, qmp, None))
     }
 }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, EngineError, Machine, Place, Result};
+use pandastack_engine::{Confinement, EngineError, Place, Result};
 use pandastack_qemu_shim::protocol::{
     CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
     Rule, Status,
@@ -28,7 +28,7 @@ const STEP: &str = "forking the machine";
 const GUEST_ACCEPTED_RULE: usize = 6;
 
 /// Forks a machine. The caller holds its turn.
-pub(crate) async fn fork(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+pub(crate) async fn fork(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<QemuMachine>>>> {
     if !parent.host.accelerator.can_fork() {
         let reason = "its processes hold KVM descriptors, which belong to one process".to_owned();
         return Err(EngineError::Unsupported { action: "fork", reason });
@@ -71,8 +71,8 @@ struct Seed {
 }
 
 /// Forks into as many children as one park can take.
-async fn fork_batch(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
-    let mut outcomes: Vec<Option<Result<Arc<dyn Machine>>>> = Vec::new();
+async fn fork_batch(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<QemuMachine>>>> {
+    let mut outcomes: Vec<Option<Result<Arc<QemuMachine>>>> = Vec::new();
     let mut seeds = Vec::new();
     for place in places {
         let confinement = place.confinement;
@@ -89,7 +89,7 @@ async fn fork_batch(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Resu
     let mut children = Vec::new().into_iter();
     if !seeds.is_empty() {
         let (reply, pidfds) = ask(parent, &seeds).await?;
-        children = adopt_children(parent, seeds, &reply, pidfds).await?.into_iter();
+        children = adopt_children(parent, seeds, &reply, pidfds).await.into_iter();
     }
     let silent = || {
         Err(EngineError::Vmm { step: STEP, detail: "the emulator did not answer for this child".to_owned() })
@@ -194,38 +194,52 @@ async fn ask(parent: &QemuMachine, seeds: &[Seed]) -> Result<(Reply, Vec<OwnedFd
     Ok((reply, pidfds))
 }
 
+/// Makes machines of the processes that were born. All of them are watched before the first is spoken to, so that one
+/// that fails, fails alone.
 async fn adopt_children(
     parent: &QemuMachine,
     seeds: Vec<Seed>,
     reply: &Reply,
     pidfds: Vec<OwnedFd>,
-) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+) -> Vec<Result<Arc<QemuMachine>>> {
     let guest_connected = reply.matched[GUEST_ACCEPTED_RULE] > 0;
     let mut pidfds = pidfds.into_iter();
+    let newborn: Vec<_> =
+        reply.children.iter().map(|child| watch_child(parent, child, &mut pidfds)).collect();
     let mut machines = Vec::with_capacity(seeds.len());
-    for (seed, child) in seeds.into_iter().zip(reply.children.iter()) {
-        let pidfd = if child.pid == 0 { None } else { pidfds.next() };
-        let machine = adopt_child(parent, seed, child, pidfd, guest_connected).await;
-        machines.push(machine.map(|machine| machine as Arc<dyn Machine>));
+    for (seed, process) in seeds.into_iter().zip(newborn) {
+        machines.push(match process {
+            Ok(process) => adopt_child(parent, seed, process, guest_connected).await,
+            Err(error) => Err(error),
+        });
     }
-    Ok(machines)
+    machines
+}
+
+/// A child's process, if it came to life as it should.
+fn watch_child(
+    parent: &QemuMachine,
+    child: &ChildReply,
+    pidfds: &mut impl Iterator<Item = OwnedFd>,
+) -> Result<Process> {
+    let failed =
+        || EngineError::Vmm { step: STEP, detail: shim_client::describe(child.status, child.errno, b"") };
+    let pidfd = if child.pid == 0 { None } else { pidfds.next() };
+    let process = Process::watch(pidfd.ok_or_else(failed)?, &parent.host.tasks)?;
+    if child.status == Status::Ok {
+        return Ok(process);
+    }
+    process.send_kill();
+    Err(failed())
 }
 
 async fn adopt_child(
     parent: &QemuMachine,
     seed: Seed,
-    child: &ChildReply,
-    pidfd: Option<OwnedFd>,
+    process: Process,
     guest_connected: bool,
 ) -> Result<Arc<QemuMachine>> {
-    let failed =
-        || EngineError::Vmm { step: STEP, detail: shim_client::describe(child.status, child.errno, b"") };
-    let process = Process::watch(child.pid, pidfd.ok_or_else(failed)?, &parent.host.tasks)?;
     let guard = KillOnDrop::new(process.clone());
-    if child.status != Status::Ok {
-        process.kill().await?;
-        return Err(failed());
-    }
     let convert =
         |stream, path: &Path| UnixStream::from_std(stream).map_err(EngineError::io("use the socket", path));
     let qmp = Qmp::resume(convert(seed.qmp, &seed.runtime_dir)?);
@@ -247,5 +261,5 @@ async fn adopt_child(
     machine.require_paused(STEP).await?;
     machine.set_oom_score();
     guard.disarm();
-    Ok(Arc::new(machine))
+    Ok(machine)
 }

@@ -22,6 +22,7 @@
 
 mod accelerator;
 mod command_line;
+mod completion;
 mod config;
 mod dirty;
 mod endpoints;

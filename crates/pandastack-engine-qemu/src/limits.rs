@@ -15,8 +15,8 @@ pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) const STATE_MAX: Duration = Duration::from_secs(30);
 /// From SIGKILL to the end of the process, with its memory given back.
 pub(crate) const KILL_MAX: Duration = Duration::from_secs(15);
-/// Bringing the threads of a stopped machine to rest.
-pub(crate) const PARK_MAX: Duration = Duration::from_millis(1_000);
+/// Bringing the threads of a stopped machine to rest: 0.2 ms, unless the host has no processor time to give.
+pub(crate) const PARK_MAX: Duration = Duration::from_secs(5);
 /// A fork with all its children, beyond the park.
 pub(crate) const FORK_MAX: Duration = Duration::from_secs(15);
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use pandastack_engine::{
@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
+use crate::completion;
 use crate::endpoints::{self, FileIdentities, Paths};
 use crate::fork;
 use crate::host::Host;
@@ -36,8 +37,10 @@ pub(crate) struct QemuMachine {
     pub(crate) process: Process,
     pub(crate) qmp: Qmp,
     /// Held by operations that change or depend on the run state.
-    pub(crate) turn: AsyncMutex<()>,
+    turn: AsyncMutex<()>,
     guest: Mutex<GuestStream>,
+    /// For operations that run as tasks.
+    this: Weak<QemuMachine>,
 }
 
 /// The engine's own part of a [`MachineRecord`].
@@ -74,7 +77,7 @@ pub(crate) struct Parts {
 
 impl QemuMachine {
     /// A handle of a process that was just made.
-    pub(crate) fn new(host: Arc<Host>, parts: Parts) -> Result<Self> {
+    pub(crate) fn new(host: Arc<Host>, parts: Parts) -> Result<Arc<Self>> {
         let engine = serde_json::to_value(parts.details).map_err(|error| EngineError::Vmm {
             step: "describing the machine",
             detail: error.to_string(),
@@ -101,8 +104,8 @@ impl QemuMachine {
         process: Process,
         qmp: Qmp,
         guest: Option<UnixStream>,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
             host,
             paths: Paths::new(&record.runtime_dir),
             record,
@@ -111,7 +114,13 @@ impl QemuMachine {
             qmp,
             turn: AsyncMutex::new(()),
             guest: Mutex::new(GuestStream { ready: guest, current: None }),
-        }
+            this: this.clone(),
+        })
+    }
+
+    /// A handle for a task that may outlive the caller's.
+    fn this(&self) -> Result<Arc<Self>> {
+        self.this.upgrade().ok_or_else(|| EngineError::Exited("its last handle is being dropped".to_owned()))
     }
 
     /// Fails unless the processors are stopped.
@@ -199,13 +208,25 @@ impl Machine for QemuMachine {
     }
 
     async fn save(&self, target: SaveTarget) -> Result<Saved> {
-        let _turn = self.turn.lock().await;
-        save::save(self, &target).await
+        let this = self.this()?;
+        let work = async move {
+            let _turn = this.turn.lock().await;
+            save::save(&this, &target).await
+        };
+        completion::run(&self.host.tasks, "saving the machine", work, |_| async {}).await
     }
 
     async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
-        let _turn = self.turn.lock().await;
-        fork::fork(self, places).await
+        let this = self.this()?;
+        let work = async move {
+            let _turn = this.turn.lock().await;
+            fork::fork(&this, places).await
+        };
+        let undo = |children: Vec<Result<Arc<QemuMachine>>>| async move {
+            children.iter().flatten().for_each(|child| child.process.send_kill());
+        };
+        let children = completion::run(&self.host.tasks, "forking the machine", work, undo).await?;
+        Ok(children.into_iter().map(|child| child.map(|child| child as Arc<dyn Machine>)).collect())
     }
 
     async fn kill(&self) -> Result<()> {

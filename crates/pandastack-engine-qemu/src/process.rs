@@ -4,7 +4,7 @@
 //! handle, so that a process is reaped even if it ends after its last handle is gone.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use pandastack_engine::{EngineError, MachineExit, Result};
@@ -31,10 +31,19 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Watches a process through its pidfd until it ends.
-    pub(crate) fn watch(pid: u32, pidfd: OwnedFd, tasks: &TaskTracker) -> Result<Self> {
-        let started_ticks = started_ticks(pid)?;
+    /// Watches a newborn process through its pidfd until it ends. One that cannot be watched is ended.
+    pub(crate) fn watch(pidfd: OwnedFd, tasks: &TaskTracker) -> Result<Self> {
         let pidfd = Arc::new(pidfd);
+        Self::attach(pidfd.clone(), tasks).inspect_err(|_| {
+            let _ = pidfd_send_signal(pidfd.as_fd(), Signal::KILL);
+        })
+    }
+
+    /// The id of the process is the one the kernel gives for the descriptor: a process that runs tenant code may say
+    /// what it likes about its children.
+    fn attach(pidfd: Arc<OwnedFd>, tasks: &TaskTracker) -> Result<Self> {
+        let pid = pid_of(&pidfd)?;
+        let started_ticks = started_ticks(pid)?;
         // SAFETY: the descriptor is owned, and stays open as long as the registration.
         let watched = unsafe { AsyncFd::register_with_interest(pidfd.clone(), Interest::READABLE) }
             .map_err(|error| EngineError::io("watch the process", proc_path(pid))(error.into()))?;
@@ -55,7 +64,7 @@ impl Process {
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())?;
         // In this order: the descriptor pins the process, so the start time read now is that of the one pinned.
         match self::started_ticks(pid) {
-            Ok(ticks) if ticks == started_ticks => Self::watch(pid, pidfd, tasks).map_err(|_| gone()),
+            Ok(ticks) if ticks == started_ticks => Self::attach(Arc::new(pidfd), tasks).map_err(|_| gone()),
             _ => Err(gone()),
         }
     }
@@ -124,6 +133,14 @@ fn reap(pidfd: &OwnedFd) -> MachineExit {
     MachineExit { reason }
 }
 
+/// The process a descriptor refers to.
+fn pid_of(pidfd: &OwnedFd) -> Result<u32> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let text = fs::read_to_string(&path).map_err(EngineError::io("look at the process descriptor", &path))?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
+    pid.ok_or_else(|| EngineError::Exited("its process descriptor names no living process".to_owned()))
+}
+
 fn proc_path(pid: u32) -> String {
     format!("/proc/{pid}/stat")
 }
@@ -131,8 +148,7 @@ fn proc_path(pid: u32) -> String {
 fn started_ticks(pid: u32) -> Result<u64> {
     let path = proc_path(pid);
     let text = fs::read_to_string(&path).map_err(EngineError::io("read the start time", &path))?;
-    parse_started_ticks(&text)
-        .ok_or_else(|| EngineError::Vmm { step: "reading the start time", detail: text })
+    parse_started_ticks(&text).ok_or(EngineError::Vmm { step: "reading the start time", detail: text })
 }
 
 /// Field 22. The second field, the program's name in parentheses, may itself contain blanks and parentheses.
@@ -154,12 +170,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn only_process_descriptors_are_watched() {
+        let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
+        assert!(matches!(Process::watch(file, &TaskTracker::new()), Err(EngineError::Exited(_))));
+    }
+
+    #[tokio::test]
+    #[expect(clippy::zombie_processes, reason = "the watcher under test reaps it")]
     async fn the_end_of_a_child_is_an_event_with_its_reason() {
         let tasks = TaskTracker::new();
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let id = Pid::from_child(&child);
-        let process =
-            Process::watch(child.id(), pidfd_open(id, PidfdFlags::empty()).unwrap(), &tasks).unwrap();
+        let process = Process::watch(pidfd_open(id, PidfdFlags::empty()).unwrap(), &tasks).unwrap();
+        assert_eq!(process.pid, child.id());
         let again = Process::find(process.pid, process.started_ticks, &tasks).unwrap();
         assert!(matches!(Process::find(process.pid, 1, &tasks), Err(EngineError::Exited(_))));
         process.kill().await.unwrap();

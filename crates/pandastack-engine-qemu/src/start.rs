@@ -13,13 +13,14 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{EngineError, Place, Result, Shape};
+use pandastack_engine::{Confinement, EngineError, Place, Result, Shape};
 use pandastack_qemu_shim::protocol::Request;
 use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::command_line::{self, Origin};
+use crate::command_line::Origin;
+use crate::completion;
 use crate::endpoints::{self, Endpoints, FileIdentities, Paths};
 use crate::host::Host;
 use crate::limits::{COMMAND_MAX, LOG_TAIL_BYTES, START_MAX, STATE_MAX};
@@ -45,7 +46,6 @@ pub(crate) struct Start {
 
 /// A process that has been started and connected to, and nothing more.
 struct Started {
-    pid: u32,
     pidfd: std::os::fd::OwnedFd,
     qmp: std::os::unix::net::UnixStream,
     guest: std::os::unix::net::UnixStream,
@@ -54,33 +54,33 @@ struct Started {
 
 /// Starts a machine; it is paused.
 pub(crate) async fn start(host: Arc<Host>, start: Start) -> Result<Arc<QemuMachine>> {
+    let undo = |machine: Arc<QemuMachine>| async move { machine.process.send_kill() };
+    completion::run(&host.tasks, "starting the emulator", make(host.clone(), start), undo).await
+}
+
+async fn make(host: Arc<Host>, start: Start) -> Result<Arc<QemuMachine>> {
     let Start { shape, mut place, memory, origin, state } = start;
     let (runtime_dir, disk, console) = (place.runtime_dir.clone(), place.disk.clone(), place.console.clone());
     let (confinement, paths) = (place.confinement, Paths::new(&runtime_dir));
     let (blocking_host, blocking_memory) = (host.clone(), memory.clone());
-    let started = tokio::task::spawn_blocking(move || {
-        spawn(&blocking_host, shape, &mut place, &blocking_memory, &origin)
-    });
-    let started = started
-        .await
-        .map_err(|error| EngineError::Vmm { step: "starting the emulator", detail: error.to_string() })??;
-    let process = Process::watch(started.pid, started.pidfd, &host.tasks)?;
+    let started = move || spawn(&blocking_host, shape, &mut place, &blocking_memory, &origin);
+    let panicked = |error: tokio::task::JoinError| EngineError::Vmm {
+        step: "starting the emulator",
+        detail: error.to_string(),
+    };
+    let Started { pidfd, qmp, guest, files } =
+        tokio::task::spawn_blocking(started).await.map_err(panicked)??;
+    let process = Process::watch(pidfd, &host.tasks)?;
     let guard = KillOnDrop::new(process.clone());
     let made = async {
-        let qmp = Qmp::greet(from_std(started.qmp, &paths.qmp())?, START_MAX).await?;
+        let qmp = Qmp::greet(from_std(qmp, &paths.qmp())?, START_MAX).await?;
         migration::configure(&qmp).await?;
-        let (identity, lockdown) = host.lockdown(confinement);
-        let confine = Request::Confine { identity, lockdown };
-        let (reply, _) =
-            shim_client::request(&paths.shim(), "locking in the emulator", &confine, &[], COMMAND_MAX)
-                .await?;
-        check_memory(reply.ram_bytes, shape)?;
+        let ram_address = lock_in(&host, confinement, &paths, shape).await?;
         if let Some(state) = &state {
             load_state(&qmp, state).await?;
         }
-        let guest = Some(from_std(started.guest, &paths.guest())?);
-        let details = Details { ram_address: reply.ram_address, files: started.files };
-        let process = process.clone();
+        let guest = Some(from_std(guest, &paths.guest())?);
+        let (details, process) = (Details { ram_address, files }, process.clone());
         let parts = Parts {
             shape,
             runtime_dir,
@@ -101,10 +101,27 @@ pub(crate) async fn start(host: Arc<Host>, start: Start) -> Result<Arc<QemuMachi
     match made.await {
         Ok(machine) => {
             guard.disarm();
-            Ok(Arc::new(machine))
+            Ok(machine)
         }
         Err(error) => Err(explain(error, &process, &paths).await),
     }
+}
+
+/// Locks the process in and returns where it has guest memory.
+async fn lock_in(host: &Host, confinement: Confinement, paths: &Paths, shape: Shape) -> Result<u64> {
+    let step = "locking in the emulator";
+    let (identity, lockdown) = host.lockdown(confinement);
+    let confine = Request::Confine { identity, lockdown };
+    let (reply, _) = shim_client::request(&paths.shim(), step, &confine, &[], COMMAND_MAX).await?;
+    if reply.ram_bytes == shape.memory_bytes() {
+        return Ok(reply.ram_address);
+    }
+    let detail = format!(
+        "the preloaded library saw {} bytes of guest memory instead of {}",
+        reply.ram_bytes,
+        shape.memory_bytes()
+    );
+    Err(EngineError::Vmm { step: "mapping guest memory", detail })
 }
 
 fn from_std(stream: std::os::unix::net::UnixStream, path: &Path) -> Result<UnixStream> {
@@ -125,27 +142,8 @@ fn spawn(host: &Host, shape: Shape, place: &mut Place, memory: &Path, origin: &O
     let guest =
         endpoints::connect(&paths.guest()).map_err(EngineError::io("connect to the guest", paths.guest()))?;
     let files = endpoints.files;
-    let launch = Launch {
-        binary: &host.binary,
-        library: &host.library.preload,
-        arguments: command_line::arguments(&host.accelerator, shape, origin),
-        endpoints,
-        memory: memory_file,
-        surroundings: &host.surroundings,
-    };
-    let (pid, pidfd) = launch.start()?;
-    Ok(Started { pid, pidfd, qmp, guest, files })
-}
-
-fn check_memory(mapped: u64, shape: Shape) -> Result<()> {
-    if mapped == shape.memory_bytes() {
-        return Ok(());
-    }
-    let detail = format!(
-        "the preloaded library saw {mapped} bytes of guest memory instead of {}",
-        shape.memory_bytes()
-    );
-    Err(EngineError::Vmm { step: "mapping guest memory", detail })
+    let launch = Launch { host, shape, origin, endpoints, memory: memory_file };
+    Ok(Started { pidfd: launch.start()?, qmp, guest, files })
 }
 
 async fn load_state(qmp: &Qmp, path: &Path) -> Result<()> {

@@ -304,10 +304,14 @@ pub trait Machine: Send + Sync + 'static {
     /// Runs the processors. Repeating it is harmless.
     async fn resume(&self) -> Result<()>;
 
-    /// A fresh byte stream to the guest program; replaces an earlier one. The guest sees a disconnect in between.
+    /// A fresh byte stream to the guest program; replaces an earlier one, which ends. The guest sees a disconnect in
+    /// between, except before the first stream of a machine: that one is connected ahead, so that a guest which was saved
+    /// or forked with its host connected notices nothing. Either way the far end may be in the middle of a message, so
+    /// peers resynchronise on every new stream.
     async fn connect_guest(&self) -> Result<UnixStream>;
 
-    /// Writes a paused machine down. It stays paused and usable.
+    /// Writes a paused machine down. It stays paused and usable. Nothing is synced to storage: that would lengthen the
+    /// pause, and the caller knows whether the files must survive a power failure.
     async fn save(&self, target: SaveTarget) -> Result<Saved>;
 
     /// Copies a paused machine into one paused child per place, each place holding a clone of its disk made in the

@@ -68,10 +68,7 @@ extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
         let args = [listener as usize, 0, 0, libc::SOCK_CLOEXEC as usize];
         // SAFETY: no address is asked for.
         match unsafe { sys::call(libc::SYS_accept4, args) } {
-            Ok(connection) => {
-                serve_one(connection as c_int);
-                sys::close(connection as c_int);
-            }
+            Ok(connection) => serve_one(connection as c_int),
             Err(Errno::INTR | Errno(libc::ECONNABORTED)) => {}
             // The listener is unusable; without it there is nothing left to do, and the emulator can go on.
             Err(_) => return core::ptr::null_mut(),
@@ -79,7 +76,8 @@ extern "C" fn serve(listener: *mut c_void) -> *mut c_void {
     }
 }
 
-/// One connection. In a child of a fork it returns too, with nothing left of it to answer.
+/// One connection, from accept to close. In a child of a fork it returns too: the connection is closed there already, and
+/// its number may belong to another thread by now.
 fn serve_one(connection: c_int) {
     // SAFETY: control thread; one connection at a time.
     let Buffers { request, ancillary, reply } = unsafe { BUFFERS.get() };
@@ -101,6 +99,7 @@ fn serve_one(connection: c_int) {
     };
     received.iter().copied().for_each(sys::close);
     outcome.send(connection, reply, ancillary);
+    sys::close(connection);
 }
 
 fn failed(status: Status, Errno(errno): Errno) -> Reply {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use pandastack_engine::conformance::{Fixture, Question};
@@ -13,6 +13,7 @@ use pandastack_engine::{Boot, Confinement, Engine, Machine, Place, Shape};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
 use crate::guest_image::GuestImage;
@@ -31,12 +32,18 @@ pub struct QemuFixture {
     next: AtomicU64,
     /// What machines that are not forked run as.
     confinement: Option<Confinement>,
+    vcpus: u8,
+    /// One fixture at a time: machines are counted as children of this process.
+    _turn: MutexGuard<'static, ()>,
 }
+
+static TURN: Mutex<()> = Mutex::const_new(());
 
 impl QemuFixture {
     /// Probes the engine; the error names what this host lacks. With `confinement` every restored machine gets that one,
     /// otherwise a user of its own.
     pub async fn prepare(confinement: Option<Confinement>) -> Result<Self, String> {
+        let turn = TURN.lock().await;
         let image = GuestImage::prepare()?;
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
         let config = QemuConfig {
@@ -46,7 +53,12 @@ impl QemuFixture {
             kvm_reason: "tests emulate".to_owned(),
         };
         let engine = QemuEngine::probe(config).await.map_err(|error| error.to_string())?;
-        Ok(Self { engine, image, dir, next: AtomicU64::new(1), confinement })
+        Ok(Self { engine, image, dir, next: AtomicU64::new(1), confinement, vcpus: 1, _turn: turn })
+    }
+
+    /// The same with machines of several processors.
+    pub fn with_vcpus(self, vcpus: u8) -> Self {
+        Self { vcpus, ..self }
     }
 
     /// A machine that has been booted and has answered.
@@ -63,6 +75,15 @@ impl QemuFixture {
     pub async fn ask_machine(&self, machine: &dyn Machine, question: Question) -> u64 {
         let mut stream = machine.connect_guest().await.unwrap();
         timeout(ANSWER_MAX, self.ask(&mut stream, question)).await.expect("an answer in time").unwrap()
+    }
+
+    /// Waits until so many emulator processes are left.
+    pub async fn wait_until_living(&self, count: usize) {
+        let started = Instant::now();
+        while self.living() != count {
+            assert!(started.elapsed() < ANSWER_MAX, "{} processes instead of {count}", self.living());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     fn number(&self) -> u64 {
@@ -102,7 +123,7 @@ impl Fixture for QemuFixture {
     }
 
     fn shape(&self) -> Shape {
-        Shape { vcpus: 1, memory_mib: 128 }
+        Shape { vcpus: self.vcpus, memory_mib: 128 }
     }
 
     async fn boot(&self) -> Boot {

@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use pandastack_engine::conformance::{Fixture, Question};
-use pandastack_engine::{Confinement, MachineRecord, SaveTarget};
+use pandastack_engine::{Confinement, MachineRecord, Place, SaveTarget};
+
+use tokio::time::timeout;
 
 use crate::fixture::QemuFixture;
 
@@ -145,6 +149,55 @@ async fn forks_share_nothing_and_are_locked_in() {
     }
 }
 
+/// A tap in a network of its own.
+fn tap() -> OwnedFd {
+    let open = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let tap = fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").unwrap();
+        // SAFETY: an all-zero request is valid, and an empty name asks the kernel for one.
+        unsafe {
+            let mut request: libc::ifreq = std::mem::zeroed();
+            request.ifr_ifru.ifru_flags =
+                (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+            assert_eq!(libc::ioctl(tap.as_raw_fd(), libc::TUNSETIFF, &raw mut request), 0);
+        }
+        OwnedFd::from(tap)
+    };
+    std::thread::scope(|scope| scope.spawn(open).join()).unwrap()
+}
+
+fn header_bytes(tap: &OwnedFd) -> libc::c_int {
+    const TUNGETVNETHDRSZ: libc::c_ulong = 0x8004_54d7;
+    let mut bytes = 0;
+    // SAFETY: the call writes one integer.
+    assert_eq!(unsafe { libc::ioctl(tap.as_raw_fd(), TUNGETVNETHDRSZ, &raw mut bytes) }, 0);
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tap_of_a_fork_is_set_up_like_its_parents() {
+    let fixture = match QemuFixture::prepare(None).await {
+        Ok(fixture) => fixture,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let parent = fixture.booted().await;
+    parent.pause().await.unwrap();
+    let taps = [tap(), tap()];
+    let before = header_bytes(&taps[0]);
+    let mut places = Vec::new();
+    for tap in &taps {
+        let tap = Some(tap.try_clone().unwrap());
+        places.push(Place { tap, ..fixture.place_beside(&*parent).await });
+    }
+    let children: Vec<_> = parent.fork(places).await.unwrap().into_iter().map(Result::unwrap).collect();
+    for (child, tap) in children.iter().zip(&taps) {
+        // The guest's driver negotiated the longer header of mergeable buffers.
+        assert_eq!((before, header_bytes(tap)), (10, 12));
+        child.kill().await.unwrap();
+    }
+    parent.kill().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_forks_leave_no_trace() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
@@ -182,4 +235,25 @@ async fn many_forks_leave_no_trace() {
     zygote.save(target).await.unwrap();
     zygote.kill().await.unwrap();
     assert_eq!(fixture.living(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_that_nobody_waits_for_leaves_no_process() {
+    let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
+        Ok(fixture) => fixture,
+        Err(reason) => return println!("skipped: {reason}"),
+    };
+    let boot = fixture.boot().await;
+    let given_up = timeout(Duration::from_millis(5), fixture.engine().boot(boot)).await;
+    assert!(given_up.is_err(), "a boot within 5 ms");
+    fixture.wait_until_living(0).await;
+    let zygote = fixture.booted().await;
+    zygote.pause().await.unwrap();
+    for _ in 0..5 {
+        let place = fixture.place_beside(&*zygote).await;
+        let given_up = timeout(Duration::from_micros(1_500), zygote.fork(vec![place])).await;
+        assert!(given_up.is_err(), "a fork within 1.5 ms");
+    }
+    fixture.wait_until_living(1).await;
+    zygote.kill().await.unwrap();
 }
