@@ -1,8 +1,9 @@
 //! Keeping the guest program responsive while user processes take everything.
 //!
-//! The event loop runs in real time (it never computes for long), workers at the highest nice level, and the
-//! OOM killer leaves the program alone. `process/clone.rs` undoes all of it for children. Only on a machine
-//! of our own: in serve mode nothing is raised.
+//! The event loop runs in real time (it never computes for long), workers at the highest nice level;
+//! `process/clone.rs` undoes that for children. The OOM killer needs no telling: it never takes PID 1. Setting
+//! `oom_score_adj` would only make every child reset it, half a millisecond each under emulation. Only on a
+//! machine of our own: in serve mode nothing is raised.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,8 +15,7 @@ const OPEN_FILES_MAX: u64 = 1_048_576;
 /// Raises the calling thread, the event loop's, and the process.
 pub(crate) fn raise_machine() {
     IS_MACHINE.store(true, Ordering::Relaxed);
-    // Each of these can only fail on a kernel without the feature; the machine works without them.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    // Both can only fail on a kernel without the feature; the machine works without them.
     let _ = nix::sys::resource::setrlimit(
         nix::sys::resource::Resource::RLIMIT_NOFILE,
         OPEN_FILES_MAX,

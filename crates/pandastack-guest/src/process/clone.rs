@@ -30,7 +30,7 @@ pub(crate) struct ChildPlan {
     pub(crate) credentials: Option<Credentials>,
     /// Standard input, output and error.
     pub(crate) stdio: [OwnedFd; 3],
-    /// Undo the guest program's own protection from the scheduler and the OOM killer.
+    /// Undo the guest program's own priority.
     pub(crate) reset_priority: bool,
 }
 
@@ -202,7 +202,8 @@ fn become_program(frame: &ChildFrame) -> Stage {
             }
         }
         if frame.reset_priority {
-            reset_priority();
+            // Best effort: a child that keeps its parent's priority is no reason to fail.
+            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0);
         }
         if let Some((uid, gid, groups, count)) = frame.credentials {
             // By number: libc's functions would change the ids of this program's other threads.
@@ -232,20 +233,4 @@ fn become_program(frame: &ChildFrame) -> Stage {
         libc::execve(frame.program, frame.argv, frame.env);
     }
     Stage::Exec
-}
-
-/// Best effort: a child that keeps some of the guest program's protection is no reason to fail.
-///
-/// # Safety
-/// Only in a vforked child.
-unsafe fn reset_priority() {
-    // SAFETY: system calls on constants.
-    unsafe {
-        libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, 0, 0);
-        let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if fd >= 0 {
-            libc::write(fd, c"0".as_ptr().cast(), 1);
-            libc::close(fd);
-        }
-    }
 }

@@ -20,7 +20,11 @@ impl User {
     /// Finds a user by name or number. Root is always there.
     pub(crate) fn find(root: &Path, name: &str) -> Result<Self, ErrorBody> {
         let passwd = std::fs::read_to_string(root.join("etc/passwd")).unwrap_or_default();
-        let group = std::fs::read_to_string(root.join("etc/group")).unwrap_or_default();
+        // Most processes are root's, and groups mean nothing to root.
+        let group = match name {
+            "root" | "0" => String::new(),
+            _ => std::fs::read_to_string(root.join("etc/group")).unwrap_or_default(),
+        };
         parse(&passwd, &group, name)
             .or_else(|| (name == "root" || name == "0").then(Self::fallback_root))
             .ok_or_else(|| {
