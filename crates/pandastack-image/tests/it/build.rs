@@ -11,8 +11,8 @@ use pandastack_image::{ErrorKind, ImageBuilder, Lock, Locking, Phase, Recipe};
 
 use crate::{require_host, traces_of};
 
-/// How long the kernel may take to clean up after a killed build.
-const TEARDOWN_MAX: Duration = Duration::from_secs(20);
+/// How long a build may take to start installing, and the kernel to clean up after a killed one.
+const CONDITION_MAX: Duration = Duration::from_secs(20);
 
 const TINY: &str = r#"
 name = "tiny"
@@ -117,21 +117,18 @@ fn a_killed_build_leaves_no_mount_and_no_process() {
     let mut build = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "build::build_for_ever", "--ignored", "--nocapture"])
         .env("PANDASTACK_CACHE_DIR", cache.path())
-        .stdout(Stdio::piped())
+        .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(build.stdout.take().unwrap()));
-    assert!(lines.any(|line| line.unwrap().contains("installing now")), "the build never began to install");
+    // mmdebstrap is a Perl program; the moment to kill is when it runs, not when it is about to be started.
+    let installing = || processes_in(cache.path()).iter().any(|line| line.contains("perl"));
+    wait_until("the build never began to install", installing);
     build.kill().unwrap();
     build.wait().unwrap();
     // The kernel tears a killed process tree and its mounts down behind our back.
-    let deadline = Instant::now() + TEARDOWN_MAX;
     let left = || [traces_of(cache.path()), processes_in(cache.path())].concat();
-    while !left().is_empty() {
-        assert!(Instant::now() < deadline, "still there: {:?}", left());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("mounts or processes are left", || left().is_empty());
     assert!(entries(&cache.path().join("images")).is_empty());
 }
 
@@ -142,12 +139,15 @@ fn build_for_ever() {
         return;
     }
     let builder = ImageBuilder::new(pandastack_image::default_cache_dir());
-    let say = |step: pandastack_image::Progress<'_>| {
-        if step.phase == Phase::Debian {
-            println!("installing now");
-        }
-    };
-    let _ = builder.ensure(&recipe(TINY, Lock::default()), &say);
+    let _ = builder.ensure(&recipe(TINY, Lock::default()), &|_| {});
+}
+
+fn wait_until(complaint: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + CONDITION_MAX;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{complaint}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Command lines of live processes that mention `path`.
