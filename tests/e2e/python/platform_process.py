@@ -62,6 +62,15 @@ def command_lines() -> Dict[int, str]:
     return found
 
 
+def has_open(pid: int, directory: Path) -> bool:
+    """Whether a process has a file below the directory open."""
+    try:
+        targets = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+    return any(target.startswith(f"{directory}/") for target in targets)
+
+
 class Platform:
     """`pandastack up` on a directory, port and network of its own."""
 
@@ -135,16 +144,11 @@ class Platform:
     def is_gone(pid: int) -> bool:
         return read_text(Path(f"/proc/{pid}/stat")).split(")")[-1].split()[:1] in ([], ["Z"])
 
-    def machine_pids(self) -> List[int]:
-        """Emulator processes that write to our data directory."""
-        return sorted(pid for pid, line in command_lines().items() if "qemu-system" in line and self.is_mine(pid))
-
-    def is_mine(self, pid: int) -> bool:
-        try:
-            targets = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:
-            return False
-        return any(target.startswith(str(self.data_dir)) for target in targets)
+    def machine_pids(self, sandbox_id: str = "") -> List[int]:
+        """Emulator processes that write to our data directory: all of them, or those of one sandbox."""
+        below = self.data_dir / "store" / "sandboxes" / sandbox_id if sandbox_id else self.data_dir
+        emulators = (pid for pid, line in command_lines().items() if "qemu-system" in line)
+        return sorted(pid for pid in emulators if has_open(pid, below))
 
     def rows(self, query: str) -> List[tuple]:
         database = next(self.data_dir.rglob("*.db"), None) or next(self.data_dir.rglob("*.sqlite"))
@@ -167,7 +171,7 @@ class Platform:
             "namespaces": len(list(self.runtime_dir.glob("netns/*"))),
             "runtime dirs": len(list(self.runtime_dir.glob("m/*"))),
             "mounts": read_text(Path("/proc/self/mountinfo")).count(self.prefix),
-            "nft lines": len(run("nft", "list", "ruleset").splitlines()),
+            "rules": run("nft", "-j", "list", "ruleset").count(f'"pandastack_{self.prefix}"'),
             "files": files,
             "cgroups": len(cgroups),
         }

@@ -33,7 +33,7 @@ def test_creates_and_deletes_leave_nothing(platform: Platform) -> None:
     once(0)
     wait_until("a zygote", lambda: len(platform.machine_pids()) == 1, 120)
     once(0)
-    settle = ("links", "namespaces", "nft lines")
+    settle = ("links", "namespaces", "mounts")
     before = platform.footprint()
     rows = platform.rows("select count(*) from sandboxes where state not in ('deleted', 'failed')")
     for number in range(SERIAL):
