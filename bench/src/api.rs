@@ -7,11 +7,14 @@ use pandastack_client::Client;
 use pandastack_types::SandboxId;
 use pandastack_types::api::{CreateSandbox, ExecRequest, ExecResult, ForkSandbox, Sandbox};
 
+use crate::bare::Bare;
 use crate::report::Report;
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
+    /// Bare restores, each beside a create with and one without a zygote.
+    pub restores: u32,
     /// Creates of each template.
     pub creates: u32,
     /// Forks of one sandbox.
@@ -24,9 +27,9 @@ pub struct Plan {
 
 impl Plan {
     /// Minutes on an emulated machine.
-    pub const QUICK: Plan = Plan { creates: 50, forks: 20, execs: 100, idle_sandboxes: 20 };
+    pub const QUICK: Plan = Plan { restores: 40, creates: 50, forks: 20, execs: 100, idle_sandboxes: 20 };
     /// For publication.
-    pub const FULL: Plan = Plan { creates: 500, forks: 100, execs: 1000, idle_sandboxes: 20 };
+    pub const FULL: Plan = Plan { restores: 200, creates: 200, forks: 100, execs: 1000, idle_sandboxes: 20 };
 }
 
 /// Creates before the first sample: connections, page cache and slots settle.
@@ -49,6 +52,36 @@ pub async fn measure(client: &Client, plan: &Plan, report: &mut Report) -> Resul
     }
     forks(client, plan.forks, report).await.context("forks")?;
     execs(client, plan.execs, report).await.context("execs")
+}
+
+/// Creates beside bare restores of the same template, in turns, so that a neighbour's load hits all of them alike.
+pub async fn compare(
+    client: &Client,
+    plain: Option<&Client>,
+    mut bare: Bare,
+    rounds: u32,
+    report: &mut Report,
+) -> Result<()> {
+    for client in [Some(client), plain].into_iter().flatten() {
+        for _ in 0..WARM_UP {
+            delete(client, &create(client, "base").await?.id).await?;
+        }
+    }
+    bare.restore().await?;
+    for _ in 0..rounds {
+        report.sample("bare restore", "ms", bare.restore().await?);
+        for (name, client) in [("API create", Some(client)), ("API create, no zygote", plain)] {
+            let Some(client) = client else { continue };
+            let began = Instant::now();
+            let sandbox = create(client, "base").await?;
+            report.sample(name, "ms", ms_since(began));
+            delete(client, &sandbox.id).await?;
+        }
+    }
+    for name in ["API create", "API create, no zygote"] {
+        report.ratio(name, "bare restore");
+    }
+    Ok(())
 }
 
 /// Makes a sandbox.

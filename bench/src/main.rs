@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod bare;
 mod memory;
 mod report;
 mod samples;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use pandastack_client::Client;
+use pandastack_client::{Client, Config};
 
 /// Measurements.
 #[derive(Debug, Parser)]
@@ -33,6 +34,12 @@ struct CreateArgs {
     /// Data directory of the measured platform, for the memory of its processes
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Address of a second platform, without zygotes, to measure beside the first
+    #[arg(long, value_name = "URL", requires = "plain_key")]
+    plain_api: Option<String>,
+    /// Key of the second platform
+    #[arg(long, value_name = "KEY")]
+    plain_key: Option<String>,
     /// Where the raw samples go
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
@@ -44,6 +51,17 @@ async fn main() -> Result<()> {
     let client = Client::from_environment()?;
     let plan = if args.full { api::Plan::FULL } else { api::Plan::QUICK };
     let mut report = report::Report::new();
+    if let Some(data_dir) = &args.data_dir {
+        let bare = bare::Bare::open(data_dir, "base").await.context("prepare the bare engine")?;
+        let plain = args
+            .plain_api
+            .zip(args.plain_key)
+            .map(|(api_url, key)| Client::new(Config { api_url, token: Some(key) }));
+        let plain = plain.transpose()?;
+        api::compare(&client, plain.as_ref(), bare, plan.restores, &mut report)
+            .await
+            .context("compare with the bare engine")?;
+    }
     api::measure(&client, &plan, &mut report).await.context("measure the public API")?;
     if let Some(data_dir) = &args.data_dir {
         memory::measure(&client, data_dir, plan.idle_sandboxes, &mut report)

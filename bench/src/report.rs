@@ -44,6 +44,17 @@ impl Report {
         }
     }
 
+    /// Notes how the median of one figure compares with that of another.
+    pub fn ratio(&mut self, name: &str, to: &str) {
+        let median = |name: &str| {
+            let figure = self.figures.iter().find(|figure| figure.name == name)?;
+            figure.samples.percentile(50.0)
+        };
+        if let (Some(value), Some(base)) = (median(name), median(to)) {
+            self.sample(&format!("{name} / {to}"), "ratio of p50", value / base);
+        }
+    }
+
     /// The table for people.
     pub fn markdown(&self) -> String {
         let mut lines = vec![

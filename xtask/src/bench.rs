@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::host;
 use crate::platform::Scratch;
-use crate::program::{self, cargo, program};
+use crate::program::{self, cargo};
 use crate::{tree, up};
 
 /// What to measure.
@@ -31,12 +31,17 @@ pub fn run(command: Command) -> Result<ExitCode> {
     for name in ["base", "code-interpreter"] {
         platform.build_template(name)?;
     }
-    let mut bench = platform.point(program(tree::target_dir().join("release/pandastack-bench")));
+    let plain = Scratch::start_second(&["--no-zygotes"])?;
+    plain.platform()?.build_template("base")?;
+    // The bare engine is driven directly, which takes root as the agent does.
+    let mut bench = platform.point(host::as_root(tree::target_dir().join("release/pandastack-bench")));
     bench.arg("create").args(full.then_some("--full"));
     bench.arg("--data-dir").arg(&platform.ready.data_dir);
+    bench.arg("--plain-api").arg(&plain.platform()?.ready.api_url);
+    bench.arg("--plain-key").arg(&plain.platform()?.ready.token);
     bench.arg("--results").arg(tree::root().join("bench/results"));
     program::run(bench)?;
-    for left in scratch.stop()? {
+    for left in scratch.stop()?.into_iter().chain(plain.stop()?) {
         eprintln!("warning: left behind: {left}");
     }
     Ok(ExitCode::SUCCESS)

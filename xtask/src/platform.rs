@@ -99,17 +99,19 @@ pub struct Place {
     subnet: String,
 }
 
-/// Beginning of the names of scratch data directories; the process id follows.
+/// Beginning of the names of scratch data directories; the process id and a number follow.
 const SCRATCH: &str = "scratch-";
 
 impl Place {
-    fn of(pid: u32) -> Self {
+    /// The `nth` scratch platform of a process.
+    fn of(pid: u32, nth: u32) -> Self {
+        let name = format!("{SCRATCH}{pid}-{nth}");
         Self {
-            data_dir: tree::cache_dir().join(format!("{SCRATCH}{pid}")),
-            runtime_dir: format!("/run/pandastack-{SCRATCH}{pid}").into(),
-            net_prefix: format!("t{}", pid % 10_000_000),
+            data_dir: tree::cache_dir().join(&name),
+            runtime_dir: format!("/run/pandastack-{name}").into(),
+            net_prefix: format!("t{}x{nth}", pid % 1_000_000),
             // Away from the default network, so that a platform in use on this machine is not disturbed.
-            subnet: format!("10.{}.0.0/16", 202 + pid % 40),
+            subnet: format!("10.{}.0.0/16", 202 + (pid + nth) % 40),
         }
     }
 
@@ -137,12 +139,22 @@ impl Scratch {
     /// Starts one on a free port. Removes what interrupted predecessors left.
     pub fn start() -> Result<Self> {
         sweep();
-        let place = Place::of(std::process::id());
+        Self::start_nth(0, &[])
+    }
+
+    /// Starts another one beside it, with more arguments for `pandastack up`.
+    pub fn start_second(more: &[&str]) -> Result<Self> {
+        Self::start_nth(1, more)
+    }
+
+    fn start_nth(nth: u32, more: &[&str]) -> Result<Self> {
+        let place = Place::of(std::process::id(), nth);
         let free = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
         let address = free.local_addr().context("find a free port")?;
         drop(free);
         let mut args = place.args();
         args.extend(["--listen".to_owned(), address.to_string(), "--no-client-config".to_owned()]);
+        args.extend(more.iter().map(|arg| (*arg).to_owned()));
         let platform = Platform::start(&args).inspect_err(|_| {
             let _ = place.purge();
         })?;
@@ -175,9 +187,12 @@ impl Drop for Scratch {
 fn sweep() {
     for entry in std::fs::read_dir(tree::cache_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let pid = name.strip_prefix(SCRATCH).and_then(|pid| pid.parse::<u32>().ok());
-        let Some(pid) = pid.filter(|pid| !Path::new(&format!("/proc/{pid}")).exists()) else { continue };
-        let _ = Place::of(pid).purge();
+        let ids = name.strip_prefix(SCRATCH).and_then(|ids| ids.split_once('-'));
+        let ids = ids.and_then(|(pid, nth)| Some((pid.parse::<u32>().ok()?, nth.parse::<u32>().ok()?)));
+        let Some((pid, nth)) = ids.filter(|(pid, _)| !Path::new(&format!("/proc/{pid}")).exists()) else {
+            continue;
+        };
+        let _ = Place::of(pid, nth).purge();
     }
 }
 
