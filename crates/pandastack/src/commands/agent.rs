@@ -1,13 +1,15 @@
 //! `pandastack agent`: the agent of this host, as a process of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use pandastack_agent::{AgentConfig, EngineChoice, Listen};
 use pandastack_types::HostId;
 
+use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Engine, Settings};
+use crate::supervise::lock::{Claim, Holder, UpLock};
 use crate::supervise::{secret, stop_requested};
 use crate::trace;
 
@@ -40,6 +42,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
     trace::log_panics();
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let _lock = claim(&settings, args.link.supervised)?;
     runtime.block_on(async {
         let config = config(&args, &settings)?;
         let shutdown = stop_requested(args.link.supervised)?;
@@ -73,20 +76,46 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
 }
 
 fn host_id(given: Option<HostId>, settings: &Settings) -> Result<HostId> {
+    let path = settings.data_dir.join(HOST_ID_FILE);
     if let Some(id) = given {
+        write_host_id(&path, &id)?;
         return Ok(id);
     }
-    let path = settings.data_dir.join(HOST_ID_FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().with_context(|| format!("read the host id {}", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let name = nix::unistd::gethostname().unwrap_or_default();
             let id = host_id_from(&name.to_string_lossy(), settings.suffix().as_deref());
-            std::fs::create_dir_all(&settings.data_dir).context("make the data directory")?;
-            std::fs::write(&path, id.as_str()).with_context(|| format!("write {}", path.display()))?;
+            write_host_id(&path, &id)?;
             Ok(id)
         }
         Err(error) => Err(error).with_context(|| format!("read the host id {}", path.display())),
+    }
+}
+
+fn write_host_id(path: &Path, id: &HostId) -> Result<()> {
+    std::fs::write(path, id.as_str()).with_context(|| format!("write {}", path.display()))
+}
+
+/// An agent that nobody supervises has its data directory to itself, and `down` finds it there.
+fn claim(settings: &Settings, supervised: bool) -> Result<Option<UpLock>> {
+    std::fs::create_dir_all(&settings.data_dir).context("make the data directory")?;
+    if supervised {
+        return Ok(None);
+    }
+    let holder = Holder {
+        pid: std::process::id().cast_signed(),
+        api_url: String::new(),
+        runtime_dir: settings.runtime_dir.clone(),
+        subnet: settings.subnet.clone(),
+        net_prefix: settings.net_prefix.clone(),
+    };
+    match UpLock::claim(&settings.data_dir, &holder)? {
+        Claim::Taken(lock) => Ok(Some(lock)),
+        Claim::Held(_) => {
+            let failure = Failure::new(format!("{} is in use", settings.data_dir.display()));
+            Err(failure.hint("give this agent a data directory of its own with --data-dir").into())
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! One `up` per data directory.
+//! One `up`, or one agent that runs alone, per data directory.
 //!
 //! The kernel's file lock says whether one runs: it is gone with its holder, however that ended. The file's text says
 //! who holds it, or held it last, and what it used of the machine, for `down` and for a second `up`.
@@ -18,7 +18,7 @@ const FILE: &str = "up.lock";
 pub struct Holder {
     /// Process id of the supervisor.
     pub pid: i32,
-    /// URL of the API for clients on this machine.
+    /// URL of the API for clients on this machine; empty for an agent that runs alone.
     pub api_url: String,
     /// Where sockets are kept.
     pub runtime_dir: PathBuf,

@@ -70,7 +70,7 @@ async fn remove_slots(holder: &Holder) -> Result<()> {
 
 /// Removes the data directory and the sockets. The machines are gone by now.
 pub fn purge(data_dir: &Path, holder: &Holder) -> Result<()> {
-    if !secret::path_in(data_dir).exists() {
+    if !secret::path_in(data_dir).exists() && !data_dir.join(HOST_ID_FILE).exists() {
         let failure = Failure::new(format!("{} is not a data directory of PandaStack", data_dir.display()));
         return Err(failure.hint("nothing was removed; check --data-dir").into());
     }

@@ -57,7 +57,8 @@ pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
     };
     let end_sandboxes = args.purge || args.sandboxes == Sandboxes::Kill;
     if held {
-        if end_sandboxes {
+        // An agent that runs alone has no API to ask; its machines are ended below.
+        if end_sandboxes && !holder.api_url.is_empty() {
             super::block_on(delete_sandboxes(data_dir, &holder))?;
         }
         stop(&holder)?;
