@@ -57,8 +57,9 @@ impl QemuFixture {
     }
 
     /// The same with machines of several processors.
-    pub fn with_vcpus(self, vcpus: u8) -> Self {
-        Self { vcpus, ..self }
+    pub fn with_vcpus(mut self, vcpus: u8) -> Self {
+        self.vcpus = vcpus;
+        self
     }
 
     /// A machine that has been booted and has answered.
@@ -181,18 +182,29 @@ impl Fixture for QemuFixture {
     }
 
     fn living(&self) -> usize {
-        emulators_of(std::process::id())
+        emulators_of(std::process::id()).len()
     }
 }
 
 /// Emulator processes whose parent is `parent`, the dead but unreaped included.
-fn emulators_of(parent: u32) -> usize {
+fn emulators_of(parent: u32) -> Vec<i32> {
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let stats = processes.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
-    stats
-        .filter(|stat| {
-            let Some((head, tail)) = stat.rsplit_once(')') else { return false };
-            head.contains("(qemu-system") && tail.split_ascii_whitespace().nth(1) == Some(&parent.to_string())
-        })
-        .count()
+    let emulators = stats.filter_map(|stat| {
+        let (head, tail) = stat.rsplit_once(')')?;
+        let ours = tail.split_ascii_whitespace().nth(1) == Some(&parent.to_string());
+        let (pid, _) = head.split_once(" (qemu-system").filter(|_| ours)?;
+        pid.parse().ok()
+    });
+    emulators.collect()
+}
+
+/// Machines outlive whoever started them; those of a failed test must not.
+impl Drop for QemuFixture {
+    fn drop(&mut self) {
+        for pid in emulators_of(std::process::id()) {
+            // SAFETY: no pointers. The process is our unreaped child, so the number is still its own.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+    }
 }

@@ -1,0 +1,150 @@
+//! Cases of engines that can fork.
+
+use super::{CaseResult, Question, Suite, TEMPLATE_NUMBER, expect, one, save};
+use crate::{Restore, RunState, SaveTarget};
+
+impl Suite<'_> {
+    pub(super) async fn forks_are_independent(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        self.wake_and_ask(&*parent, Question::Remember(40)).await?;
+        parent.pause().await?;
+        let mut places = Vec::new();
+        for _ in 0..3 {
+            places.push(self.fixture.place_beside(&*parent).await);
+        }
+        let children: Vec<_> = parent.fork(places).await?.into_iter().collect::<Result<_, _>>()?;
+        expect(children.len(), 3, "number of children")?;
+        for (number, child) in children.iter().enumerate() {
+            expect(child.run_state().await?, RunState::Paused, "state of a child")?;
+            expect(self.wake_and_ask(&**child, Question::Recall).await?, 40, "memory of a child")?;
+            self.ask(&**child, Question::Remember(41 + number as u64)).await?;
+        }
+        expect(self.wake_and_ask(&*parent, Question::Recall).await?, 40, "memory of the parent")?;
+        for (number, child) in children.iter().enumerate() {
+            expect(
+                self.ask(&**child, Question::Recall).await?,
+                41 + number as u64,
+                "memory of a child, later",
+            )?;
+            child.kill().await?;
+        }
+        expect(self.ask(&*parent, Question::Recall).await?, 40, "memory of the parent, later")?;
+        Ok(parent.kill().await?)
+    }
+
+    pub(super) async fn forks_have_disks_of_their_own(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        self.wake_and_ask(&*parent, Question::Write(50)).await?;
+        parent.pause().await?;
+        let child = self.fork_one(&*parent).await?;
+        expect(self.wake_and_ask(&*child, Question::Read).await?, 50, "disk of the child")?;
+        self.ask(&*child, Question::Write(51)).await?;
+        expect(self.wake_and_ask(&*parent, Question::Read).await?, 50, "disk of the parent")?;
+        self.ask(&*parent, Question::Write(52)).await?;
+        expect(self.ask(&*child, Question::Read).await?, 51, "disk of the child, later")?;
+        child.kill().await?;
+        Ok(parent.kill().await?)
+    }
+
+    pub(super) async fn forks_of_forks_continue(&self) -> CaseResult {
+        let mut line = vec![self.restored().await?];
+        for generation in 1..=3 {
+            let parent = line[line.len() - 1].clone();
+            self.wake_and_ask(&*parent, Question::Remember(60 + generation)).await?;
+            parent.pause().await?;
+            let child = self.fork_one(&*parent).await?;
+            expect(
+                self.wake_and_ask(&*child, Question::Recall).await?,
+                60 + generation,
+                "memory of a descendant",
+            )?;
+            line.push(child);
+        }
+        for (generation, machine) in line.iter().enumerate().take(3) {
+            let answer = self.wake_and_ask(&**machine, Question::Recall).await?;
+            expect(answer, 61 + generation as u64, "memory of an ancestor")?;
+        }
+        for machine in line {
+            machine.kill().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn a_saved_fork_restores(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        self.wake_and_ask(&*parent, Question::Remember(70)).await?;
+        parent.pause().await?;
+        let child = self.fork_one(&*parent).await?;
+        self.wake_and_ask(&*child, Question::Remember(71)).await?;
+        child.pause().await?;
+        let SaveTarget { state, memory } = save(self.fixture, &*child).await?;
+        let place = self.fixture.place(&child.record().disk).await;
+        let restore = Restore { shape: self.fixture.shape(), place, state, memory };
+        let restored = self.fixture.engine().restore(restore).await?;
+        expect(self.wake_and_ask(&*restored, Question::Recall).await?, 71, "memory of the saved fork")?;
+        expect(self.wake_and_ask(&*child, Question::Recall).await?, 71, "memory of the fork")?;
+        for machine in [restored, child, parent] {
+            machine.kill().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn forks_outlive_their_parent(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        self.wake_and_ask(&*parent, Question::Remember(80)).await?;
+        parent.pause().await?;
+        let child = self.fork_one(&*parent).await?;
+        parent.kill().await?;
+        expect(self.wake_and_ask(&*child, Question::Recall).await?, 80, "memory of an orphan")?;
+        child.kill().await?;
+        expect(child.exited().borrow().is_some(), true, "event of the orphan's end")
+    }
+
+    pub(super) async fn an_adopted_machine_forks(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        self.wake_and_ask(&*parent, Question::Remember(90)).await?;
+        parent.pause().await?;
+        let record = parent.record().clone();
+        drop(parent);
+        let parent = self.fixture.engine().adopt(record).await?;
+        let child = self.fork_one(&*parent).await?;
+        let record = child.record().clone();
+        drop(child);
+        let child = self.fixture.engine().adopt(record).await?;
+        expect(self.wake_and_ask(&*child, Question::Recall).await?, 90, "memory of the adopted child")?;
+        child.kill().await?;
+        Ok(parent.kill().await?)
+    }
+
+    pub(super) async fn a_bad_place_fails_alone(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        let good = self.fixture.place_beside(&*parent).await;
+        let mut bad = self.fixture.place_beside(&*parent).await;
+        bad.disk = self.fixture.fresh_path("missing");
+        let mut outcomes = parent.fork(vec![bad, good]).await?;
+        expect(outcomes.len(), 2, "number of outcomes")?;
+        let good = one(vec![outcomes.remove(1)])?;
+        expect(outcomes.remove(0).is_err(), true, "failure of the bad place")?;
+        expect(
+            self.wake_and_ask(&*good, Question::Recall).await?,
+            TEMPLATE_NUMBER,
+            "memory of the good one",
+        )?;
+        good.kill().await?;
+        expect(
+            self.wake_and_ask(&*parent, Question::Recall).await?,
+            TEMPLATE_NUMBER,
+            "memory of the parent",
+        )?;
+        Ok(parent.kill().await?)
+    }
+
+    pub(super) async fn forking_a_running_machine_is_refused(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        parent.resume().await?;
+        let place = self.fixture.place_beside(&*parent).await;
+        expect(parent.fork(vec![place]).await.is_err(), true, "refusal to fork a running machine")?;
+        expect(self.ask(&*parent, Question::Recall).await?, TEMPLATE_NUMBER, "answer after the refusal")?;
+        Ok(parent.kill().await?)
+    }
+}
