@@ -7,6 +7,7 @@
 
 mod bench;
 mod host;
+mod leaks;
 mod openapi;
 mod platform;
 mod program;

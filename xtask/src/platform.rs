@@ -1,5 +1,6 @@
 //! A running platform, for as long as this program needs it.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +11,7 @@ use serde::Deserialize;
 
 use crate::host::as_root;
 use crate::program::{program, run};
-use crate::tree;
+use crate::{leaks, tree};
 
 /// What `pandastack up --json` prints when it is ready.
 #[derive(Debug, Clone, Deserialize)]
@@ -85,6 +86,7 @@ impl Platform {
 pub struct Scratch {
     platform: Option<Platform>,
     place: Place,
+    orphans_before: BTreeSet<String>,
 }
 
 /// What is a scratch platform's alone.
@@ -148,6 +150,7 @@ impl Scratch {
     }
 
     fn start_nth(nth: u32, more: &[&str]) -> Result<Self> {
+        let orphans_before = leaks::orphans();
         let place = Place::of(std::process::id(), nth);
         let free = std::net::TcpListener::bind("127.0.0.1:0").context("find a free port")?;
         let address = free.local_addr().context("find a free port")?;
@@ -158,7 +161,7 @@ impl Scratch {
         let platform = Platform::start(&args).inspect_err(|_| {
             let _ = place.purge();
         })?;
-        Ok(Self { platform: Some(platform), place })
+        Ok(Self { platform: Some(platform), place, orphans_before })
     }
 
     /// The platform.
@@ -172,7 +175,7 @@ impl Scratch {
         if let Some(mut platform) = self.platform.take() {
             platform.child.wait().context("wait for `pandastack up`")?;
         }
-        Ok(leftovers(&self.place))
+        Ok(leaks::found(&self.place, &self.orphans_before))
     }
 }
 
@@ -194,32 +197,4 @@ fn sweep() {
         };
         let _ = Place::of(pid, nth).purge();
     }
-}
-
-/// Processes, mounts, interfaces and files that a removed platform left.
-fn leftovers(place: &Place) -> Vec<String> {
-    let marks = [place.data_dir.display().to_string(), place.runtime_dir.display().to_string()];
-    let is_ours = |text: &str| marks.iter().any(|mark| text.contains(mark.as_str()));
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let command = String::from_utf8_lossy(&command).replace('\0', " ");
-        if is_ours(&command) && entry.file_name() != *std::process::id().to_string() {
-            found.push(format!("process {}: {command}", entry.file_name().to_string_lossy()));
-        }
-    }
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    found.extend(mounts.lines().filter(|line| is_ours(line)).map(|line| format!("mount {line}")));
-    for entry in std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(&format!("{}-", place.net_prefix)) {
-            found.push(format!("interface {name}"));
-        }
-    }
-    for dir in [&place.data_dir, &place.runtime_dir] {
-        if dir.exists() {
-            found.push(format!("directory {}", dir.display()));
-        }
-    }
-    found
 }
