@@ -20,13 +20,12 @@ pub const INTERRUPTED: u8 = 130;
 pub struct Failure {
     message: String,
     hints: Vec<String>,
-    exit_code: u8,
 }
 
 impl Failure {
-    /// A failure that ends the program with exit code 1.
+    /// A failure without hints.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hints: Vec::new(), exit_code: 1 }
+        Self { message: message.into(), hints: Vec::new() }
     }
 
     /// Adds one thing to do next.
@@ -85,10 +84,7 @@ fn exit_code(error: &anyhow::Error, running: bool) -> u8 {
     if client.is_some_and(|client| client.is_code(ErrorCode::ExecTimeout)) {
         return TIMED_OUT;
     }
-    if running {
-        return PLATFORM_FAILED;
-    }
-    error.chain().find_map(|cause| cause.downcast_ref::<Failure>()).map_or(1, |failure| failure.exit_code)
+    if running { PLATFORM_FAILED } else { 1 }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::output::Output;
 
 /// What runs the machines; the rest is named by the crates that use it.
-pub const QEMU: (&str, &str) = ("qemu-system-x86_64", "qemu-system-x86");
+const QEMU: (&str, &str) = ("qemu-system-x86_64", "qemu-system-x86");
 
 /// Carries it out.
 pub fn run(output: Output) -> Result<ExitCode> {

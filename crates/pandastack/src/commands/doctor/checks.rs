@@ -1,15 +1,15 @@
 //! The checks, in the order in which a start would stumble over them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::unistd::Uid;
 use pandastack_agent::cgroup::Cgroups;
-use pandastack_engine::kvm_probe;
+use pandastack_engine::{Capabilities, Engine, kvm_probe};
+use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_image::{Cloning, Store, missing_host_programs};
 
 use super::Finding;
-use crate::commands::host_packages::QEMU;
 use crate::output::size;
 use crate::settings::Settings;
 
@@ -22,7 +22,8 @@ const DISK_BYTES_MIN: u64 = 10 << 30;
 
 /// Every check.
 pub fn all(settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![rights(), kvm(), qemu()];
+    let mut findings = vec![rights()];
+    findings.extend(engine(&settings.data_dir));
     findings.extend(programs());
     findings.push(store(&settings.data_dir));
     findings.push(cgroups());
@@ -39,30 +40,48 @@ fn rights() -> Finding {
     Finding::fail("rights", "not root, so several checks below fail", "run `sudo pandastack doctor`")
 }
 
-fn kvm() -> Finding {
-    let verdict = kvm_probe::probe_with(Path::new("/proc/self/exe"), KVM_PROBE);
-    if verdict.usable {
-        return Finding::ok("KVM", format!("{}; isolation is `hardware`", verdict.reason));
-    }
-    let remedy = "fine for development and CI; for tenants who distrust each other use a host with KVM";
-    Finding::warn("KVM", format!("{}; isolation is `emulated`", verdict.reason), remedy)
+/// The engine as an agent would open it: KVM by executing instructions, the fork by forking a real machine.
+fn engine(data_dir: &Path) -> Vec<Finding> {
+    let kvm = kvm_probe::probe_with(Path::new("/proc/self/exe"), KVM_PROBE);
+    let first = if kvm.usable {
+        Finding::ok("KVM", kvm.reason.clone())
+    } else {
+        let remedy =
+            "machines are emulated: fine for development and CI, not for tenants who distrust each other";
+        Finding::warn("KVM", kvm.reason.clone(), remedy)
+    };
+    let (library_dir, _scratch) = match library_dir(data_dir) {
+        Ok(found) => found,
+        Err(error) => return vec![first, Finding::fail("engine", error.to_string(), "check TMPDIR")],
+    };
+    let config = QemuConfig { binary: None, library_dir, kvm_usable: kvm.usable, kvm_reason: kvm.reason };
+    let probed = crate::commands::block_on(async { Ok(QemuEngine::probe(config).await?) });
+    let second = match probed {
+        Err(error) => Finding::fail("engine", format!("{error:#}"), "install what it names, or run as root"),
+        Ok(engine) => describe(engine.capabilities()),
+    };
+    vec![first, second]
 }
 
-fn qemu() -> Finding {
-    let (program, package) = QEMU;
-    match std::process::Command::new(program).arg("--version").output() {
-        Ok(output) if output.status.success() => {
-            let text = String::from_utf8_lossy(&output.stdout);
-            Finding::ok("QEMU", text.lines().next().unwrap_or_default())
-        }
-        Ok(output) => Finding::fail(
-            "QEMU",
-            format!("{program} ends with {}", output.status),
-            format!("reinstall {package}"),
+/// Where the engine keeps its own files: the installation's, or a directory that is thrown away.
+fn library_dir(data_dir: &Path) -> std::io::Result<(PathBuf, Option<tempfile::TempDir>)> {
+    let installed = data_dir.join("lib");
+    if installed.is_dir() {
+        return Ok((installed, None));
+    }
+    let scratch = tempfile::tempdir()?;
+    Ok((scratch.path().to_owned(), Some(scratch)))
+}
+
+fn describe(engine: &Capabilities) -> Finding {
+    let found = format!("{}, isolation `{}`", engine.name, engine.isolation.as_str());
+    match &engine.fork_reason {
+        None => Finding::ok("engine", format!("{found}, machines can be forked")),
+        Some(reason) => Finding::warn(
+            "engine",
+            format!("{found}, machines cannot be forked: {reason}"),
+            "creates and forks restore snapshots instead, which is slower",
         ),
-        Err(error) => {
-            Finding::fail("QEMU", format!("{program}: {error}"), format!("apt-get install {package}"))
-        }
     }
 }
 
