@@ -204,7 +204,7 @@ fn incomplete_suffix(bytes: &[u8]) -> usize {
 }
 
 /// JSON in ASCII: some clients split lines at characters beyond it.
-fn ascii_json(value: &serde_json::Value) -> String {
+pub(crate) fn ascii_json(value: &serde_json::Value) -> String {
     let mut out = String::new();
     for unit in value.to_string().chars() {
         if unit.is_ascii() {

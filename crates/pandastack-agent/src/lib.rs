@@ -28,6 +28,7 @@ mod host;
 mod http;
 mod launch;
 mod layout;
+mod logs;
 mod record;
 mod recover;
 mod report;

@@ -35,6 +35,7 @@ mod request_id;
 mod routes;
 mod serve;
 pub mod store;
+mod unread_body;
 mod validate;
 mod view;
 

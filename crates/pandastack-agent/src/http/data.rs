@@ -7,18 +7,19 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::sse::{KeepAlive, Sse};
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures::Stream;
 use pandastack_types::api::{
     DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, Port, PortList, RenameFile,
 };
-use pandastack_types::limits;
 use serde::Deserialize;
 
 use super::{Shared, Target};
 use crate::error::{AgentError, Result};
 use crate::exec::{Exec, ExecEvents};
 use crate::files;
+use crate::logs::{Follower, read_tail};
 
 /// Quiet streams send a comment this often, so that nobody in between gives up on them.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -57,11 +58,7 @@ pub(super) async fn exec_stream(
         let event = events.next().await?;
         Some((Ok::<_, Infallible>(event), events))
     });
-    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    // Without the character set one published client decodes Latin-1.
-    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    Ok(response)
+    Ok(sse(stream))
 }
 
 pub(super) async fn read(Target(handle): Target, Query(query): Query<PathQuery>) -> Result<Response> {
@@ -131,27 +128,48 @@ pub(super) async fn ports(Target(handle): Target) -> Result<Json<PortList>> {
     Ok(Json(PortList { ports: found.into_iter().map(port).collect() }))
 }
 
-/// The console's last lines. Never wakes a sleeper.
-pub(super) async fn logs(State(host): Shared, Target(handle): Target) -> Result<Response> {
+#[derive(Deserialize)]
+pub(super) struct LogQuery {
+    #[serde(default)]
+    stream: Option<String>,
+    #[serde(default)]
+    follow: Option<String>,
+}
+
+/// The console's last lines, or all from there on as events. Never wakes a sleeper.
+pub(super) async fn logs(
+    State(host): Shared,
+    Target(handle): Target,
+    Query(query): Query<LogQuery>,
+) -> Result<Response> {
+    // A console is one stream; the parameter is there for clients that always send it.
+    if let Some(stream) = query.stream.as_deref().filter(|name| !["stdout", "stderr", "both"].contains(name))
+    {
+        let shown: String = stream.chars().take(40).collect();
+        return Err(AgentError::BadRequest(format!(
+            "`stream` must be stdout, stderr or both, not `{shown}`"
+        )));
+    }
+    let follow = match query.follow.as_deref() {
+        None | Some("" | "0" | "false") => false,
+        Some("1" | "true") => true,
+        Some(_) => {
+            return Err(AgentError::BadRequest("`follow` must be 1 or 0, or true or false".to_owned()));
+        }
+    };
     let path = host.layout.machine(&handle.view().id).join(crate::layout::home::CONSOLE);
+    if follow && path.exists() {
+        return Ok(sse(Follower::open(&path)?.events()));
+    }
     let text = crate::blocking(move || Ok::<_, AgentError>(read_tail(&path))).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
 }
 
-/// The end of a file, from a line's beginning. A file that is not there is an empty log.
-fn read_tail(path: &std::path::Path) -> Vec<u8> {
-    use std::io::{Read, Seek, SeekFrom};
-    let Ok(mut file) = std::fs::File::open(path) else { return Vec::new() };
-    let length = file.metadata().map_or(0, |meta| meta.len());
-    let start = length.saturating_sub(limits::LOG_BYTES_MAX);
-    let mut text = Vec::new();
-    if file.seek(SeekFrom::Start(start)).is_err()
-        || file.take(limits::LOG_BYTES_MAX).read_to_end(&mut text).is_err()
-    {
-        return Vec::new();
-    }
-    match text.iter().position(|byte| *byte == b'\n') {
-        Some(newline) if start > 0 => text.split_off(newline + 1),
-        _ => text,
-    }
+/// A stream of events, with what published clients need: a character set, and a comment now and then.
+fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    // Without the character set one published client decodes Latin-1.
+    let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    response
 }

@@ -17,7 +17,7 @@ pub(crate) mod tokens;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use http::{Method, StatusCode, Uri, header};
@@ -28,6 +28,7 @@ use crate::auth::authenticate;
 use crate::error::ApiError;
 use crate::idempotency::once;
 use crate::request_id::with_request_id;
+use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
@@ -56,6 +57,7 @@ fn finish(router: Router<Arc<App>>, app: Arc<App>) -> Router {
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(map_response(never_plain))
+        .layer(from_fn(close_unread))
         .layer(from_fn_with_state(Arc::clone(&app), with_request_id))
         .with_state(app)
 }

@@ -1,0 +1,139 @@
+//! A sandbox's log: what its machine wrote to the console.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use axum::response::sse::Event;
+use futures::Stream;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use pandastack_types::limits;
+use tokio::io::unix::AsyncFd;
+
+use crate::error::{AgentError, Result};
+
+/// Longest line of a followed log; a longer one is cut in pieces.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Bytes read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// The end of a log, from a line's beginning. A file that is not there is an empty log.
+pub(crate) fn read_tail(path: &Path) -> Vec<u8> {
+    let Ok(mut file) = File::open(path) else { return Vec::new() };
+    let start = file.metadata().map_or(0, |meta| meta.len()).saturating_sub(limits::LOG_BYTES_MAX);
+    let mut text = Vec::new();
+    let read = file
+        .seek(SeekFrom::Start(start))
+        .and_then(|_| file.take(limits::LOG_BYTES_MAX).read_to_end(&mut text));
+    if read.is_err() {
+        return Vec::new();
+    }
+    match text.iter().position(|byte| *byte == b'\n') {
+        Some(newline) if start > 0 => text.split_off(newline + 1),
+        _ => text,
+    }
+}
+
+/// A log as it grows.
+pub(crate) struct Follower {
+    file: File,
+    inotify: Inotify,
+    /// Readable when `inotify` has news.
+    changes: AsyncFd<OwnedFd>,
+    /// A line that is not complete yet.
+    line: Vec<u8>,
+    /// Bytes after it.
+    rest: Vec<u8>,
+}
+
+impl Follower {
+    /// Follows from the last [`limits::LOG_BYTES_MAX`] on.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let system = |error: nix::Error| AgentError::io("follow", path)(error.into());
+        let mut file = File::open(path).map_err(AgentError::io("open", path))?;
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).map_err(system)?;
+        inotify.add_watch(path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF).map_err(system)?;
+        let readable = inotify.as_fd().try_clone_to_owned().map_err(AgentError::io("follow", path))?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe for types that could lie about their descriptor"
+        )]
+        let changes = AsyncFd::new(readable).map_err(AgentError::io("follow", path))?;
+        let start = file.metadata().map_or(0, |meta| meta.len()).saturating_sub(limits::LOG_BYTES_MAX);
+        file.seek(SeekFrom::Start(start)).map_err(AgentError::io("read", path))?;
+        Ok(Self { file, inotify, changes, line: Vec::new(), rest: Vec::new() })
+    }
+
+    /// Events with one line each, until the reader goes away or the log does.
+    pub(crate) fn events(self) -> impl Stream<Item = std::result::Result<Event, Infallible>> {
+        futures::stream::unfold(self, |mut follower| async move {
+            let line = follower.next_line().await?;
+            let data = serde_json::json!({ "line": String::from_utf8_lossy(&line) });
+            Some((Ok(Event::default().data(crate::exec::ascii_json(&data))), follower))
+        })
+    }
+
+    async fn next_line(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(newline) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let rest = self.rest.split_off(newline + 1);
+                self.rest.pop();
+                self.line.append(&mut self.rest);
+                self.rest = rest;
+                return Some(std::mem::take(&mut self.line));
+            }
+            self.line.append(&mut self.rest);
+            if self.line.len() >= LINE_BYTES_MAX {
+                return Some(std::mem::take(&mut self.line));
+            }
+            let mut bytes = vec![0; READ_BYTES];
+            let count = self.file.read(&mut bytes).ok()?;
+            bytes.truncate(count);
+            self.rest = bytes;
+            if count == 0 && !self.wait().await {
+                return None;
+            }
+        }
+    }
+
+    /// Waits until the file changed; false when it is gone.
+    async fn wait(&mut self) -> bool {
+        let Ok(mut ready) = self.changes.readable().await else { return false };
+        let events = self.inotify.read_events().unwrap_or_default();
+        ready.clear_ready();
+        !events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_DELETE_SELF))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_come_out_whole_and_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("console.log");
+        std::fs::write(&path, "one\ntw").unwrap();
+        assert_eq!(read_tail(&path), b"one\ntw");
+        let mut follower = Follower::open(&path).unwrap();
+        assert_eq!(follower.next_line().await.unwrap(), b"one");
+        let writer = tokio::spawn(async move {
+            let mut file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+            file.write_all(b"o\nthree\n").unwrap();
+            path
+        });
+        assert_eq!(follower.next_line().await.unwrap(), b"two");
+        assert_eq!(follower.next_line().await.unwrap(), b"three");
+        std::fs::remove_file(writer.await.unwrap()).unwrap();
+        drop(follower);
+    }
+
+    #[test]
+    fn a_missing_log_is_empty() {
+        assert!(read_tail(Path::new("/nonexistent/console.log")).is_empty());
+    }
+}
