@@ -51,21 +51,30 @@ async fn timing() {
     print("restore", restores);
     print("restore to first answer", answers);
     print("save after one answer", saves);
-    let (mut forks, mut answers, mut kills) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut forks, mut resumes, mut answers) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut again, mut kills) = (Vec::new(), Vec::new());
     for _ in 0..FORKS {
         let place = fixture.place_beside(&*booted).await;
         let started = Instant::now();
         let child = booted.fork(vec![place]).await.unwrap().remove(0).unwrap();
         forks.push(started.elapsed());
+        let resumed = Instant::now();
         child.resume().await.unwrap();
-        fixture.ask_machine(&*child, Question::Recall).await;
+        resumes.push(resumed.elapsed());
+        let mut stream = child.connect_guest().await.unwrap();
+        fixture.ask(&mut stream, Question::Recall).await.unwrap();
         answers.push(started.elapsed());
-        let started = Instant::now();
+        let asked = Instant::now();
+        fixture.ask(&mut stream, Question::Recall).await.unwrap();
+        again.push(asked.elapsed());
+        let killed = Instant::now();
         child.kill().await.unwrap();
-        kills.push(started.elapsed());
+        kills.push(killed.elapsed());
     }
     print("fork", forks);
+    print("resume of a fork", resumes);
     print("fork to first answer", answers);
+    print("second answer", again);
     print("kill", kills);
     booted.kill().await.unwrap();
 }
