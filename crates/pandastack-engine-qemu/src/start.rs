@@ -9,7 +9,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -46,7 +46,12 @@ pub(crate) struct Start {
 
 /// A process that has been started and connected to, and nothing more.
 struct Started {
-    pidfd: std::os::fd::OwnedFd,
+    pidfd: OwnedFd,
+    connections: Connections,
+}
+
+/// Our ends of a machine's sockets, and the identity of its files.
+struct Connections {
     qmp: std::os::unix::net::UnixStream,
     guest: std::os::unix::net::UnixStream,
     files: FileIdentities,
@@ -58,53 +63,60 @@ pub(crate) async fn start(host: Arc<Host>, start: Start) -> Result<Arc<QemuMachi
     completion::run(&host.tasks, "starting the emulator", make(host.clone(), start), undo).await
 }
 
-async fn make(host: Arc<Host>, start: Start) -> Result<Arc<QemuMachine>> {
-    let Start { shape, mut place, memory, origin, state } = start;
-    let (runtime_dir, disk, console) = (place.runtime_dir.clone(), place.disk.clone(), place.console.clone());
-    let (confinement, paths) = (place.confinement, Paths::new(&runtime_dir));
-    let (blocking_host, blocking_memory) = (host.clone(), memory.clone());
-    let started = move || spawn(&blocking_host, shape, &mut place, &blocking_memory, &origin);
+async fn make(host: Arc<Host>, mut start: Start) -> Result<Arc<QemuMachine>> {
+    let blocking_host = host.clone();
+    let spawned = tokio::task::spawn_blocking(move || {
+        let started = spawn(&blocking_host, &mut start)?;
+        Ok::<_, EngineError>((start, started))
+    });
     let panicked = |error: tokio::task::JoinError| EngineError::Vmm {
         step: "starting the emulator",
         detail: error.to_string(),
     };
-    let Started { pidfd, qmp, guest, files } =
-        tokio::task::spawn_blocking(started).await.map_err(panicked)??;
+    let (start, Started { pidfd, connections }) = spawned.await.map_err(panicked)??;
     let process = Process::watch(pidfd, &host.tasks)?;
     let guard = KillOnDrop::new(process.clone());
-    let made = async {
-        let qmp = Qmp::greet(from_std(qmp, &paths.qmp())?, START_MAX).await?;
-        migration::configure(&qmp).await?;
-        let ram_address = lock_in(&host, confinement, &paths, shape).await?;
-        if let Some(state) = &state {
-            load_state(&qmp, state).await?;
-        }
-        let guest = Some(from_std(guest, &paths.guest())?);
-        let (details, process) = (Details { ram_address, files }, process.clone());
-        let parts = Parts {
-            shape,
-            runtime_dir,
-            disk,
-            console,
-            base_memory: memory,
-            confinement,
-            details,
-            process,
-            qmp,
-            guest,
-        };
-        let machine = QemuMachine::new(host, parts)?;
-        machine.require_paused("starting the machine").await?;
-        machine.set_oom_score();
-        Ok(machine)
-    };
-    match made.await {
+    let paths = Paths::new(&start.place.runtime_dir);
+    match become_machine(host, start, connections, process.clone()).await {
         Ok(machine) => {
             guard.disarm();
             Ok(machine)
         }
         Err(error) => Err(explain(error, &process, &paths).await),
     }
+}
+
+/// Speaks to a new process until it is a paused machine.
+async fn become_machine(
+    host: Arc<Host>,
+    start: Start,
+    connections: Connections,
+    process: Process,
+) -> Result<Arc<QemuMachine>> {
+    let Start { shape, place, memory, state, .. } = start;
+    let paths = Paths::new(&place.runtime_dir);
+    let qmp = Qmp::greet(from_std(connections.qmp, &paths.qmp())?, START_MAX).await?;
+    migration::configure(&qmp).await?;
+    let ram_address = lock_in(&host, place.confinement, &paths, shape).await?;
+    if let Some(state) = &state {
+        load_state(&qmp, state).await?;
+    }
+    let parts = Parts {
+        shape,
+        runtime_dir: place.runtime_dir,
+        disk: place.disk,
+        console: place.console,
+        base_memory: memory,
+        confinement: place.confinement,
+        details: Details { ram_address, files: connections.files },
+        process,
+        qmp,
+        guest: Some(from_std(connections.guest, &paths.guest())?),
+    };
+    let machine = QemuMachine::new(host, parts)?;
+    machine.require_paused("starting the machine").await?;
+    machine.set_oom_score();
+    Ok(machine)
 }
 
 /// Locks the process in and returns where it has guest memory.
@@ -128,7 +140,9 @@ fn from_std(stream: std::os::unix::net::UnixStream, path: &Path) -> Result<UnixS
     UnixStream::from_std(stream).map_err(EngineError::io("use the socket", path))
 }
 
-fn spawn(host: &Host, shape: Shape, place: &mut Place, memory: &Path, origin: &Origin) -> Result<Started> {
+fn spawn(host: &Host, start: &mut Start) -> Result<Started> {
+    let Start { shape, place, memory, origin, .. } = start;
+    let (shape, memory) = (*shape, memory.as_path());
     let memory_file = File::open(memory).map_err(EngineError::io("open the memory file", memory))?;
     let len = memory_file.metadata().map_err(EngineError::io("look at the memory file", memory))?.len();
     if len != shape.memory_bytes() {
@@ -143,7 +157,7 @@ fn spawn(host: &Host, shape: Shape, place: &mut Place, memory: &Path, origin: &O
         endpoints::connect(&paths.guest()).map_err(EngineError::io("connect to the guest", paths.guest()))?;
     let files = endpoints.files;
     let launch = Launch { host, shape, origin, endpoints, memory: memory_file };
-    Ok(Started { pidfd: launch.start()?, qmp, guest, files })
+    Ok(Started { pidfd: launch.start()?, connections: Connections { qmp, guest, files } })
 }
 
 async fn load_state(qmp: &Qmp, path: &Path) -> Result<()> {

@@ -162,6 +162,13 @@ impl Outcome {
         Self { reply, pidfds: List::EMPTY }
     }
 
+    /// Process descriptors of the children so far, for the next one to close.
+    fn elders(&self) -> [c_int; CHILDREN_MAX] {
+        let mut elders = [-1; CHILDREN_MAX];
+        self.pidfds.iter().zip(&mut elders).for_each(|(&fd, place)| *place = fd);
+        elders
+    }
+
     /// Sends the reply. Children that nobody will ever hear of are ended.
     fn send(mut self, connection: c_int, buffer: &mut [u8], ancillary: &mut Aligned<ANCILLARY_BYTES>) {
         self.reply.pid = sys::getpid() as u32;
@@ -274,44 +281,40 @@ fn fork_parked(
     };
     let robust_list = threads::robust_list();
     let mut outcome = Outcome::only(Reply { matched: plan.matched, ..Reply::new(Status::Ok) });
-    let mut parked = Some(parked);
-    for (index, identity) in fork.children.iter().enumerate() {
-        let mut pidfd: c_int = -1;
-        let flags = (libc::CLONE_PARENT | libc::CLONE_PIDFD) as usize;
-        // The bare call, not fork(): its handlers would wait for locks that parked threads hold. CLONE_PARENT, so that
-        // whoever reaps this process reaps its copies too, also when this one is gone.
-        // SAFETY: a plain process copy; the kernel writes one descriptor.
-        match unsafe { sys::call(libc::SYS_clone, [flags, 0, &raw mut pidfd as usize, 0, 0]) } {
-            Ok(0) => {
-                let replacements = replacements(received, fork.rules.len(), index);
-                let mut elders = [0; CHILDREN_MAX];
-                outcome.pidfds.iter().zip(&mut elders).for_each(|(&fd, place)| *place = fd);
-                let birth = Birth {
-                    index,
-                    plan,
-                    replacements: &replacements[..fork.rules.len()],
-                    known,
-                    elders: &elders[..outcome.pidfds.len()],
-                    report,
-                    identity: *identity,
-                    lockdown: fork.lockdown,
-                    robust_list,
-                };
-                birth.complete(parked.take()?);
+    let rules = fork.rules.len();
+    for (index, &identity) in fork.children.iter().enumerate() {
+        let child = match clone_process() {
+            Ok(None) => {
+                let (replacements, elders) = (replacements(received, rules, index), outcome.elders());
+                let (replacements, elders) = (&replacements[..rules], &elders[..outcome.pidfds.len()]);
+                let lockdown = fork.lockdown;
+                Birth { index, plan, replacements, known, elders, report, identity, lockdown, robust_list }
+                    .complete(parked);
                 return None;
             }
-            Ok(pid) => {
-                let silent = ChildReply { pid: pid as u32, status: Status::ChildSilent, errno: 0 };
-                outcome.reply.children.push(silent).ok()?;
+            Ok(Some((pid, pidfd))) => {
                 outcome.pidfds.push(pidfd).ok()?;
+                ChildReply { pid, status: Status::ChildSilent, errno: 0 }
             }
-            Err(Errno(errno)) => {
-                let none = ChildReply { pid: 0, status: Status::CloneFailed, errno };
-                outcome.reply.children.push(none).ok()?;
-            }
-        }
+            Err(Errno(errno)) => ChildReply { pid: 0, status: Status::CloneFailed, errno },
+        };
+        outcome.reply.children.push(child).ok()?;
     }
     Some(outcome)
+}
+
+/// Copies the process; `None` in the copy, its id and a descriptor of it otherwise.
+///
+/// The bare call, not fork(): its handlers would wait for locks that parked threads hold. CLONE_PARENT, so that whoever
+/// reaps this process reaps its copies too, also when this one is gone.
+fn clone_process() -> sys::Result<Option<(u32, c_int)>> {
+    let mut pidfd: c_int = -1;
+    let flags = (libc::CLONE_PARENT | libc::CLONE_PIDFD) as usize;
+    // SAFETY: a plain process copy; the kernel writes one descriptor.
+    match unsafe { sys::call(libc::SYS_clone, [flags, 0, &raw mut pidfd as usize, 0, 0]) }? {
+        0 => Ok(None),
+        pid => Ok(Some((pid as u32, pidfd))),
+    }
 }
 
 /// Everything that can speak against a fork.
