@@ -14,6 +14,7 @@ use pandastack_guest_proto::message::{Identity, Secret};
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{SandboxSpec, Usage};
 
+use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::home::{Home, Origin};
 use crate::host::Host;
@@ -232,18 +233,24 @@ async fn open_gate(
     record.machine = Some(machine.record().clone());
     record.slot = home.slot.map(|index| u32::from(index.0));
     write_json(&host.layout.record(&record.spec.id), record)?;
-    home.cgroup()
-        .add(machine.record().pid)
-        .map_err(AgentError::io("move into the control group", &home.dir))?;
-    stages.mark("place");
     let stream = machine.connect_guest().await?;
-    machine.resume().await?;
-    stages.mark("resume");
-    let (guest, applied) = GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?;
+    stages.mark("record");
+    // Entering a control group waits for a grace period of the host's kernel, some milliseconds. The guest's kernel may
+    // run meanwhile: user processes are frozen until the identity is set, and no one is told before both are done.
+    let (cgroup, pid, dir) = (home.cgroup().clone(), machine.record().pid, home.dir.clone());
+    let entered =
+        blocking(move || cgroup.add(pid).map_err(AgentError::io("move into the control group", &dir)));
+    let opened = async {
+        machine.resume().await?;
+        Ok::<_, AgentError>(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?)
+    };
+    let (entered, opened) = tokio::join!(entered, opened);
+    entered?;
+    let (guest, applied) = opened?;
     for warning in &applied.warnings {
         tracing::warn!(sandbox = %record.spec.id, warning, "identity");
     }
-    stages.mark("identity");
+    stages.mark("gate");
     Ok(guest)
 }
 
