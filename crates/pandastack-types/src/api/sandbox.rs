@@ -1,0 +1,211 @@
+//! Sandboxes: how they are made, what they look like, what happens to them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId, WorkspaceId};
+
+/// User-chosen labels.
+pub type Metadata = BTreeMap<String, String>;
+
+/// `POST /v1/sandboxes`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CreateSandbox {
+    /// Template name or alias; `base` when neither this nor `from_snapshot` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// Start from this snapshot instead of a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_snapshot: Option<SnapshotId>,
+    /// Labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+    /// Environment of every command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<BTreeMap<String, String>>,
+    /// Lifetime in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+    /// No TTL; hibernates when idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent: Option<bool>,
+    /// Idle seconds before a persistent sandbox hibernates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u64>,
+    /// What happens at the end of the TTL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<OnTimeout>,
+}
+
+/// What happens at the end of a TTL.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnTimeout {
+    /// The sandbox is deleted.
+    #[default]
+    Kill,
+    /// The sandbox goes to sleep.
+    Hibernate,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Template it was made from.
+    pub template: String,
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mb: u32,
+    /// Where it stands.
+    pub status: SandboxState,
+    /// Where a sleeper's memory is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residency: Option<Residency>,
+    /// Address on its host, while awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_ip: Option<String>,
+    /// Host it lives on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostId>,
+    /// False when its host does not answer; the status is then the last one known.
+    pub host_reachable: bool,
+    /// Engine that runs it.
+    pub engine: String,
+    /// `hardware` or `emulated`.
+    pub isolation: String,
+    /// Labels.
+    pub metadata: Metadata,
+    /// Snapshot it was made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_snapshot: Option<SnapshotId>,
+    /// Sandbox it was forked from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<SandboxId>,
+    /// How it came to be: `fork`, `restore`, or `boot`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_mode: Option<String>,
+    /// Time from request to ready, as the host saw it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_ms: Option<u64>,
+    /// Where that time went, in microseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub boot_stages_us: BTreeMap<String, u64>,
+    /// How long the parent of a fork stood still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_ms: Option<f64>,
+    /// No TTL.
+    pub persistent: bool,
+    /// Lifetime in seconds, unless persistent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// When its TTL ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// `{"items": [...]}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Items<T> {
+    /// The elements.
+    pub items: Vec<T>,
+}
+
+/// Answer to hibernate and wake.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct StatusAnswer {
+    /// Where the sandbox stands now.
+    pub status: SandboxState,
+}
+
+/// `GET` and `PATCH /v1/sandboxes/{id}/lifecycle`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Lifecycle {
+    /// Lifetime in seconds, from creation.
+    pub ttl_seconds: u64,
+    /// No TTL.
+    pub persistent: bool,
+    /// Seconds since the last activity.
+    pub idle_seconds: u64,
+    /// Idle seconds before it hibernates, when persistent.
+    pub idle_timeout_seconds: u64,
+    /// What happens at the end of the TTL.
+    pub on_timeout: OnTimeout,
+    /// When the TTL ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Body of `PATCH /v1/sandboxes/{id}/lifecycle`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PatchLifecycle {
+    /// New lifetime, counted from now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+    /// No TTL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent: Option<bool>,
+    /// Idle seconds before it hibernates, when persistent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u64>,
+    /// What happens at the end of the TTL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_timeout: Option<OnTimeout>,
+}
+
+/// A port something listens on in a sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Port {
+    /// TCP port.
+    pub port: u16,
+    /// Address it is bound to inside the guest.
+    pub address: String,
+    /// Always true: only listening ports are listed.
+    pub listening: bool,
+}
+
+/// `GET /v1/sandboxes/{id}/ports`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PortList {
+    /// By number.
+    pub ports: Vec<Port>,
+}
+
+/// Something that happened to a sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Event {
+    /// Grows with every event of the installation.
+    pub id: i64,
+    /// The sandbox.
+    pub sandbox_id: SandboxId,
+    /// What happened: a transition's name, or `snapshot_created` and the like.
+    pub kind: String,
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// Why, in a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// `GET /v1/sandboxes/{id}/events`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EventList {
+    /// Oldest first.
+    pub events: Vec<Event>,
+}

@@ -1,0 +1,122 @@
+//! Snapshots, forks and promotion.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Metadata, Sandbox};
+use crate::{HostId, SandboxId, SnapshotId, TreeId, WorkspaceId};
+
+/// `POST /v1/sandboxes/{id}/snapshots`; the body may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CreateSnapshot {
+    /// Name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Snapshot {
+    /// Its id.
+    pub id: SnapshotId,
+    /// Sandbox it shows.
+    pub sandbox_id: SandboxId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Template of that sandbox.
+    pub template: String,
+    /// Name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Labels.
+    pub metadata: Metadata,
+    /// Bytes written for it.
+    pub size_bytes: u64,
+    /// How long the sandbox stood still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_ms: Option<f64>,
+    /// Host that holds it.
+    pub host: HostId,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+/// `GET /v1/snapshots`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotList {
+    /// Newest first.
+    pub snapshots: Vec<Snapshot>,
+}
+
+/// `POST /v1/sandboxes/{id}/fork`; the body may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ForkSandbox {
+    /// Labels of the child, over those of the parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+}
+
+/// `POST /v1/sandboxes/{id}/fork-tree`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ForkTree {
+    /// How many children.
+    pub count: u32,
+    /// Labels of every child, over those of the parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+}
+
+/// Children of one fork-tree call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ForkTreeResult {
+    /// The ones that were made, in order.
+    pub children: Vec<Sandbox>,
+    /// Names the call; also in each child's `metadata.fork_tree_id`.
+    pub tree_id: TreeId,
+    /// The parent.
+    pub parent_id: SandboxId,
+    /// How long the parent stood still.
+    pub pause_ms: f64,
+    /// The ones that were not made.
+    pub errors: Vec<ForkError>,
+}
+
+/// One child that was not made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ForkError {
+    /// Its place in the order.
+    pub index: u32,
+    /// Why.
+    pub err: String,
+}
+
+/// `POST /v1/sandboxes/{id}/promote`; the body may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Promote {
+    /// Delete the other children of the tree.
+    #[serde(default)]
+    pub cleanup_siblings: bool,
+    /// The tree; from the sandbox's metadata when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree_id: Option<TreeId>,
+}
+
+/// Answer to a promote.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Promoted {
+    /// The sandbox that stays.
+    pub winner: SandboxId,
+    /// The tree.
+    pub tree_id: TreeId,
+    /// Siblings that were deleted.
+    pub deleted: Vec<SandboxId>,
+    /// Siblings that were not, and why.
+    pub failures: BTreeMap<String, String>,
+}
