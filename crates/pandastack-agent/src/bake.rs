@@ -109,6 +109,9 @@ fn world_readable(dir: &Path, names: &[&str]) -> Result<()> {
 fn boot_key(kernel: &KernelSet) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(kernel.sha256.as_bytes()).update(GUEST_PROGRAM);
+    for module in &kernel.boot_modules {
+        hasher.update(module.as_os_str().as_encoded_bytes()).update(b"\n");
+    }
     hasher.finalize().to_hex()[..16].to_owned()
 }
 

@@ -1,7 +1,7 @@
 //! A control group per machine, on cgroup v2 or on the v1 controllers of older hosts.
 //!
 //! Plain file writes. The groups of one agent are children of one parent, so that whatever an interrupted create left
-//! behind is found there ([`Cgroups::pids_outside`]).
+//! behind is found there ([`Cgroups::end_outside`]).
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,11 +9,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use pandastack_engine::Shape;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// Memory an emulator may use beyond the guest's own: translation cache, device state, stacks.
 const OVERHEAD_MIB: u64 = 512;
 /// Threads in one machine's group. A machine has about six, but the children of a fork begin in their parent's group.
 const THREADS_MAX: u32 = 1024;
+/// How long a killed process may take to be gone.
+const END_SECONDS_MAX: i64 = 10;
 /// v1 controllers in use; `cpuacct` counts, the others limit.
 const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
 
@@ -116,8 +121,15 @@ impl Cgroups {
         Cgroup { dirs: self.parents.iter().map(|parent| parent.join(name)).collect(), version: self.version }
     }
 
+    /// Kills the processes in any group of this agent that are not in `known`, waits until they are gone, and names them.
+    pub fn end_outside(&self, known: &HashSet<u32>) -> io::Result<Vec<u32>> {
+        let pids = self.pids_outside(known);
+        pids.iter().try_for_each(|pid| end_process(*pid))?;
+        Ok(pids)
+    }
+
     /// Processes in any group of this agent that are not in `known`.
-    pub fn pids_outside(&self, known: &HashSet<u32>) -> Vec<u32> {
+    fn pids_outside(&self, known: &HashSet<u32>) -> Vec<u32> {
         let groups = self.parents.iter().filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten();
         let texts = groups.filter_map(|entry| fs::read_to_string(entry.path().join("cgroup.procs")).ok());
         let pids: HashSet<u32> =
@@ -183,6 +195,24 @@ impl Cgroup {
                 _ => {}
             }
         }
+    }
+}
+
+/// Kills a process and waits until it is gone. One that is gone already is success.
+fn end_process(pid: u32) -> io::Result<()> {
+    let Some(pid) = Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
+    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(()),
+        other => other?,
+    };
+    match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let limit = Timespec { tv_sec: END_SECONDS_MAX, tv_nsec: 0 };
+    match rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
     }
 }
 

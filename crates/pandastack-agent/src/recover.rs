@@ -21,9 +21,6 @@ use crate::record::{SandboxRecord, read_json, write_json};
 use crate::sandbox;
 use crate::zygote::Zygotes;
 
-/// How long a killed process may take to be gone.
-const STRAY_END_SECONDS_MAX: i64 = 10;
-
 /// Takes over or removes everything in the store.
 pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     let records = records(host).await;
@@ -55,32 +52,11 @@ async fn end_strays(host: &Host, records: &[SandboxRecord]) {
     let mut known: HashSet<u32> = host.zygotes.processes().into_iter().collect();
     known.insert(std::process::id());
     known.extend(records.iter().filter_map(|record| record.machine.as_ref()).map(|machine| machine.pid));
-    let strays = host.cgroups.pids_outside(&known);
-    let ended = blocking(move || {
-        for pid in strays {
-            tracing::warn!(pid, "ending a process that no record names");
-            end_process(pid)?;
-        }
-        Ok::<_, std::io::Error>(())
-    });
-    if let Err(error) = ended.await {
-        tracing::error!(%error, "a process of the previous agent could not be ended");
-    }
-}
-
-/// Kills a process and waits until it is gone. One that is gone already is success.
-fn end_process(pid: u32) -> std::io::Result<()> {
-    use rustix::event::{PollFd, PollFlags, Timespec};
-    let Some(pid) = rustix::process::Pid::from_raw(pid.cast_signed()) else { return Ok(()) };
-    let pidfd = match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
-        Err(rustix::io::Errno::SRCH) => return Ok(()),
-        other => other?,
-    };
-    rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL)?;
-    let limit = Timespec { tv_sec: STRAY_END_SECONDS_MAX, tv_nsec: 0 };
-    match rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&limit))? {
-        0 => Err(std::io::ErrorKind::TimedOut.into()),
-        _ => Ok(()),
+    let cgroups = host.cgroups.clone();
+    match blocking(move || cgroups.end_outside(&known)).await {
+        Ok(ended) if ended.is_empty() => {}
+        Ok(ended) => tracing::warn!(pids = ?ended, "ended processes that no record names"),
+        Err(error) => tracing::error!(%error, "a process of the previous agent could not be ended"),
     }
 }
 

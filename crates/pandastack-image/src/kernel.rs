@@ -19,7 +19,7 @@ use crate::modules::{BOOT_MODULES, ModuleIndex};
 use crate::progress::{Phase, Progress, ProgressFn};
 
 /// Changes whenever the same package would be laid out differently.
-const LAYOUT: &str = "kernel-2";
+const LAYOUT: &str = "kernel-3";
 
 /// The release whose kernel machines run; measured here and validated with Firecracker.
 const SUITE: &str = "bookworm";

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ImageError;
 
-/// Loaded by the guest program from the initramfs, after what they depend on.
+/// Loaded by the guest program from the initramfs, after what they depend on: drivers, and what it needs to reset the
+/// connections that a copy of a machine inherited.
 pub(crate) const BOOT_MODULES: &[&str] =
-    &["virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_rng"];
+    &["virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_rng", "inet_diag", "tcp_diag"];
 
 /// Kept for later use inside the guest, with what they depend on. `*` at the end means "any that starts so".
 const EXTRA_MODULES: &[&str] = &[

@@ -5,22 +5,16 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pandastack_agent::cgroup::Cgroups;
 use pandastack_image::Store;
 use pandastack_net::{NetConfig, SlotPool};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::commands::agent::HOST_ID_FILE;
 use crate::failure::Failure;
 use crate::supervise::lock::Holder;
 use crate::supervise::secret;
-
-/// Time a killed process has to be gone.
-const KILL: Duration = Duration::from_secs(10);
 
 /// Ends every machine of this installation and removes its network slots.
 pub fn end_machines(data_dir: &Path, holder: &Holder) -> Result<()> {
@@ -28,32 +22,12 @@ pub fn end_machines(data_dir: &Path, holder: &Holder) -> Result<()> {
         return Ok(());
     };
     let cgroups = Cgroups::open(host.trim()).context("look for machines")?;
-    let pids = cgroups.pids_outside(&HashSet::new());
-    for pid in &pids {
-        end_process(*pid)?;
-    }
+    let ended = cgroups.end_outside(&HashSet::new()).context("end the machines")?;
     cgroups.remove();
-    if !pids.is_empty() {
-        eprintln!("Ended {} machine processes.", pids.len());
+    if !ended.is_empty() {
+        eprintln!("Ended {} machine processes.", ended.len());
     }
     crate::commands::block_on(remove_slots(holder))
-}
-
-fn end_process(pid: u32) -> Result<()> {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
-    let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(rustix::io::Errno::SRCH) => return Ok(()),
-        Err(error) => return Err(error).with_context(|| format!("look at process {pid}")),
-    };
-    match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-        Err(error) => return Err(error).with_context(|| format!("end process {pid}")),
-    }
-    let timeout = Timespec::try_from(KILL).context("the time to wait")?;
-    rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout))
-        .with_context(|| format!("wait for the end of process {pid}"))?;
-    Ok(())
 }
 
 async fn remove_slots(holder: &Holder) -> Result<()> {
