@@ -22,7 +22,7 @@ use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::snapshot::Snapshot;
 
 /// How long a guest may take to answer after its processors run. Generous: emulated and on a loaded host.
-pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(30);
+pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Bytes of fresh entropy for each machine.
 const ENTROPY_BYTES: usize = 64;
 

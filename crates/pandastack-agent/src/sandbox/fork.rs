@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use futures::StreamExt;
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{AgentForked, ChildOutcome, SandboxSpec};
 
@@ -14,6 +15,13 @@ use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
 
 type Made = Result<(SandboxRecord, Live)>;
+
+/// Runs launches a few at a time, in order: all at once they would only take the processors from each other, and the
+/// first child would be as late as the last.
+async fn in_turns(launches: impl Iterator<Item = impl Future<Output = Made>>) -> Vec<Made> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    futures::stream::iter(launches).buffered(2 * processors).collect().await
+}
 
 impl Driver {
     /// Forks the sandbox. It goes on as it was; a sleeper stays asleep.
@@ -91,7 +99,7 @@ impl Driver {
                 Ok((record, live))
             }
         };
-        let made = futures::future::join_all(records.into_iter().zip(forked).map(bring_up)).await;
+        let made = in_turns(records.into_iter().zip(forked).map(bring_up)).await;
         Ok((made, pause_ms))
     }
 
@@ -113,7 +121,7 @@ impl Driver {
                 Ok((record, live))
             }
         };
-        futures::future::join_all(children.into_iter().map(restore)).await
+        in_turns(children.into_iter().map(restore)).await
     }
 
     /// A child stays in its parent's lineage: an unprivileged process cannot give its copy another user.
