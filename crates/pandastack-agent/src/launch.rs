@@ -247,6 +247,7 @@ async fn open_gate(
     let (entered, opened) = tokio::join!(entered, opened);
     entered?;
     let (guest, applied) = opened?;
+    tracing::debug!(sandbox = %record.spec.id, guest_us = applied.elapsed_us, "identity set");
     for warning in &applied.warnings {
         tracing::warn!(sandbox = %record.spec.id, warning, "identity");
     }

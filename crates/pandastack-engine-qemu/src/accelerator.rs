@@ -15,13 +15,16 @@ pub(crate) struct Accelerator {
     pub(crate) option: &'static str,
     /// `-cpu`.
     pub(crate) processor: &'static str,
+    /// Kernel arguments that only this way needs.
+    pub(crate) kernel_args: &'static str,
     /// Whether the processor seen by guests is the host's, so that snapshots are bound to that too.
     pub(crate) host_processor: bool,
 }
 
 impl Accelerator {
     /// Software emulation. The processor is at level x86-64-v3, which common Python wheels need, less what emulation
-    /// lacks. The code buffer must not be split into a writable and an executable view: that one is shared memory, and a
+    /// lacks. Addresses in guest processes are not randomized: translated code is found by its address, so a program that
+    /// lands elsewhere each time is translated each time, and starting one costs four times as much. The code buffer must not be split into a writable and an executable view: that one is shared memory, and a
     /// fork would share it.
     pub(crate) const TCG: Self = Self {
         name: "qemu-tcg",
@@ -29,6 +32,7 @@ impl Accelerator {
         machine: "pc-q35-7.2",
         option: "tcg,thread=multi,tb-size=256,split-wx=off",
         processor: "Haswell-noTSX,pcid=off,x2apic=off,tsc-deadline=off,invpcid=off,enforce",
+        kernel_args: "norandmaps",
         host_processor: false,
     };
 
@@ -39,6 +43,7 @@ impl Accelerator {
         machine: "pc-q35-7.2",
         option: "kvm",
         processor: "host,migratable=on",
+        kernel_args: "",
         host_processor: true,
     };
 

@@ -75,7 +75,9 @@ pub(crate) fn arguments(
         Origin::Kernel { kernel, initrd, args } => {
             arguments.add("-kernel", kernel.clone());
             arguments.add("-initrd", initrd.clone());
-            arguments.add("-append", format!("{KERNEL_ARGS} {args}").trim_end());
+            let all =
+                [KERNEL_ARGS, accelerator.kernel_args, args].into_iter().filter(|part| !part.is_empty());
+            arguments.add("-append", all.collect::<Vec<_>>().join(" "));
         }
         Origin::State => {
             arguments.add("-incoming", "defer");

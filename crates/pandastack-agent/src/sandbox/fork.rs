@@ -1,5 +1,6 @@
 //! Forking a sandbox: one pause, any number of children, a result for each.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use futures::StreamExt;
@@ -88,19 +89,27 @@ impl Driver {
         };
         let prepared = futures::future::join_all(prepared.into_iter().map(with_disk)).await;
         let forked = launch::fork_children(&self.host, live.machine.as_ref(), prepared).await;
-        let resumed = if was_running { self.run_guest().await } else { Ok(()) };
-        let pause_ms = began.elapsed().as_secs_f64() * 1e3;
-        resumed?;
-
-        let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| {
-            let host = &self.host;
-            async move {
-                let live = launch::bring_up_child(host, &mut record, forked?, true, Stages::begin()).await?;
-                Ok((record, live))
-            }
+        // The parent goes on and the children begin at the same time: neither waits for the other's guest.
+        let host = &Arc::clone(&self.host);
+        let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
+            let live = launch::bring_up_child(host, &mut record, forked?, true, Stages::begin()).await?;
+            Ok((record, live))
         };
-        let made = in_turns(records.into_iter().zip(forked).map(bring_up)).await;
-        Ok((made, pause_ms))
+        let resume = async {
+            let resumed = if was_running { self.run_guest().await } else { Ok(()) };
+            resumed.map(|()| began.elapsed().as_secs_f64() * 1e3)
+        };
+        let children = in_turns(records.into_iter().zip(forked).map(bring_up));
+        match tokio::join!(resume, children) {
+            (Ok(pause_ms), made) => Ok((made, pause_ms)),
+            (Err(error), made) => {
+                for (record, live) in made.into_iter().flatten() {
+                    live.end(host).await;
+                    host.remove_dir(host.layout.sandbox(&record.spec.id)).await;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Where processes cannot be forked: one capture, restored once for each child.

@@ -172,8 +172,11 @@ pub struct ExitStatus {
     /// Its timeout fired.
     #[serde(default)]
     pub timed_out: bool,
-    /// From start to exit on the guest's clock.
+    /// From the request's arrival to the exit, on the guest's clock.
     pub duration_ms: u64,
+    /// The same, finer; 0 from a guest that does not know it.
+    #[serde(default)]
+    pub duration_us: u64,
     /// Bytes of standard output when it ended.
     #[serde(default)]
     pub stdout_end: u64,

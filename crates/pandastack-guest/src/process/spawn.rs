@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -21,9 +22,11 @@ const DEFAULT_LANG: &str = "C.UTF-8";
 /// `/etc/environment` beyond this length is not read.
 const ENVIRONMENT_FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// What a spawn needs to know about the machine, copied so that the worker shares nothing.
+/// What a spawn needs to know beside the request, copied so that the worker shares nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct SpawnContext {
+    /// When the request arrived.
+    pub(crate) asked: Instant,
     /// Where `/etc` is looked for.
     pub(crate) root: PathBuf,
     /// Group of all user processes, if the machine has one.
@@ -37,6 +40,8 @@ pub(crate) struct SpawnContext {
 /// A started process and the guest program's ends of its pipes.
 #[derive(Debug)]
 pub(crate) struct Spawned {
+    /// When it was asked for: its time and its timeout count from here.
+    pub(crate) asked: Instant,
     pub(crate) pid: i32,
     pub(crate) cgroup: Option<ProcessCgroup>,
     pub(crate) stdin: Option<OwnedFd>,
@@ -77,7 +82,14 @@ pub(crate) fn spawn_process(
         None => None,
     };
     match start(&plan, cgroup.as_ref()) {
-        Ok(pid) => Ok(Spawned { pid, cgroup, stdin: stdin_ours, stdout: stdout_ours, stderr: stderr_ours }),
+        Ok(pid) => Ok(Spawned {
+            asked: context.asked,
+            pid,
+            cgroup,
+            stdin: stdin_ours,
+            stdout: stdout_ours,
+            stderr: stderr_ours,
+        }),
         Err(error) => {
             if let Some(cgroup) = cgroup {
                 cgroup.try_remove();
@@ -254,6 +266,7 @@ mod tests {
         std::fs::create_dir(root.path().join("etc")).unwrap();
         std::fs::write(root.path().join("etc/environment"), "A=image\nB=image\nC=image\n").unwrap();
         let context = SpawnContext {
+            asked: Instant::now(),
             root: root.path().to_owned(),
             cgroup: None,
             is_machine: false,

@@ -54,7 +54,7 @@ impl Process {
         poller: &Poller,
     ) -> io::Result<Self> {
         let token = |part| Token::Process(id, part);
-        let started = Instant::now();
+        let started = spawned.asked;
         Ok(Self {
             id,
             pid: spawned.pid,
@@ -106,11 +106,13 @@ impl Process {
             stdin.close(poller);
         }
         let now = Instant::now();
+        let took = now.duration_since(self.started);
         let exit = ExitStatus {
             code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
             signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
             timed_out: self.timed_out,
-            duration_ms: u64::try_from(now.duration_since(self.started).as_millis()).unwrap_or(u64::MAX),
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             ..ExitStatus::default()
         };
         self.exit = Some((exit, now));

@@ -1,6 +1,6 @@
 //! What each request does. Quick ones are done here, the rest is handed to workers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pandastack_guest_proto::limits::frame_charge;
 use pandastack_guest_proto::message::{
@@ -119,6 +119,7 @@ impl Server {
             Err(error) => return self.reply_error(id, &error),
         };
         let context = SpawnContext {
+            asked: Instant::now(),
             root: self.surroundings.root.clone(),
             cgroup: self.surroundings.cgroup.clone(),
             is_machine: self.surroundings.is_machine,

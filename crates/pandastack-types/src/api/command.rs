@@ -42,8 +42,11 @@ pub struct ExecResult {
     /// The signal that ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Time in the guest.
+    /// Time in the guest, from the request's arrival there to the command's end.
     pub duration_ms: u64,
+    /// The same in microseconds.
+    #[serde(default)]
+    pub duration_us: u64,
     /// Output beyond the limit was dropped.
     pub truncated: bool,
 }
