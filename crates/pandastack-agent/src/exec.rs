@@ -72,7 +72,7 @@ impl Exec {
             exit_code: output.exit.shell_code(),
             signal: output.exit.signal,
             duration_ms: output.exit.duration_ms,
-            duration_us: output.exit.duration_us.max(output.exit.duration_ms * 1000),
+            duration_us: output.exit.duration_us.unwrap_or(output.exit.duration_ms * 1000),
             truncated: output.truncated,
         })
     }

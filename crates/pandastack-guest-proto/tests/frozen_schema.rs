@@ -49,6 +49,7 @@ fn exit() -> ExitStatus {
         signal: Some(2),
         timed_out: true,
         duration_ms: 3,
+        duration_us: None,
         stdout_end: 4,
         stderr_end: 5,
     }

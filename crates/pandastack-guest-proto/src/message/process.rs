@@ -174,9 +174,9 @@ pub struct ExitStatus {
     pub timed_out: bool,
     /// From the request's arrival to the exit, on the guest's clock.
     pub duration_ms: u64,
-    /// The same, finer; 0 from a guest that does not know it.
-    #[serde(default)]
-    pub duration_us: u64,
+    /// The same, finer. Older guests do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_us: Option<u64>,
     /// Bytes of standard output when it ended.
     #[serde(default)]
     pub stdout_end: u64,

@@ -112,7 +112,7 @@ impl Process {
             signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
             timed_out: self.timed_out,
             duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            duration_us: u64::try_from(took.as_micros()).ok(),
             ..ExitStatus::default()
         };
         self.exit = Some((exit, now));
