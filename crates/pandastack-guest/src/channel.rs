@@ -171,3 +171,31 @@ impl Channel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    /// A named pipe reads as a port does: 0 while nobody has the other end open, "would block" while somebody has.
+    #[test]
+    fn bytes_that_overtake_the_news_of_their_connection_do_not_end_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("port");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let port = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let connect = || File::options().write(true).open(&path).unwrap();
+        let mut channel = Channel::new(Line::Port(port));
+
+        connect().write_all(b"the connection's first bytes").unwrap();
+        assert_eq!(channel.receive(), Received::Bytes);
+        channel.begin();
+        assert_eq!(channel.receive(), Received::Nothing, "the port is about to be connected");
+
+        let host = connect();
+        assert_eq!(channel.receive(), Received::Nothing);
+        drop(host);
+        assert_eq!(channel.receive(), Received::NoPeer, "it was connected, and is not any more");
+    }
+}
