@@ -20,6 +20,7 @@ use crate::auth::KeyCache;
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
+use crate::rate::Rates;
 use crate::report::UsageClock;
 use crate::store::{self, Amendment, Change, SandboxRecord, Store};
 
@@ -36,6 +37,7 @@ pub(crate) struct App {
     pub(crate) expiry_changed: Notify,
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) keys: KeyCache,
+    pub(crate) rates: Rates,
     pub(crate) usage_clock: UsageClock,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: TaskTracker,

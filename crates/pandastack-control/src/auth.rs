@@ -14,12 +14,14 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::header::AUTHORIZATION;
 use jiff::Timestamp;
+use pandastack_types::api::Scope;
 use pandastack_types::{ErrorCode, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
+use crate::scope;
 use crate::store::TokenRecord;
 
 const KEY_START: &str = "pds_";
@@ -37,7 +39,7 @@ pub(crate) struct Caller {
     pub(crate) workspace: WorkspaceId,
     pub(crate) prefix: String,
     pub(crate) label: String,
-    pub(crate) is_admin: bool,
+    pub(crate) scope: Scope,
 }
 
 /// A new key and its row.
@@ -50,7 +52,7 @@ pub(crate) struct NewKey {
 pub(crate) fn new_key(
     workspace: WorkspaceId,
     label: String,
-    is_admin: bool,
+    scope: Scope,
     expires_at: Option<Timestamp>,
 ) -> std::io::Result<NewKey> {
     let mut random = [0_u8; KEY_RANDOM_BYTES];
@@ -62,7 +64,7 @@ pub(crate) fn new_key(
         workspace,
         hash: hash(&secret).to_vec(),
         label,
-        is_admin,
+        scope,
         created_at: now(),
         expires_at,
     };
@@ -118,7 +120,7 @@ impl KeyCache {
     }
 }
 
-/// Lets only callers with a good key pass, and says who they are.
+/// Lets only callers pass whose key is good and may do this, within their workspace's rate, and says who they are.
 pub(crate) async fn authenticate(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -127,6 +129,11 @@ pub(crate) async fn authenticate(
     let secret = presented(&request)
         .ok_or_else(|| unauthorized("this call needs an API key: send `Authorization: Bearer pds_...`"))?;
     let caller = check(&app, &secret).await?;
+    app.rates.admit(&caller.workspace, Instant::now())?;
+    let needed = scope::needed(request.method(), request.uri().path(), request.headers());
+    if caller.scope < needed {
+        return Err(scope::refusal(&caller, needed));
+    }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }
@@ -154,8 +161,8 @@ async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
     if !matches || token.expires_at.is_some_and(|end| at >= end) {
         return Err(refused());
     }
-    let TokenRecord { workspace, prefix, label, is_admin, expires_at, .. } = token;
-    let caller = Caller { workspace, prefix, label, is_admin };
+    let TokenRecord { workspace, prefix, label, scope, expires_at, .. } = token;
+    let caller = Caller { workspace, prefix, label, scope };
     app.keys.remember(given, &caller, expires_at);
     app.keys.touch(&caller.prefix, at);
     Ok(caller)
@@ -172,7 +179,7 @@ mod tests {
 
     #[test]
     fn keys_have_the_published_form_and_are_hashed() {
-        let key = new_key(WorkspaceId::default_workspace(), "a".into(), false, None).unwrap();
+        let key = new_key(WorkspaceId::default_workspace(), "a".into(), Scope::Read, None).unwrap();
         assert_eq!(key.secret.len(), 36);
         assert!(key.secret.starts_with("pds_"));
         assert!(key.secret[4..].bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()));

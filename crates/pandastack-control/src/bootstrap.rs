@@ -5,6 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use pandastack_types::WorkspaceId;
+use pandastack_types::api::Scope;
 
 use crate::app::now;
 use crate::auth::new_key;
@@ -18,7 +19,7 @@ pub(crate) async fn ensure_first_key(store: &dyn Store, path: &Path) -> Result<(
     if store.count_tokens().await? > 0 {
         return Ok(());
     }
-    let key = new_key(workspace, "first key".to_owned(), true, None)
+    let key = new_key(workspace, "first key".to_owned(), Scope::Admin, None)
         .map_err(|source| ServeError::DataDir { path: path.to_owned(), source })?;
     // The file first: a crash in between leaves a file without a key, and the next start writes both anew.
     let (target, text) = (path.to_owned(), format!("{}\n", key.secret));

@@ -1,10 +1,12 @@
 //! What the control plane is told when it starts.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use pandastack_types::agent_api::HOST_LOST_SECONDS;
+use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use pandastack_types::link::LinkKey;
 
 /// Port of the public API unless told otherwise.
@@ -23,6 +25,8 @@ pub struct ControlConfig {
     pub data_dir: PathBuf,
     /// The join secret shared with the agents.
     pub link_key: LinkKey,
+    /// Requests per second of one workspace; `None` for no limit.
+    pub requests_per_second: Option<NonZeroU32>,
     /// A host not heard for this long counts as unreachable.
     pub host_lost_after: Duration,
 }
@@ -36,6 +40,7 @@ impl ControlConfig {
             internal_listen: None,
             data_dir,
             link_key,
+            requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
         }
     }

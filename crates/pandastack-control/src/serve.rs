@@ -24,6 +24,7 @@ use crate::auth::KeyCache;
 use crate::config::ControlConfig;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
+use crate::rate::Rates;
 use crate::report::UsageClock;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{Store, StoreError};
@@ -155,6 +156,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig) -> App {
         expiry_changed: Notify::new(),
         under_way: Arc::default(),
         keys: KeyCache::default(),
+        rates: Rates::new(config.requests_per_second),
         usage_clock: UsageClock::default(),
         metrics: Metrics::default(),
         tasks: TaskTracker::new(),

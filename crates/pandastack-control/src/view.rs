@@ -61,6 +61,7 @@ pub(crate) fn token(record: TokenRecord) -> TokenInfo {
     TokenInfo {
         prefix: record.prefix,
         label: record.label,
+        scope: record.scope,
         created_at: record.created_at,
         expires_at: record.expires_at,
     }

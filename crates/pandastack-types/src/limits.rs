@@ -34,6 +34,11 @@ pub const IDEMPOTENCY_SECONDS: u64 = 24 * 3600;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Sandboxes of one workspace that may exist at once. Beyond it: 429 `quota_exceeded`.
 pub const SANDBOXES_PER_WORKSPACE_MAX: u64 = 2_000;
+/// Requests a workspace may make per second, on average, unless the operator sets another number. Beyond it: 429
+/// `rate_limited` with `Retry-After`.
+pub const REQUESTS_PER_SECOND_DEFAULT: u32 = 1_000;
+/// Requests a workspace may make at once after a pause, as seconds of its rate.
+pub const REQUEST_BURST_SECONDS: u32 = 2;
 /// Keys of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const TOKENS_PER_WORKSPACE_MAX: u64 = 100;
 /// Events kept for one sandbox and returned by one call.

@@ -5,6 +5,7 @@
 //! misspelt limit that is silently ignored is worse than a server that does not start.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -45,6 +46,9 @@ pub struct ControlArgs {
     /// Address of the API [default: 127.0.0.1:8080]
     #[arg(long, env = "PANDASTACK_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
+    /// Requests per second that one workspace may make; 0 for no limit [default: 1000]
+    #[arg(long, env = "PANDASTACK_REQUESTS_PER_SECOND", value_name = "COUNT")]
+    pub requests_per_second: Option<u32>,
 }
 
 /// Settings of an agent.
@@ -101,6 +105,7 @@ struct File {
 #[serde(deny_unknown_fields, default)]
 struct ControlSection {
     listen: Option<SocketAddr>,
+    requests_per_second: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -125,6 +130,8 @@ pub struct Settings {
     pub runtime_dir: PathBuf,
     /// Address of the API.
     pub listen: SocketAddr,
+    /// Requests per second of one workspace; `None` for no limit.
+    pub requests_per_second: Option<NonZeroU32>,
     /// Built images and kernels.
     pub cache_dir: PathBuf,
     /// Network of the slots.
@@ -154,6 +161,12 @@ impl Settings {
         Ok(Self {
             runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),
             listen: control.listen.or(file.control.listen).unwrap_or_else(default_listen),
+            requests_per_second: NonZeroU32::new(
+                control
+                    .requests_per_second
+                    .or(file.control.requests_per_second)
+                    .unwrap_or(REQUESTS_PER_SECOND_DEFAULT),
+            ),
             cache_dir: agent
                 .cache_dir
                 .clone()

@@ -117,11 +117,15 @@ export class TokensAPI {
     return records.map((record) => withCamelCase({ ...record, prefix: String(record.prefix ?? "") }));
   }
 
-  /** A new key; `token` of the result is shown this once. */
-  async create(label?: string, options: { expiresInDays?: number } = {}): Promise<CreatedToken> {
+  /** A new key; `token` of the result is shown this once. Its scope is `sandboxes` unless told otherwise. */
+  async create(
+    label?: string,
+    options: { expiresInDays?: number; scope?: "read" | "sandboxes" | "admin" } = {},
+  ): Promise<CreatedToken> {
     const body = {
       ...(label === undefined ? {} : { label }),
       ...(options.expiresInDays === undefined ? {} : { expires_in_days: options.expiresInDays }),
+      ...(options.scope === undefined ? {} : { scope: options.scope }),
     };
     const record = (await this.#transport.send(post("/me/tokens", body))).record();
     return withCamelCase({ ...record, prefix: String(record.prefix ?? ""), token: needText(record, "token", "a key") });

@@ -28,6 +28,7 @@ pub(crate) async fn me(caller: Caller) -> Json<Me> {
         workspace: caller.workspace,
         token_prefix: caller.prefix,
         token_label: caller.label,
+        token_scope: caller.scope,
         auth_method: "api_key".to_owned(),
     })
 }
@@ -39,7 +40,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResu
     Ok(Json(Items { items: records.into_iter().map(view::token).collect() }))
 }
 
-/// Make a key. It has the rights of the one that makes it; its secret is shown here and never again.
+/// Make a key. Needs an admin key; the new one's secret is shown here and never again.
 #[utoipa::path(post, path = "/v1/me/tokens", tag = "keys", request_body = CreateToken, responses(
     (status = 201, body = TokenCreated), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
 pub(crate) async fn create(
@@ -58,7 +59,8 @@ pub(crate) async fn create(
         Some(days) => after_seconds(now(), u64::from(days) * DAY_SECONDS),
         None => None,
     };
-    let key = new_key(caller.workspace, label, caller.is_admin, expires_at).map_err(ApiError::internal)?;
+    let scope = request.scope.unwrap_or_default();
+    let key = new_key(caller.workspace, label, scope, expires_at).map_err(ApiError::internal)?;
     app.store.insert_token(&key.record).await?;
     Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: view::token(key.record) })))
 }

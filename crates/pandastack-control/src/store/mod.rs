@@ -49,8 +49,8 @@ pub enum StoreError {
         /// How many are allowed.
         limit: u64,
     },
-    /// It would leave the workspace without a key.
-    #[error("`{0}` is the last key of this workspace; make another before deleting it")]
+    /// It would leave the workspace without a key that can make others.
+    #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
     LastToken(String),
     /// A stored value cannot be read.
     #[error("stored {what} is not readable; was the database written by a newer version?")]
@@ -174,7 +174,7 @@ pub trait TokenStore: Send + Sync {
     async fn token(&self, prefix: &str) -> Result<Option<TokenRecord>>;
     /// The keys of a workspace, oldest first.
     async fn tokens(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>>;
-    /// Removes a key, but never the last one.
+    /// Removes a key, but never the last one with scope `admin`.
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()>;
     /// Notes when keys were last used.
     async fn touch_tokens(&self, used: &[(String, Timestamp)]) -> Result<()>;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
-use pandastack_types::api::{Metadata, OnTimeout};
+use pandastack_types::api::{Metadata, OnTimeout, Scope};
 use pandastack_types::{
     HostId, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
     WorkspaceId,
@@ -22,8 +22,8 @@ pub struct TokenRecord {
     pub hash: Vec<u8>,
     /// Name for people.
     pub label: String,
-    /// May see the installation (hosts), not just its workspace.
-    pub is_admin: bool,
+    /// What it may do.
+    pub scope: Scope,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it stops working.

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::Usage;
-use pandastack_types::api::OnTimeout;
+use pandastack_types::api::{OnTimeout, Scope};
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 use pandastack_types::{SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 
@@ -223,7 +223,7 @@ async fn hosts_are_replaced(store: &dyn Store) {
 }
 
 async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
-    let key = || new_key(ws(), "k".into(), true, after_seconds(now(), 9)).unwrap().record;
+    let key = || new_key(ws(), "k".into(), Scope::Admin, after_seconds(now(), 9)).unwrap().record;
     let first = key();
     store.insert_token(&first).await.unwrap();
     assert_eq!(store.token(&first.prefix).await.unwrap(), Some(first.clone()));

@@ -51,3 +51,46 @@ async fn the_first_key_survives_restarts_and_is_private() {
     assert_eq!(world.token, token);
     world.send(world.request(Method::GET, "/v1/me")).await.expect(200);
 }
+
+#[tokio::test]
+async fn a_key_does_what_its_scope_says_and_no_more() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    let sandbox = world.create().await;
+    let key = async |scope: &str| {
+        let made = world.post("/v1/me/tokens", json!({"scope": scope})).await.expect(201);
+        assert_eq!(made["scope"], scope);
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let (reads, uses) = (key("read").await, key("sandboxes").await);
+    let send = async |key: &str, method: Method, path: &str| {
+        let request = world.http.request(method, format!("{}{path}", world.base)).bearer_auth(key);
+        world.send(request.json(&json!({"cmd": "true"}))).await
+    };
+    let path = format!("/v1/sandboxes/{sandbox}");
+    send(&reads, Method::GET, &path).await.expect(200);
+    for (method, tail) in [(Method::POST, "/exec"), (Method::POST, "/pause"), (Method::DELETE, "")] {
+        let refused = send(&reads, method, &format!("{path}{tail}")).await.refused(403, "forbidden");
+        assert!(refused["error"].as_str().unwrap().contains("--scope sandboxes"), "{refused}");
+    }
+    for path in ["/v1/hosts", "/v1/me/tokens"] {
+        send(&uses, Method::GET, path).await.refused(403, "forbidden");
+    }
+    send(&uses, Method::POST, "/v1/me/tokens").await.refused(403, "forbidden");
+    assert_eq!(send(&uses, Method::GET, "/v1/me").await.expect(200)["token_scope"], "sandboxes");
+    send(&uses, Method::DELETE, &path).await.expect(204);
+    world.post("/v1/me/tokens", json!({"scope": "everything"})).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn a_workspace_that_asks_too_fast_is_told_to_wait() {
+    let world = World::start_with(|config| config.requests_per_second = std::num::NonZeroU32::new(5)).await;
+    let mut answers = Vec::new();
+    for _ in 0..30 {
+        answers.push(world.get("/v1/me").await);
+    }
+    let refused = answers.into_iter().find(|answer| answer.status == 429).unwrap();
+    assert_eq!(refused.headers["retry-after"], "1");
+    refused.refused(429, "rate_limited");
+    world.send(world.http.get(format!("{}/healthz", world.base))).await.expect(200);
+}

@@ -10,7 +10,7 @@ mod sandbox;
 mod snapshot;
 mod template;
 
-pub use account::{CreateToken, Host, Me, TokenCreated, TokenInfo, Version};
+pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
 pub use command::{
     DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, RenameFile, RunRequest, RunResult,
 };

@@ -56,6 +56,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         listen: vec![settings.listen],
         internal_socket: settings.control_socket(),
         internal_listen: args.agents_listen,
+        requests_per_second: settings.requests_per_second,
         ..ControlConfig::new(settings.data_dir.clone(), key)
     };
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;

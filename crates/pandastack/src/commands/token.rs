@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use pandastack_types::api::CreateToken;
+use pandastack_types::api::{CreateToken, Scope};
 
 use crate::output::{Output, age};
 
@@ -19,6 +19,9 @@ pub enum Command {
         /// Days until it stops working; never when absent
         #[arg(long, value_name = "DAYS")]
         expires_in: Option<u32>,
+        /// What it may do: `read`, `sandboxes` or `admin`
+        #[arg(long, default_value_t)]
+        scope: Scope,
     },
     /// List keys, without their secrets
     #[command(visible_alias = "ls")]
@@ -36,8 +39,8 @@ impl Command {
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             match self {
-                Command::Create { label, expires_in } => {
-                    let request = CreateToken { label, expires_in_days: expires_in };
+                Command::Create { label, expires_in, scope } => {
+                    let request = CreateToken { label, expires_in_days: expires_in, scope: Some(scope) };
                     let created = client.create_token(&request).await?;
                     output.value(&created, |created| created.token.clone())?;
                     if !output.is_json() {
@@ -47,10 +50,16 @@ impl Command {
                 Command::List => {
                     let tokens = client.list_tokens().await?;
                     let now = Timestamp::now();
-                    output.table(&tokens, ["PREFIX", "LABEL", "AGE", "EXPIRES"], |token| {
+                    output.table(&tokens, ["PREFIX", "LABEL", "SCOPE", "AGE", "EXPIRES"], |token| {
                         let expires =
                             token.expires_at.map_or_else(|| "never".to_owned(), |at| at.to_string());
-                        [token.prefix.clone(), token.label.clone(), age(token.created_at, now), expires]
+                        [
+                            token.prefix.clone(),
+                            token.label.clone(),
+                            token.scope.to_string(),
+                            age(token.created_at, now),
+                            expires,
+                        ]
                     })?;
                 }
                 Command::Rm { prefixes } => {

@@ -362,6 +362,7 @@ class Token:
     prefix: str
     name: str = ""
     token: Optional[str] = field(default=None, repr=False)
+    scope: str = ""
     created_at: Optional[str] = None
     expires_at: Optional[str] = None
 
@@ -377,6 +378,7 @@ class Token:
             prefix=text(data, "prefix"),
             name=text(data, "name") or text(data, "label"),
             token=optional_text(data, "token"),
+            scope=text(data, "scope"),
             created_at=optional_text(data, "created_at"),
             expires_at=optional_text(data, "expires_at"),
         )

@@ -113,7 +113,7 @@ pub(super) struct TokenRow {
     workspace_id: String,
     hash: Vec<u8>,
     label: String,
-    is_admin: bool,
+    scope: String,
     created_at_us: i64,
     expires_at_us: Option<i64>,
 }
@@ -126,7 +126,10 @@ impl TryFrom<TokenRow> for TokenRecord {
             workspace: id(row.workspace_id)?,
             hash: row.hash,
             label: row.label,
-            is_admin: row.is_admin,
+            scope: row
+                .scope
+                .parse()
+                .map_err(|error: String| StoreError::Corrupt { what: "key scope", source: error.into() })?,
             created_at: time(row.created_at_us)?,
             expires_at: times(row.expires_at_us)?,
         })

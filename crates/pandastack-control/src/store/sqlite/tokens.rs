@@ -3,15 +3,16 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::WorkspaceId;
+use pandastack_types::api::Scope;
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 
 use super::rows::{TokenRow, records, unsigned};
 use super::{SqliteStore, database};
 use crate::store::{Durability, Result, StoreError, TokenRecord, TokenStore};
 
-const COLUMNS_BY_PREFIX: &str = "SELECT prefix, workspace_id, hash, label, is_admin, created_at_us, \
+const COLUMNS_BY_PREFIX: &str = "SELECT prefix, workspace_id, hash, label, scope, created_at_us, \
      expires_at_us FROM tokens WHERE prefix = ?";
-const COLUMNS_BY_WORKSPACE: &str = "SELECT prefix, workspace_id, hash, label, is_admin, created_at_us, \
+const COLUMNS_BY_WORKSPACE: &str = "SELECT prefix, workspace_id, hash, label, scope, created_at_us, \
      expires_at_us FROM tokens WHERE workspace_id = ? ORDER BY created_at_us, prefix";
 
 #[async_trait]
@@ -38,14 +39,14 @@ impl TokenStore for SqliteStore {
             return Err(StoreError::Quota { what: "keys", limit: TOKENS_PER_WORKSPACE_MAX });
         }
         sqlx::query(
-            "INSERT INTO tokens (prefix, workspace_id, hash, label, is_admin, created_at_us, expires_at_us) \
+            "INSERT INTO tokens (prefix, workspace_id, hash, label, scope, created_at_us, expires_at_us) \
              VALUES (?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(&token.prefix)
         .bind(token.workspace.as_str())
         .bind(&token.hash)
         .bind(&token.label)
-        .bind(token.is_admin)
+        .bind(token.scope.as_str())
         .bind(token.created_at.as_microsecond())
         .bind(token.expires_at.map(Timestamp::as_microsecond))
         .execute(write.conn())
@@ -74,15 +75,17 @@ impl TokenStore for SqliteStore {
 
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
-        let prefixes: Vec<String> = sqlx::query_scalar("SELECT prefix FROM tokens WHERE workspace_id = ?")
-            .bind(workspace.as_str())
-            .fetch_all(write.conn())
-            .await
-            .map_err(database)?;
-        if !prefixes.iter().any(|known| known == prefix) {
+        let keys: Vec<(String, String)> =
+            sqlx::query_as("SELECT prefix, scope FROM tokens WHERE workspace_id = ?")
+                .bind(workspace.as_str())
+                .fetch_all(write.conn())
+                .await
+                .map_err(database)?;
+        if !keys.iter().any(|(known, _)| known == prefix) {
             return Err(StoreError::NotFound { what: "key", id: prefix.to_owned() });
         }
-        if prefixes.len() == 1 {
+        let is_admin = |(_, scope): &&(String, String)| scope == Scope::Admin.as_str();
+        if keys.iter().filter(is_admin).all(|(known, _)| known == prefix) {
             return Err(StoreError::LastToken(prefix.to_owned()));
         }
         sqlx::query("DELETE FROM tokens WHERE prefix = ?")

@@ -106,9 +106,13 @@ class TokensAPI:
         answer = self._transport.send(_wire.get("/me/tokens"))
         return [Token.from_dict(record) for record in answer.records("tokens")]
 
-    def create(self, name: str, expires_in_days: Optional[int] = None) -> Token:
-        """A new key; ``token`` of the result is shown this once."""
+    def create(
+        self, name: str, expires_in_days: Optional[int] = None, scope: Optional[str] = None
+    ) -> Token:
+        """A new key; ``token`` of the result is shown this once. ``scope`` is ``read``, ``sandboxes`` or ``admin``."""
         body: Dict[str, object] = {"label": name}
+        if scope is not None:
+            body["scope"] = scope
         if expires_in_days is not None:
             body["expires_in_days"] = expires_in_days
         return Token.from_dict((self._transport.send(_wire.post("/me/tokens", body))).record())
