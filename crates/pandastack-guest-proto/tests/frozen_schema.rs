@@ -40,7 +40,84 @@ fn entry() -> FileEntry {
         gid: 3,
         mtime_s: -4,
         target: Some("target".into()),
+        ..plain_entry()
     }
+}
+
+fn plain_entry() -> FileEntry {
+    FileEntry {
+        name: "n".into(),
+        kind: FileKind::File,
+        size: 0,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        mtime_s: 0,
+        target: None,
+        path: None,
+        owner: None,
+        group: None,
+    }
+}
+
+fn walked_entry() -> FileEntry {
+    FileEntry {
+        path: Some("a/n".into()),
+        owner: Some("user".to_owned()),
+        group: Some("users".to_owned()),
+        ..plain_entry()
+    }
+}
+
+/// Calls on trees of files, added after the first samples were frozen.
+fn tree_requests() -> Vec<Request> {
+    vec![
+        Request::FileCopy { from: "/a".into(), to: "/b".into() },
+        Request::FileSetAttributes(FileAttributes {
+            path: "/p".into(),
+            mode: Some(0o600),
+            user: Some("user".to_owned()),
+            group: Some("7".to_owned()),
+            recursive: true,
+        }),
+        Request::FileWalk(FileWalk {
+            path: "/p".into(),
+            depth: Some(2),
+            glob: Some("*.rs".to_owned()),
+            entries_max: 3,
+        }),
+        Request::FileGrep(FileGrep {
+            path: "/p".into(),
+            pattern: "a|b".to_owned(),
+            glob: Some("*.rs".to_owned()),
+            ignore_case: true,
+            fixed: true,
+            matches_max: 3,
+        }),
+        Request::FilePack { path: "/p".into() },
+        Request::FileUnpack { path: "/p".into(), user: Some("user".to_owned()) },
+        Request::FileWatch(FileWatch {
+            path: "/p".into(),
+            recursive: true,
+            resume: Some(WatchPosition { watch: 1, sequence: 2 }),
+        }),
+    ]
+}
+
+fn tree_events() -> Vec<Event> {
+    let change = Change {
+        sequence: 1,
+        kind: ChangeKind::Renamed,
+        path: "a".into(),
+        to: Some("b".into()),
+        is_directory: true,
+    };
+    vec![
+        Event::Matches { matches: vec![GrepMatch { path: "a".into(), line: 1, text: "text".to_owned() }] },
+        Event::WalkEnded { visited: 1, truncated: true },
+        Event::Watching { position: WatchPosition { watch: 1, sequence: 2 }, resumed: true },
+        Event::Changes { changes: vec![change] },
+    ]
 }
 
 fn exit() -> ExitStatus {
@@ -73,7 +150,7 @@ fn identity() -> Identity {
 /// Every request with every field set. The match is here to fail when a request is added without a sample.
 fn requests() -> Vec<Request> {
     let process = ProcessId(7);
-    let all = vec![
+    let mut all = vec![
         Request::Ping,
         Request::Start(spec()),
         Request::Exec(ProcessSpec::argv(["a", "b"])),
@@ -98,7 +175,7 @@ fn requests() -> Vec<Request> {
             user: Some("user".to_owned()),
         },
         Request::FileRemove { path: "/p".into(), recursive: true },
-        Request::FileRename { from: "/a".into(), to: "/b".into() },
+        Request::FileRename { from: "/a".into(), to: "/b".into(), make_parents: false },
         Request::Ports,
         Request::Quiesce { sync: true },
         Request::Thaw,
@@ -106,6 +183,7 @@ fn requests() -> Vec<Request> {
         Request::Stats,
         Request::Shutdown { grace_ms: 1 },
     ];
+    all.extend(tree_requests());
     for request in &all {
         match request {
             Request::Ping | Request::Start(_) | Request::Exec(_) | Request::Attach(_) | Request::Stdin(_) => {
@@ -116,6 +194,9 @@ fn requests() -> Vec<Request> {
             | Request::FileRename { .. }
             | Request::Ports
             | Request::Quiesce { .. } => {}
+            Request::FileCopy { .. } | Request::FileSetAttributes(_) | Request::FileWalk(_) => {}
+            Request::FileGrep(_) | Request::FilePack { .. } | Request::FileUnpack { .. } => {}
+            Request::FileWatch(_) => {}
             Request::Thaw | Request::SetIdentity(_) | Request::Stats | Request::Shutdown { .. } => {}
         }
     }
@@ -134,7 +215,7 @@ fn events() -> Vec<Event> {
         stderr_end: 2,
         stdin_offset: 3,
     };
-    let all = vec![
+    let mut all = vec![
         Event::Started(Started { process: ProcessId(7), pid: 8 }),
         Event::Gap { stream: OutputStream::Stderr, from: 1, to: 2 },
         Event::File { file: entry() },
@@ -142,10 +223,13 @@ fn events() -> Vec<Event> {
         Event::Processes { processes: vec![info] },
         Event::Ports { ports: vec![ListeningPort { port: 80, address: "::1".parse().unwrap() }] },
     ];
+    all.extend(tree_events());
     for event in &all {
         match event {
             Event::Started(_) | Event::Gap { .. } | Event::File { .. } => {}
             Event::Entries { .. } | Event::Processes { .. } | Event::Ports { .. } => {}
+            Event::Matches { .. } | Event::WalkEnded { .. } => {}
+            Event::Watching { .. } | Event::Changes { .. } => {}
         }
     }
     all
@@ -173,6 +257,9 @@ fn present_samples() -> Samples {
     let applied = IdentityApplied { generation: 1, elapsed_us: 2, warnings: vec!["w".to_owned()] };
     insert(&mut samples, "reply identity", &Reply::Ok(applied));
     insert(&mut samples, "reply stats", &Reply::Ok(Stats::default()));
+    insert(&mut samples, "reply stat_named", &Reply::Ok(walked_entry()));
+    let network = Some(NetworkStats { received_bytes: 1, sent_bytes: 2 });
+    insert(&mut samples, "reply stats_network", &Reply::Ok(Stats { network, ..Stats::default() }));
     samples
 }
 
@@ -213,12 +300,12 @@ fn frozen_messages_are_still_understood() {
             ["request", _] => check::<Request>(name, sample),
             ["event", _] => check::<Event>(name, sample),
             ["reply", "exit"] => check::<Reply<ExitStatus>>(name, sample),
-            ["reply", "stat"] => check::<Reply<FileEntry>>(name, sample),
+            ["reply", "stat" | "stat_named"] => check::<Reply<FileEntry>>(name, sample),
             ["reply", "stdin"] => check::<Reply<StdinWritten>>(name, sample),
             ["reply", "written"] => check::<Reply<FileWritten>>(name, sample),
             ["reply", "pong"] => check::<Reply<Pong>>(name, sample),
             ["reply", "identity"] => check::<Reply<IdentityApplied>>(name, sample),
-            ["reply", "stats"] => check::<Reply<Stats>>(name, sample),
+            ["reply", "stats" | "stats_network"] => check::<Reply<Stats>>(name, sample),
             ["reply", _] => check::<Reply<Done>>(name, sample),
             _ => panic!("{name} is a sample of nothing known"),
         }

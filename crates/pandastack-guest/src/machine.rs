@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use pandastack_guest_proto::message::{
-    CpuStats, DiskStats, ErrorBody, Event, ListeningPort, MemoryStats, ProcessInfo, Stats,
+    CpuStats, DiskStats, ErrorBody, Event, ListeningPort, MemoryStats, NetworkStats, ProcessInfo, Stats,
 };
 
 use crate::files::{Source, Step};
@@ -30,6 +30,7 @@ pub(crate) fn stats(processes_running: usize) -> Stats {
         memory: parse_memory(&read("/proc/meminfo")),
         disk: disk(),
         processes_running: u32::try_from(processes_running).unwrap_or(u32::MAX),
+        network: Some(parse_network(&read("/proc/net/dev"))),
     }
 }
 
@@ -67,6 +68,19 @@ fn parse_memory(meminfo: &str) -> MemoryStats {
         available_bytes: bytes("MemAvailable"),
         cached_bytes: bytes("Cached"),
     }
+}
+
+/// Columns of an interface: its name, 8 of what came in, 8 of what went out, bytes first.
+fn parse_network(dev: &str) -> NetworkStats {
+    let mut stats = NetworkStats::default();
+    for (name, counts) in dev.lines().filter_map(|line| line.split_once(':')) {
+        let counts: Vec<u64> = counts.split_whitespace().filter_map(|count| count.parse().ok()).collect();
+        if name.trim() != "lo" {
+            stats.received_bytes += counts.first().copied().unwrap_or_default();
+            stats.sent_bytes += counts.get(8).copied().unwrap_or_default();
+        }
+    }
+    stats
 }
 
 fn disk() -> DiskStats {
@@ -151,5 +165,8 @@ mod tests {
             MemoryStats { total_bytes: 2 << 20, available_bytes: 1 << 20, cached_bytes: 3072 }
         );
         assert_eq!(parse_cpu("garbage", ""), CpuStats::default());
+        let dev = "Inter-| Receive | Transmit\n face |bytes | bytes\n    lo: 9 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0\n  \
+                   eth0: 5 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n";
+        assert_eq!(parse_network(dev), NetworkStats { received_bytes: 5, sent_bytes: 7 });
     }
 }

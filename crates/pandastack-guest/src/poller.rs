@@ -22,6 +22,8 @@ pub(crate) enum Token {
     Workers,
     /// A child changed state.
     Children,
+    /// A watched file changed.
+    Watches,
     /// A process, by the part of it that became ready.
     Process(ProcessId, Part),
 }
@@ -41,6 +43,7 @@ impl Token {
             Self::Listener => 1,
             Self::Workers => 2,
             Self::Children => 3,
+            Self::Watches => 4,
             Self::Process(id, part) => (id.0 << 3) | (5 + part as u64),
         }
     }
@@ -51,7 +54,8 @@ impl Token {
             0 => Self::Channel,
             1 => Self::Listener,
             2 => Self::Workers,
-            3 | 4 => Self::Children,
+            3 => Self::Children,
+            4 => Self::Watches,
             5 => Self::Process(id, Part::Stdin),
             6 => Self::Process(id, Part::Stdout),
             _ => Self::Process(id, Part::Stderr),
@@ -124,6 +128,7 @@ mod tests {
             Token::Listener,
             Token::Workers,
             Token::Children,
+            Token::Watches,
             Token::Process(id, Part::Stdin),
             Token::Process(id, Part::Stdout),
             Token::Process(id, Part::Stderr),

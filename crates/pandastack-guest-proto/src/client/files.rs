@@ -53,7 +53,7 @@ impl GuestClient {
     /// When the guest cannot be reached. A refusal is reported by the writer.
     pub async fn write_file(&self, write: FileWrite) -> Result<FileWriter, ClientError> {
         let call = self.open(&Request::FileWrite(write)).await?;
-        Ok(FileWriter { call })
+        Ok(FileWriter::new(call))
     }
 
     /// Writes a whole file in one round trip if it fits in the window.
@@ -110,12 +110,18 @@ impl GuestClient {
         Ok(())
     }
 
-    /// Renames a file or directory.
+    /// Renames a file or directory; with `make_parents` also makes what is missing above its new place.
     ///
     /// # Errors
     /// When the guest refuses or cannot be reached.
-    pub async fn rename(&self, from: impl Into<RawPath>, to: impl Into<RawPath>) -> Result<(), ClientError> {
-        let Done {} = self.ask(&Request::FileRename { from: from.into(), to: to.into() }).await?;
+    pub async fn rename(
+        &self,
+        from: impl Into<RawPath>,
+        to: impl Into<RawPath>,
+        make_parents: bool,
+    ) -> Result<(), ClientError> {
+        let Done {} =
+            self.ask(&Request::FileRename { from: from.into(), to: to.into(), make_parents }).await?;
         Ok(())
     }
 }
@@ -155,13 +161,17 @@ impl FileReader {
     }
 }
 
-/// A file being written. Dropping it before [`FileWriter::finish`] undoes an atomic write.
+/// A file being written, or an archive being unpacked. Dropping it before [`FileWriter::finish`] undoes an atomic write.
 #[derive(Debug)]
 pub struct FileWriter {
     call: Call,
 }
 
 impl FileWriter {
+    pub(super) fn new(call: Call) -> Self {
+        Self { call }
+    }
+
     /// Sends bytes, waiting while the guest is behind. When the guest has already refused, the bytes go nowhere
     /// and [`FileWriter::finish`] says why.
     ///

@@ -19,6 +19,7 @@ mod files;
 mod link;
 mod machine;
 mod processes;
+mod trees;
 
 use std::sync::Arc;
 
@@ -27,6 +28,7 @@ use serde::de::DeserializeOwned;
 pub use error::{ClientError, ErrorKind};
 pub use files::{FileReader, FileWriter};
 pub use processes::{CollectedOutput, ProcessEvent, ProcessStream};
+pub use trees::{ArchiveReader, Found, WatchStream};
 
 use crate::message::{Event, Hello, Request};
 use call::{Call, Inbound};

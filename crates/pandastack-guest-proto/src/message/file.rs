@@ -39,6 +39,15 @@ pub struct FileEntry {
     /// What a link says, in listings and with `no_follow`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<RawPath>,
+    /// Where it is, relative to the directory that a walk began at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<RawPath>,
+    /// Name of the owner, if `/etc/passwd` has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Name of the group, if `/etc/group` has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
 }
 
 /// Read a file.

@@ -62,6 +62,15 @@ pub struct DiskStats {
     pub inodes_available: u64,
 }
 
+/// Traffic since boot, summed over interfaces but the loopback.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkStats {
+    /// Bytes that came in.
+    pub received_bytes: u64,
+    /// Bytes that went out.
+    pub sent_bytes: u64,
+}
+
 /// The guest's own view of what it uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
@@ -75,4 +84,7 @@ pub struct Stats {
     pub disk: DiskStats,
     /// Processes that the guest keeps and that still run.
     pub processes_running: u32,
+    /// Traffic; absent from older guests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkStats>,
 }

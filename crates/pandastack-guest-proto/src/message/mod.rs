@@ -10,16 +10,18 @@ mod identity;
 mod machine;
 mod process;
 mod raw;
+mod tree;
 
 pub use error::{ErrorBody, ErrorCode};
 pub use file::{FileEntry, FileKind, FileRead, FileWrite, FileWritten, WriteMode};
 pub use identity::{Identity, IdentityApplied};
-pub use machine::{CpuStats, DiskStats, ListeningPort, MemoryStats, Pong, Stats};
+pub use machine::{CpuStats, DiskStats, ListeningPort, MemoryStats, NetworkStats, Pong, Stats};
 pub use process::{
     Attach, Command, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessLimits, ProcessSpec, Started,
     StdinWrite, StdinWritten,
 };
 pub use raw::{Entropy, RawPath, Secret};
+pub use tree::{Change, ChangeKind, FileAttributes, FileGrep, FileWalk, FileWatch, GrepMatch, WatchPosition};
 
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +105,38 @@ pub enum Request {
         from: RawPath,
         /// The new path.
         to: RawPath,
+        /// Make missing parents of the new path.
+        #[serde(default, skip_serializing_if = "is_false")]
+        make_parents: bool,
     },
+    /// Copies a file or a tree, with permissions and owners, replacing files that are in the way.
+    FileCopy {
+        /// The original.
+        from: RawPath,
+        /// The copy's own path, not the directory it goes into. Missing parents are made.
+        to: RawPath,
+    },
+    /// Changes permissions and owners.
+    FileSetAttributes(FileAttributes),
+    /// [`Event::Entries`] pages with relative paths, then [`Event::WalkEnded`].
+    FileWalk(FileWalk),
+    /// [`Event::Matches`] pages, then [`Event::WalkEnded`].
+    FileGrep(FileGrep),
+    /// The bytes of a tar archive of a directory's content, or of one file.
+    FilePack {
+        /// The directory or file.
+        path: RawPath,
+    },
+    /// Data frames are a tar archive that is unpacked into a directory; answers [`FileWritten`].
+    FileUnpack {
+        /// The directory; made if it is missing. Nothing is written outside of it.
+        path: RawPath,
+        /// Who shall own what is unpacked; root when unset.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+    },
+    /// [`Event::Watching`], then [`Event::Changes`].
+    FileWatch(FileWatch),
     /// [`Event::Ports`] pages.
     Ports,
     /// Freezes every user process, then writes the file system out if told to.
@@ -160,6 +193,32 @@ pub enum Event {
     Ports {
         /// A page of them.
         ports: Vec<ListeningPort>,
+    },
+    /// Some lines that match.
+    Matches {
+        /// A page of them.
+        matches: Vec<GrepMatch>,
+    },
+    /// A walk or search has sent all it will.
+    WalkEnded {
+        /// Entries that were looked at.
+        visited: u64,
+        /// There was more, beyond a limit.
+        #[serde(default, skip_serializing_if = "is_false")]
+        truncated: bool,
+    },
+    /// A watch is in place: what happens from now on is reported.
+    Watching {
+        /// The watch and the change after which it goes on.
+        position: WatchPosition,
+        /// It is the watch that was asked for, and nothing was missed.
+        #[serde(default, skip_serializing_if = "is_false")]
+        resumed: bool,
+    },
+    /// Some changes, oldest first.
+    Changes {
+        /// A page of them.
+        changes: Vec<Change>,
     },
 }
 

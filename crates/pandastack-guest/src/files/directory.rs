@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 
 use pandastack_guest_proto::message::{ErrorBody, Event, FileEntry, FileKind, RawPath};
 
-use super::write::make_parents;
+use super::names::Names;
+use super::write::{DIRECTORY_MODE_DEFAULT, make_parents};
 use super::{Source, Step, absolute, refusal};
 use crate::process::User;
 
 /// A page is sent when it may have grown to this many bytes of JSON; one more entry still fits in a frame.
-const PAGE_BYTES: usize = 32 * 1024;
+pub(super) const PAGE_BYTES: usize = 32 * 1024;
 /// Worst growth of a byte in JSON (`\u0001`).
-const JSON_GROWTH_MAX: usize = 6;
+pub(super) const JSON_GROWTH_MAX: usize = 6;
 /// The fixed part of an entry in JSON.
 const ENTRY_BYTES: usize = 200;
-const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
 
 /// Describes what `meta` says about `path`.
 pub(super) fn describe(path: &Path, meta: &Metadata) -> FileEntry {
@@ -38,15 +38,28 @@ pub(super) fn describe(path: &Path, meta: &Metadata) -> FileEntry {
         gid: meta.gid(),
         mtime_s: meta.mtime(),
         target: target.map(|target| target.as_os_str().as_bytes().to_vec().into()),
+        path: None,
+        owner: None,
+        group: None,
     }
 }
 
+/// Most bytes of JSON that an entry can become.
+pub(super) fn entry_bytes(entry: &FileEntry) -> usize {
+    let text = entry.name.as_bytes().len()
+        + entry.target.as_ref().map_or(0, |target| target.as_bytes().len())
+        + entry.path.as_ref().map_or(0, |path| path.as_bytes().len())
+        + entry.owner.as_ref().map_or(0, String::len)
+        + entry.group.as_ref().map_or(0, String::len);
+    ENTRY_BYTES + text * JSON_GROWTH_MAX
+}
+
 /// Describes a path.
-pub(crate) fn stat(path: &RawPath, no_follow: bool) -> Result<FileEntry, ErrorBody> {
+pub(crate) fn stat(root: &Path, path: &RawPath, no_follow: bool) -> Result<FileEntry, ErrorBody> {
     let path = absolute(path)?;
     let meta = if no_follow { std::fs::symlink_metadata(&path) } else { std::fs::metadata(&path) };
     let meta = meta.map_err(|error| refusal("stat", &path, &error))?;
-    Ok(describe(&path, &meta))
+    Ok(Names::read(root).fill(describe(&path, &meta)))
 }
 
 /// Makes a directory.
@@ -90,22 +103,17 @@ pub(crate) fn remove(path: &RawPath, recursive: bool) -> Result<(), ErrorBody> {
     removed.map_err(|error| fail(&error))
 }
 
-/// Renames.
-pub(crate) fn rename(from: &RawPath, to: &RawPath) -> Result<(), ErrorBody> {
-    let (from, to) = (absolute(from)?, absolute(to)?);
-    std::fs::rename(&from, &to).map_err(|error| refusal("rename", &from, &error))
-}
-
 /// A directory that is sent to the host in pages.
 #[derive(Debug)]
 pub(crate) struct ListSource {
     path: RawPath,
-    open: Option<(ReadDir, PathBuf)>,
+    root: PathBuf,
+    open: Option<(ReadDir, PathBuf, Names)>,
 }
 
 impl ListSource {
-    pub(crate) fn new(path: RawPath) -> Self {
-        Self { path, open: None }
+    pub(crate) fn new(path: RawPath, root: PathBuf) -> Self {
+        Self { path, root, open: None }
     }
 }
 
@@ -114,9 +122,9 @@ impl Source for ListSource {
         if self.open.is_none() {
             let path = absolute(&self.path)?;
             let directory = std::fs::read_dir(&path).map_err(|error| refusal("list", &path, &error))?;
-            self.open = Some((directory, path));
+            self.open = Some((directory, path, Names::read(&self.root)));
         }
-        let Some((directory, path)) = &mut self.open else { return Ok(Step::End) };
+        let Some((directory, path, names)) = &mut self.open else { return Ok(Step::End) };
         let mut entries = Vec::new();
         let mut bytes = 0;
         while bytes < PAGE_BYTES
@@ -125,10 +133,8 @@ impl Source for ListSource {
             let entry = entry.map_err(|error| refusal("list", path, &error))?;
             // An entry that is gone by now was not there.
             let Ok(meta) = entry.metadata() else { continue };
-            let described = describe(&entry.path(), &meta);
-            let names = described.name.as_bytes().len()
-                + described.target.as_ref().map_or(0, |target| target.as_bytes().len());
-            bytes += ENTRY_BYTES + names * JSON_GROWTH_MAX;
+            let described = names.fill(describe(&entry.path(), &meta));
+            bytes += entry_bytes(&described);
             entries.push(described);
         }
         Ok(if entries.is_empty() { Step::End } else { Step::Event(Event::Entries { entries }) })

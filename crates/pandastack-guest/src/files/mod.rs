@@ -4,14 +4,29 @@
 //! Everything here runs on worker threads, one bounded step at a time ([`Source`], [`Sink`]), so that files of
 //! any size cost constant memory.
 
+mod attributes;
+mod copy;
 mod directory;
 mod errors;
+mod glob;
+mod grep;
+mod names;
+mod pack;
 mod read;
+mod tar_stream;
+mod unpack;
+mod walk;
 mod write;
 
-pub(crate) use directory::{ListSource, make_directory, remove, rename, stat};
+pub(crate) use attributes::AttributesSource;
+pub(crate) use copy::{CopySource, MoveSource};
+pub(crate) use directory::{ListSource, make_directory, remove, stat};
 pub(crate) use errors::refusal;
+pub(crate) use grep::GrepSource;
+pub(crate) use pack::PackSource;
 pub(crate) use read::ReadSource;
+pub(crate) use unpack::UnpackSink;
+pub(crate) use walk::WalkSource;
 pub(crate) use write::WriteSink;
 
 use std::ffi::OsStr;
@@ -27,6 +42,8 @@ pub(crate) enum Step {
     Data(Vec<u8>),
     /// A message.
     Event(Event),
+    /// Nothing yet: there was only work to do, and more of it follows.
+    Idle,
     /// All was sent.
     End,
 }
@@ -46,7 +63,7 @@ pub(crate) trait Sink: Send {
 }
 
 /// The path that the host means; relative ones start at the root directory.
-fn absolute(path: &RawPath) -> Result<PathBuf, ErrorBody> {
+pub(crate) fn absolute(path: &RawPath) -> Result<PathBuf, ErrorBody> {
     let bytes = path.as_bytes();
     if bytes.is_empty() || bytes.contains(&0) {
         return Err(ErrorBody::new(ErrorCode::Invalid, "a path must not be empty or contain a zero byte"));

@@ -12,7 +12,7 @@ use super::{Sink, absolute, refusal};
 use crate::process::User;
 
 const FILE_MODE_DEFAULT: u32 = 0o644;
-const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
+pub(super) const DIRECTORY_MODE_DEFAULT: u32 = 0o755;
 
 /// A file that the host's bytes go into.
 #[derive(Debug)]
@@ -31,9 +31,24 @@ struct Target {
     temporary: Option<Temporary>,
 }
 
+/// A file under a name that it does not keep.
 #[derive(Debug)]
-struct Temporary {
+pub(super) struct Temporary {
     path: PathBuf,
+}
+
+impl Temporary {
+    /// A name in the same directory, so that the rename stays within one file system. It is short whatever the
+    /// length of the file's own name.
+    pub(super) fn beside(path: &Path) -> Self {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
+        Self { path: path.with_file_name(format!(".pandastack-{}-{unique}.part", std::process::id())) }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Drop for Temporary {
@@ -98,7 +113,7 @@ fn open(request: &FileWrite, root: &Path) -> Result<Target, ErrorBody> {
     let mode =
         request.mode.or(existing.as_ref().map(|meta| meta.mode() & 0o7777)).unwrap_or(FILE_MODE_DEFAULT);
     let (file, temporary) = if atomic {
-        let temporary = Temporary { path: temporary_path(&path) };
+        let temporary = Temporary::beside(&path);
         let file = create_new(&temporary.path).map_err(|error| fail(&error))?;
         (file, Some(temporary))
     } else {
@@ -132,7 +147,7 @@ fn finish_metadata(
     Ok(())
 }
 
-fn create_new(path: &Path) -> io::Result<File> {
+pub(super) fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
@@ -161,14 +176,6 @@ fn resolve_links(path: PathBuf) -> PathBuf {
             std::fs::read_link(&path).map(|target| path.parent().unwrap_or(Path::new("/")).join(target))
         })
         .unwrap_or(path)
-}
-
-/// A name in the same directory, so that the rename stays within one file system. It is short whatever the
-/// length of the file's own name.
-fn temporary_path(path: &Path) -> PathBuf {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!(".pandastack-{}-{unique}.part", std::process::id()))
 }
 
 /// Makes the missing directories, owned by `owner`.

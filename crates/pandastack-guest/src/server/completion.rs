@@ -8,6 +8,7 @@ use super::Server;
 use super::session::{Reader, StreamKind};
 use crate::files::{Sink, Source, Step};
 use crate::process::{Process, Spawned};
+use crate::watch::Watch;
 use pandastack_guest_proto::frame::FrameKind;
 
 /// A finished job.
@@ -23,6 +24,8 @@ pub(crate) enum Completion {
         spec: Box<ProcessSpec>,
         result: Result<Spawned, ErrorBody>,
     },
+    /// A watch was started, or not.
+    WatchStarted { epoch: u64, stream: u32, result: Result<Watch, ErrorBody> },
     /// A source took a step.
     Stepped { epoch: u64, stream: u32, source: Box<dyn Source>, result: Result<Step, ErrorBody> },
     /// A sink took bytes; at its end, how many in all.
@@ -45,6 +48,7 @@ impl Server {
                 }
                 self.pump_process(process);
             }
+            Completion::WatchStarted { epoch, stream, result } => self.watch_started(epoch, stream, result),
             Completion::Stepped { epoch, stream, source, result } => {
                 self.stepped(epoch, stream, source, result)
             }
@@ -106,6 +110,7 @@ impl Server {
         match result {
             Ok(Step::Data(bytes)) => self.send_charged(id, FrameKind::Data, 0, &bytes),
             Ok(Step::Event(event)) => self.send_event(id, &event),
+            Ok(Step::Idle) => {}
             Ok(Step::End) => return self.reply(id, Ok(pandastack_guest_proto::message::Done {})),
             Err(error) => return self.reply_error(id, &error),
         }

@@ -13,6 +13,7 @@
 //! - Every request gets exactly one reply, unless the connection is lost first.
 
 mod completion;
+mod file_trees;
 mod pump;
 mod request;
 mod session;
@@ -32,6 +33,7 @@ use crate::channel::Channel;
 use crate::identity::IdentityState;
 use crate::poller::{Part, Poller, Token};
 use crate::process::{ProcessTable, UserCgroup};
+use crate::watch::Watches;
 use crate::worker::Workers;
 use completion::Completion;
 use session::Session;
@@ -54,6 +56,7 @@ pub(crate) struct Server {
     signals: SignalFd,
     workers: Workers<Completion>,
     processes: ProcessTable,
+    watches: Watches,
     session: Session,
     identity: IdentityState,
     surroundings: Surroundings,
@@ -79,12 +82,15 @@ impl Server {
         poller.watch_readable(signals.as_fd(), Token::Children)?;
         let workers = Workers::new()?;
         poller.watch_readable(workers.wake_fd(), Token::Workers)?;
+        let watches = Watches::new()?;
+        poller.watch_readable(watches.wake_fd(), Token::Watches)?;
         Ok(Self {
             poller,
             channel,
             signals,
             workers,
             processes: ProcessTable::default(),
+            watches,
             session: Session::default(),
             identity: IdentityState::default(),
             surroundings,
@@ -139,6 +145,7 @@ impl Server {
                 }
             }
             Token::Children => self.reap(),
+            Token::Watches => self.wake_watchers(),
             Token::Process(id, Part::Stdin) => self.pump_stdin(id),
             Token::Process(id, Part::Stdout | Part::Stderr) => self.pump_process(id),
         }

@@ -23,6 +23,10 @@ impl Server {
                 }
                 Some(StreamKind::Source(Some(_))) => self.step_source(id),
                 Some(StreamKind::Sink(_)) => self.step_sink(id),
+                Some(StreamKind::Watch(reader)) => {
+                    let reader = *reader;
+                    self.pump_watch(id, reader);
+                }
                 _ => {}
             }
         }

@@ -8,7 +8,7 @@ use pandastack_guest_proto::message::{
 };
 
 use super::completion::Completion;
-use super::session::{Reader, SinkState, StdinState, StreamKind, reply_payload};
+use super::session::{Reader, StdinState, StreamKind, reply_payload};
 use super::{Server, Shutdown};
 use crate::files::{self, ListSource, ReadSource, Source, WriteSink};
 use crate::machine::{self, PageSource, PortsSource};
@@ -60,17 +60,11 @@ impl Server {
         let root = self.surroundings.root.clone();
         match request {
             Request::FileRead(read) => self.open_source(id, Box::new(ReadSource::new(read))),
-            Request::FileList { path } => self.open_source(id, Box::new(ListSource::new(path))),
-            Request::FileWrite(write) => {
-                let state = SinkState {
-                    sink: Some(Box::new(WriteSink::new(write, root))),
-                    queue: Vec::new(),
-                    ended: false,
-                };
-                self.set_kind(id, StreamKind::Sink(state));
-                self.session.mark_ready(id);
+            Request::FileList { path } => self.open_source(id, Box::new(ListSource::new(path, root))),
+            Request::FileWrite(write) => self.open_sink(id, Box::new(WriteSink::new(write, root))),
+            Request::FileStat { path, no_follow } => {
+                self.run_job(id, move || files::stat(&root, &path, no_follow));
             }
-            Request::FileStat { path, no_follow } => self.run_job(id, move || files::stat(&path, no_follow)),
             Request::FileMkdir { path, parents, mode, user } => {
                 self.run_job(id, move || {
                     done(files::make_directory(&root, &path, parents, mode, user.as_deref()))
@@ -79,21 +73,17 @@ impl Server {
             Request::FileRemove { path, recursive } => {
                 self.run_job(id, move || done(files::remove(&path, recursive)))
             }
-            Request::FileRename { from, to } => self.run_job(id, move || done(files::rename(&from, &to))),
-            _ => self.reply_error(
-                id,
-                &ErrorBody::new(ErrorCode::Unsupported, "this guest does not know the call"),
-            ),
+            tree => self.handle_tree_request(id, tree),
         }
     }
 
-    fn set_kind(&mut self, id: u32, kind: StreamKind) {
+    pub(super) fn set_kind(&mut self, id: u32, kind: StreamKind) {
         if let Some(stream) = self.session.streams.get_mut(&id) {
             stream.kind = kind;
         }
     }
 
-    fn open_source(&mut self, id: u32, source: Box<dyn Source>) {
+    pub(super) fn open_source(&mut self, id: u32, source: Box<dyn Source>) {
         self.set_kind(id, StreamKind::Source(Some(source)));
         self.session.mark_ready(id);
     }

@@ -10,6 +10,7 @@ use pandastack_guest_proto::sync::{Input, Nonce, ack};
 use serde::Serialize;
 
 use super::Server;
+use super::file_trees::WatchReader;
 use crate::channel::Received;
 use crate::files::{Sink, Source};
 use crate::process::{Caller, InputEntry};
@@ -42,6 +43,8 @@ pub(super) enum StreamKind {
     Sink(SinkState),
     /// Bytes go to a process's input.
     Stdin(StdinState),
+    /// Changes of a watch go to the host.
+    Watch(WatchReader),
 }
 
 /// A follower of a process.
@@ -104,6 +107,11 @@ impl Session {
             }
         }
         None
+    }
+
+    /// Whether a message of any length may be sent on a call.
+    pub(super) fn has_page_credit(&self, id: u32) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.credit as usize >= FRAME_BYTES_MAX)
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -252,7 +260,7 @@ impl Server {
                 let state = *state;
                 self.take_stdin(id, state, bytes);
             }
-            StreamKind::Waiting | StreamKind::Reader(_) | StreamKind::Source(_) => {}
+            StreamKind::Waiting | StreamKind::Reader(_) | StreamKind::Source(_) | StreamKind::Watch(_) => {}
         }
     }
 
@@ -277,7 +285,10 @@ impl Server {
         let busy = match &stream.kind {
             StreamKind::Waiting | StreamKind::Source(None) => true,
             StreamKind::Sink(state) => state.sink.is_none(),
-            StreamKind::Source(Some(_)) | StreamKind::Reader(_) | StreamKind::Stdin(_) => false,
+            StreamKind::Source(Some(_))
+            | StreamKind::Reader(_)
+            | StreamKind::Stdin(_)
+            | StreamKind::Watch(_) => false,
         };
         if !busy {
             self.reply_cancelled(id);

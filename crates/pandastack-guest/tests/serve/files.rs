@@ -188,7 +188,7 @@ async fn directories_are_made_moved_and_removed() {
     client.mkdir(raw(&a), true, None, None).await.unwrap();
     assert_eq!(a.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     std::fs::write(a.join("file"), "x").unwrap();
-    client.rename(raw(&guest.path("x")), raw(&b)).await.unwrap();
+    client.rename(raw(&guest.path("x")), raw(&b), false).await.unwrap();
     assert!(b.join("y/z/file").exists());
     symlink(&b, guest.path("to-moved")).unwrap();
     client.remove(raw(&guest.path("to-moved")), true).await.unwrap();

@@ -7,3 +7,5 @@ mod files;
 mod harness;
 mod machine;
 mod processes;
+mod trees;
+mod watches;

@@ -1,0 +1,213 @@
+//! Trees of files in the guest: walking, searching, copying, archives, watching.
+
+use bytes::Bytes;
+
+use super::call::{Call, Inbound};
+use super::error::ClientError;
+use super::files::FileWriter;
+use super::{GuestClient, LIST_ITEMS_MAX};
+use crate::message::{
+    Change, Done, Event, FileAttributes, FileEntry, FileGrep, FileWalk, FileWatch, GrepMatch, RawPath,
+    Request, WatchPosition,
+};
+
+/// What a walk or search found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found<T> {
+    /// In the order of the walk.
+    pub items: Vec<T>,
+    /// There was more, beyond a limit.
+    pub truncated: bool,
+}
+
+impl GuestClient {
+    /// Copies a file or a tree.
+    ///
+    /// # Errors
+    /// When the guest refuses or cannot be reached.
+    pub async fn copy(&self, from: impl Into<RawPath>, to: impl Into<RawPath>) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::FileCopy { from: from.into(), to: to.into() }).await?;
+        Ok(())
+    }
+
+    /// Changes permissions and owners.
+    ///
+    /// # Errors
+    /// When the guest refuses or cannot be reached.
+    pub async fn set_attributes(&self, attributes: FileAttributes) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::FileSetAttributes(attributes)).await?;
+        Ok(())
+    }
+
+    /// Walks a directory.
+    ///
+    /// # Errors
+    /// When the guest refuses or cannot be reached.
+    pub async fn walk(&self, walk: FileWalk) -> Result<Found<FileEntry>, ClientError> {
+        self.search(&Request::FileWalk(walk), |event| match event {
+            Event::Entries { entries } => Some(entries),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Searches files for lines.
+    ///
+    /// # Errors
+    /// When the guest refuses or cannot be reached.
+    pub async fn grep(&self, grep: FileGrep) -> Result<Found<GrepMatch>, ClientError> {
+        self.search(&Request::FileGrep(grep), |event| match event {
+            Event::Matches { matches } => Some(matches),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn search<T>(
+        &self,
+        request: &Request,
+        pick: impl Fn(Event) -> Option<Vec<T>>,
+    ) -> Result<Found<T>, ClientError> {
+        let mut call = self.open(request).await?;
+        let mut found = Found { items: Vec::new(), truncated: false };
+        loop {
+            match call.next().await? {
+                Inbound::Event(event) => match call.parse_event(&event)? {
+                    Event::WalkEnded { truncated, .. } => found.truncated = truncated,
+                    event => match pick(event) {
+                        Some(page) if found.items.len() + page.len() <= LIST_ITEMS_MAX => {
+                            found.items.extend(page);
+                        }
+                        Some(_) => return Err(ClientError::TooLong { items_max: LIST_ITEMS_MAX }),
+                        None => return Err(call.misbehaved("sent an event of another kind")),
+                    },
+                },
+                Inbound::Reply(reply) => {
+                    let Done {} = call.finish(&reply)?;
+                    return Ok(found);
+                }
+                Inbound::Data { .. } => return Err(call.misbehaved("sent data in a search")),
+            }
+        }
+    }
+
+    /// Begins to read a tar archive of a directory or file. The first piece is awaited, so that a missing path is
+    /// known before any of it is passed on.
+    ///
+    /// # Errors
+    /// When it is missing, or the guest cannot be reached.
+    pub async fn pack(&self, path: impl Into<RawPath>) -> Result<ArchiveReader, ClientError> {
+        let call = self.open(&Request::FilePack { path: path.into() }).await?;
+        let mut reader = ArchiveReader { call, first: None, done: false };
+        reader.first = reader.receive().await?;
+        Ok(reader)
+    }
+
+    /// Begins to unpack a tar archive into a directory. What was unpacked before a refusal stays.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached. A refusal is reported by the writer.
+    pub async fn unpack(
+        &self,
+        path: impl Into<RawPath>,
+        user: Option<String>,
+    ) -> Result<FileWriter, ClientError> {
+        let call = self.open(&Request::FileUnpack { path: path.into(), user }).await?;
+        Ok(FileWriter::new(call))
+    }
+
+    /// Watches a directory or file, or takes up a watch again.
+    ///
+    /// # Errors
+    /// When it is missing, there are too many watches, or the guest cannot be reached.
+    pub async fn watch(&self, watch: FileWatch) -> Result<WatchStream, ClientError> {
+        let mut call = self.open(&Request::FileWatch(watch)).await?;
+        match call.next().await? {
+            Inbound::Event(event) => match call.parse_event(&event)? {
+                Event::Watching { position, resumed } => Ok(WatchStream { call, position, resumed }),
+                _ => Err(call.misbehaved("did not begin a watch")),
+            },
+            Inbound::Reply(reply) => match call.finish::<Done>(&reply) {
+                Ok(_) => Err(call.misbehaved("did not begin a watch")),
+                Err(error) => Err(error),
+            },
+            Inbound::Data { .. } => Err(call.misbehaved("sent data in a watch")),
+        }
+    }
+}
+
+/// A tar archive being read.
+#[derive(Debug)]
+pub struct ArchiveReader {
+    call: Call,
+    first: Option<Bytes>,
+    done: bool,
+}
+
+impl ArchiveReader {
+    /// The next bytes; `None` at the end.
+    ///
+    /// # Errors
+    /// When the guest fails to read, or the connection is lost.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        match self.first.take() {
+            Some(first) => Ok(Some(first)),
+            None => self.receive().await,
+        }
+    }
+
+    async fn receive(&mut self) -> Result<Option<Bytes>, ClientError> {
+        if self.done {
+            return Ok(None);
+        }
+        match self.call.next().await? {
+            Inbound::Data { bytes, .. } => Ok(Some(bytes)),
+            Inbound::Reply(reply) => {
+                self.done = true;
+                let Done {} = self.call.finish(&reply)?;
+                Ok(None)
+            }
+            Inbound::Event(_) => Err(self.call.misbehaved("sent an event inside an archive")),
+        }
+    }
+}
+
+/// Changes of a watched path. Dropping it leaves the watch in place for a while.
+#[derive(Debug)]
+pub struct WatchStream {
+    call: Call,
+    position: WatchPosition,
+    resumed: bool,
+}
+
+impl WatchStream {
+    /// The watch, and the last change before those that follow.
+    #[must_use]
+    pub fn position(&self) -> WatchPosition {
+        self.position
+    }
+
+    /// Whether an earlier watch goes on with nothing missed.
+    #[must_use]
+    pub fn resumed(&self) -> bool {
+        self.resumed
+    }
+
+    /// The next changes; `None` when the watched path is gone.
+    ///
+    /// # Errors
+    /// When the watch was ended by the guest, or the connection is lost.
+    pub async fn next(&mut self) -> Result<Option<Vec<Change>>, ClientError> {
+        match self.call.next().await? {
+            Inbound::Event(event) => match self.call.parse_event(&event)? {
+                Event::Changes { changes } => Ok(Some(changes)),
+                _ => Err(self.call.misbehaved("sent an event of another kind")),
+            },
+            Inbound::Reply(reply) => {
+                let Done {} = self.call.finish(&reply)?;
+                Ok(None)
+            }
+            Inbound::Data { .. } => Err(self.call.misbehaved("sent data in a watch")),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A tree as a tar archive, made while it is sent.
+//!
+//! Names longer than a header's field use GNU's extension. Devices, pipes and sockets are left out. A file that shrinks
+//! while it is read is filled with zeros, one that grows is cut: the archive stays readable.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use pandastack_guest_proto::message::{ErrorBody, RawPath};
+use tar::{EntryType, Header};
+
+use super::walk::{STEP_ENTRIES, Walker};
+use super::{Source, Step, absolute, refusal};
+
+/// Everything in an archive is a multiple of this.
+pub(super) const BLOCK_BYTES: usize = 512;
+/// Bytes of a name that fit in a header.
+const NAME_BYTES: usize = 100;
+
+/// A tree being packed.
+#[derive(Debug)]
+pub(crate) struct PackSource {
+    path: RawPath,
+    stage: Stage,
+    /// Headers and padding that wait to be sent.
+    pending: Vec<u8>,
+    body: Option<Body>,
+}
+
+/// The content of the entry whose header was sent last.
+#[derive(Debug)]
+struct Body {
+    file: File,
+    left: u64,
+    /// Zeros after it, up to a full block.
+    padding: usize,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Begin,
+    Tree(Walker),
+    File(PathBuf),
+    Trailer,
+    End,
+}
+
+impl PackSource {
+    pub(crate) fn new(path: RawPath) -> Self {
+        Self { path, stage: Stage::Begin, pending: Vec::new(), body: None }
+    }
+
+    fn begin(&self) -> Result<Stage, ErrorBody> {
+        let path = absolute(&self.path)?;
+        let fail = |error: &io::Error| refusal("read", &path, error);
+        let meta = std::fs::metadata(&path).map_err(|error| fail(&error))?;
+        if meta.is_dir() {
+            return Ok(Stage::Tree(Walker::open(&path, None).map_err(|error| fail(&error))?));
+        }
+        if !meta.is_file() {
+            return Err(fail(&ErrorKind::InvalidInput.into()));
+        }
+        Ok(Stage::File(path))
+    }
+
+    /// Puts the next entry in line; false when there is none.
+    fn next_entry(&mut self) -> Result<bool, ErrorBody> {
+        match &mut self.stage {
+            Stage::Begin => self.stage = self.begin()?,
+            Stage::Tree(walker) => match walker.next() {
+                Some(visited) => self.add(&visited.path, &visited.relative, &visited.meta),
+                None => self.stage = Stage::Trailer,
+            },
+            Stage::File(path) => {
+                let path = path.clone();
+                let meta = std::fs::metadata(&path).map_err(|error| refusal("read", &path, &error))?;
+                let name = path.file_name().unwrap_or_default().to_owned();
+                self.add(&path, Path::new(&name), &meta);
+                self.stage = Stage::Trailer;
+            }
+            Stage::Trailer => {
+                self.pending.resize(self.pending.len() + 2 * BLOCK_BYTES, 0);
+                self.stage = Stage::End;
+            }
+            Stage::End => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What vanished since it was seen, or cannot be read, is left out as if it had not been there.
+    fn add(&mut self, path: &Path, name: &Path, meta: &Metadata) {
+        let mut header = Header::new_gnu();
+        header.set_mode(meta.mode() & 0o7777);
+        header.set_uid(meta.uid().into());
+        header.set_gid(meta.gid().into());
+        header.set_mtime(u64::try_from(meta.mtime()).unwrap_or_default());
+        header.set_size(0);
+        let mut name = name.as_os_str().as_bytes().to_vec();
+        if meta.is_dir() {
+            header.set_entry_type(EntryType::Directory);
+            name.push(b'/');
+        } else if meta.is_symlink() {
+            let Ok(target) = std::fs::read_link(path) else { return };
+            header.set_entry_type(EntryType::Symlink);
+            let target = target.as_os_str().as_bytes();
+            self.add_long(EntryType::GNULongLink, target);
+            put(&mut header.as_old_mut().linkname, target);
+        } else if meta.is_file() {
+            let open = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
+            let Ok(file) = open else { return };
+            let Ok(size) = file.metadata().map(|meta| meta.len()) else { return };
+            header.set_entry_type(EntryType::Regular);
+            header.set_size(size);
+            let padding = (BLOCK_BYTES - (size % BLOCK_BYTES as u64) as usize) % BLOCK_BYTES;
+            self.body = Some(Body { file, left: size, padding });
+        } else {
+            return;
+        }
+        self.add_long(EntryType::GNULongName, &name);
+        put(&mut header.as_old_mut().name, &name);
+        header.set_cksum();
+        self.pending.extend_from_slice(header.as_bytes());
+    }
+
+    fn add_long(&mut self, kind: EntryType, text: &[u8]) {
+        if text.len() <= NAME_BYTES {
+            return;
+        }
+        let mut header = Header::new_gnu();
+        put(&mut header.as_old_mut().name, b"././@LongLink");
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        header.set_size(text.len() as u64 + 1);
+        header.set_cksum();
+        self.pending.extend_from_slice(header.as_bytes());
+        self.pending.extend_from_slice(text);
+        let padded = (text.len() + 1).next_multiple_of(BLOCK_BYTES) - text.len();
+        self.pending.resize(self.pending.len() + padded, 0);
+    }
+
+    /// Moves some of the present file's bytes out; the padding follows the last of them.
+    fn read_body(&mut self, room: usize, out: &mut Vec<u8>) {
+        let Some(Body { file, left, padding }) = &mut self.body else { return };
+        let wanted = usize::try_from(*left).unwrap_or(usize::MAX).min(room);
+        let start = out.len();
+        let count = file.take(wanted as u64).read_to_end(out).unwrap_or_default();
+        if count < wanted {
+            out.resize(start + wanted, 0);
+        }
+        *left -= wanted as u64;
+        if *left == 0 {
+            self.pending.resize(*padding, 0);
+            self.body = None;
+        }
+    }
+}
+
+fn put(field: &mut [u8], text: &[u8]) {
+    let length = text.len().min(field.len());
+    field[..length].copy_from_slice(&text[..length]);
+}
+
+impl Source for PackSource {
+    fn next(&mut self, bytes_max: usize) -> Result<Step, ErrorBody> {
+        let mut out = Vec::with_capacity(bytes_max);
+        for _ in 0..STEP_ENTRIES {
+            let room = bytes_max - out.len();
+            if room == 0 {
+                break;
+            }
+            if !self.pending.is_empty() {
+                out.extend(self.pending.drain(..room.min(self.pending.len())));
+            } else if self.body.is_some() {
+                self.read_body(room, &mut out);
+            } else if !self.next_entry()? {
+                break;
+            }
+        }
+        Ok(match (out.is_empty(), &self.stage) {
+            (false, _) => Step::Data(out),
+            (true, Stage::End) if self.pending.is_empty() => Step::End,
+            (true, _) => Step::Idle,
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Watching files.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use pandastack_guest_proto::client::{ClientError, GuestClient, WatchStream};
+use pandastack_guest_proto::message::{Change, ChangeKind, ErrorCode, FileWatch, RawPath, WatchPosition};
+
+use crate::harness::{Guest, STEP};
+
+fn raw(path: &Path) -> RawPath {
+    path.as_os_str().as_bytes().to_vec().into()
+}
+
+async fn watch(client: &GuestClient, path: &Path, resume: Option<WatchPosition>) -> WatchStream {
+    client.watch(FileWatch { path: raw(path), recursive: true, resume }).await.unwrap()
+}
+
+/// Reads until a change of that kind and path.
+async fn until(stream: &mut WatchStream, kind: ChangeKind, path: &str) -> Vec<Change> {
+    let mut seen: Vec<Change> = Vec::new();
+    loop {
+        let page = tokio::time::timeout(STEP, stream.next()).await;
+        let page = page.unwrap_or_else(|_| panic!("no {kind:?} of {path} among {seen:?}")).unwrap();
+        seen.extend(page.unwrap_or_else(|| panic!("the watch ended after {seen:?}")));
+        if seen.iter().any(|change| change.kind == kind && change.path.to_string_lossy() == path) {
+            return seen;
+        }
+    }
+}
+
+#[tokio::test]
+async fn changes_are_seen_in_new_and_renamed_directories() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    let root = guest.path("watched");
+    std::fs::create_dir(&root).unwrap();
+    let mut stream = watch(&client, &root, None).await;
+    assert!(!stream.resumed());
+    std::fs::create_dir_all(root.join("a/b c")).unwrap();
+    std::fs::write(root.join("a/b c/ü"), "1").unwrap();
+    until(&mut stream, ChangeKind::Created, "a/b c/ü").await;
+    std::fs::rename(root.join("a"), root.join("z")).unwrap();
+    let seen = until(&mut stream, ChangeKind::Renamed, "a").await;
+    let renamed = seen.iter().find(|change| change.kind == ChangeKind::Renamed).unwrap();
+    assert_eq!(renamed.to.as_ref().unwrap().to_string_lossy(), "z");
+    assert!(renamed.is_directory);
+    std::fs::write(root.join("z/b c/ü"), "2").unwrap();
+    until(&mut stream, ChangeKind::Modified, "z/b c/ü").await;
+    std::fs::remove_file(root.join("z/b c/ü")).unwrap();
+    until(&mut stream, ChangeKind::Removed, "z/b c/ü").await;
+    std::fs::remove_dir_all(&root).unwrap();
+    until(&mut stream, ChangeKind::Removed, "").await;
+    assert!(tokio::time::timeout(STEP, stream.next()).await.unwrap().unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_watch_is_taken_up_where_it_was_left() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    let root = guest.path("watched");
+    std::fs::create_dir(&root).unwrap();
+    let mut stream = watch(&client, &root, None).await;
+    std::fs::write(root.join("one"), "").unwrap();
+    let seen = until(&mut stream, ChangeKind::Created, "one").await;
+    let position = WatchPosition { watch: stream.position().watch, sequence: seen.last().unwrap().sequence };
+    drop(stream);
+    drop(client);
+    std::fs::write(root.join("while away"), "").unwrap();
+    let client = guest.connect().await;
+    let mut stream = watch(&client, &root, Some(position)).await;
+    assert!(stream.resumed());
+    let seen = until(&mut stream, ChangeKind::Created, "while away").await;
+    // Numbers go on without a gap.
+    assert!(seen.windows(2).all(|pair| pair[1].sequence == pair[0].sequence + 1), "{seen:?}");
+    assert_eq!(seen[0].sequence, position.sequence + 1);
+    // What is not that watch begins anew.
+    for other in [
+        WatchPosition { watch: position.watch + 9, sequence: 0 },
+        WatchPosition { watch: position.watch, sequence: 1 << 40 },
+    ] {
+        assert!(!watch(&client, &root, Some(other)).await.resumed());
+    }
+    assert!(!watch(&client, &guest.path("."), Some(position)).await.resumed());
+}
+
+#[tokio::test]
+async fn what_is_missed_is_said() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    let root = guest.path("watched");
+    std::fs::create_dir(&root).unwrap();
+    let stream = watch(&client, &root, None).await;
+    let position = stream.position();
+    drop(stream);
+    for i in 0..3000 {
+        std::fs::write(root.join(format!("{i}-{}", "x".repeat(100))), "").unwrap();
+    }
+    std::fs::write(root.join("last"), "").unwrap();
+    let mut stream = watch(&client, &root, Some(position)).await;
+    let seen = until(&mut stream, ChangeKind::Created, "last").await;
+    assert!(seen.iter().any(|change| change.kind == ChangeKind::Overflow));
+}
+
+#[tokio::test]
+async fn there_are_not_too_many_watches() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    let root = guest.path("watched");
+    std::fs::create_dir(&root).unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..32 {
+        streams.push(watch(&client, &root, None).await);
+    }
+    let one_more = client.watch(FileWatch { path: raw(&root), ..FileWatch::default() }).await;
+    match one_more {
+        Err(ClientError::Refused(body)) => assert_eq!(body.code, ErrorCode::TooMany),
+        other => panic!("{other:?}"),
+    }
+    let missing = client.watch(FileWatch { path: raw(&root.join("no")), ..FileWatch::default() }).await;
+    assert!(matches!(missing, Err(ClientError::Refused(body)) if body.code == ErrorCode::NotFound));
+}
