@@ -185,6 +185,16 @@ impl Cgroup {
         }
     }
 
+    /// Memory that its processes use now.
+    pub fn memory_bytes(&self) -> u64 {
+        let file = match self.version {
+            Version::V2 => "memory.current",
+            Version::V1 => "memory.usage_in_bytes",
+        };
+        let texts = self.dirs.iter().filter_map(|dir| fs::read_to_string(dir.join(file)).ok());
+        texts.filter_map(|text| text.trim().parse::<u64>().ok()).max().unwrap_or(0)
+    }
+
     /// Removes the group once its process is gone.
     pub fn remove(&self) {
         for dir in &self.dirs {
@@ -235,6 +245,8 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.join("cpu.max")).unwrap(), "200000 100000");
         fs::write(dir.join("cpu.stat"), "usage_usec 5000\nuser_usec 1\n").unwrap();
         assert_eq!(group.cpu_ms(), 5);
+        fs::write(dir.join("memory.current"), "4096\n").unwrap();
+        assert_eq!(group.memory_bytes(), 4096);
         fs::write(dir.join("cgroup.procs"), "17\n18\n").unwrap();
         let mut strays = cgroups.pids_outside(&HashSet::from([17]));
         strays.sort_unstable();

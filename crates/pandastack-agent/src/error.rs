@@ -27,6 +27,8 @@ pub(crate) enum AgentError {
     NoBuild(BuildId),
     #[error("{0}")]
     TooLarge(String),
+    #[error("the range `{range}` has nothing of a file of {size} bytes")]
+    BadRange { range: String, size: u64 },
     #[error("{0}")]
     Conflict(String),
     #[error("template `{name}` is being built ({phase}); try again shortly")]
@@ -81,6 +83,7 @@ impl AgentError {
         match self {
             AgentError::BadRequest(_) => ErrorCode::BadRequest,
             AgentError::TooLarge(_) => ErrorCode::BodyTooLarge,
+            AgentError::BadRange { .. } => ErrorCode::RangeNotSatisfiable,
             AgentError::NoSandbox(_)
             | AgentError::NoSnapshot(_)
             | AgentError::NoTemplate(_)

@@ -4,10 +4,11 @@ use axum::body::{Body, BodyDataStream};
 use bytes::Bytes;
 use futures::StreamExt;
 use pandastack_guest_proto::client::FileReader;
-use pandastack_guest_proto::message::{self as guest, FileKind, FileRead, FileWrite, RawPath};
-use pandastack_types::api::{DirectoryListing, FileEntry, FileWritten};
+use pandastack_guest_proto::message::{self as guest, FileKind, FileRead, FileWrite, RawPath, WriteMode};
+use pandastack_types::api::{self, DirectoryListing, FileEntry, FileWritten};
 use pandastack_types::limits;
 
+use crate::byte_range::{self, ByteRange};
 use crate::error::{AgentError, Result};
 use crate::sandbox::Lease;
 
@@ -33,29 +34,136 @@ fn shown(path: &str) -> String {
     path.chars().take(80).collect()
 }
 
-/// A file's content as a response body, and its size.
-pub(crate) async fn read(lease: Lease, path: &str) -> Result<(Body, u64)> {
-    check_path(path)?;
-    let reader = lease.guest.read_file(FileRead { path: path.into(), ..FileRead::default() }).await?;
-    let size = reader.file().size;
-    let regular = reader.file().kind == FileKind::File;
-    let state = Some((reader, lease));
-    let stream = futures::stream::unfold(state, |state: Option<(FileReader, Lease)>| async move {
-        let (mut reader, lease) = state?;
-        match reader.next().await {
-            Ok(Some(bytes)) => Some((Ok::<Bytes, AgentError>(bytes), Some((reader, lease)))),
-            Ok(None) => None,
-            Err(error) => Some((Err(error.into()), None)),
-        }
-    });
-    // A device or pipe has no length that could be promised.
-    Ok((Body::from_stream(stream), if regular { size } else { 0 }))
+/// A file's content as a response body.
+pub(crate) struct Content {
+    pub body: Body,
+    /// Of the whole file; zero for devices and files that the kernel makes up.
+    pub size: u64,
+    /// Bytes that the body has, where they can be promised.
+    pub length: Option<u64>,
+    /// First byte, if this is a part.
+    pub start: Option<u64>,
 }
 
-/// Writes a request body to a file, atomically, with parents made.
-pub(crate) async fn write(lease: &Lease, path: &str, body: Body) -> Result<FileWritten> {
+/// Opens a file, or the part of it that a `Range` header asks for.
+pub(crate) async fn read(lease: Lease, path: &str, range: Option<&str>) -> Result<Content> {
     check_path(path)?;
-    let write = FileWrite { path: path.into(), make_parents: true, ..FileWrite::default() };
+    let mut read = FileRead { path: path.into(), ..FileRead::default() };
+    let mut start = None;
+    if let Some(range) = range {
+        let found = lease.guest.stat(path, false).await?;
+        if found.kind == FileKind::File {
+            match byte_range::parse(range, found.size) {
+                ByteRange::Whole => {}
+                ByteRange::Part { start: first, length } => {
+                    (read.offset, read.length) = (first, Some(length));
+                    start = Some(first);
+                }
+                ByteRange::Unsatisfiable => {
+                    return Err(AgentError::BadRange { range: shown(range), size: found.size });
+                }
+            }
+        }
+    }
+    let reader = lease.guest.read_file(read.clone()).await?;
+    // A device or pipe has no length that could be promised, and what the kernel makes up says zero.
+    let size = if reader.file().kind == FileKind::File { reader.file().size } else { 0 };
+    let length = read.length.or((size > 0).then_some(size));
+    let body = body(Reading { reader, lease, left: length });
+    Ok(Content { body, size, length, start })
+}
+
+struct Reading {
+    reader: FileReader,
+    /// Held, not read: the sandbox is in use.
+    #[expect(dead_code, reason = "held for its drop")]
+    lease: Lease,
+    /// What was promised and not sent yet.
+    left: Option<u64>,
+}
+
+impl Reading {
+    /// The next bytes. A file that grew is cut at what was promised, one that shrank is an error.
+    async fn next(&mut self) -> Option<Result<Bytes>> {
+        if self.left == Some(0) {
+            return None;
+        }
+        match (self.reader.next().await, &mut self.left) {
+            (Ok(Some(mut bytes)), Some(left)) => {
+                bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= bytes.len() as u64;
+                Some(Ok(bytes))
+            }
+            (Ok(Some(bytes)), None) => Some(Ok(bytes)),
+            (Ok(None), Some(_)) => {
+                let shrank = "the file became shorter while it was read; read it again".to_owned();
+                Some(Err(AgentError::Conflict(shrank)))
+            }
+            (Ok(None), None) => None,
+            (Err(error), _) => Some(Err(error.into())),
+        }
+    }
+}
+
+fn body(reading: Reading) -> Body {
+    let stream = futures::stream::unfold(Some(reading), |reading: Option<Reading>| async move {
+        let mut reading = reading?;
+        match reading.next().await? {
+            Ok(bytes) => Some((Ok(bytes), Some(reading))),
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    Body::from_stream(stream)
+}
+
+/// How a file is written.
+#[derive(Debug, Default)]
+pub(crate) struct Write {
+    pub mode: WriteMode,
+    /// Permission bits.
+    pub permissions: Option<u32>,
+    /// Owner of a new file.
+    pub user: Option<String>,
+}
+
+impl Write {
+    /// From the query of a request.
+    pub(crate) fn parse(write: Option<&str>, mode: Option<&str>, user: Option<String>) -> Result<Self> {
+        let write_mode = match write {
+            None | Some("atomic") => WriteMode::Atomic,
+            Some("in_place") => WriteMode::Truncate,
+            Some("append") => WriteMode::Append,
+            Some(other) => {
+                let other = shown(other);
+                let message = format!("`write` must be atomic, in_place or append, not `{other}`");
+                return Err(AgentError::BadRequest(message));
+            }
+        };
+        Ok(Self { mode: write_mode, permissions: mode.map(parse_mode).transpose()?, user })
+    }
+}
+
+/// Permission bits in octal.
+pub(crate) fn parse_mode(text: &str) -> Result<u32> {
+    let digits = text.trim_start_matches("0o");
+    u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o7777).ok_or_else(|| {
+        let message = format!("`mode` must be octal permissions such as 0644, not `{}`", shown(text));
+        AgentError::BadRequest(message)
+    })
+}
+
+pub(crate) fn too_large() -> AgentError {
+    AgentError::TooLarge(format!(
+        "the body is larger than {} bytes; upload it in parts",
+        limits::FILE_BODY_BYTES_MAX
+    ))
+}
+
+/// Writes a request body to a file, with parents made.
+pub(crate) async fn write(lease: &Lease, path: &str, write: Write, body: Body) -> Result<FileWritten> {
+    check_path(path)?;
+    let Write { mode: write_mode, permissions: mode, user } = write;
+    let write = FileWrite { path: path.into(), write_mode, mode, make_parents: true, user };
     let mut writer = lease.guest.write_file(write).await?;
     let mut stream: BodyDataStream = body.into_data_stream();
     let mut total = 0u64;
@@ -65,10 +173,7 @@ pub(crate) async fn write(lease: &Lease, path: &str, body: Body) -> Result<FileW
             chunk.map_err(|error| AgentError::BadRequest(format!("the upload broke off: {error}")))?;
         total += chunk.len() as u64;
         if total > limits::FILE_BODY_BYTES_MAX {
-            return Err(AgentError::TooLarge(format!(
-                "the file is larger than {} bytes; upload it in parts",
-                limits::FILE_BODY_BYTES_MAX
-            )));
+            return Err(too_large());
         }
         writer.write(&chunk).await?;
     }
@@ -83,7 +188,7 @@ pub(crate) async fn list(lease: &Lease, path: &str) -> Result<DirectoryListing> 
         entries.push(entry(&join(path, &found.name.to_string_lossy()), found));
     }
     entries.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(DirectoryListing { path: path.to_owned(), entries })
+    Ok(DirectoryListing { path: path.to_owned(), entries, truncated: false })
 }
 
 pub(crate) async fn stat(lease: &Lease, path: &str) -> Result<FileEntry> {
@@ -97,17 +202,28 @@ pub(crate) async fn stat(lease: &Lease, path: &str) -> Result<FileEntry> {
     Ok(entry)
 }
 
-fn join(dir: &str, name: &str) -> String {
+pub(crate) fn join(dir: &str, name: &str) -> String {
     format!("{}/{name}", dir.trim_end_matches('/'))
 }
 
-fn entry(path: &str, found: guest::FileEntry) -> FileEntry {
+pub(crate) fn entry(path: &str, found: guest::FileEntry) -> FileEntry {
     FileEntry {
         name: found.name.to_string_lossy().into_owned(),
         path: path.to_owned(),
         is_dir: found.kind == FileKind::Directory,
+        kind: match found.kind {
+            FileKind::File => api::FileKind::File,
+            FileKind::Directory => api::FileKind::Directory,
+            FileKind::Symlink => api::FileKind::Symlink,
+            FileKind::Other => api::FileKind::Other,
+        },
         size: found.size,
         mode: mode_text(found.kind, found.mode),
+        permissions: found.mode,
+        uid: found.uid,
+        gid: found.gid,
+        owner: found.owner,
+        group: found.group,
         mtime: found.mtime_s,
         link_target: found.target.map(|target| target.to_string_lossy().into_owned()),
     }
@@ -141,6 +257,15 @@ mod tests {
     fn modes_read_like_ls() {
         assert_eq!(mode_text(FileKind::File, 0o644), "-rw-r--r--");
         assert_eq!(mode_text(FileKind::Directory, 0o750), "drwxr-x---");
+    }
+
+    #[test]
+    fn permissions_are_octal() {
+        assert_eq!(parse_mode("0644").unwrap(), 0o644);
+        assert_eq!(parse_mode("0o4755").unwrap(), 0o4755);
+        for bad in ["", "rw", "888", "10000", "-1"] {
+            assert!(parse_mode(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use pandastack_engine::{Confinement, Place, Shape};
-use pandastack_net::{EgressPolicy, SlotIndex};
+use pandastack_net::{EgressPolicy, SlotIndex, Traffic};
 
 use crate::blocking;
 use crate::cgroup::Cgroup;
@@ -142,6 +142,11 @@ impl Home {
 
     pub(crate) fn console(&self) -> PathBuf {
         self.dir.join(names::CONSOLE)
+    }
+
+    /// What its machine sent and received since it has its slot.
+    pub(crate) fn traffic(&self, host: &Host) -> Traffic {
+        self.slot.map_or_else(Traffic::default, |index| host.slots.traffic(index))
     }
 
     pub(crate) fn cgroup(&self) -> &Cgroup {

@@ -18,6 +18,7 @@ use crate::cgroup::Cgroups;
 use crate::config::AgentConfig;
 use crate::error::{AgentError, Result};
 use crate::layout::Layout;
+use crate::log_limit::LogLimit;
 use crate::sandbox::SandboxHandle;
 use crate::template::Templates;
 use crate::zygote::Zygotes;
@@ -38,6 +39,8 @@ pub(crate) struct Host {
     pub store: Arc<Store>,
     pub slots: Arc<SlotPool>,
     pub cgroups: Cgroups,
+    /// Keeps what machines log bounded.
+    pub log_limit: Arc<LogLimit>,
     pub layout: Layout,
     pub templates: Templates,
     pub zygotes: Zygotes,
@@ -57,19 +60,21 @@ pub(crate) struct HostParts {
     pub store: Arc<Store>,
     pub slots: Arc<SlotPool>,
     pub cgroups: Cgroups,
+    pub log_limit: Arc<LogLimit>,
     pub layout: Layout,
     pub shutdown: CancellationToken,
 }
 
 impl Host {
     pub(crate) fn new(parts: HostParts) -> Arc<Self> {
-        let HostParts { config, engine, store, slots, cgroups, layout, shutdown } = parts;
+        let HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown } = parts;
         Arc::new(Self {
             config,
             engine,
             store,
             slots,
             cgroups,
+            log_limit,
             layout,
             templates: Templates::new(),
             zygotes: Zygotes::new(),

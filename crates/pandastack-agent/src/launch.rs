@@ -36,6 +36,19 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Takes charge of a machine whose guest answers, or stands still.
+    pub(crate) fn new(
+        host: &Host,
+        machine: Arc<dyn Machine>,
+        guest: Option<GuestClient>,
+        home: Home,
+    ) -> Self {
+        for log in machine.logs() {
+            host.log_limit.add(log);
+        }
+        Self { machine, guest, home, awake_since: Instant::now() }
+    }
+
     /// Ends the machine and gives back what it held. The directory stays.
     pub(crate) async fn end(mut self, host: &Host) {
         kill(self.machine.as_ref()).await;
@@ -210,7 +223,7 @@ async fn finish(
     match opened {
         Ok(guest) => {
             stages.finish(record);
-            Ok(Live { machine, guest: Some(guest), home, awake_since: Instant::now() })
+            Ok(Live::new(host, machine, Some(guest), home))
         }
         Err(error) => {
             kill(machine.as_ref()).await;

@@ -9,6 +9,8 @@
 //! | [`recover`] | taking over what a killed predecessor left |
 //! | [`http`], [`report`] | the wire to control |
 //! | [`cgroup`] | control groups |
+//! | [`files`], [`trees`], [`exec`] | the data path |
+//! | [`logs`], [`log_limit`], [`observe`] | what a sandbox writes and uses |
 //!
 //! What must always hold: an agent's end kills no machine; a failed create leaves nothing; what was acknowledged is
 //! found again. Left to others: who may ask (control), how a machine runs (engines), how packets flow (net), what an
@@ -17,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod bake;
+mod byte_range;
 pub mod cgroup;
 mod config;
 mod embedded;
@@ -28,7 +31,9 @@ mod host;
 mod http;
 mod launch;
 mod layout;
+mod log_limit;
 mod logs;
+mod observe;
 mod record;
 mod recover;
 mod report;
@@ -36,6 +41,7 @@ mod sandbox;
 mod serve;
 mod snapshot;
 mod template;
+mod trees;
 mod zygote;
 
 pub use config::{AgentConfig, EngineChoice, Listen};

@@ -11,6 +11,7 @@ use futures::Stream;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use pandastack_types::limits;
 use tokio::io::unix::AsyncFd;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::{AgentError, Result};
 
@@ -66,13 +67,33 @@ impl Follower {
         Ok(Self { file, inotify, changes, line: Vec::new(), rest: Vec::new() })
     }
 
-    /// Events with one line each, until the reader goes away or the log does.
-    pub(crate) fn events(self) -> impl Stream<Item = std::result::Result<Event, Infallible>> {
-        futures::stream::unfold(self, |mut follower| async move {
-            let line = follower.next_line().await?;
+    /// Events with one line each, until the reader goes away, the log does, or the agent stops.
+    pub(crate) fn events(
+        self,
+        stop: CancellationToken,
+    ) -> impl Stream<Item = std::result::Result<Event, Infallible>> {
+        futures::stream::unfold((self, stop), |(mut follower, stop)| async move {
+            let line = tokio::select! {
+                () = stop.cancelled() => None,
+                line = follower.next_line() => line,
+            }?;
             let data = serde_json::json!({ "line": String::from_utf8_lossy(&line) });
-            Some((Ok(Event::default().data(crate::exec::ascii_json(&data))), follower))
+            Some((Ok(Event::default().data(crate::exec::ascii_json(&data))), (follower, stop)))
         })
+    }
+
+    /// Jumps over what was cut away because it grew faster than it was read, and says so.
+    fn skip_cut(&mut self) -> std::io::Result<()> {
+        let (at, end) = (self.file.stream_position()?, self.file.metadata()?.len());
+        let behind = end.saturating_sub(at);
+        if behind > limits::LOG_KEPT_BYTES {
+            let start = end - limits::LOG_BYTES_MAX;
+            self.file.seek(SeekFrom::Start(start))?;
+            self.line.clear();
+            self.rest =
+                format!("[{} bytes of this log came too fast and were left out]\n", start - at).into();
+        }
+        Ok(())
     }
 
     async fn next_line(&mut self) -> Option<Vec<u8>> {
@@ -87,6 +108,10 @@ impl Follower {
             self.line.append(&mut self.rest);
             if self.line.len() >= LINE_BYTES_MAX {
                 return Some(std::mem::take(&mut self.line));
+            }
+            self.skip_cut().ok()?;
+            if !self.rest.is_empty() {
+                continue;
             }
             let mut bytes = vec![0; READ_BYTES];
             let count = self.file.read(&mut bytes).ok()?;
@@ -130,6 +155,20 @@ mod tests {
         assert_eq!(follower.next_line().await.unwrap(), b"three");
         std::fs::remove_file(writer.await.unwrap()).unwrap();
         drop(follower);
+    }
+
+    #[tokio::test]
+    async fn a_follower_that_falls_behind_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("console.log");
+        std::fs::write(&path, "first\n").unwrap();
+        let mut follower = Follower::open(&path).unwrap();
+        let mut flood = b"x".repeat(usize::try_from(limits::LOG_KEPT_BYTES).unwrap() + 10);
+        flood.extend(b"\nlast\n");
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(&flood).unwrap();
+        let told = String::from_utf8(follower.next_line().await.unwrap()).unwrap();
+        assert!(told.contains("left out"), "{told}");
+        while follower.next_line().await.unwrap() != b"last" {}
     }
 
     #[test]

@@ -6,7 +6,6 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::SlotIndex;
@@ -146,7 +145,7 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<Live> {
         let identity = launch::refresh(record);
         guest = Some(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?.0);
     }
-    Ok(Live { machine, guest, home, awake_since: Instant::now() })
+    Ok(Live::new(host, machine, guest, home))
 }
 
 async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {

@@ -15,6 +15,7 @@ use crate::cgroup::Cgroups;
 use crate::config::{AgentConfig, EngineChoice, Listen};
 use crate::host::{Host, HostParts};
 use crate::layout::Layout;
+use crate::log_limit::LogLimit;
 use crate::{blocking, http, recover, report};
 
 /// How long the KVM probe may take; a working one takes milliseconds.
@@ -31,6 +32,7 @@ pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::
         host.templates.begin(&host, name).with_context(|| format!("template `{name}`"))?;
     }
     host.tasks.spawn(report::run(host.clone()));
+    host.tasks.spawn(host.log_limit.clone().run(shutdown.clone()));
     let served = listen(&host, shutdown).await;
     host.tasks.close();
     host.tasks.wait().await;
@@ -65,7 +67,8 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
         "agent ready"
     );
     let store = Arc::new(store);
-    Ok(Host::new(HostParts { config, engine, store, slots, cgroups, layout, shutdown }))
+    let log_limit = LogLimit::new().context("preparing to bound the logs of machines")?;
+    Ok(Host::new(HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown }))
 }
 
 async fn engine(config: &AgentConfig) -> anyhow::Result<Arc<dyn Engine>> {

@@ -174,6 +174,10 @@ impl Machine for QemuMachine {
         &self.record
     }
 
+    fn logs(&self) -> Vec<std::path::PathBuf> {
+        vec![self.record.console.clone(), crate::endpoints::Paths::new(&self.record.runtime_dir).log()]
+    }
+
     fn exited(&self) -> watch::Receiver<Option<MachineExit>> {
         self.process.exited()
     }

@@ -292,6 +292,12 @@ pub trait Machine: Send + Sync + 'static {
     /// What to write down for [`Engine::adopt`]. Stable for the life of the machine.
     fn record(&self) -> &MachineRecord;
 
+    /// Files that the machine's process appends to without end; whoever keeps the machine keeps them short. Their
+    /// beginning may be cut away at any time, as long as offsets stay.
+    fn logs(&self) -> Vec<PathBuf> {
+        vec![self.record().console.clone()]
+    }
+
     /// Fires once, when the process is gone.
     fn exited(&self) -> watch::Receiver<Option<MachineExit>>;
 

@@ -44,7 +44,7 @@ use std::net::Ipv4Addr;
 pub use config::{NetConfig, SLOTS_PER_HOST_MAX, SlotIndex};
 pub use error::{NetError, Result};
 pub use policy::{ALLOW_CIDRS_MAX, Cidr, CidrError, EgressBase, EgressPolicy};
-pub use pool::{Adopted, PoolStats, Slot, SlotPool};
+pub use pool::{Adopted, PoolStats, Slot, SlotPool, Traffic};
 pub use probe::{Check, probe};
 pub use tap::{TAP_OFFLOADS, TAP_VNET_HEADER_BYTES};
 

@@ -14,6 +14,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -46,6 +47,15 @@ pub struct Adopted {
     pub kept: Vec<SlotIndex>,
     /// Not there, or only in part: the machines behind these have no network.
     pub missing: Vec<SlotIndex>,
+}
+
+/// Bytes that went through a slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the guest.
+    pub sent_bytes: u64,
+    /// To the guest.
+    pub received_bytes: u64,
 }
 
 /// Sizes for metrics.
@@ -176,6 +186,17 @@ impl SlotPool {
     /// Where processes of this host reach the guest of a slot.
     pub fn address(&self, index: SlotIndex) -> Ipv4Addr {
         self.shared.plan.slot_side(index)
+    }
+
+    /// What the guest of a leased slot sent and received since the slot was made. Zero when it is gone.
+    pub fn traffic(&self, index: SlotIndex) -> Traffic {
+        let dir = Path::new("/sys/class/net").join(self.shared.plan.link_name(index)).join("statistics");
+        let read = |file: &str| -> u64 {
+            let text = std::fs::read_to_string(dir.join(file)).unwrap_or_default();
+            text.trim().parse().unwrap_or_default()
+        };
+        // The host's end of the pair: what comes in there, the guest sent.
+        Traffic { sent_bytes: read("rx_bytes"), received_bytes: read("tx_bytes") }
     }
 
     /// Sizes for metrics.

@@ -14,7 +14,8 @@
 //! | `POST /sandboxes/{id}/fork` ([`AgentFork`]) | answers [`AgentForked`] |
 //! | `POST /templates/{name}/bake` | begins or joins a bake; answers a [`crate::api::Build`] at once |
 //! | `GET /builds`, `GET /builds/{id}` | [`crate::api::Build`]s |
-//! | `/sandboxes/{id}/exec`, `/exec/stream`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
+//! | `GET /sandboxes/{id}/metrics` | [`crate::api::SandboxMetrics`]; wakes nobody |
+//! | `/sandboxes/{id}/exec`, `/exec/stream`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/fs/copy`, `/fs/find`, `/fs/grep`, `/fs/tar`, `/fs/watch`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
 //!
 //! Calls on a sandbox carry its incarnation in [`INCARNATION_HEADER`]; a stale one is refused with 409. Errors have the
 //! public [`crate::ErrorBody`].
@@ -32,6 +33,8 @@ use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId};
 
 /// Header with the incarnation of the sandbox that a call means.
 pub const INCARNATION_HEADER: &str = "x-pandastack-incarnation";
+/// Header with the id of the client's request that a call belongs to.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
 /// Longest time between two reports of an agent.
 pub const REPORT_SECONDS: u64 = 5;
 /// A host not heard for this long is shown as unreachable.

@@ -55,6 +55,8 @@ error_codes! {
     IdempotencyConflict = 409,
     /// The body is larger than its limit.
     BodyTooLarge = 413,
+    /// The range has nothing of the file.
+    RangeNotSatisfiable = 416,
     /// A quota is used up.
     QuotaExceeded = 429,
     /// Too many requests.

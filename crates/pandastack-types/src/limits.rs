@@ -45,3 +45,28 @@ pub const TOKENS_PER_WORKSPACE_MAX: u64 = 100;
 pub const EVENTS_PAGE_MAX: u32 = 1_000;
 /// Bytes of console log returned by one call.
 pub const LOG_BYTES_MAX: u64 = 1024 * 1024;
+/// Bytes that a machine's console log, and its emulator's, may take on disk; then the oldest go down to
+/// [`LOG_KEPT_BYTES`]. Looked at once a second, so a flood may pass it by what it writes in that time.
+pub const LOG_FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Bytes of a log that stay when it was too long.
+pub const LOG_KEPT_BYTES: u64 = 4 * 1024 * 1024;
+/// Entries of a recursive listing or a find that names no limit.
+pub const FILES_FOUND_DEFAULT: u32 = 10_000;
+/// Most entries of a recursive listing or a find. Beyond it: 400 `bad_request`.
+pub const FILES_FOUND_MAX: u32 = 50_000;
+/// Matches of a search that names no limit. Beyond it the answer is `truncated`.
+pub const GREP_MATCHES_DEFAULT: u32 = 1_000;
+/// Most matches of a search. Beyond it: 400 `bad_request`.
+pub const GREP_MATCHES_MAX: u32 = 10_000;
+/// Life of a signed URL that names none.
+pub const SIGNED_SECONDS_DEFAULT: u64 = 3600;
+/// Longest life of a signed URL. Beyond it: 400 `bad_request`.
+pub const SIGNED_SECONDS_MAX: u64 = 7 * 24 * 3600;
+/// Entries of the audit log returned by one call.
+pub const AUDIT_PAGE_MAX: u32 = 1_000;
+/// Days that the audit log is kept.
+pub const AUDIT_DAYS: i64 = 90;
+/// Calls that may wait to be written to the audit log. When it is full, calls wait for their turn.
+pub const AUDIT_QUEUE_MAX: usize = 1024;
+/// Sandboxes listed one by one in a usage report.
+pub const USAGE_SANDBOXES_MAX: u32 = 1_000;

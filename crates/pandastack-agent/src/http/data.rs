@@ -6,12 +6,12 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::Stream;
 use pandastack_types::api::{
-    DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, Port, PortList, RenameFile,
+    ExecRequest, ExecResult, FileEntry, FileWritten, Port, PortList, SandboxMetrics,
 };
 use serde::Deserialize;
 
@@ -30,13 +30,31 @@ pub(super) struct PathQuery {
     path: Option<String>,
     #[serde(default)]
     recursive: Option<bool>,
+    write: Option<String>,
+    mode: Option<String>,
+    user: Option<String>,
 }
 
 impl PathQuery {
     fn path(&self) -> Result<&str> {
-        let missing =
-            || AgentError::BadRequest("the query has no `path`; add ?path=/absolute/path".to_owned());
-        self.path.as_deref().ok_or_else(missing)
+        required_path(self.path.as_deref())
+    }
+}
+
+/// The path of a query that must have one, checked.
+pub(super) fn required_path(path: Option<&str>) -> Result<&str> {
+    let missing = || AgentError::BadRequest("the query has no `path`; add ?path=/absolute/path".to_owned());
+    let path = path.ok_or_else(missing)?;
+    files::check_path(path)?;
+    Ok(path)
+}
+
+/// A flag of a query; clients write 1 and 0, or true and false.
+pub(super) fn is_set(name: &str, flag: Option<&str>) -> Result<bool> {
+    match flag {
+        None | Some("" | "0" | "false") => Ok(false),
+        Some("1" | "true") => Ok(true),
+        Some(_) => Err(AgentError::BadRequest(format!("`{name}` must be 1 or 0, or true or false"))),
     }
 }
 
@@ -61,14 +79,30 @@ pub(super) async fn exec_stream(
     Ok(sse(stream))
 }
 
-pub(super) async fn read(Target(handle): Target, Query(query): Query<PathQuery>) -> Result<Response> {
+pub(super) async fn read(
+    Target(handle): Target,
+    Query(query): Query<PathQuery>,
+    headers: HeaderMap,
+) -> Result<Response> {
     let path = query.path()?;
-    files::check_path(path)?;
-    let (body, size) = files::read(handle.lease().await?, path).await?;
+    // There is no validator that `If-Range` could name, so with it the whole file is asked for.
+    let range = headers.get(header::RANGE).filter(|_| !headers.contains_key(header::IF_RANGE));
+    let range = range.and_then(|value| value.to_str().ok());
+    let files::Content { body, size, length, start } =
+        files::read(handle.lease().await?, path, range).await?;
     let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     headers.insert("x-pandastack-file-size", HeaderValue::from(size));
+    if let Some(length) = length {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if let (Some(start), Some(length)) = (start, length) {
+        let range = format!("bytes {start}-{}/{size}", start + length - 1);
+        headers.extend(HeaderValue::from_str(&range).ok().map(|value| (header::CONTENT_RANGE, value)));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
     Ok(response)
 }
 
@@ -78,43 +112,24 @@ pub(super) async fn write(
     body: Body,
 ) -> Result<Json<FileWritten>> {
     let path = query.path()?;
-    files::check_path(path)?;
-    Ok(Json(files::write(&handle.lease().await?, path, body).await?))
+    let write = files::Write::parse(query.write.as_deref(), query.mode.as_deref(), query.user.clone())?;
+    Ok(Json(files::write(&handle.lease().await?, path, write, body).await?))
 }
 
 pub(super) async fn remove(Target(handle): Target, Query(query): Query<PathQuery>) -> Result<StatusCode> {
     let path = query.path()?;
-    files::check_path(path)?;
     handle.lease().await?.guest.remove(path, query.recursive.unwrap_or(true)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn list(
-    Target(handle): Target,
-    Query(query): Query<PathQuery>,
-) -> Result<Json<DirectoryListing>> {
-    let path = query.path.as_deref().unwrap_or("/");
-    files::check_path(path)?;
-    Ok(Json(files::list(&handle.lease().await?, path).await?))
-}
-
 pub(super) async fn stat(Target(handle): Target, Query(query): Query<PathQuery>) -> Result<Json<FileEntry>> {
     let path = query.path()?;
-    files::check_path(path)?;
     Ok(Json(files::stat(&handle.lease().await?, path).await?))
 }
 
 pub(super) async fn mkdir(Target(handle): Target, Query(query): Query<PathQuery>) -> Result<StatusCode> {
     let path = query.path()?;
-    files::check_path(path)?;
     handle.lease().await?.guest.mkdir(path, true, None, None).await?;
-    Ok(StatusCode::NO_CONTENT)
-}
-
-pub(super) async fn rename(Target(handle): Target, Json(rename): Json<RenameFile>) -> Result<StatusCode> {
-    files::check_path(&rename.from)?;
-    files::check_path(&rename.to)?;
-    handle.lease().await?.guest.rename(rename.from.as_str(), rename.to.as_str()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -150,23 +165,22 @@ pub(super) async fn logs(
             "`stream` must be stdout, stderr or both, not `{shown}`"
         )));
     }
-    let follow = match query.follow.as_deref() {
-        None | Some("" | "0" | "false") => false,
-        Some("1" | "true") => true,
-        Some(_) => {
-            return Err(AgentError::BadRequest("`follow` must be 1 or 0, or true or false".to_owned()));
-        }
-    };
+    let follow = is_set("follow", query.follow.as_deref())?;
     let path = host.layout.machine(&handle.view().id).join(crate::layout::home::CONSOLE);
     if follow && path.exists() {
-        return Ok(sse(Follower::open(&path)?.events()));
+        return Ok(sse(Follower::open(&path)?.events(host.shutdown.clone())));
     }
     let text = crate::blocking(move || Ok::<_, AgentError>(read_tail(&path))).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response())
 }
 
+/// What the sandbox uses. Never wakes a sleeper.
+pub(super) async fn metrics(Target(handle): Target) -> Result<Json<SandboxMetrics>> {
+    Ok(Json(crate::observe::metrics(handle.observe().await?).await))
+}
+
 /// A stream of events, with what published clients need: a character set, and a comment now and then.
-fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+pub(super) fn sse(events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     // Without the character set one published client decodes Latin-1.
     let content_type = HeaderValue::from_static("text/event-stream; charset=utf-8");

@@ -5,6 +5,7 @@
 mod builds;
 mod data;
 mod sandboxes;
+mod trees;
 
 use std::sync::Arc;
 
@@ -14,9 +15,11 @@ use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use pandastack_types::agent_api::INCARNATION_HEADER;
+use pandastack_types::agent_api::{INCARNATION_HEADER, REQUEST_ID_HEADER};
 use pandastack_types::limits;
 use pandastack_types::link::{Direction, LINK_HEADER};
+
+use tracing::Instrument;
 
 use crate::error::AgentError;
 use crate::host::Host;
@@ -41,22 +44,40 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         .route("/builds/{id}", get(builds::look))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
-        .route("/sandboxes/{id}/fs/dir", get(data::list))
+        .route("/sandboxes/{id}/fs/dir", get(trees::list))
+        .route("/sandboxes/{id}/fs/find", get(trees::find))
+        .route("/sandboxes/{id}/fs/grep", get(trees::grep))
+        .route("/sandboxes/{id}/fs/watch", get(trees::watch))
+        .route("/sandboxes/{id}/fs/copy", post(trees::copy))
         .route("/sandboxes/{id}/fs/stat", get(data::stat))
         .route("/sandboxes/{id}/fs/mkdir", post(data::mkdir))
-        .route("/sandboxes/{id}/fs/rename", post(data::rename))
+        .route("/sandboxes/{id}/fs/rename", post(trees::rename))
         .route("/sandboxes/{id}/ports", get(data::ports))
         .route("/sandboxes/{id}/logs", get(data::logs))
+        .route("/sandboxes/{id}/metrics", get(data::metrics))
         .layer(DefaultBodyLimit::max(limits::JSON_BODY_BYTES_MAX));
     // Uploads stream and have a limit of their own.
-    let streamed = Router::new().route(
-        "/sandboxes/{id}/fs",
-        get(data::read).put(data::write).delete(data::remove).layer(DefaultBodyLimit::disable()),
-    );
+    let streamed = Router::new()
+        .route(
+            "/sandboxes/{id}/fs",
+            get(data::read).put(data::write).delete(data::remove).patch(trees::set_attributes),
+        )
+        .route("/sandboxes/{id}/fs/tar", get(trees::pack).put(trees::unpack))
+        .layer(DefaultBodyLimit::disable());
     Router::new()
         .nest("/agent/v1", api.merge(streamed))
         .layer(middleware::from_fn_with_state(host.clone(), check_signature))
+        .layer(middleware::from_fn(traced))
         .with_state(host)
+}
+
+/// Puts the id that control gave a request, and the sandbox it is about, beside everything that is logged for it.
+async fn traced(request: Request, next: Next) -> Response {
+    let id = request.headers().get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok()).unwrap_or("-");
+    let path = request.uri().path();
+    let sandbox = path.strip_prefix("/agent/v1/sandboxes/").and_then(|rest| rest.split('/').next());
+    let span = tracing::info_span!("request", id, sandbox, method = %request.method(), path);
+    next.run(request).instrument(span).await
 }
 
 async fn check_signature(State(host): Shared, request: Request, next: Next) -> Response {

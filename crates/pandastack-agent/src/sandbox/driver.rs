@@ -1,11 +1,13 @@
 //! The driver: owns a sandbox's record and machine, and does one thing at a time.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pandastack_engine::MachineExit;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::api::HostView;
 use pandastack_types::{Residency, SandboxState, Transition};
 use tokio::sync::{mpsc, watch};
 
@@ -14,6 +16,7 @@ use super::{Activity, Command, Lease, QUEUE_MAX, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{self, GUEST_ANSWER_MAX, Live};
+use crate::observe::Observed;
 use crate::record::{SandboxRecord, write_json};
 
 /// A sandbox and its machine.
@@ -22,6 +25,8 @@ pub(crate) struct Driver {
     pub(super) record: SandboxRecord,
     pub(super) live: Option<Live>,
     pub(super) activity: Arc<Activity>,
+    /// When the processor time was last looked at, and what it was.
+    cpu_seen: Option<(Instant, u64)>,
     /// When the present sleep began.
     asleep_since: Instant,
     commands: mpsc::Receiver<Command>,
@@ -44,7 +49,8 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
     };
     host.sandboxes().insert(record.spec.id.clone(), handle.clone());
     let asleep_since = Instant::now();
-    let driver = Driver { host: host.clone(), record, live, activity, asleep_since, commands, view };
+    let driver =
+        Driver { host: host.clone(), record, live, activity, cpu_seen: None, asleep_since, commands, view };
     host.tasks.spawn(driver.run());
     handle
 }
@@ -83,6 +89,7 @@ impl Driver {
                 self.record.spec.idle_timeout_seconds = seconds;
                 drop(reply.send(self.save().map(|()| self.look())));
             }
+            Command::Observe(reply) => drop(reply.send(Ok(self.observe()))),
             Command::Delete(_) => {}
         }
     }
@@ -191,9 +198,37 @@ impl Driver {
     pub(super) fn settle_usage(&mut self) {
         if let Some(live) = &self.live {
             self.record.usage.cpu_ms += live.home.cgroup().cpu_ms();
+            let traffic = live.home.traffic(&self.host);
+            self.record.usage.sent_bytes += traffic.sent_bytes;
+            self.record.usage.received_bytes += traffic.received_bytes;
             let seconds = live.awake_since.elapsed().as_secs();
             self.record.usage.memory_mb_seconds += seconds * u64::from(self.record.shape.memory_mib);
         }
+    }
+
+    /// What the sandbox uses, without asking its guest.
+    fn observe(&mut self) -> Observed {
+        let usage = self.look().usage;
+        let shape = self.record.shape;
+        let since = match &self.live {
+            Some(live) => self.cpu_seen.unwrap_or((live.awake_since, self.record.usage.cpu_ms)),
+            None => (Instant::now(), usage.cpu_ms),
+        };
+        self.cpu_seen = self.live.is_some().then(|| (Instant::now(), usage.cpu_ms));
+        let disk = self.host.layout.machine(&self.record.spec.id).join(crate::layout::home::DISK);
+        let host = HostView {
+            cpu_count: shape.vcpus.into(),
+            cpu_ms: usage.cpu_ms,
+            cpu_used_percent: percent(usage.cpu_ms.saturating_sub(since.1), since.0.elapsed(), shape.vcpus),
+            memory_bytes: self.live.as_ref().map_or(0, |live| live.home.cgroup().memory_bytes()),
+            memory_limit_bytes: shape.memory_bytes(),
+            disk_bytes: std::fs::metadata(disk).map_or(0, |meta| meta.blocks() * 512),
+            sent_bytes: usage.sent_bytes,
+            received_bytes: usage.received_bytes,
+        };
+        let running = self.record.state == SandboxState::Running;
+        let guest = self.live.as_ref().and_then(|live| live.guest.clone()).filter(|_| running);
+        Observed { state: self.record.state, host, guest }
     }
 
     async fn lose(&mut self, exit: MachineExit) {
@@ -245,6 +280,12 @@ impl Driver {
     }
 }
 
+/// Share of `cpus` that `used_ms` is of a time, with one decimal.
+fn percent(used_ms: u64, time: Duration, cpus: u8) -> f64 {
+    let available = time.as_secs_f64() * 1000.0 * f64::from(cpus);
+    if available < 1.0 { 0.0 } else { (used_ms as f64 / available * 1000.0).round() / 10.0 }
+}
+
 /// Resolves when the machine ends; never without one.
 async fn exited(live: Option<&Live>) -> MachineExit {
     let Some(live) = live else { return std::future::pending().await };
@@ -260,6 +301,9 @@ fn view_of(host: &Host, record: &SandboxRecord, live: Option<&Live>) -> AgentSan
     let mut usage = record.usage;
     if let Some(live) = live {
         usage.cpu_ms += live.home.cgroup().cpu_ms();
+        let traffic = live.home.traffic(host);
+        usage.sent_bytes += traffic.sent_bytes;
+        usage.received_bytes += traffic.received_bytes;
         usage.memory_mb_seconds += live.awake_since.elapsed().as_secs() * u64::from(record.shape.memory_mib);
     }
     AgentSandbox {

@@ -28,6 +28,7 @@ use pandastack_types::{SandboxId, SandboxState, SnapshotId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{AgentError, Result};
+use crate::observe::Observed;
 pub(crate) use accept::Request;
 pub(crate) use activity::{Activity, ActivityGuard};
 pub(crate) use create::create;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
     Fork(Vec<SandboxSpec>, Reply<AgentForked>),
     SetIdle(Option<u64>, Reply<AgentSandbox>),
+    Observe(Reply<Observed>),
     Delete(Reply<()>),
 }
 
@@ -116,6 +118,11 @@ impl SandboxHandle {
 
     pub(crate) async fn set_idle(&self, seconds: Option<u64>) -> Result<AgentSandbox> {
         self.ask(|reply| Command::SetIdle(seconds, reply)).await
+    }
+
+    /// What it uses now. Never wakes it.
+    pub(crate) async fn observe(&self) -> Result<Observed> {
+        self.ask(Command::Observe).await
     }
 
     pub(crate) async fn delete(&self) -> Result<()> {

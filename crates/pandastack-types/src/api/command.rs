@@ -1,4 +1,4 @@
-//! Commands and files.
+//! Commands.
 
 use std::collections::BTreeMap;
 
@@ -49,53 +49,6 @@ pub struct ExecResult {
     pub duration_us: u64,
     /// Output beyond the limit was dropped.
     pub truncated: bool,
-}
-
-/// A file or directory.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct FileEntry {
-    /// Last part of the path.
-    pub name: String,
-    /// Absolute path.
-    pub path: String,
-    /// True for directories.
-    pub is_dir: bool,
-    /// Bytes.
-    pub size: u64,
-    /// Permissions, such as `-rw-r--r--`.
-    pub mode: String,
-    /// Modification time, Unix seconds.
-    pub mtime: i64,
-    /// Target of a symbolic link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub link_target: Option<String>,
-}
-
-/// `GET /v1/sandboxes/{id}/fs/dir`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct DirectoryListing {
-    /// The directory.
-    pub path: String,
-    /// Its entries, by name.
-    pub entries: Vec<FileEntry>,
-}
-
-/// Answer of `PUT /v1/sandboxes/{id}/fs`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct FileWritten {
-    /// Where.
-    pub path: String,
-    /// How much.
-    pub bytes: u64,
-}
-
-/// `POST /v1/sandboxes/{id}/fs/rename`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct RenameFile {
-    /// Old absolute path.
-    pub from: String,
-    /// New absolute path.
-    pub to: String,
 }
 
 /// `POST /v1/run`: create, run, return, delete.

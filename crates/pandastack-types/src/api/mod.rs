@@ -6,13 +6,20 @@
 
 mod account;
 mod command;
+mod file;
+mod observe;
 mod sandbox;
 mod snapshot;
 mod template;
 
 pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
-pub use command::{
-    DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, RenameFile, RunRequest, RunResult,
+pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
+pub use file::{
+    ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,
+    GrepResult, RenameFile, SetAttributes, SignFile, SignedUrl,
+};
+pub use observe::{
+    AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,
 };
 pub use sandbox::{
     CreateSandbox, Event, EventList, Items, Lifecycle, Metadata, OnTimeout, PatchLifecycle, Port, PortList,

@@ -1,0 +1,160 @@
+//! Keeps the logs that machines write bounded on disk.
+//!
+//! A machine's process appends to its console file and to its own log, and a guest decides how much. When a file has
+//! taken more than [`limits::LOG_FILE_BYTES_MAX`], its oldest bytes are given back to the file system. Offsets stay as they
+//! are (the space becomes a hole), so neither the writer nor anyone who follows has to know.
+//!
+//! One inotify instance serves all machines. A file that was written to is looked at a second later and armed again
+//! after that: a flood costs the agent one look a second, whatever it writes.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use pandastack_types::limits;
+use rustix::fs::{FallocateFlags, fallocate};
+use tokio::io::unix::AsyncFd;
+use tokio_util::sync::CancellationToken;
+
+/// Time between a write and the look at its file.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+
+/// The files that are kept bounded.
+pub(crate) struct LogLimit {
+    inotify: Inotify,
+    files: Mutex<HashMap<WatchDescriptor, PathBuf>>,
+}
+
+impl LogLimit {
+    pub(crate) fn new() -> io::Result<Arc<Self>> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        Ok(Arc::new(Self { inotify, files: Mutex::default() }))
+    }
+
+    /// Bounds a file as long as it is there.
+    pub(crate) fn add(&self, path: PathBuf) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.inotify.add_watch(&path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ONESHOT) {
+            Ok(descriptor) => drop(files.insert(descriptor, path)),
+            // It ended meanwhile, and its log with it.
+            Err(nix::errno::Errno::ENOENT) => {}
+            Err(error) => {
+                tracing::warn!(log = %path.display(), %error, "a log is not bounded; raise fs.inotify.max_user_watches");
+            }
+        }
+    }
+
+    /// Works until the agent stops.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        if let Err(error) = self.serve(&stop).await {
+            tracing::error!(%error, "logs of machines are no longer bounded");
+        }
+    }
+
+    async fn serve(&self, stop: &CancellationToken) -> io::Result<()> {
+        let readable: OwnedFd = self.inotify.as_fd().try_clone_to_owned()?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe for types that could lie about their descriptor"
+        )]
+        let readable = AsyncFd::new(readable)?;
+        loop {
+            let mut ready = tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                ready = readable.readable() => ready?,
+            };
+            let written = self.take_written();
+            ready.clear_ready();
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(LOOK_AFTER) => {}
+            }
+            // What was written to meanwhile is still not armed, so this is the next look at all of it.
+            for path in written {
+                if let Err(error) = trim(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(log = %path.display(), %error, "a log is longer than it should be");
+                }
+                self.add(path);
+            }
+        }
+    }
+
+    fn take_written(&self) -> Vec<PathBuf> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = Vec::new();
+        while let Ok(events) = self.inotify.read_events()
+            && !events.is_empty()
+        {
+            for event in events {
+                // A watch that fired is gone; one of a file that was removed is, too, without having fired.
+                let path = files.remove(&event.wd);
+                if event.mask.contains(AddWatchFlags::IN_MODIFY) {
+                    written.extend(path);
+                }
+            }
+        }
+        written
+    }
+}
+
+/// Gives the oldest bytes of a log back if it takes too much.
+fn trim(path: &Path) -> io::Result<()> {
+    const BLOCK: u64 = 4096;
+    let file = OpenOptions::new().write(true).open(path)?;
+    let meta = file.metadata()?;
+    if meta.blocks() * 512 <= limits::LOG_FILE_BYTES_MAX {
+        return Ok(());
+    }
+    let end = meta.len().saturating_sub(limits::LOG_KEPT_BYTES) / BLOCK * BLOCK;
+    if end > 0 {
+        fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, end)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flood_is_cut_and_its_end_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("console.log");
+        std::fs::write(&path, "").unwrap();
+        let limit = LogLimit::new().unwrap();
+        limit.add(path.clone());
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(Arc::clone(&limit).run(stop.clone()));
+        let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+        let line = vec![b'x'; 1024 * 1024];
+        // Twice: it has to be armed again after the first time.
+        for round in 1..=2_u64 {
+            for _ in 0..20 {
+                log.write_all(&line).unwrap();
+            }
+            log.write_all(b"end").unwrap();
+            let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+            let begun = Instant::now();
+            while taken() > limits::LOG_FILE_BYTES_MAX {
+                assert!(begun.elapsed() < Duration::from_secs(20), "still {} bytes", taken());
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), round * (20 * 1024 * 1024 + 3));
+        }
+        assert!(crate::logs::read_tail(&path).ends_with(b"xend"));
+        std::fs::remove_file(&path).unwrap();
+        stop.cancel();
+        task.await.unwrap();
+    }
+}

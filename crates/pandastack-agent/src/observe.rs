@@ -1,0 +1,53 @@
+//! What a sandbox uses now, from both sides.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pandastack_guest_proto::client::GuestClient;
+use pandastack_guest_proto::message::Stats;
+use pandastack_types::SandboxState;
+use pandastack_types::api::{GuestView, HostView, SandboxMetrics};
+
+/// How long a guest may take to answer; a busier one is left out.
+const GUEST_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// What a driver knows without asking its guest.
+pub(crate) struct Observed {
+    pub state: SandboxState,
+    pub host: HostView,
+    /// Of a machine that runs.
+    pub guest: Option<GuestClient>,
+}
+
+/// Completes the picture with what the guest says. One that does not answer leaves the host's view.
+pub(crate) async fn metrics(observed: Observed) -> SandboxMetrics {
+    let Observed { state, host, guest } = observed;
+    let guest = match guest {
+        Some(guest) => match tokio::time::timeout(GUEST_ANSWER_MAX, guest.stats()).await {
+            Ok(Ok(stats)) => Some(guest_view(&stats)),
+            Ok(Err(_)) | Err(_) => None,
+        },
+        None => None,
+    };
+    SandboxMetrics { at: Timestamp::now(), status: state, host, guest }
+}
+
+fn guest_view(stats: &Stats) -> GuestView {
+    let Stats { uptime_ms, cpu, memory, disk, processes_running, network } = *stats;
+    let network = network.unwrap_or_default();
+    GuestView {
+        uptime_ms,
+        cpu_count: cpu.count,
+        cpu_user_ms: cpu.user_ms,
+        cpu_system_ms: cpu.system_ms,
+        load_1m: cpu.load_1m_milli as f64 / 1000.0,
+        memory_total_bytes: memory.total_bytes,
+        memory_used_bytes: memory.total_bytes.saturating_sub(memory.available_bytes),
+        memory_cached_bytes: memory.cached_bytes,
+        disk_total_bytes: disk.total_bytes,
+        disk_used_bytes: disk.total_bytes.saturating_sub(disk.available_bytes),
+        received_bytes: network.received_bytes,
+        sent_bytes: network.sent_bytes,
+        processes_running,
+    }
+}
