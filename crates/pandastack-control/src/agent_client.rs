@@ -27,6 +27,8 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::request_id::{self, REQUEST_ID};
+
 /// How long connecting to an agent may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Idle connections kept to one agent.
@@ -158,6 +160,9 @@ impl AgentClient {
         *request.uri_mut() =
             format!("http://agent{target}").parse::<Uri>().map_err(|error| nonsense(error.into()))?;
         request.headers_mut().insert(LINK_HEADER, signature);
+        if let Some(id) = request_id::current() {
+            request.headers_mut().insert(REQUEST_ID, id);
+        }
         if let Some(incarnation) = incarnation {
             request.headers_mut().insert(INCARNATION_HEADER, HeaderValue::from(incarnation));
         }

@@ -16,12 +16,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::rate::Rates;
 use crate::report::UsageClock;
+use crate::request_id;
 use crate::store::{self, Amendment, Change, SandboxRecord, Store};
 
 /// Events that a slow follower may be behind before it has to read them from the store.
@@ -40,6 +42,7 @@ pub(crate) struct App {
     pub(crate) rates: Rates,
     pub(crate) usage_clock: UsageClock,
     pub(crate) metrics: Metrics,
+    pub(crate) audit: AuditLog,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Names this process among those that shared the database.
@@ -80,6 +83,7 @@ impl App {
         &self,
         work: impl Future<Output = ApiResult<T>> + Send + 'static,
     ) -> ApiResult<T> {
+        let work = request_id::carry(work);
         let task = self.tasks.spawn(work.instrument(tracing::Span::current()));
         task.await.unwrap_or_else(|failed| Err(ApiError::internal(failed)))
     }

@@ -21,8 +21,8 @@ use subtle::ConstantTimeEq;
 
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
-use crate::scope;
 use crate::store::TokenRecord;
+use crate::{scope, signed_url};
 
 const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
@@ -126,9 +126,13 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
-    let secret = presented(&request)
-        .ok_or_else(|| unauthorized("this call needs an API key: send `Authorization: Bearer pds_...`"))?;
-    let caller = check(&app, &secret).await?;
+    let caller = match signed_url::presented(&request) {
+        Some(signed) => signed.check(&app).await?,
+        None => {
+            let missing = "this call needs an API key: send `Authorization: Bearer pds_...`";
+            check(&app, &presented(&request).ok_or_else(|| unauthorized(missing))?).await?
+        }
+    };
     app.rates.admit(&caller.workspace, Instant::now())?;
     let needed = scope::needed(request.method(), request.uri().path(), request.headers());
     if caller.scope < needed {

@@ -18,6 +18,7 @@
 
 mod agent_client;
 mod app;
+mod audit;
 mod auth;
 mod bootstrap;
 mod config;
@@ -36,6 +37,7 @@ mod request_id;
 mod routes;
 mod scope;
 mod serve;
+mod signed_url;
 pub mod store;
 mod unread_body;
 mod validate;

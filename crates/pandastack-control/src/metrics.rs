@@ -46,6 +46,7 @@ impl Metrics {
     pub(crate) fn render(&self, states: &[(SandboxState, u64)], hosts: &[Host]) -> String {
         let mut page = String::new();
         render_gauges(&mut page, states, hosts);
+        render_process(&mut page);
         let series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = "pandastack_http_request_seconds";
         page.push_str("# HELP pandastack_http_request_seconds Time to the head of the answer.\n");
@@ -63,6 +64,35 @@ impl Metrics {
     }
 }
 
+/// What this process uses, as its kernel counts it.
+fn render_process(page: &mut String) {
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/self/{file}")).unwrap_or_default();
+    let status = read("status");
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let resident =
+        kib.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024;
+    // After the name in parentheses, which may contain anything: user and system time are the 12th and 13th field.
+    let stat = read("stat");
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks: u64 =
+        after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let files = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    let version = env!("CARGO_PKG_VERSION");
+    let _ = write!(
+        page,
+        "# HELP pandastack_build_info The running version.\n# TYPE pandastack_build_info gauge\n\
+         pandastack_build_info{{version=\"{version}\"}} 1\n\
+         # HELP pandastack_process_resident_bytes Memory of the control process.\n\
+         # TYPE pandastack_process_resident_bytes gauge\npandastack_process_resident_bytes {resident}\n\
+         # HELP pandastack_process_cpu_seconds_total Processor time of the control process.\n\
+         # TYPE pandastack_process_cpu_seconds_total counter\npandastack_process_cpu_seconds_total {}.{:02}\n\
+         # HELP pandastack_process_open_files Open descriptors of the control process.\n\
+         # TYPE pandastack_process_open_files gauge\npandastack_process_open_files {files}\n",
+        ticks / 100,
+        ticks % 100,
+    );
+}
+
 fn render_gauges(page: &mut String, states: &[(SandboxState, u64)], hosts: &[Host]) {
     page.push_str("# HELP pandastack_sandboxes Sandboxes by state.\n# TYPE pandastack_sandboxes gauge\n");
     for &state in SandboxState::ALL.iter().filter(|state| **state != SandboxState::Deleted) {
@@ -77,5 +107,6 @@ fn render_gauges(page: &mut String, states: &[(SandboxState, u64)], hosts: &[Hos
     };
     gauge(page, "pandastack_host_reachable", "1 while the host reports.", &|h| u64::from(h.reachable));
     gauge(page, "pandastack_host_memory_free_mb", "Memory not promised.", &|h| h.memory_free_mb);
+    gauge(page, "pandastack_host_sandboxes", "Sandboxes on the host.", &|h| h.sandboxes);
     gauge(page, "pandastack_host_disk_free_bytes", "Free space of the store.", &|h| h.disk_free_bytes);
 }

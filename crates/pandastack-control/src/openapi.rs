@@ -4,7 +4,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, fork, health, hosts, lifecycle, run, sandboxes, snapshots, templates, tokens,
+    data, events, files, fork, health, hosts, lifecycle, observe, run, sandboxes, snapshots, templates,
+    tokens,
 };
 
 #[derive(OpenApi)]
@@ -18,7 +19,9 @@ use crate::routes::{
         sandboxes::create, sandboxes::list, sandboxes::get, sandboxes::delete,
         data::exec, data::exec_stream, run::run,
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
-        data::ports, data::logs, events::events,
+        files::find, files::grep, files::copy, files::set_attributes, files::pack, files::unpack, files::watch,
+        files::sign,
+        data::ports, data::logs, events::events, observe::metrics,
         lifecycle::pause, lifecycle::resume, lifecycle::hibernate, lifecycle::wake, lifecycle::show,
         lifecycle::change,
         snapshots::create, snapshots::list, snapshots::get, snapshots::delete,
@@ -26,6 +29,7 @@ use crate::routes::{
         templates::list, templates::get, templates::bake, templates::builds, templates::build,
         templates::build_logs,
         tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
+        observe::usage, observe::audit,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

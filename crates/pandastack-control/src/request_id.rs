@@ -1,6 +1,7 @@
 //! Every request has an id: the client's `x-request-id` or a fresh one. It is echoed, logged, and put into error
 //! bodies here, since only here are both known. Also counts and times requests.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,12 +13,34 @@ use http::{HeaderName, HeaderValue, header};
 use tracing::Instrument;
 
 use crate::app::App;
+use crate::audit::sandbox_of;
 use crate::error::Failure;
 
 /// Carries the id, both ways.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id taken from a client; a longer one is replaced.
 const REQUEST_ID_BYTES_MAX: usize = 128;
+
+tokio::task_local! {
+    /// The id of the request that a task works for.
+    static CURRENT: HeaderValue;
+}
+
+/// The id of the request that this task works for.
+pub(crate) fn current() -> Option<HeaderValue> {
+    CURRENT.try_with(HeaderValue::clone).ok()
+}
+
+/// Takes the present request's id along into another task.
+pub(crate) fn carry<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    let id = current();
+    async move {
+        match id {
+            Some(id) => CURRENT.scope(id, work).await,
+            None => work.await,
+        }
+    }
+}
 
 fn accepted(value: &HeaderValue) -> Option<&str> {
     let text = value.to_str().ok()?;
@@ -39,8 +62,9 @@ pub(crate) async fn with_request_id(
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unknown".to_owned());
-    let span = tracing::info_span!("request", id = %id, %method, %route);
-    let response = next.run(request).instrument(span.clone()).await;
+    let sandbox = sandbox_of(request.uri().path()).map(|id| id.to_string());
+    let span = tracing::info_span!("request", id = %id, sandbox, %method, %route);
+    let response = CURRENT.scope(value.clone(), next.run(request)).instrument(span.clone()).await;
     let _entered = span.enter();
     let mut response = finish(response, &id);
     response.headers_mut().insert(REQUEST_ID, value);

@@ -10,7 +10,7 @@ use crate::auth::Caller;
 use crate::error::ApiError;
 
 /// Routes about the installation and its keys, below `/v1`.
-const ADMIN_ROUTES: [&str; 2] = ["/me/tokens", "/hosts"];
+const ADMIN_ROUTES: [&str; 3] = ["/me/tokens", "/hosts", "/audit"];
 
 /// The least scope that may make a request.
 pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope {
@@ -54,6 +54,7 @@ mod tests {
             (Method::GET, "/me/tokens", &none, Scope::Admin),
             (Method::DELETE, "/v1/me/tokens/pds_1", &none, Scope::Admin),
             (Method::GET, "/hosts", &none, Scope::Admin),
+            (Method::GET, "/audit", &none, Scope::Admin),
             (Method::GET, "/hostsome", &none, Scope::Read),
         ] {
             assert_eq!(needed(&method, path, headers), scope, "{method} {path}");

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, EVENTS_BUFFERED_MAX, now};
+use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::config::ControlConfig;
 use crate::hosts::Hosts;
@@ -129,6 +130,12 @@ impl Control {
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
+        // Stopped last: answers that are still being given are written down, too.
+        let audit_stop = CancellationToken::new();
+        let auditor = {
+            let (app, stop) = (Arc::clone(&app), audit_stop.clone());
+            tokio::spawn(async move { app.audit.write(app.store.as_ref(), &stop).await })
+        };
         shutdown.cancelled().await;
         app.shutdown.cancel();
         app.tasks.close();
@@ -140,6 +147,10 @@ impl Control {
             tracing::info!("stopped with work in progress; it is taken up again at the next start");
         }
         servers.shutdown().await;
+        audit_stop.cancel();
+        if let Err(failed) = auditor.await {
+            tracing::error!(%failed, "the audit log was not finished");
+        }
         if let Err(error) = reaper::touch_keys(&app).await {
             tracing::debug!(%error, "last-used times of keys were not written");
         }
@@ -159,6 +170,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig) -> App {
         rates: Rates::new(config.requests_per_second),
         usage_clock: UsageClock::default(),
         metrics: Metrics::default(),
+        audit: AuditLog::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),

@@ -31,7 +31,7 @@ const FORWARDED: [HeaderName; 7] = [
     header::CONTENT_LENGTH,
     header::ACCEPT,
     header::RANGE,
-    header::IF_NONE_MATCH,
+    header::IF_RANGE,
     HeaderName::from_static("last-event-id"),
     REQUEST_ID,
 ];
@@ -50,7 +50,7 @@ pub(crate) struct PathArg {
 }
 
 impl PathArg {
-    fn check(&self) -> ApiResult<()> {
+    pub(super) fn check(&self) -> ApiResult<()> {
         match &self.path {
             Some(path) => validate::path("path", path),
             None => Err(ApiError::bad_request("say which file with `?path=/absolute/path`")),
@@ -86,9 +86,12 @@ pub(crate) async fn exec_stream(
     forward(&app, &caller, &id, "exec/stream", request).await
 }
 
-/// Read a file.
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
-    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>), (status = 404, body = ErrorBody)))]
+/// Read a file, or a part of it with `Range`.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = String, Query), ("Range" = Option<String>, Header)),
+    responses((status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+    (status = 206, content_type = "application/octet-stream", body = Vec<u8>), (status = 404, body = ErrorBody),
+    (status = 416, body = ErrorBody)))]
 pub(crate) async fn read(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -100,8 +103,12 @@ pub(crate) async fn read(
     forward(&app, &caller, &id, "fs", request).await
 }
 
-/// Write a file, making its parents. The body is streamed.
-#[utoipa::path(put, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+/// Write a file, making its parents. The body is streamed; readers see the old file until the new one is complete.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/fs", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = String, Query),
+        ("write" = Option<String>, Query, description = "`atomic` (the default), `in_place` or `append`"),
+        ("mode" = Option<String>, Query, description = "Permissions in octal"),
+        ("user" = Option<String>, Query, description = "Owner of a new file and its new parents")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten), (status = 413, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn write(
@@ -112,6 +119,11 @@ pub(crate) async fn write(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
+    forward(&app, &caller, &id, "fs", limit_body(request)?).await
+}
+
+/// Refuses an upload that is too large, at once if it says so.
+pub(super) fn limit_body(request: Request) -> ApiResult<Request> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > FILE_BODY_BYTES_MAX) {
@@ -121,8 +133,7 @@ pub(crate) async fn write(
         ));
     }
     let limit = usize::try_from(FILE_BODY_BYTES_MAX).unwrap_or(usize::MAX);
-    let request = request.map(|body| Body::new(Limited::new(body, limit)));
-    forward(&app, &caller, &id, "fs", request).await
+    Ok(request.map(|body| Body::new(Limited::new(body, limit))))
 }
 
 /// Remove a file, or a directory with everything in it.
@@ -139,9 +150,10 @@ pub(crate) async fn remove(
     forward(&app, &caller, &id, "fs", request).await
 }
 
-/// List a directory; `/` when no path is given.
+/// List a directory; `/` when no path is given. With `recursive` or `depth`, those below it too.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/dir", tag = "files",
-    params(("id" = SandboxId, Path), ("path" = Option<String>, Query)),
+    params(("id" = SandboxId, Path), ("path" = Option<String>, Query), ("recursive" = Option<bool>, Query),
+        ("depth" = Option<u32>, Query), ("limit" = Option<u32>, Query)),
     responses((status = 200, body = DirectoryListing), (status = 404, body = ErrorBody)))]
 pub(crate) async fn list_dir(
     State(app): State<Arc<App>>,
@@ -153,7 +165,8 @@ pub(crate) async fn list_dir(
     match &arg.path {
         Some(path) => validate::path("path", path)?,
         None => {
-            let uri = format!("{}?path=/", request.uri().path());
+            let rest = request.uri().query().map(|query| format!("&{query}")).unwrap_or_default();
+            let uri = format!("{}?path=/{rest}", request.uri().path());
             *request.uri_mut() = uri.parse().map_err(ApiError::internal)?;
         }
     }
@@ -231,7 +244,7 @@ pub(crate) async fn logs(
 }
 
 /// Reads a small JSON body and checks it, so that a bad one is refused without waking anything.
-async fn checked<T: serde::de::DeserializeOwned>(
+pub(super) async fn checked<T: serde::de::DeserializeOwned>(
     request: Request,
     check: impl FnOnce(&T) -> ApiResult<()>,
 ) -> ApiResult<Request> {
@@ -244,7 +257,7 @@ async fn checked<T: serde::de::DeserializeOwned>(
 }
 
 /// Passes a request on to the sandbox's agent and its answer back.
-async fn forward(
+pub(super) async fn forward(
     app: &App,
     caller: &Caller,
     id: &SandboxId,
@@ -274,8 +287,9 @@ async fn forward(
     Ok(response.map(Body::new).into_response())
 }
 
-/// The query without the caller's key.
+/// The query without the caller's key or signature.
 fn agent_query(query: Option<&str>) -> Option<String> {
-    let pairs: Vec<_> = query?.split('&').filter(|pair| !pair.starts_with("access_token=")).collect();
+    let secret = |pair: &str| pair.starts_with("access_token=") || pair.starts_with("signature=");
+    let pairs: Vec<_> = query?.split('&').filter(|pair| !secret(pair)).collect();
     (!pairs.is_empty()).then(|| pairs.join("&"))
 }

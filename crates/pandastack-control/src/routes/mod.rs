@@ -2,11 +2,13 @@
 
 pub(crate) mod data;
 pub(crate) mod events;
+pub(crate) mod files;
 pub(crate) mod fork;
 pub(crate) mod health;
 pub(crate) mod hosts;
 pub(crate) mod internal;
 pub(crate) mod lifecycle;
+pub(crate) mod observe;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
@@ -24,6 +26,7 @@ use http::{Method, StatusCode, Uri, header};
 use pandastack_types::ErrorCode;
 
 use crate::app::App;
+use crate::audit::audited;
 use crate::auth::authenticate;
 use crate::error::ApiError;
 use crate::idempotency::once;
@@ -35,6 +38,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
     let v1 = once_only()
         .layer(from_fn_with_state(Arc::clone(&app), once))
         .merge(repeatable())
+        .layer(from_fn_with_state(Arc::clone(&app), audited))
         .layer(from_fn_with_state(Arc::clone(&app), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
@@ -81,11 +85,24 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
-        .route("/sandboxes/{id}/fs", get(data::read).merge(put(data::write)).merge(delete(data::remove)))
+        .route(
+            "/sandboxes/{id}/fs",
+            get(data::read)
+                .merge(put(data::write))
+                .merge(delete(data::remove))
+                .merge(patch(files::set_attributes)),
+        )
         .route("/sandboxes/{id}/fs/dir", get(data::list_dir))
         .route("/sandboxes/{id}/fs/stat", get(data::stat))
         .route("/sandboxes/{id}/fs/mkdir", post(data::mkdir))
         .route("/sandboxes/{id}/fs/rename", post(data::rename))
+        .route("/sandboxes/{id}/fs/copy", post(files::copy))
+        .route("/sandboxes/{id}/fs/find", get(files::find))
+        .route("/sandboxes/{id}/fs/grep", get(files::grep))
+        .route("/sandboxes/{id}/fs/tar", get(files::pack).merge(put(files::unpack)))
+        .route("/sandboxes/{id}/fs/watch", get(files::watch))
+        .route("/sandboxes/{id}/fs/sign", post(files::sign))
+        .route("/sandboxes/{id}/metrics", get(observe::metrics))
         .route("/sandboxes/{id}/ports", get(data::ports))
         .route("/sandboxes/{id}/logs", get(data::logs))
         .route("/sandboxes/{id}/pause", post(lifecycle::pause))
@@ -105,6 +122,8 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
         .route("/me/tokens/{prefix}", delete(tokens::delete))
         .route("/hosts", get(hosts::list))
+        .route("/usage", get(observe::usage))
+        .route("/audit", get(observe::audit))
 }
 
 async fn unknown_route(uri: Uri) -> ApiError {

@@ -8,6 +8,7 @@
 //!
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
+pub mod ledger;
 pub mod record;
 pub mod sqlite;
 #[cfg(test)]
@@ -269,7 +270,9 @@ pub trait HistoryStore: Send + Sync {
 
 /// All of it.
 #[async_trait]
-pub trait Store: TokenStore + HostStore + SandboxStore + SnapshotStore + HistoryStore {
+pub trait Store:
+    TokenStore + HostStore + SandboxStore + SnapshotStore + HistoryStore + ledger::LedgerStore
+{
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;
     /// Whether it answers.

@@ -67,6 +67,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         idempotency,
         old_rows_are_pruned,
         concurrent_writers_lose_nothing,
+        audit_entries_are_kept_in_order,
+        usage_is_summed_by_period_and_sandbox,
     );
 }
 
@@ -325,4 +327,58 @@ mod sqlite {
         assert!(sqlx::query("DELETE FROM usage_events").execute(&pool).await.is_err());
         assert!(sqlx::query("UPDATE usage_events SET cpu_ms = 0").execute(&pool).await.is_err());
     }
+}
+
+fn audit_record(workspace: &WorkspaceId, sandbox: Option<&SandboxId>, at: Timestamp) -> ledger::AuditRecord {
+    let entry = pandastack_types::api::AuditEntry {
+        id: 0,
+        at,
+        token_prefix: "pds_12345678".into(),
+        token_label: "é".into(),
+        method: "POST".into(),
+        route: "/v1/sandboxes/{id}/exec".into(),
+        path: "/v1/x".into(),
+        sandbox_id: sandbox.cloned(),
+        status: 201,
+        request_id: "r".into(),
+        took_ms: 7,
+    };
+    ledger::AuditRecord { workspace: workspace.clone(), entry }
+}
+
+async fn audit_entries_are_kept_in_order(store: &dyn Store) {
+    let (sandbox, old) = (SandboxId::random(), Timestamp::from_second(1_000).unwrap());
+    let other: WorkspaceId = "other".parse().unwrap();
+    let records = [
+        audit_record(&ws(), None, old),
+        audit_record(&ws(), Some(&sandbox), now()),
+        audit_record(&other, Some(&sandbox), now()),
+        audit_record(&ws(), None, now()),
+    ];
+    store.insert_audit(&records).await.unwrap();
+    let all = ledger::AuditSelect { limit: 10, ..Default::default() };
+    let entries = store.audit(&ws(), &all).await.unwrap();
+    assert_eq!(entries.len(), 3, "another workspace's are not seen");
+    assert!(entries.windows(2).all(|pair| pair[0].id > pair[1].id));
+    let expect = pandastack_types::api::AuditEntry { id: entries[1].id, ..records[1].entry.clone() };
+    assert_eq!(entries[1], expect);
+    let of_sandbox = ledger::AuditSelect { sandbox: Some(sandbox), ..all.clone() };
+    assert_eq!(store.audit(&ws(), &of_sandbox).await.unwrap().len(), 1);
+    let before = ledger::AuditSelect { before: Some(entries[1].id), ..all.clone() };
+    assert_eq!(store.audit(&ws(), &before).await.unwrap(), entries[2..]);
+    assert_eq!(store.prune_audit(Timestamp::from_second(2_000).unwrap()).await.unwrap(), 1);
+    assert_eq!(store.audit(&ws(), &all).await.unwrap().len(), 2);
+}
+
+async fn usage_is_summed_by_period_and_sandbox(store: &dyn Store) {
+    let (busy, idle) = (running(store).await, running(store).await);
+    let used = |cpu_ms| Usage { cpu_ms, sent_bytes: 5, ..Usage::default() };
+    store.record_usage(&[(busy.id.clone(), used(30)), (idle.id.clone(), used(10))], now()).await.unwrap();
+    store.record_usage(&[(busy.id.clone(), used(50))], now()).await.unwrap();
+    let (from, to) = (Timestamp::from_second(0).unwrap(), after_seconds(now(), 60).unwrap());
+    let total = store.usage(&ws(), from, to).await.unwrap();
+    assert_eq!((total.creates, total.cpu_ms, total.sent_bytes), (2, 60, 10));
+    let by_sandbox = store.usage_by_sandbox(&ws(), from, to, 1).await.unwrap();
+    assert_eq!((by_sandbox.len(), &by_sandbox[0].sandbox_id, by_sandbox[0].used.cpu_ms), (1, &busy.id, 50));
+    assert_eq!(store.usage(&ws(), from, from).await.unwrap(), Default::default());
 }

@@ -11,6 +11,7 @@ mod hosts;
 mod input;
 mod keys;
 mod lifetimes;
+mod observe;
 mod recovery;
 mod sandboxes;
 mod templates;

@@ -8,6 +8,7 @@
 
 mod history;
 mod hosts;
+mod ledger;
 mod rows;
 mod sandboxes;
 mod snapshots;

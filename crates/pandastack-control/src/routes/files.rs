@@ -1,0 +1,193 @@
+//! Trees of files, archives, watches and signed URLs. All but signing goes to the sandbox's agent, as in [`super::data`].
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::header;
+use jiff::Timestamp;
+use pandastack_types::api::{
+    CopyFile, DirectoryListing, FileChange, FileEntry, FileWritten, GrepResult, SetAttributes, SignFile,
+    SignedUrl,
+};
+use pandastack_types::limits::{SIGNED_SECONDS_DEFAULT, SIGNED_SECONDS_MAX};
+use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use serde::Deserialize;
+
+use super::data::{PathArg, checked, forward, limit_body};
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, JsonBody, Query};
+use crate::store::record::after_seconds;
+use crate::{signed_url, validate};
+
+#[derive(Deserialize)]
+pub(crate) struct SearchArgs {
+    path: Option<String>,
+    pattern: Option<String>,
+}
+
+impl SearchArgs {
+    fn check(&self) -> ApiResult<()> {
+        self.path.as_deref().map_or(Ok(()), |path| validate::path("path", path))
+    }
+}
+
+/// Find files below a directory by name; `/` when no path is given. Links are not followed, other file systems not entered.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/find", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = Option<String>, Query),
+        ("glob" = Option<String>, Query, description = "`*.rs` matches names, `src/**/*.rs` relative paths"),
+        ("depth" = Option<u32>, Query), ("limit" = Option<u32>, Query)),
+    responses((status = 200, body = DirectoryListing), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn find(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(args): Query<SearchArgs>,
+    request: Request,
+) -> ApiResult<Response> {
+    args.check()?;
+    forward(&app, &caller, &id, "fs/find", request).await
+}
+
+/// Find lines in text files by a regular expression, or by plain text with `fixed`.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/grep", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = Option<String>, Query), ("pattern" = String, Query),
+        ("glob" = Option<String>, Query), ("ignore_case" = Option<bool>, Query), ("fixed" = Option<bool>, Query),
+        ("limit" = Option<u32>, Query)),
+    responses((status = 200, body = GrepResult), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn grep(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(args): Query<SearchArgs>,
+    request: Request,
+) -> ApiResult<Response> {
+    args.check()?;
+    if args.pattern.as_deref().is_none_or(str::is_empty) {
+        return Err(ApiError::bad_request("say what to look for with `?pattern=...`"));
+    }
+    forward(&app, &caller, &id, "fs/grep", request).await
+}
+
+/// Copy a file or a tree, with permissions and owners.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/copy", tag = "files", params(("id" = SandboxId, Path)),
+    request_body = CopyFile, responses((status = 204), (status = 404, body = ErrorBody), (status = 507, body = ErrorBody)))]
+pub(crate) async fn copy(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    let request = checked(request, |copy: &CopyFile| {
+        validate::path("from", &copy.from)?;
+        validate::path("to", &copy.to)
+    })
+    .await?;
+    forward(&app, &caller, &id, "fs/copy", request).await
+}
+
+/// Change permissions and owner.
+#[utoipa::path(patch, path = "/v1/sandboxes/{id}/fs", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+    request_body = SetAttributes, responses((status = 200, body = FileEntry), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn set_attributes(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    let request = checked(request, |_: &SetAttributes| Ok(())).await?;
+    forward(&app, &caller, &id, "fs", request).await
+}
+
+/// A directory's content, or one file, as a tar archive that is made while it is sent.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/tar", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+    responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn pack(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    forward(&app, &caller, &id, "fs/tar", request).await
+}
+
+/// Unpack a tar archive into a directory, which is made if it is missing. Entries that would land outside are refused.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/fs/tar", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = String, Query), ("user" = Option<String>, Query)),
+    request_body(content = Vec<u8>, content_type = "application/x-tar"),
+    responses((status = 200, body = FileWritten), (status = 400, body = ErrorBody), (status = 413, body = ErrorBody)))]
+pub(crate) async fn unpack(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    forward(&app, &caller, &id, "fs/tar", limit_body(request)?).await
+}
+
+/// Changes of a file or directory as server-sent events: `watching`, then `change`. With `Last-Event-ID` a watch goes on
+/// where it was left, if `watching` says `resumed`. A watched sandbox counts as in use.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/fs/watch", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = String, Query), ("recursive" = Option<bool>, Query),
+        ("Last-Event-ID" = Option<String>, Header)),
+    responses((status = 200, content_type = "text/event-stream", body = FileChange), (status = 404, body = ErrorBody)))]
+pub(crate) async fn watch(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<PathArg>,
+    request: Request,
+) -> ApiResult<Response> {
+    arg.check()?;
+    forward(&app, &caller, &id, "fs/watch", request.map(|_| Body::empty())).await
+}
+
+/// Make a URL that reads or writes one file without a key. It ends with its time, or with the key that made it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/sign", tag = "files", params(("id" = SandboxId, Path)),
+    request_body = SignFile, responses((status = 200, body = SignedUrl), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn sign(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    headers: http::HeaderMap,
+    JsonBody(sign): JsonBody<SignFile>,
+) -> ApiResult<Json<SignedUrl>> {
+    validate::path("path", &sign.path)?;
+    let method = match sign.method.as_deref() {
+        None | Some("GET" | "get") => "GET",
+        Some("PUT" | "put") => "PUT",
+        Some(_) => return Err(ApiError::bad_request("`method` must be GET or PUT")),
+    };
+    let seconds = sign.expires_in_seconds.unwrap_or(SIGNED_SECONDS_DEFAULT);
+    if !(1..=SIGNED_SECONDS_MAX).contains(&seconds) {
+        return Err(ApiError::bad_request(format!("`expires_in_seconds` must be 1 to {SIGNED_SECONDS_MAX}")));
+    }
+    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let gone = || ApiError::new(ErrorCode::Unauthorized, "the key of this call was deleted");
+    let token = app.store.token(&caller.prefix).await?.ok_or_else(gone)?;
+    // Rounded up to the second that the URL names.
+    let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();
+    let query = signed_url::query(&token, method, &id, &sign.path, expires);
+    let target = format!("/v1/sandboxes/{id}/fs?{query}");
+    let expires_at = Timestamp::from_second(expires).map_err(ApiError::internal)?;
+    Ok(Json(SignedUrl { url: origin(&headers) + &target, target, method: method.to_owned(), expires_at }))
+}
+
+/// The address that a client came to, as far as it can be known.
+fn origin(headers: &http::HeaderMap) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let host = text(header::HOST.as_str()).unwrap_or_default();
+    let scheme =
+        text("x-forwarded-proto").filter(|scheme| scheme == "https").unwrap_or_else(|| "http".to_owned());
+    if host.is_empty() { String::new() } else { format!("{scheme}://{host}") }
+}

@@ -1,0 +1,98 @@
+//! What a sandbox uses, what a workspace used, and who did what.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::api::{AuditList, SandboxMetrics, UsageReport};
+use pandastack_types::limits::{AUDIT_PAGE_MAX, USAGE_SANDBOXES_MAX};
+use pandastack_types::{ErrorBody, SandboxId};
+use serde::Deserialize;
+
+use super::data::forward;
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, Query};
+use crate::store::ledger::AuditSelect;
+
+/// Entries of the audit log without a limit.
+const AUDIT_PAGE_DEFAULT: u32 = 100;
+/// Period of a usage report that names no begin.
+const USAGE_DAYS_DEFAULT: i64 = 30;
+
+/// What a sandbox uses now, seen by its host and by itself. Never wakes a sleeper.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/metrics", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = SandboxMetrics), (status = 404, body = ErrorBody)))]
+pub(crate) async fn metrics(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    forward(&app, &caller, &id, "metrics", request).await
+}
+
+#[derive(Deserialize)]
+pub(crate) struct UsageArgs {
+    from: Option<String>,
+    to: Option<String>,
+}
+
+fn time(name: &str, text: Option<&str>, default: Timestamp) -> ApiResult<Timestamp> {
+    let Some(text) = text else { return Ok(default) };
+    text.parse()
+        .map_err(|_| ApiError::bad_request(format!("`{name}` must be a time such as 2026-01-31T00:00:00Z")))
+}
+
+/// What the workspace used, in sum and by sandbox. Running sandboxes are counted up to the last minute.
+#[utoipa::path(get, path = "/v1/usage", tag = "account",
+    params(("from" = Option<String>, Query, description = "RFC 3339; 30 days ago when absent"), ("to" = Option<String>, Query)),
+    responses((status = 200, body = UsageReport), (status = 400, body = ErrorBody)))]
+pub(crate) async fn usage(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(args): Query<UsageArgs>,
+) -> ApiResult<Json<UsageReport>> {
+    let to = time("to", args.to.as_deref(), now())?;
+    let period = SignedDuration::from_hours(24 * USAGE_DAYS_DEFAULT);
+    let from = time("from", args.from.as_deref(), to.checked_sub(period).unwrap_or(Timestamp::MIN))?;
+    if from > to {
+        return Err(ApiError::bad_request("`from` must not be after `to`"));
+    }
+    let total = app.store.usage(&caller.workspace, from, to).await?;
+    let mut sandboxes =
+        app.store.usage_by_sandbox(&caller.workspace, from, to, USAGE_SANDBOXES_MAX + 1).await?;
+    let truncated = sandboxes.len() > USAGE_SANDBOXES_MAX as usize;
+    sandboxes.truncate(USAGE_SANDBOXES_MAX as usize);
+    Ok(Json(UsageReport { from, to, total, sandboxes, truncated }))
+}
+
+#[derive(Deserialize)]
+pub(crate) struct AuditArgs {
+    before: Option<i64>,
+    limit: Option<u32>,
+    sandbox_id: Option<String>,
+}
+
+/// Calls of this workspace that could change something, newest first. Needs an admin key.
+#[utoipa::path(get, path = "/v1/audit", tag = "account",
+    params(("before" = Option<i64>, Query, description = "Only entries older than this id"),
+        ("limit" = Option<u32>, Query), ("sandbox_id" = Option<String>, Query)),
+    responses((status = 200, body = AuditList), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
+pub(crate) async fn audit(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(args): Query<AuditArgs>,
+) -> ApiResult<Json<AuditList>> {
+    let limit = args.limit.unwrap_or(AUDIT_PAGE_DEFAULT);
+    if !(1..=AUDIT_PAGE_MAX).contains(&limit) {
+        return Err(ApiError::bad_request(format!("`limit` must be 1 to {AUDIT_PAGE_MAX}")));
+    }
+    let sandbox = args.sandbox_id.map(|id| id.parse()).transpose();
+    let sandbox = sandbox.map_err(|_| ApiError::bad_request("`sandbox_id` is not the id of a sandbox"))?;
+    let select = AuditSelect { before: args.before, sandbox, limit };
+    Ok(Json(AuditList { entries: app.store.audit(&caller.workspace, &select).await? }))
+}

@@ -1,0 +1,156 @@
+//! URLs that read or write one file of one sandbox without a key, for a while.
+//!
+//! ```text
+//! /v1/sandboxes/{id}/fs?path=...&key=pds_xxxxxxxx&expires=<Unix s>&signature=<hex>
+//! ```
+//!
+//! The signature is an HMAC-SHA-256 over the method, the sandbox and every other parameter, keyed with the stored hash of
+//! the API key that made it. So nothing is stored for a URL, none of its parts can be changed, it ends with its time or
+//! with its key, and whoever has the key can make one without asking. The check takes constant time and happens before
+//! anything about the URL is believed.
+
+use axum::extract::Request;
+use hmac::{Hmac, KeyInit, Mac};
+use http::{Method, header};
+use pandastack_types::{ErrorCode, SandboxId};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::store::TokenRecord;
+
+/// Version of what is signed; the first part of every signature.
+const VERSION: &str = "pandastack-file-url-1";
+/// The parameter that holds the signature.
+const SIGNATURE: &str = "signature";
+
+type Pairs = Vec<(String, String)>;
+
+/// A request that came with a signature instead of a key.
+pub(crate) struct Signed {
+    method: &'static str,
+    sandbox: SandboxId,
+    pairs: Pairs,
+}
+
+/// Reads the signature of a request that carries no key; `None` when it has none, or is not for a file.
+pub(crate) fn presented(request: &Request) -> Option<Signed> {
+    if request.headers().contains_key(header::AUTHORIZATION) {
+        return None;
+    }
+    let method = signed_method(request.method())?;
+    let path = request.uri().path().trim_start_matches("/v1");
+    let sandbox = path.strip_prefix("/sandboxes/")?.strip_suffix("/fs")?.parse().ok()?;
+    let pairs = axum::extract::Query::<Pairs>::try_from_uri(request.uri()).ok()?.0;
+    pairs.iter().any(|(name, _)| name == SIGNATURE).then_some(Signed { method, sandbox, pairs })
+}
+
+/// The method that a request counts as.
+fn signed_method(method: &Method) -> Option<&'static str> {
+    match *method {
+        Method::GET | Method::HEAD => Some("GET"),
+        Method::PUT => Some("PUT"),
+        _ => None,
+    }
+}
+
+impl Signed {
+    fn one(&self, name: &str) -> Option<&str> {
+        let mut values = self.pairs.iter().filter(|(key, _)| key == name);
+        let (_, value) = values.next()?;
+        // Given twice, the one that is checked might not be the one that is used.
+        values.next().is_none().then_some(value)
+    }
+
+    /// Whom the URL speaks for.
+    pub(crate) async fn check(&self, app: &App) -> ApiResult<Caller> {
+        let refused = || {
+            let why = "this signed URL is not valid: it was changed, it has expired, or its key was deleted";
+            ApiError::new(ErrorCode::Unauthorized, format!("{why}; ask for a new one"))
+        };
+        let prefix = self.one("key").ok_or_else(refused)?;
+        let token = app.store.token(prefix).await?.ok_or_else(refused)?;
+        let wanted = signature(&token.hash, self.method, &self.sandbox, &self.pairs);
+        let given = self.one(SIGNATURE).unwrap_or_default();
+        let matches = bool::from(wanted.as_bytes().ct_eq(given.as_bytes()));
+        let at = now();
+        let expires: Option<i64> = self.one("expires").and_then(|text| text.parse().ok());
+        let alive = expires.is_some_and(|end| at.as_second() < end);
+        if !matches || !alive || self.one("path").is_none() || token.expires_at.is_some_and(|end| at >= end) {
+            return Err(refused());
+        }
+        // What the key may not do, its URLs may not either.
+        let TokenRecord { workspace, prefix, label, scope, .. } = token;
+        Ok(Caller { workspace, prefix, label, scope })
+    }
+}
+
+/// The query of a signed URL.
+pub(crate) fn query(
+    token: &TokenRecord,
+    method: &'static str,
+    sandbox: &SandboxId,
+    path: &str,
+    expires: i64,
+) -> String {
+    let mut pairs: Pairs = vec![
+        ("path".to_owned(), path.to_owned()),
+        ("key".to_owned(), token.prefix.clone()),
+        ("expires".to_owned(), expires.to_string()),
+    ];
+    pairs.push((SIGNATURE.to_owned(), signature(&token.hash, method, sandbox, &pairs)));
+    let encoded = pairs.iter().map(|(name, value)| format!("{name}={}", percent_encode(value)));
+    encoded.collect::<Vec<_>>().join("&")
+}
+
+/// Hex of the MAC over everything but the signature itself.
+fn signature(key: &[u8], method: &str, sandbox: &SandboxId, pairs: &[(String, String)]) -> String {
+    // HMAC accepts keys of every length, so this cannot fail; an empty signature would match nothing anyway.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return "-".to_owned() };
+    let signed = pairs.iter().filter(|(name, _)| name != SIGNATURE);
+    let parts = signed.flat_map(|(name, value)| [name.as_str(), value.as_str()]);
+    for part in [VERSION, method, sandbox.as_str()].into_iter().chain(parts) {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part.as_bytes());
+    }
+    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_is_signed() {
+        let id = SandboxId::random();
+        let pairs = |path: &str, expires: &str| -> Pairs {
+            vec![("path".to_owned(), path.to_owned()), ("expires".to_owned(), expires.to_owned())]
+        };
+        let good = signature(b"key", "GET", &id, &pairs("/a", "1"));
+        assert_eq!(good, signature(b"key", "GET", &id, &pairs("/a", "1")));
+        for other in [
+            signature(b"other", "GET", &id, &pairs("/a", "1")),
+            signature(b"key", "PUT", &id, &pairs("/a", "1")),
+            signature(b"key", "GET", &SandboxId::random(), &pairs("/a", "1")),
+            signature(b"key", "GET", &id, &pairs("/b", "1")),
+            signature(b"key", "GET", &id, &pairs("/a", "2")),
+            signature(b"key", "GET", &id, &[pairs("/a", "1"), pairs("/a", "1")].concat()),
+        ] {
+            assert_ne!(good, other);
+        }
+    }
+
+    #[test]
+    fn paths_survive_the_query() {
+        assert_eq!(percent_encode("/a b/ü&=+?#%"), "/a%20b/%C3%BC%26%3D%2B%3F%23%25");
+    }
+}

@@ -1,0 +1,168 @@
+//! The audit log and sums of usage.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::WorkspaceId;
+use pandastack_types::api::{AuditEntry, SandboxUsage, UsageTotals};
+
+use super::rows::{signed, time, unsigned};
+use super::{SqliteStore, corrupt, database};
+use crate::store::ledger::{AuditRecord, AuditSelect, LedgerStore};
+use crate::store::{Durability, Result};
+
+#[derive(sqlx::FromRow)]
+struct AuditRow {
+    id: i64,
+    at_us: i64,
+    token_prefix: String,
+    token_label: String,
+    method: String,
+    route: String,
+    path: String,
+    sandbox_id: Option<String>,
+    status: i64,
+    request_id: String,
+    took_ms: i64,
+}
+
+impl AuditRow {
+    fn entry(self) -> Result<AuditEntry> {
+        Ok(AuditEntry {
+            id: self.id,
+            at: time(self.at_us)?,
+            token_prefix: self.token_prefix,
+            token_label: self.token_label,
+            method: self.method,
+            route: self.route,
+            path: self.path,
+            sandbox_id: self.sandbox_id.map(|id| id.parse()).transpose().map_err(corrupt("sandbox id"))?,
+            status: u16::try_from(self.status).map_err(corrupt("audit status"))?,
+            request_id: self.request_id,
+            took_ms: unsigned(self.took_ms),
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct UsageRow {
+    sandbox_id: String,
+    creates: i64,
+    cpu_ms: i64,
+    memory_mb_seconds: i64,
+    asleep_seconds: i64,
+    sent_bytes: i64,
+    received_bytes: i64,
+}
+
+impl UsageRow {
+    fn totals(&self) -> UsageTotals {
+        UsageTotals {
+            creates: unsigned(self.creates),
+            cpu_ms: unsigned(self.cpu_ms),
+            memory_mb_seconds: unsigned(self.memory_mb_seconds),
+            asleep_seconds: unsigned(self.asleep_seconds),
+            sent_bytes: unsigned(self.sent_bytes),
+            received_bytes: unsigned(self.received_bytes),
+        }
+    }
+}
+
+#[async_trait]
+impl LedgerStore for SqliteStore {
+    async fn insert_audit(&self, records: &[AuditRecord]) -> Result<()> {
+        let mut write = self.write(Durability::Process).await?;
+        for AuditRecord { workspace, entry } in records {
+            sqlx::query(
+                "INSERT INTO audit (workspace_id, at_us, token_prefix, token_label, method, route, path, sandbox_id, \
+                 status, request_id, took_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            )
+            .bind(workspace.as_str())
+            .bind(entry.at.as_microsecond())
+            .bind(&entry.token_prefix)
+            .bind(&entry.token_label)
+            .bind(&entry.method)
+            .bind(&entry.route)
+            .bind(&entry.path)
+            .bind(entry.sandbox_id.as_ref().map(|id| id.as_str()))
+            .bind(i64::from(entry.status))
+            .bind(&entry.request_id)
+            .bind(signed(entry.took_ms))
+            .execute(write.conn())
+            .await
+            .map_err(database)?;
+        }
+        write.commit().await
+    }
+
+    async fn audit(&self, workspace: &WorkspaceId, select: &AuditSelect) -> Result<Vec<AuditEntry>> {
+        let rows: Vec<AuditRow> = sqlx::query_as(
+            "SELECT id, at_us, token_prefix, token_label, method, route, path, sandbox_id, status, request_id, took_ms \
+             FROM audit WHERE workspace_id = ? AND id < ? AND (? IS NULL OR sandbox_id = ?) ORDER BY id DESC LIMIT ?",
+        )
+        .bind(workspace.as_str())
+        .bind(select.before.unwrap_or(i64::MAX))
+        .bind(select.sandbox.as_ref().map(|id| id.as_str()))
+        .bind(select.sandbox.as_ref().map(|id| id.as_str()))
+        .bind(select.limit)
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        rows.into_iter().map(AuditRow::entry).collect()
+    }
+
+    async fn prune_audit(&self, before: Timestamp) -> Result<u64> {
+        let mut write = self.write(Durability::Process).await?;
+        let done = sqlx::query("DELETE FROM audit WHERE at_us < ?")
+            .bind(before.as_microsecond())
+            .execute(write.conn())
+            .await
+            .map_err(database)?;
+        write.commit().await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals> {
+        let row: UsageRow = sqlx::query_as(
+            "SELECT '' AS sandbox_id, COALESCE(SUM(creates), 0) AS creates, COALESCE(SUM(cpu_ms), 0) AS cpu_ms, \
+             COALESCE(SUM(memory_mb_seconds), 0) AS memory_mb_seconds, \
+             COALESCE(SUM(asleep_seconds), 0) AS asleep_seconds, COALESCE(SUM(sent_bytes), 0) AS sent_bytes, \
+             COALESCE(SUM(received_bytes), 0) AS received_bytes \
+             FROM usage_events WHERE workspace_id = ? AND at_us >= ? AND at_us < ?",
+        )
+        .bind(workspace.as_str())
+        .bind(from.as_microsecond())
+        .bind(to.as_microsecond())
+        .fetch_one(&self.readers)
+        .await
+        .map_err(database)?;
+        Ok(row.totals())
+    }
+
+    async fn usage_by_sandbox(
+        &self,
+        workspace: &WorkspaceId,
+        from: Timestamp,
+        to: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<SandboxUsage>> {
+        let rows: Vec<UsageRow> = sqlx::query_as(
+            "SELECT sandbox_id, SUM(creates) AS creates, SUM(cpu_ms) AS cpu_ms, \
+             SUM(memory_mb_seconds) AS memory_mb_seconds, SUM(asleep_seconds) AS asleep_seconds, \
+             SUM(sent_bytes) AS sent_bytes, SUM(received_bytes) AS received_bytes \
+             FROM usage_events WHERE workspace_id = ? AND at_us >= ? AND at_us < ? \
+             GROUP BY sandbox_id ORDER BY SUM(cpu_ms) DESC, sandbox_id LIMIT ?",
+        )
+        .bind(workspace.as_str())
+        .bind(from.as_microsecond())
+        .bind(to.as_microsecond())
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        let by_sandbox = rows.into_iter().map(|row| {
+            let sandbox_id = row.sandbox_id.parse().map_err(corrupt("sandbox id"))?;
+            Ok(SandboxUsage { sandbox_id, used: row.totals() })
+        });
+        by_sandbox.collect()
+    }
+}
