@@ -10,10 +10,10 @@ use crate::client::{CHANGE_SECONDS, Call, Chunks};
 use crate::{Client, Result};
 
 /// Limit of one upload: the largest file at a megabyte a second is well inside it.
-const UPLOAD_SECONDS: u64 = 6 * 3600;
+pub(crate) const UPLOAD_SECONDS: u64 = 6 * 3600;
 
 /// Bytes of a file in a sandbox.
-pub struct FileBytes(Chunks);
+pub struct FileBytes(pub(crate) Chunks);
 
 impl FileBytes {
     /// The next bytes; `None` at the end of the file.

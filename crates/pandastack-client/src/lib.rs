@@ -17,8 +17,10 @@ mod config;
 mod error;
 mod exec;
 mod files;
+mod observe;
 mod sandboxes;
 pub mod sse;
+mod trees;
 
 pub use catalog::BuildLogs;
 pub use client::Client;
@@ -26,6 +28,8 @@ pub use config::{API_URL_DEFAULT, Config};
 pub use error::ClientError;
 pub use exec::{ExecEvent, ExecStream, LogStream};
 pub use files::FileBytes;
+pub use observe::EventStream;
+pub use trees::{FindFiles, GrepFiles, WatchEvent, WatchStream};
 
 /// Result of a call.
 pub type Result<T, E = ClientError> = std::result::Result<T, E>;

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use tracing_subscriber::EnvFilter;
 
 /// A log file is renamed to `<name>.1`, replacing the one before, when it reaches this size.
@@ -13,17 +13,29 @@ pub const LOG_FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// What servers log unless `PANDASTACK_LOG` says otherwise.
 pub const FILTER_SERVER: &str = "info,hyper=warn,sqlx=warn,netlink_packet_route=warn";
 
+/// Chooses between lines for people (`text`) and one JSON object per line (`json`).
+pub const FORMAT_VARIABLE: &str = "PANDASTACK_LOG_FORMAT";
+
 /// Sends this process's log to `file`, or to standard error when there is none.
 pub fn init(file: Option<&Path>, filter_default: &str) -> Result<()> {
     let filter = EnvFilter::try_from_env("PANDASTACK_LOG").unwrap_or_else(|_| EnvFilter::new(filter_default));
     // Standard error may be a pipe whose reader died; complaining there about it would end the process.
     let builder = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    let json = match std::env::var(FORMAT_VARIABLE).as_deref() {
+        Ok("json") => true,
+        Ok("text") | Err(_) => false,
+        Ok(other) => bail!("{FORMAT_VARIABLE} must be text or json, not `{other}`"),
+    };
     match file {
         Some(path) => {
             let log = BoundedLog::open(path).with_context(|| format!("open the log {}", path.display()))?;
-            builder.with_ansi(false).with_writer(Mutex::new(log)).init();
+            let builder = builder.with_ansi(false).with_writer(Mutex::new(log));
+            if json { builder.json().flatten_event(true).init() } else { builder.init() }
         }
-        None => builder.with_ansi(io::stderr().is_terminal()).with_writer(io::stderr).init(),
+        None => {
+            let builder = builder.with_ansi(!json && io::stderr().is_terminal()).with_writer(io::stderr);
+            if json { builder.json().flatten_event(true).init() } else { builder.init() }
+        }
     }
     Ok(())
 }

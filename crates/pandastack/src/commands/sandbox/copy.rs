@@ -3,7 +3,7 @@
 //! `ID:/path` names the sandbox's side, anything else is local. As with `cp -r`: a target that is a directory (or ends
 //! in `/`) receives the source under its own name, any other target becomes the copy. A single file streams through
 //! the file API. A directory travels as one archive, so that permissions and links survive and a thousand small files
-//! cost one call; it is packed and unpacked by the sandbox's `tar`.
+//! cost one call.
 //!
 //! What comes out of a sandbox is not trusted: entries that would land outside the target are refused by the unpacker,
 //! and set-uid bits are dropped.
@@ -13,9 +13,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use futures::TryStreamExt;
-use pandastack_client::Client;
+use pandastack_client::{Client, FileBytes};
 use pandastack_types::SandboxId;
-use pandastack_types::api::ExecRequest;
+use pandastack_types::api::SetAttributes;
 use tokio::io::AsyncWriteExt;
 use tokio_util::io::ReaderStream;
 
@@ -87,7 +87,8 @@ async fn upload(client: &Client, id: &SandboxId, source: &Path, target: &str) ->
     }
     let bytes = upload_file(client, id, source, &target).await?;
     if is_executable(&metadata) {
-        guest_run(client, id, &["chmod", "755", &target]).await?;
+        let mode = SetAttributes { mode: Some("0755".to_owned()), ..Default::default() };
+        client.set_attributes(id, &target, &mode).await?;
     }
     eprintln!("copied {} to {id}:{target}", size(bytes));
     Ok(())
@@ -109,28 +110,28 @@ async fn remote_target(client: &Client, id: &SandboxId, target: &str, name: &str
 }
 
 async fn upload_file(client: &Client, id: &SandboxId, source: &Path, target: &str) -> Result<u64> {
+    let body = counted(source, target).await?;
+    Ok(client.write_file(id, target, body).await?.bytes)
+}
+
+/// A local file as a request body that shows its progress.
+async fn counted(source: &Path, target: &str) -> Result<reqwest::Body> {
     let file = tokio::fs::File::open(source).await.with_context(|| format!("open {}", source.display()))?;
     let total = file.metadata().await?.len();
     let progress = Progress::bytes(format!("Uploading to {target}"), total);
     let counted = ReaderStream::with_capacity(file, CHUNK_BYTES)
         .inspect_ok(move |chunk| progress.advance(chunk.len() as u64));
-    let written = client.write_file(id, target, reqwest::Body::wrap_stream(counted)).await?;
-    Ok(written.bytes)
+    Ok(reqwest::Body::wrap_stream(counted))
 }
 
 async fn upload_directory(client: &Client, id: &SandboxId, source: &Path, target: &str) -> Result<()> {
     let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
     let (file, from) = (archive.reopen()?, source.to_owned());
     tokio::task::spawn_blocking(move || pack(file, &from)).await??;
-    let parcel = parcel_path();
-    let outcome = async {
-        let bytes = upload_file(client, id, archive.path(), &parcel).await?;
-        guest_run(client, id, &["mkdir", "-p", target]).await?;
-        guest_run(client, id, &["tar", "-x", "-f", &parcel, "-C", target]).await?;
-        eprintln!("copied {} to {id}:{target}", size(bytes));
-        Ok(())
-    };
-    finish_with_parcel(client, id, &parcel, outcome).await
+    let body = counted(archive.path(), target).await?;
+    let written = client.write_archive(id, target, body).await?;
+    eprintln!("copied {} to {id}:{target}", size(written.bytes));
+    Ok(())
 }
 
 async fn download(client: &Client, id: &SandboxId, source: &str, target: &Path) -> Result<()> {
@@ -152,7 +153,12 @@ async fn download_file(
     target: &Path,
     total: u64,
 ) -> Result<u64> {
-    let mut bytes = client.read_file(id, source).await?;
+    let bytes = client.read_file(id, source).await?;
+    save(bytes, source, target, total).await
+}
+
+/// Writes what comes to a local file and says how much it was.
+async fn save(mut bytes: FileBytes, source: &str, target: &Path, total: u64) -> Result<u64> {
     let create = || format!("create {}", target.display());
     let mut file = tokio::fs::File::create(target).await.with_context(create)?;
     let progress = Progress::bytes(format!("Downloading {source}"), total);
@@ -167,45 +173,14 @@ async fn download_file(
 }
 
 async fn download_directory(client: &Client, id: &SandboxId, source: &str, target: &Path) -> Result<()> {
-    let parcel = parcel_path();
-    let outcome = async {
-        guest_run(client, id, &["tar", "-c", "-f", &parcel, "-C", source, "."]).await?;
-        let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
-        let total = client.stat_file(id, &parcel).await?.size;
-        let bytes = download_file(client, id, &parcel, archive.path(), total).await?;
-        let (file, to) = (archive.reopen()?, target.to_owned());
-        tokio::task::spawn_blocking(move || unpack(file, &to)).await??;
-        eprintln!("copied {} to {}", size(bytes), target.display());
-        Ok(())
-    };
-    finish_with_parcel(client, id, &parcel, outcome).await
-}
-
-/// The archive in the sandbox goes away whether the copy worked or not.
-async fn finish_with_parcel(
-    client: &Client,
-    id: &SandboxId,
-    parcel: &str,
-    outcome: impl Future<Output = Result<()>>,
-) -> Result<()> {
-    let outcome = outcome.await;
-    match client.remove_file(id, parcel).await {
-        Err(error) if outcome.is_ok() && !error.is_not_found() => Err(error.into()),
-        _ => outcome,
-    }
-}
-
-fn parcel_path() -> String {
-    format!("/tmp/.pandastack-cp-{}.tar", uuid::Uuid::new_v4())
-}
-
-async fn guest_run(client: &Client, id: &SandboxId, argv: &[&str]) -> Result<()> {
-    let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-    let result = client.exec(id, &ExecRequest { argv: Some(argv), ..Default::default() }).await?;
-    if result.exit_code == 0 {
-        return Ok(());
-    }
-    Err(Failure::new(format!("the sandbox refused the copy: {}", result.stderr.trim())).into())
+    let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
+    let bytes = client.read_archive(id, source).await?;
+    // How long an archive gets is known when it is complete.
+    let bytes = save(bytes, source, archive.path(), 0).await?;
+    let (file, to) = (archive.reopen()?, target.to_owned());
+    tokio::task::spawn_blocking(move || unpack(file, &to)).await??;
+    eprintln!("copied {} to {}", size(bytes), target.display());
+    Ok(())
 }
 
 fn is_executable(metadata: &std::fs::Metadata) -> bool {

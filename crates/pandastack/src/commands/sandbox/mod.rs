@@ -5,11 +5,13 @@ pub mod create;
 mod describe;
 pub mod events;
 pub mod exec;
+pub mod files;
 pub mod fork;
 pub mod lifecycle;
 pub mod logs;
 mod moves;
 pub mod snapshot;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -29,7 +31,6 @@ pub enum Command {
     /// Make a sandbox and print its id
     Create(create::Args),
     /// List sandboxes
-    #[command(visible_alias = "ls")]
     List,
     /// Show one sandbox
     Get(One),
@@ -37,6 +38,18 @@ pub enum Command {
     Exec(exec::Args),
     /// Copy files or directories in and out (`ID:/path` names the sandbox's side)
     Cp(copy::Args),
+    /// List a directory, or without one the sandboxes
+    Ls(files::ListArgs),
+    /// Print a file
+    Cat(files::Place),
+    /// Find files by name
+    Find(files::FindArgs),
+    /// Find lines in text files
+    Grep(files::GrepArgs),
+    /// Print changes of files as they happen
+    Watch(files::Place),
+    /// Print a URL that reads or writes one file without a key
+    Sign(files::SignArgs),
     /// Copy a running sandbox, memory and all, and print the copies' ids
     Fork(fork::Args),
     /// Save a sandbox and print the snapshot's id
@@ -54,7 +67,9 @@ pub enum Command {
     /// Print the console log
     Logs(logs::Args),
     /// Print what happened
-    Events(One),
+    Events(events::Args),
+    /// Print what it uses now
+    Stats(One),
     /// Print the ports that something listens on
     Ports(One),
     /// Show or change how long it lives and when it sleeps
@@ -94,7 +109,14 @@ impl Command {
                 Command::Resume(many) => moves::run(&client, moves::Move::Resume, many, output).await,
                 Command::Rm(many) => moves::run(&client, moves::Move::Delete, many, output).await,
                 Command::Logs(args) => logs::run(&client, args, output).await,
-                Command::Events(one) => events::events(&client, &one.id, output).await,
+                Command::Ls(args) => files::list(&client, args, output).await,
+                Command::Cat(place) => files::cat(&client, place, output).await,
+                Command::Find(args) => files::find(&client, args, output).await,
+                Command::Grep(args) => files::grep(&client, args, output).await,
+                Command::Watch(place) => files::watch(&client, place, output).await,
+                Command::Sign(args) => files::sign(&client, args, output).await,
+                Command::Events(args) => events::events(&client, args, output).await,
+                Command::Stats(one) => stats::run(&client, &one.id, output).await,
                 Command::Ports(one) => events::ports(&client, &one.id, output).await,
                 Command::Lifecycle(args) => lifecycle::run(&client, args, output).await,
             }

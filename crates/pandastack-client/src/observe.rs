@@ -1,0 +1,52 @@
+//! Metrics, usage, the audit log, and events as they happen.
+
+use pandastack_types::SandboxId;
+use pandastack_types::api::{AuditEntry, AuditList, Event, SandboxMetrics, UsageReport};
+use reqwest::Method;
+
+use crate::client::{Events, LOOK_SECONDS};
+use crate::{Client, Result};
+
+/// Events of a sandbox as they happen.
+pub struct EventStream(Events);
+
+impl Client {
+    /// What a sandbox uses now.
+    pub async fn sandbox_metrics(&self, id: &SandboxId) -> Result<SandboxMetrics> {
+        self.call(Method::GET, &["sandboxes", id.as_str(), "metrics"], LOOK_SECONDS).receive().await
+    }
+
+    /// What the workspace used; times are RFC 3339.
+    pub async fn usage(&self, from: Option<&str>, to: Option<&str>) -> Result<UsageReport> {
+        let query: Vec<_> = [("from", from), ("to", to)]
+            .into_iter()
+            .filter_map(|(name, value)| value.map(|value| (name, value)))
+            .collect();
+        self.call(Method::GET, &["usage"], LOOK_SECONDS).query(&query).receive().await
+    }
+
+    /// The newest entries of the audit log, of one sandbox when given.
+    pub async fn audit(&self, of: Option<&SandboxId>, limit: u32) -> Result<Vec<AuditEntry>> {
+        let mut call =
+            self.call(Method::GET, &["audit"], LOOK_SECONDS).query(&[("limit", &limit.to_string())]);
+        if let Some(id) = of {
+            call = call.query(&[("sandbox_id", id.as_str())]);
+        }
+        Ok(call.receive::<AuditList>().await?.entries)
+    }
+
+    /// What happened to a sandbox, and what happens from now on.
+    pub async fn follow_events(&self, id: &SandboxId) -> Result<EventStream> {
+        let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "events"]);
+        call.query(&[("follow", "1")]).events().await.map(EventStream)
+    }
+}
+
+impl EventStream {
+    /// The next event; `None` once the sandbox is gone or the server stops.
+    pub async fn next(&mut self) -> Result<Option<Event>> {
+        let Some(event) = self.0.next().await? else { return Ok(None) };
+        let bad = |error: serde_json::Error| self.0.interrupted(error.to_string());
+        serde_json::from_str(&event.data).map(Some).map_err(bad)
+    }
+}

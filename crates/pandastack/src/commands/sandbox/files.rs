@@ -1,0 +1,205 @@
+//! `pandastack sandbox ls`, `cat`, `find`, `grep`, `watch` and `sign`: looking at files. `ID:/path` names a file.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use pandastack_client::{Client, FindFiles, GrepFiles, WatchEvent};
+use pandastack_types::SandboxId;
+use pandastack_types::api::{ChangeKind, FileChange, FileEntry, SignFile};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::resolve;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// A path in a sandbox.
+#[derive(Debug, clap::Args)]
+pub struct Place {
+    /// The file or directory, as `ID:/path`; `ID` alone is its root directory
+    #[arg(value_name = "ID:/PATH")]
+    place: String,
+}
+
+impl Place {
+    async fn resolve(&self, client: &Client) -> Result<(SandboxId, String)> {
+        let (sandbox, path) = self.place.split_once(':').unwrap_or((&self.place, "/"));
+        if !path.starts_with('/') {
+            let failure = Failure::new(format!("`{path}` is not an absolute path in the sandbox"));
+            return Err(failure.hint("write it as ID:/path, for example 3f2b:/srv/out").into());
+        }
+        Ok((resolve(client, sandbox).await?, path.to_owned()))
+    }
+}
+
+/// Arguments of `ls`.
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    /// The directory, as `ID:/path`; `ID` alone is its root directory. Without it, sandboxes are listed
+    #[arg(value_name = "ID:/PATH")]
+    place: Option<String>,
+    /// Also what is below, down to the last level
+    #[arg(long, short)]
+    recursive: bool,
+    /// Also what is below, down to this level
+    #[arg(long, conflicts_with = "recursive")]
+    depth: Option<u32>,
+}
+
+/// Lists a directory.
+pub async fn list(client: &Client, args: ListArgs, output: Output) -> Result<ExitCode> {
+    let Some(place) = args.place else { return super::describe::list(client, output).await };
+    let (id, path) = Place { place }.resolve(client).await?;
+    let listing = if args.recursive || args.depth.is_some() {
+        client.find_files(&id, &FindFiles { path, depth: args.depth, ..Default::default() }).await?
+    } else {
+        client.list_directory(&id, &path).await?
+    };
+    show(&listing.entries, listing.truncated, args.recursive || args.depth.is_some(), output)
+}
+
+/// Arguments of `find`.
+#[derive(Debug, clap::Args)]
+pub struct FindArgs {
+    #[command(flatten)]
+    place: Place,
+    /// `*.rs` matches names, `src/**/*.rs` paths relative to the directory
+    glob: String,
+}
+
+/// Finds files by name.
+pub async fn find(client: &Client, args: FindArgs, output: Output) -> Result<ExitCode> {
+    let (id, path) = args.place.resolve(client).await?;
+    let find = FindFiles { path, glob: Some(args.glob), ..Default::default() };
+    let found = client.find_files(&id, &find).await?;
+    warn_truncated(found.truncated);
+    if output.is_json() {
+        output.value(&found.entries, |_| String::new())?;
+    } else {
+        let paths: Vec<&str> = found.entries.iter().map(|entry| entry.path.as_str()).collect();
+        output.line(&paths.join("\n"))?;
+    }
+    Ok(if found.entries.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Arguments of `grep`.
+#[derive(Debug, clap::Args)]
+pub struct GrepArgs {
+    /// A regular expression
+    pattern: String,
+    #[command(flatten)]
+    place: Place,
+    /// Capital and small letters are equal
+    #[arg(long, short)]
+    ignore_case: bool,
+    /// The pattern is plain text
+    #[arg(long, short = 'F')]
+    fixed: bool,
+    /// Only files that match
+    #[arg(long)]
+    glob: Option<String>,
+}
+
+/// Finds lines.
+pub async fn grep(client: &Client, args: GrepArgs, output: Output) -> Result<ExitCode> {
+    let (id, path) = args.place.resolve(client).await?;
+    let GrepArgs { pattern, ignore_case, fixed, glob, .. } = args;
+    let grep = GrepFiles { path, pattern, glob, ignore_case, fixed, limit: None };
+    let found = client.grep_files(&id, &grep).await?;
+    warn_truncated(found.truncated);
+    if output.is_json() {
+        output.value(&found.matches, |_| String::new())?;
+    } else {
+        let lines: Vec<String> =
+            found.matches.iter().map(|m| format!("{}:{}:{}", m.path, m.line, m.text)).collect();
+        output.line(&lines.join("\n"))?;
+    }
+    Ok(if found.matches.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Prints a file.
+pub async fn cat(client: &Client, place: Place, output: Output) -> Result<ExitCode> {
+    let (id, path) = place.resolve(client).await?;
+    let mut bytes = client.read_file(&id, &path).await?;
+    while let Some(chunk) = bytes.next().await? {
+        output.raw(&chunk)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints changes until Ctrl-C.
+pub async fn watch(client: &Client, place: Place, output: Output) -> Result<ExitCode> {
+    let (id, path) = place.resolve(client).await?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
+    let mut changes = client.watch_files(&id, &path, true).await?;
+    loop {
+        tokio::select! {
+            event = changes.next() => match event? {
+                Some(WatchEvent::Changed(change)) if output.is_json() => output.line(&serde_json::to_string(&change)?)?,
+                Some(WatchEvent::Changed(change)) => output.line(&describe(&change))?,
+                Some(WatchEvent::Watching { .. }) => eprintln!("watching {path}, Ctrl-C ends it"),
+                None => return Ok(ExitCode::SUCCESS),
+            },
+            _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Arguments of `sign`.
+#[derive(Debug, clap::Args)]
+pub struct SignArgs {
+    #[command(flatten)]
+    place: Place,
+    /// The URL writes the file instead of reading it
+    #[arg(long)]
+    upload: bool,
+    /// How long it works
+    #[arg(long, value_name = "SECONDS")]
+    expires_in: Option<u64>,
+}
+
+/// Prints a URL that works without a key.
+pub async fn sign(client: &Client, args: SignArgs, output: Output) -> Result<ExitCode> {
+    let (id, path) = args.place.resolve(client).await?;
+    let method = Some(if args.upload { "PUT" } else { "GET" }.to_owned());
+    let signed =
+        client.sign_file(&id, &SignFile { path, method, expires_in_seconds: args.expires_in }).await?;
+    output.value(&signed, |signed| signed.url.clone())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(change: &FileChange) -> String {
+    let word = match change.kind {
+        ChangeKind::Created => "created",
+        ChangeKind::Modified => "modified",
+        ChangeKind::Removed => "removed",
+        ChangeKind::Renamed => "renamed",
+        ChangeKind::Attributes => "attributes",
+        ChangeKind::Overflow => "overflow",
+    };
+    match &change.to {
+        Some(to) => format!("{word:<10}  {} -> {to}", change.path),
+        None => format!("{word:<10}  {}", change.path),
+    }
+}
+
+fn show(entries: &[FileEntry], truncated: bool, whole_path: bool, output: Output) -> Result<ExitCode> {
+    warn_truncated(truncated);
+    output.table(entries, ["MODE", "OWNER", "SIZE", "CHANGED", "NAME"], |entry| {
+        let owner = entry.owner.clone().unwrap_or_else(|| entry.uid.to_string());
+        let name = if whole_path { &entry.path } else { &entry.name };
+        let name = match &entry.link_target {
+            Some(target) => format!("{name} -> {target}"),
+            None => name.clone(),
+        };
+        let changed = Timestamp::from_second(entry.mtime).map(|at| at.to_string()).unwrap_or_default();
+        [entry.mode.clone(), owner, entry.size.to_string(), changed, name]
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn warn_truncated(truncated: bool) {
+    if truncated {
+        eprintln!("warning: there is more than the limit; narrow the path or the pattern");
+    }
+}
