@@ -32,7 +32,7 @@ def parse(*chunks: bytes):
         ("\ufeffdata: a\n\n", [ServerEvent("message", "a")]),
         ("event: only\n\ndata: a\n\n", [ServerEvent("message", "a")]),
         ("data\n\n", [ServerEvent("message", "")]),
-        ("id: 7\nretry: 5\nfoo: bar\ndata:  two spaces\n\n", [ServerEvent("message", " two spaces")]),
+        ("id: 7\nretry: 5\nfoo: bar\ndata:  two spaces\n\n", [ServerEvent("message", " two spaces", "7")]),
         ("data: grüße \u2028 \u0085 🐼\n\n", [ServerEvent("message", "grüße \u2028 \u0085 🐼")]),
         ("data: unfinished\n", []),
     ],

@@ -1,8 +1,10 @@
 /** Files of a sandbox. Paths are absolute; a missing one is a `NotFoundError`. */
 
-import { BadRequestError, NotFoundError } from "./errors.js";
-import { type FileInfo, parseFile, type WriteResult } from "./models.js";
+import { BadRequestError, NotFoundError, ServerError } from "./errors.js";
+import { serverEvents } from "./exec-stream.js";
+import { type FileChange, type FileInfo, type GrepMatch, parseFile, type WriteResult } from "./models.js";
 import { importBuiltin } from "./runtime.js";
+import { eventPayload } from "./sse.js";
 import type { Transport } from "./transport.js";
 import {
   type Answer,
@@ -11,8 +13,10 @@ import {
   FILE_BODY_BYTES_MAX,
   FILE_MS_MAX,
   get,
+  given,
   post,
   sandboxPath,
+  STREAM_IDLE_MS_MAX,
   TRANSFER_IDLE_MS_MAX,
   UPLOAD_MS_MAX,
 } from "./wire.js";
@@ -24,6 +28,24 @@ const WALK_DEPTH_MAX = 128;
 export interface DownloadOptions {
   /** Called with the bytes moved so far and the total, if the server told it. */
   onProgress?: (doneBytes: number, totalBytes: number | undefined) => void;
+}
+
+/** A part of a file. */
+export interface ReadRange {
+  /** First byte. */
+  offset?: number;
+  /** How many bytes; to the end when absent. */
+  length?: number;
+}
+
+/** How a file is written. */
+export interface WriteOptions {
+  /** Add to the file instead of replacing it. */
+  append?: boolean;
+  /** Permissions, such as `0o644`. */
+  mode?: number;
+  /** Owner of a file that is new. */
+  user?: string;
 }
 
 /** `sandbox.filesystem`. */
@@ -38,11 +60,11 @@ export class SandboxFilesystem {
   }
 
   /** The whole file as UTF-8 text, or as bytes with `{ format: "bytes" }`. */
-  async read(path: string, options: { format: "bytes" }): Promise<Uint8Array>;
-  async read(path: string, options?: { format?: "text" }): Promise<string>;
-  async read(path: string, options: { format?: "text" | "bytes" } = {}): Promise<string | Uint8Array> {
+  async read(path: string, options: { format: "bytes" } & ReadRange): Promise<Uint8Array>;
+  async read(path: string, options?: { format?: "text" } & ReadRange): Promise<string>;
+  async read(path: string, options: { format?: "text" | "bytes" } & ReadRange = {}): Promise<string | Uint8Array> {
     const call = { ...this.#get("/fs", path), accept: "application/octet-stream", msMax: FILE_MS_MAX };
-    const answer = await this.#transport.send({ ...call, bodyBytesMax: FILE_BODY_BYTES_MAX });
+    const answer = await this.#transport.send({ ...call, bodyBytesMax: FILE_BODY_BYTES_MAX, extra: range(options) });
     return options.format === "bytes" ? answer.body : answer.text();
   }
 
@@ -52,10 +74,19 @@ export class SandboxFilesystem {
   }
 
   /** Replace a file's content, making it and its parent directories if need be. */
-  async write(path: string, content: string | Uint8Array | ArrayBuffer): Promise<WriteResult> {
+  async write(
+    path: string,
+    content: string | Uint8Array | ArrayBuffer,
+    options: WriteOptions = {},
+  ): Promise<WriteResult> {
     const body = content instanceof ArrayBuffer ? new Uint8Array(content) : content;
     const size = typeof body === "string" ? new TextEncoder().encode(body).length : body.length;
-    return written(await this.#transport.send({ ...this.#put(path), body, msMax: FILE_MS_MAX }), path, size);
+    const call = this.#put(path);
+    const { append, mode, user } = options;
+    const how = given({ write: append ? "append" : undefined, mode: octal(mode), user });
+    const query = { ...call.query, ...(how as Record<string, string>) };
+    const answer = await this.#transport.send({ ...call, query, body, msMax: FILE_MS_MAX, isOnce: append === true });
+    return written(answer, path, size);
   }
 
   /** Copy a local file into the sandbox without holding it in memory. */
@@ -71,8 +102,12 @@ export class SandboxFilesystem {
 
   /** Copy a file of the sandbox to a local path, which appears only once it is complete. */
   async download(remotePath: string, localPath: string, options: DownloadOptions = {}): Promise<void> {
-    const fs = await importBuiltin("fs/promises");
     const call = { ...this.#get("/fs", remotePath), accept: "application/octet-stream" };
+    await this.#save(call, localPath, options);
+  }
+
+  async #save(call: Call, localPath: string, options: DownloadOptions): Promise<void> {
+    const fs = await importBuiltin("fs/promises");
     const stream = await this.#transport.openStream(call, TRANSFER_IDLE_MS_MAX);
     const partial = `${localPath}.part`;
     const length = stream.headers.get("content-length");
@@ -98,9 +133,10 @@ export class SandboxFilesystem {
     }
   }
 
-  /** The entries of a directory. */
-  async list(path = "/"): Promise<FileInfo[]> {
-    const answer = await this.#transport.send(this.#get("/fs/dir", path));
+  /** The entries of a directory; with `recursive` or `depth`, also those below it. */
+  async list(path = "/", options: { recursive?: boolean; depth?: number; limit?: number } = {}): Promise<FileInfo[]> {
+    const { recursive, depth, limit } = options;
+    const answer = await this.#transport.send(this.#get("/fs/dir", path, { recursive, depth, limit }));
     return answer.records("entries").map((entry) => parseFile(entry, path));
   }
 
@@ -133,9 +169,98 @@ export class SandboxFilesystem {
   }
 
   /** Move a file or directory within the sandbox. */
-  async rename(oldPath: string, newPath: string): Promise<void> {
-    const body = { from: query(oldPath).path, to: query(newPath).path };
-    await this.#transport.send(post(this.#path("/fs/rename"), body));
+  async rename(oldPath: string, newPath: string, options: { makeParents?: boolean } = {}): Promise<void> {
+    const body = { from: query(oldPath).path, to: query(newPath).path, make_parents: options.makeParents === true };
+    await this.#transport.send(post(this.#path("/fs/rename"), body, FILE_MS_MAX));
+  }
+
+  /** Copy a file or a whole tree within the sandbox, with permissions and owners. */
+  async copy(path: string, newPath: string): Promise<void> {
+    const body = { from: query(path).path, to: query(newPath).path };
+    await this.#transport.send(post(this.#path("/fs/copy"), body, FILE_MS_MAX));
+  }
+
+  /** Set permissions, such as `0o644`. */
+  async chmod(path: string, mode: number, options: { recursive?: boolean } = {}): Promise<FileInfo> {
+    return await this.#change(path, { mode: octal(mode), recursive: options.recursive === true });
+  }
+
+  /** Set owner and group, each by name or number. */
+  async chown(path: string, options: { user?: string; group?: string; recursive?: boolean }): Promise<FileInfo> {
+    const { user, group, recursive } = options;
+    return await this.#change(path, { ...given({ user, group }), recursive: recursive === true });
+  }
+
+  /** Files below a directory: `*.ts` matches names, `src/**\/*.ts` paths relative to it. */
+  async find(path: string, options: { glob?: string; depth?: number; limit?: number } = {}): Promise<FileInfo[]> {
+    const { glob, depth, limit } = options;
+    const answer = await this.#transport.send(this.#get("/fs/find", path, { glob, depth, limit }));
+    return answer.records("entries").map((entry) => parseFile(entry, path));
+  }
+
+  /** Lines of text files that match a regular expression, or contain a text with `fixed`. */
+  async grep(
+    pattern: string,
+    path = "/",
+    options: { glob?: string; ignoreCase?: boolean; fixed?: boolean; limit?: number } = {},
+  ): Promise<GrepMatch[]> {
+    const { glob, ignoreCase, fixed, limit } = options;
+    const call = this.#get("/fs/grep", path, { pattern, glob, ignore_case: ignoreCase, fixed, limit });
+    const matches = (await this.#transport.send(call)).records("matches");
+    return matches.map(({ path, line, text }) => ({ path: String(path), line: Number(line), text: String(text) }));
+  }
+
+  /** Unpack a local tar archive into a directory of the sandbox. */
+  async uploadArchive(localPath: string, remotePath: string): Promise<WriteResult> {
+    const fs = await importBuiltin("fs");
+    const { size } = await fs.promises.stat(localPath);
+    const body = fs.openAsBlob ? await fs.openAsBlob(localPath) : fileStream(fs.createReadStream(localPath));
+    const call = { ...this.#put(remotePath), path: this.#path("/fs/tar"), contentType: "application/x-tar" };
+    return written(await this.#transport.send({ ...call, body, msMax: UPLOAD_MS_MAX }), remotePath, size);
+  }
+
+  /** Save a directory of the sandbox as a local tar archive. */
+  async downloadArchive(remotePath: string, localPath: string): Promise<void> {
+    await this.#save({ ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" }, localPath, {});
+  }
+
+  /**
+   * Changes of a file or directory, until the caller stops or it is gone.
+   *
+   * `resume` is the `id` of the last change that was seen: what happened since comes first. If that is no longer
+   * known, the first change is an `overflow`. A watched sandbox does not go to sleep.
+   */
+  async *watch(
+    path: string,
+    options: { recursive?: boolean; resume?: string; signal?: AbortSignal } = {},
+  ): AsyncGenerator<FileChange> {
+    const { recursive = true, resume, signal } = options;
+    const call = { ...this.#get("/fs/watch", path, { recursive }), accept: "text/event-stream", signal };
+    const extra: Record<string, string> = resume === undefined ? {} : { "Last-Event-ID": resume };
+    const stream = await this.#transport.openStream({ ...call, extra }, STREAM_IDLE_MS_MAX);
+    try {
+      for await (const event of serverEvents(stream)) {
+        const payload = eventPayload(event) ?? {};
+        if (event.name === "error") throw new ServerError(`the watch of ${path} ended: ${String(payload.error)}`);
+        if (event.name === "change") yield changeOf(event.id ?? "", payload);
+        else if (event.name === "watching" && resume !== undefined && payload.resumed !== true) {
+          yield { id: event.id ?? "", kind: "overflow", path, isDir: false };
+        }
+      }
+    } finally {
+      stream.close();
+    }
+  }
+
+  /**
+   * A URL that reads (`GET`) or writes (`PUT`) this one file without a key, for a while. It stops with its time, or
+   * when the key of this client is revoked.
+   */
+  async signedUrl(path: string, options: { method?: "GET" | "PUT"; expiresInSeconds?: number } = {}): Promise<string> {
+    const { method = "GET", expiresInSeconds } = options;
+    const body = { ...query(path), method, ...given({ expires_in_seconds: expiresInSeconds }) };
+    const record = (await this.#transport.send(post(this.#path("/fs/sign"), body))).record();
+    return `${this.#transport.baseUrl}${String(record.target)}`;
   }
 
   /** Yield each directory with its directories and files, from the top down. */
@@ -151,8 +276,15 @@ export class SandboxFilesystem {
     }
   }
 
-  #get(rest: string, path: string): Call {
-    return get(this.#path(rest), query(path));
+  async #change(path: string, body: Record<string, unknown>): Promise<FileInfo> {
+    const call = { ...post(this.#path("/fs"), body, FILE_MS_MAX), method: "PATCH", query: query(path) };
+    return parseFile({ path, ...(await this.#transport.send(call)).record() }, "");
+  }
+
+  #get(rest: string, path: string, options: Record<string, string | number | boolean | undefined> = {}): Call {
+    const wanted = Object.entries(options).filter(([, value]) => value !== undefined);
+    const texts = wanted.map(([name, value]) => [name, typeof value === "boolean" ? (value ? "1" : "0") : String(value)]);
+    return get(this.#path(rest), { ...query(path), ...(Object.fromEntries(texts) as Record<string, string>) });
   }
 
   #put(path: string): Call {
@@ -167,6 +299,29 @@ export class SandboxFilesystem {
 function query(path: string): { path: string } {
   if (typeof path === "string" && path.startsWith("/")) return { path };
   throw new BadRequestError(`sandbox paths are absolute, got ${JSON.stringify(path)}`, { hint: "begin the path with /" });
+}
+
+function range(part: ReadRange): Record<string, string> {
+  const { offset = 0, length } = part;
+  if (offset === 0 && length === undefined) return {};
+  if (offset < 0 || (length !== undefined && length < 1)) {
+    throw new BadRequestError(`offset ${offset} and length ${length} name no part of a file`);
+  }
+  return { Range: `bytes=${offset}-${length === undefined ? "" : offset + length - 1}` };
+}
+
+function octal(mode: number | undefined): string | undefined {
+  return mode?.toString(8).padStart(4, "0");
+}
+
+function changeOf(id: string, payload: Record<string, unknown>): FileChange {
+  const change: FileChange = {
+    id,
+    kind: String(payload.kind),
+    path: String(payload.path),
+    isDir: payload.is_dir === true,
+  };
+  return typeof payload.to === "string" ? { ...change, to: payload.to } : change;
 }
 
 function written(answer: Answer, path: string, size: number): WriteResult {

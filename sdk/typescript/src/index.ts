@@ -35,12 +35,14 @@ export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks } from "./exec-stream.js";
 export { SandboxFilesystem } from "./filesystem.js";
-export type { DownloadOptions } from "./filesystem.js";
+export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {
   CreatedToken,
   ExecChunk,
   ExecResult,
+  FileChange,
   FileInfo,
+  GrepMatch,
   LifecycleInfo,
   MeInfo,
   OnTimeout,
@@ -49,6 +51,7 @@ export type {
   RunResult,
   SandboxEvent,
   SandboxInfo,
+  SandboxMetrics,
   SnapshotInfo,
   TemplateBuild,
   TemplateInfo,

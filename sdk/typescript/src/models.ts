@@ -88,6 +88,43 @@ export type FileInfo = WireRecord<{
   size: number;
   mode: string;
   mtime: number;
+  /** `file`, `directory`, `symlink` or `other`. */
+  kind?: string;
+  /** The permission bits of `mode` as a number. */
+  permissions?: number;
+  uid?: number;
+  gid?: number;
+  owner?: string;
+  group?: string;
+  /** What a symbolic link points to. */
+  link_target?: string;
+}>;
+
+/** A line that matches a search. */
+export interface GrepMatch {
+  path: string;
+  line: number;
+  text: string;
+}
+
+/** Something that happened to a watched file. */
+export interface FileChange {
+  /** Give it to `watch({ resume })` to go on after this change. */
+  id: string;
+  /** `created`, `modified`, `removed`, `renamed`, `attributes` or `overflow` (look again at everything). */
+  kind: string;
+  path: string;
+  /** The new path after a rename. */
+  to?: string;
+  isDir: boolean;
+}
+
+/** What a sandbox uses; `guest` is absent while it does not run. */
+export type SandboxMetrics = WireRecord<{
+  at: string;
+  status: string;
+  host: Record<string, number>;
+  guest?: Record<string, number>;
 }>;
 
 /** Answer of a file write. */
@@ -250,7 +287,13 @@ export function parseFile(data: JsonObject, parent: string): FileInfo {
     size: number(data.size),
     mode: String(data.mode ?? ""),
     mtime: number(data.mtime),
+    ...given(data, ["kind", "permissions", "uid", "gid", "owner", "group", "link_target"]),
   });
+}
+
+/** The named fields that are there. */
+function given(data: JsonObject, names: string[]): JsonObject {
+  return Object.fromEntries(names.filter((name) => data[name] !== undefined).map((name) => [name, data[name]]));
 }
 
 /** Read one port, a bare number or an object; `undefined` for anything else. */

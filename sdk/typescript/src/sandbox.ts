@@ -20,6 +20,7 @@ import {
   type PortInfo,
   type PromoteResult,
   type SandboxEvent,
+  type SandboxMetrics,
   type SandboxInfo,
   type SnapshotInfo,
   withCamelCase,
@@ -188,12 +189,19 @@ export class Sandbox {
     return (await this.#transport.send(get(this.#path("/events"), query))).records("events");
   }
 
-  /** Events as they happen, until the caller stops or the sandbox is gone. */
-  async *followEvents(): AsyncGenerator<SandboxEvent> {
-    for await (const event of this.#follow(get(this.#path("/events"), { follow: "1" }))) {
+  /** Events as they happen, until the caller stops or the sandbox is gone; with `after`, from that id on. */
+  async *followEvents(options: { after?: number } = {}): AsyncGenerator<SandboxEvent> {
+    const extra: Record<string, string> = options.after === undefined ? {} : { "Last-Event-ID": String(options.after) };
+    for await (const event of this.#follow({ ...get(this.#path("/events"), { follow: "1" }), extra })) {
       const payload = eventPayload(event);
       if (payload) yield payload;
     }
+  }
+
+  /** What it uses now, as its host and as the machine itself see it. Never wakes it. */
+  async metrics(): Promise<SandboxMetrics> {
+    const record = (await this.#transport.send(get(this.#path("/metrics")))).record();
+    return withCamelCase(record as { at: string; status: string; host: Record<string, number> });
   }
 
   /** A copy of the running machine, memory and disk, that goes its own way. */

@@ -14,6 +14,8 @@ export const EVENT_CHARS_MAX = 32 * 1024 * 1024;
 export interface ServerEvent {
   name: string;
   data: string;
+  /** Where a stream can be taken up again, if the server says so. */
+  id?: string;
 }
 
 /** The data of an event as a JSON object, or `undefined` if it is anything else. */
@@ -36,6 +38,7 @@ export class EventParser {
   #scanned = 0;
   #skipLf = false;
   #name = "";
+  #id = "";
   #data: string[] = [];
   #dataChars = 0;
 
@@ -74,6 +77,7 @@ export class EventParser {
     const name = colon < 0 ? line : line.slice(0, colon);
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
     if (name === "event") this.#name = value;
+    else if (name === "id") this.#id = value;
     else if (name === "data") {
       this.#data.push(value);
       this.#dataChars += value.length + 1;
@@ -82,7 +86,9 @@ export class EventParser {
   }
 
   #dispatch(): ServerEvent | undefined {
-    const event = this.#data.length ? { name: this.#name || "message", data: this.#data.join("\n") } : undefined;
+    const event = this.#data.length
+      ? { name: this.#name || "message", data: this.#data.join("\n"), ...(this.#id ? { id: this.#id } : {}) }
+      : undefined;
     this.#name = "";
     this.#data = [];
     this.#dataChars = 0;

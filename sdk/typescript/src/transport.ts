@@ -159,6 +159,7 @@ export class Transport {
       "X-PandaStack-Client": `typescript/${VERSION}`,
     };
     if (call.contentType) headers["Content-Type"] = call.contentType;
+    Object.assign(headers, call.extra);
     if (call.idempotencyKey) headers["Idempotency-Key"] = call.idempotencyKey;
     const init: RequestInit & { duplex?: "half" } = { method: call.method, headers, signal, redirect: "manual" };
     if (call.body !== undefined) init.body = call.body as BodyInit;

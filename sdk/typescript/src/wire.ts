@@ -67,6 +67,10 @@ export interface Call {
   /** Whether a timeout in the answer is the command's own. */
   isCommand?: boolean;
   idempotencyKey?: string;
+  /** Headers beyond those that every call has. */
+  extra?: Record<string, string>;
+  /** Repeating it would do it twice, whatever its method says. */
+  isOnce?: boolean;
   signal?: AbortSignal | undefined;
 }
 
@@ -78,7 +82,7 @@ export function whatOf(call: Call): string {
 /** Whether repeating a call after a lost connection cannot do anything twice. */
 export function isResendable(call: Call): boolean {
   const isOneShot = typeof ReadableStream !== "undefined" && call.body instanceof ReadableStream;
-  return ["GET", "HEAD", "PUT", "DELETE"].includes(call.method) && !isOneShot;
+  return ["GET", "HEAD", "PUT", "DELETE"].includes(call.method) && !isOneShot && !call.isOnce;
 }
 
 /** A plain read. */

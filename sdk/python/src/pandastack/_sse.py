@@ -25,6 +25,8 @@ class ServerEvent:
 
     name: str
     data: str
+    #: Where a stream can be taken up again, if the server says so.
+    id: str = ""
 
     def payload(self) -> Optional[Dict[str, Any]]:
         """The data as a JSON object, or ``None`` if it is anything else."""
@@ -44,6 +46,7 @@ class EventParser:
         self._skip_lf = False
         self._at_start = True
         self._name = ""
+        self._id = ""
         self._data: List[str] = []
         self._data_bytes = 0
 
@@ -88,12 +91,14 @@ class EventParser:
         value = value[1:] if value.startswith(b" ") else value
         if name == b"event":
             self._name = value.decode("utf-8", "replace")
+        elif name == b"id":
+            self._id = value.decode("utf-8", "replace")
         elif name == b"data":
             self._data.append(value.decode("utf-8", "replace"))
             self._data_bytes += len(value) + 1
         return None  # also for a comment (empty name) and for fields we do not use
 
     def _dispatch(self) -> Optional[ServerEvent]:
-        event = ServerEvent(self._name or "message", "\n".join(self._data)) if self._data else None
+        event = ServerEvent(self._name or "message", "\n".join(self._data), self._id) if self._data else None
         self._name, self._data, self._data_bytes = "", [], 0
         return event

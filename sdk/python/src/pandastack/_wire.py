@@ -64,6 +64,10 @@ class Call:
     is_command: bool = False
     idempotency_key: Optional[str] = None
     accept: str = "application/json"
+    #: Headers beyond those that every call has.
+    extra: Mapping[str, str] = field(default_factory=dict)
+    #: Repeating it would do it twice, whatever its method says.
+    is_once: bool = False
 
     @property
     def what(self) -> str:
@@ -73,11 +77,11 @@ class Call:
     @property
     def is_resendable(self) -> bool:
         """Whether repeating it after a lost connection cannot do anything twice."""
-        return self.method in _RESENDABLE
+        return self.method in _RESENDABLE and not self.is_once
 
     def headers(self) -> Dict[str, str]:
         """Headers of this call, without the key."""
-        headers = {"Accept": self.accept}
+        headers = {"Accept": self.accept, **self.extra}
         if self.content_type:
             headers["Content-Type"] = self.content_type
         if self.idempotency_key:
@@ -225,6 +229,16 @@ def as_event_stream(call: Call, *, has_limit: bool) -> Call:
     """The same call, answered by events; without a limit of its own it may last for ever."""
     seconds_max = call.seconds_max if has_limit else None
     return replace(call, accept="text/event-stream", seconds_max=seconds_max)
+
+
+def asking(call: Call, query: Mapping[str, str]) -> Call:
+    """The same call with a query."""
+    return replace(call, query=query)
+
+
+def resumed(call: Call, last_event_id: Optional[str]) -> Call:
+    """The same call, going on after an event that was seen before."""
+    return call if last_event_id is None else replace(call, extra={**call.extra, "Last-Event-ID": last_event_id})
 
 
 def snapshot_call(path: str, options: Mapping[str, Any]) -> Call:

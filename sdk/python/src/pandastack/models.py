@@ -152,6 +152,16 @@ class FileInfo:
     size: int = 0
     mode: str = ""
     mtime: int = 0
+    #: ``file``, ``directory``, ``symlink`` or ``other``.
+    kind: str = ""
+    #: The permission bits of ``mode`` as a number.
+    permissions: int = 0
+    uid: int = 0
+    gid: int = 0
+    owner: Optional[str] = None
+    group: Optional[str] = None
+    #: What a symbolic link points to.
+    link_target: Optional[str] = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], parent: str = "") -> FileInfo:
@@ -165,6 +175,52 @@ class FileInfo:
             size=integer(data, "size"),
             mode=str(data.get("mode", "")),
             mtime=integer(data, "mtime"),
+            kind=text(data, "kind"),
+            permissions=integer(data, "permissions"),
+            uid=integer(data, "uid"),
+            gid=integer(data, "gid"),
+            owner=optional_text(data, "owner"),
+            group=optional_text(data, "group"),
+            link_target=optional_text(data, "link_target"),
+        )
+
+
+@dataclass(frozen=True)
+class GrepMatch:
+    """A line that matches a search."""
+
+    path: str
+    line: int
+    text: str
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> GrepMatch:
+        """Read the server's JSON."""
+        return cls(path=text(data, "path"), line=integer(data, "line"), text=text(data, "text"))
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """Something that happened to a watched file."""
+
+    #: Give it to ``watch(resume=...)`` to go on after this change.
+    id: str
+    #: ``created``, ``modified``, ``removed``, ``renamed``, ``attributes`` or ``overflow`` (look again at everything).
+    kind: str
+    path: str
+    #: The new path after a rename.
+    to: Optional[str] = None
+    is_dir: bool = False
+
+    @classmethod
+    def from_dict(cls, change_id: str, data: Mapping[str, Any]) -> FileChange:
+        """Read the server's JSON."""
+        return cls(
+            id=change_id,
+            kind=text(data, "kind"),
+            path=text(data, "path"),
+            to=optional_text(data, "to"),
+            is_dir=data.get("is_dir") is True,
         )
 
 
@@ -221,6 +277,39 @@ class SandboxEvent(TypedDict, total=False):
     kind: str
     sandbox_id: str
     detail: str
+
+
+class SandboxMetrics(TypedDict, total=False):
+    """What a sandbox uses; ``guest`` is absent while it does not run. Fields a server adds are kept."""
+
+    at: str
+    status: str
+    host: Dict[str, float]
+    guest: Dict[str, float]
+
+
+class Usage(TypedDict, total=False):
+    """What a workspace used in a period; ``sandboxes`` has the same sums for each."""
+
+    total: Dict[str, int]
+    sandboxes: List[Dict[str, Any]]
+    truncated: bool
+
+
+class AuditEntry(TypedDict, total=False):
+    """A call that could change something."""
+
+    id: int
+    at: str
+    token_prefix: str
+    token_label: str
+    method: str
+    route: str
+    path: str
+    sandbox_id: str
+    status: int
+    request_id: str
+    took_ms: int
 
 
 class Snapshot(str):

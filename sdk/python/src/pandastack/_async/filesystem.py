@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, AsyncIterator, BinaryIO, Callable, List, Optional, Tuple, Union
+from typing import Any, AsyncIterator, BinaryIO, Callable, Dict, List, Optional, Tuple, Union
 
-from .. import _wire
-from ..errors import BadRequestError, NotFoundError
-from ..models import FileContent, FileInfo, WriteResult
+from .. import _archive, _wire
+from ..errors import BadRequestError, NotFoundError, ServerError
+from ..models import FileChange, FileContent, FileInfo, GrepMatch, WriteResult
 from ._io import invoke, run_blocking
+from .exec_stream import server_events
 from .transport import AsyncTransport
 
 #: Called with the bytes moved so far and the total, which is ``None`` if the server did not tell.
@@ -26,8 +27,8 @@ class AsyncSandboxFilesystem:
         self._transport = transport
         self._sandbox_id = sandbox_id
 
-    async def read(self, path: str) -> FileContent:
-        """The whole file: bytes that print as text. Use :meth:`download` for what exceeds memory."""
+    async def read(self, path: str, *, offset: int = 0, length: Optional[int] = None) -> FileContent:
+        """A file, or a part of it: bytes that print as text. Use :meth:`download` for what exceeds memory."""
         call = _wire.Call(
             "GET",
             self._path("/fs"),
@@ -35,6 +36,7 @@ class AsyncSandboxFilesystem:
             accept="application/octet-stream",
             seconds_max=_wire.FILE_SECONDS_MAX,
             body_bytes_max=_wire.FILE_BODY_BYTES_MAX,
+            extra=_range(offset, length),
         )
         return FileContent((await self._transport.send(call)).body)
 
@@ -42,16 +44,30 @@ class AsyncSandboxFilesystem:
         """The whole file as UTF-8 text."""
         return (await self.read(path)).text
 
-    async def write(self, path: str, content: Union[str, bytes, bytearray, memoryview]) -> WriteResult:
-        """Replace a file's content, making it and its parent directories if need be."""
+    async def write(
+        self,
+        path: str,
+        content: Union[str, bytes, bytearray, memoryview],
+        *,
+        append: bool = False,
+        mode: Optional[int] = None,
+        user: Optional[str] = None,
+    ) -> WriteResult:
+        """Replace a file's content, making it and its parent directories if need be.
+
+        Readers see the old file until the new one is complete, which keeps the old one's permissions and owner.
+        ``append`` adds to it instead. ``mode`` sets the permissions; ``user`` owns a file that is new.
+        """
         body = content.encode("utf-8") if isinstance(content, str) else bytes(content)
+        options = _wire.given(write="append" if append else None, mode=_octal(mode), user=user)
         call = _wire.Call(
             "PUT",
             self._path("/fs"),
-            query=_query(path),
+            query={**_query(path), **options},
             body=body,
             content_type="application/octet-stream",
             seconds_max=_wire.FILE_SECONDS_MAX,
+            is_once=append,
         )
         return _written(await self._transport.send(call), path, len(body))
 
@@ -99,9 +115,12 @@ class AsyncSandboxFilesystem:
                 partial.unlink()
                 raise
 
-    async def list(self, path: str = "/") -> List[FileInfo]:
-        """The entries of a directory."""
-        answer = await self._transport.send(_wire.get(self._path("/fs/dir"), _query(path)))
+    async def list(
+        self, path: str = "/", *, recursive: bool = False, depth: Optional[int] = None, limit: Optional[int] = None
+    ) -> List[FileInfo]:
+        """The entries of a directory; with ``recursive`` or ``depth``, also those below it."""
+        options = _wire.given(recursive="1" if recursive else None, depth=_number(depth), limit=_number(limit))
+        answer = await self._transport.send(_wire.get(self._path("/fs/dir"), {**_query(path), **options}))
         return [FileInfo.from_dict(entry, parent=path) for entry in answer.records("entries")]
 
     async def listdir(self, path: str = "/") -> List[FileInfo]:
@@ -131,11 +150,116 @@ class AsyncSandboxFilesystem:
         """Delete a file, or a directory with all that is in it."""
         await self._transport.send(_wire.delete(self._path("/fs"), _query(path)))
 
-    async def rename(self, old_path: str, new_path: str) -> None:
+    async def rename(self, old_path: str, new_path: str, *, make_parents: bool = False) -> None:
         """Move a file or directory within the sandbox."""
-        _query(old_path)
-        _query(new_path)
-        await self._transport.send(_wire.post(self._path("/fs/rename"), {"from": old_path, "to": new_path}))
+        body: Dict[str, Any] = {"from": _query(old_path)["path"], "to": _query(new_path)["path"]}
+        if make_parents:
+            body["make_parents"] = True
+        await self._transport.send(_wire.post(self._path("/fs/rename"), body, seconds_max=_wire.FILE_SECONDS_MAX))
+
+    async def copy(self, path: str, new_path: str) -> None:
+        """Copy a file or a whole tree within the sandbox, with permissions and owners."""
+        body = {"from": _query(path)["path"], "to": _query(new_path)["path"]}
+        await self._transport.send(_wire.post(self._path("/fs/copy"), body, seconds_max=_wire.FILE_SECONDS_MAX))
+
+    async def chmod(self, path: str, mode: int, *, recursive: bool = False) -> FileInfo:
+        """Set permissions, such as ``0o644``."""
+        return await self._change(path, {"mode": _octal(mode), "recursive": recursive})
+
+    async def chown(
+        self, path: str, user: Optional[str] = None, group: Optional[str] = None, *, recursive: bool = False
+    ) -> FileInfo:
+        """Set owner and group, each by name or number."""
+        return await self._change(path, {**_wire.given(user=user, group=group), "recursive": recursive})
+
+    async def find(
+        self,
+        path: str = "/",
+        glob: Optional[str] = None,
+        *,
+        depth: Optional[int] = None,
+        limit: Optional[int] = None,
+    ) -> List[FileInfo]:
+        """Files below a directory: ``*.py`` matches names, ``src/**/*.py`` paths relative to it."""
+        options = _wire.given(glob=glob, depth=_number(depth), limit=_number(limit))
+        answer = await self._transport.send(_wire.get(self._path("/fs/find"), {**_query(path), **options}))
+        return [FileInfo.from_dict(entry, parent=path) for entry in answer.records("entries")]
+
+    async def grep(
+        self,
+        pattern: str,
+        path: str = "/",
+        *,
+        glob: Optional[str] = None,
+        ignore_case: bool = False,
+        fixed: bool = False,
+        limit: Optional[int] = None,
+    ) -> List[GrepMatch]:
+        """Lines of text files that match a regular expression, or contain a text with ``fixed``."""
+        flags = _wire.given(ignore_case="1" if ignore_case else None, fixed="1" if fixed else None)
+        options = {"pattern": pattern, **_wire.given(glob=glob, limit=_number(limit)), **flags}
+        answer = await self._transport.send(_wire.get(self._path("/fs/grep"), {**_query(path), **options}))
+        return [GrepMatch.from_dict(match) for match in answer.records("matches")]
+
+    async def upload_dir(self, local_path: Union[str, Path], remote_path: str) -> WriteResult:
+        """Copy what is in a local directory into one of the sandbox, in one call."""
+        with await run_blocking(_archive.packed, local_path) as archive:
+            size = (await run_blocking(os.fstat, archive.fileno())).st_size
+            call = _wire.Call(
+                "PUT", self._path("/fs/tar"), query=_query(remote_path), content_type="application/x-tar"
+            )
+            answer = await self._transport.send_stream(
+                call, _pieces(archive, size, None), size, idle_seconds_max=_wire.TRANSFER_IDLE_SECONDS_MAX
+            )
+        return _written(answer, remote_path, size)
+
+    async def download_dir(self, remote_path: str, local_path: Union[str, Path]) -> None:
+        """Copy what is in a directory of the sandbox into a local one. Nothing lands outside of it."""
+        call = _wire.Call("GET", self._path("/fs/tar"), query=_query(remote_path), accept="application/x-tar")
+        idle = _wire.TRANSFER_IDLE_SECONDS_MAX
+        with await run_blocking(_archive.spool) as archive:
+            async with await self._transport.open_stream(call, idle_seconds_max=idle) as stream:
+                async for chunk in stream.chunks():
+                    await run_blocking(archive.write, chunk)
+            await run_blocking(_archive.unpack, archive, local_path)
+
+    async def watch(
+        self, path: str, *, recursive: bool = True, resume: Optional[str] = None
+    ) -> AsyncIterator[FileChange]:
+        """Changes of a file or directory, until the caller stops or it is gone.
+
+        ``resume`` is the ``id`` of the last change that was seen: what happened since comes first. If that is no
+        longer known, the first change is an ``overflow``. A watched sandbox does not go to sleep.
+        """
+        options = {"recursive": "1" if recursive else "0"}
+        call = _wire.get(self._path("/fs/watch"), {**_query(path), **options})
+        call = _wire.resumed(_wire.as_event_stream(call, has_limit=False), resume)
+        idle = _wire.STREAM_IDLE_SECONDS_MAX
+        async with await self._transport.open_stream(call, idle_seconds_max=idle) as stream:
+            async for event in server_events(stream):
+                payload = event.payload() or {}
+                if event.name == "error":
+                    raise ServerError(f"the watch of {path} ended: {payload.get('error')}")
+                if event.name == "change":
+                    yield FileChange.from_dict(event.id, payload)
+                elif event.name == "watching" and resume is not None and payload.get("resumed") is not True:
+                    yield FileChange(id=event.id, kind="overflow", path=path)
+
+    async def signed_url(
+        self, path: str, *, method: str = "GET", expires_in_seconds: Optional[int] = None
+    ) -> str:
+        """A URL that reads (``GET``) or writes (``PUT``) this one file without a key, for a while.
+
+        It stops with its time, or when the key of this client is revoked.
+        """
+        body = {**_query(path), "method": method, **_wire.given(expires_in_seconds=expires_in_seconds)}
+        record = (await self._transport.send(_wire.post(self._path("/fs/sign"), body))).record()
+        return f"{self._transport.base_url}{record.get('target', '')}"
+
+    async def _change(self, path: str, body: Dict[str, Any]) -> FileInfo:
+        call = _wire.post(self._path("/fs"), body, method="PATCH", seconds_max=_wire.FILE_SECONDS_MAX)
+        answer = await self._transport.send(_wire.asking(call, _query(path)))
+        return FileInfo.from_dict({"path": path, **answer.record()})
 
     async def walk(self, path: str = "/") -> AsyncIterator[Tuple[str, List[FileInfo], List[FileInfo]]]:
         """Yield ``(directory, its directories, its files)`` from the top down."""
@@ -156,6 +280,23 @@ def _query(path: str) -> dict[str, str]:
     if not isinstance(path, str) or not path.startswith("/"):
         raise BadRequestError(f"sandbox paths are absolute, got {path!r}", hint="begin the path with /")
     return {"path": path}
+
+
+def _range(offset: int, length: Optional[int]) -> Dict[str, str]:
+    if offset == 0 and length is None:
+        return {}
+    if offset < 0 or (length is not None and length < 1):
+        raise BadRequestError(f"offset {offset} and length {length} name no part of a file")
+    end = "" if length is None else str(offset + length - 1)
+    return {"Range": f"bytes={offset}-{end}"}
+
+
+def _octal(mode: Optional[int]) -> Optional[str]:
+    return None if mode is None else f"{mode:04o}"
+
+
+def _number(value: Optional[int]) -> Optional[str]:
+    return None if value is None else str(value)
 
 
 def _written(answer: _wire.Answer, path: str, size: int) -> WriteResult:

@@ -32,6 +32,7 @@ from ..models import (
     Port,
     PromoteResult,
     SandboxEvent,
+    SandboxMetrics,
     Snapshot,
     integer,
     need_text,
@@ -218,12 +219,18 @@ class AsyncSandbox:
         answer = await self._client._transport.send(_wire.get(self._path("/events"), query))
         return cast("List[SandboxEvent]", answer.records("events"))
 
-    async def follow_events(self) -> AsyncIterator[SandboxEvent]:
-        """Events as they happen, until the caller stops or the sandbox is gone."""
-        async for event in self._follow(_wire.get(self._path("/events"), {"follow": "1"})):
+    async def follow_events(self, after: Optional[int] = None) -> AsyncIterator[SandboxEvent]:
+        """Events as they happen, until the caller stops or the sandbox is gone; with ``after``, from that id on."""
+        call = _wire.get(self._path("/events"), {"follow": "1"})
+        async for event in self._follow(_wire.resumed(call, None if after is None else str(after))):
             payload = event.payload()
             if payload is not None:
                 yield cast("SandboxEvent", payload)
+
+    async def metrics(self) -> SandboxMetrics:
+        """What it uses now, as its host and as the machine itself see it. Never wakes it."""
+        answer = await self._client._transport.send(_wire.get(self._path("/metrics")))
+        return cast("SandboxMetrics", answer.record())
 
     async def fork(self, metadata: Optional[Mapping[str, str]] = None) -> AsyncSandbox:
         """A copy of the running machine, memory and disk, that goes its own way."""

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, cast
 
 from .. import _wire
 from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..models import OnTimeout, PromoteResult, RunResult
+from ..models import AuditEntry, OnTimeout, PromoteResult, RunResult, Usage
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .transport import Transport
@@ -97,6 +97,20 @@ class PandaStack:
             user=user,
         )
         return RunResult.from_dict((self._transport.send(call)).record())
+
+    def usage(self, *, since: Optional[str] = None, until: Optional[str] = None) -> Usage:
+        """What the workspace used, in sum and by sandbox; times are RFC 3339, 30 days back by default."""
+        query = _wire.given(**{"from": since, "to": until})
+        return cast("Usage", (self._transport.send(_wire.get("/usage", query))).record())
+
+    def audit(
+        self, *, sandbox_id: Optional[str] = None, before: Optional[int] = None, limit: Optional[int] = None
+    ) -> List[AuditEntry]:
+        """Calls that could change something, newest first. Needs an admin key."""
+        numbers = {"before": before, "limit": limit}
+        query = _wire.given(sandbox_id=sandbox_id, **{k: None if v is None else str(v) for k, v in numbers.items()})
+        answer = self._transport.send(_wire.get("/audit", query))
+        return cast("List[AuditEntry]", answer.records("entries"))
 
     def close(self) -> None:
         """Close the connections. Sandboxes live on."""

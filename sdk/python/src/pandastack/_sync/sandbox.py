@@ -33,6 +33,7 @@ from ..models import (
     Port,
     PromoteResult,
     SandboxEvent,
+    SandboxMetrics,
     Snapshot,
     integer,
     need_text,
@@ -219,12 +220,18 @@ class Sandbox:
         answer = self._client._transport.send(_wire.get(self._path("/events"), query))
         return cast("List[SandboxEvent]", answer.records("events"))
 
-    def follow_events(self) -> Iterator[SandboxEvent]:
-        """Events as they happen, until the caller stops or the sandbox is gone."""
-        for event in self._follow(_wire.get(self._path("/events"), {"follow": "1"})):
+    def follow_events(self, after: Optional[int] = None) -> Iterator[SandboxEvent]:
+        """Events as they happen, until the caller stops or the sandbox is gone; with ``after``, from that id on."""
+        call = _wire.get(self._path("/events"), {"follow": "1"})
+        for event in self._follow(_wire.resumed(call, None if after is None else str(after))):
             payload = event.payload()
             if payload is not None:
                 yield cast("SandboxEvent", payload)
+
+    def metrics(self) -> SandboxMetrics:
+        """What it uses now, as its host and as the machine itself see it. Never wakes it."""
+        answer = self._client._transport.send(_wire.get(self._path("/metrics")))
+        return cast("SandboxMetrics", answer.record())
 
     def fork(self, metadata: Optional[Mapping[str, str]] = None) -> Sandbox:
         """A copy of the running machine, memory and disk, that goes its own way."""
