@@ -108,3 +108,59 @@ test("errors carry code and request id", async () => {
   await assert.rejects(client.sandboxes.create({ template: "base", ttlSeconds: 1e12 }), BadRequestError);
   await assert.rejects(new PandaStack({ apiKey: "pds_wrong" }).me(), AuthError);
 });
+
+test("trees of files", async () => {
+  const files = shared.filesystem;
+  await files.write("/srv/ts tree/a/ü.txt", "one\ntwo\n", { mode: 0o600 });
+  await files.write("/srv/ts tree/a/ü.txt", "three\n", { append: true });
+  assert.equal(await files.read("/srv/ts tree/a/ü.txt", { offset: 4, length: 3 }), "two");
+  assert.equal((await files.stat("/srv/ts tree/a/ü.txt")).permissions, 0o600);
+  assert.equal((await files.chmod("/srv/ts tree/a/ü.txt", 0o644)).mode, "-rw-r--r--");
+  assert.equal((await files.chown("/srv/ts tree/a/ü.txt", { user: "user" })).owner, "user");
+  assert.deepEqual((await files.find("/srv/ts tree", { glob: "*.txt" })).map((entry) => entry.name), ["ü.txt"]);
+  assert.equal((await files.list("/srv/ts tree", { recursive: true })).length, 2);
+  assert.deepEqual(await files.grep("^t", "/srv/ts tree"), [
+    { path: "/srv/ts tree/a/ü.txt", line: 2, text: "two" },
+    { path: "/srv/ts tree/a/ü.txt", line: 3, text: "three" },
+  ]);
+  await files.copy("/srv/ts tree", "/srv/ts copy");
+  await files.rename("/srv/ts copy", "/srv/ts moved/here", { makeParents: true });
+  const dir = await mkdtemp(join(tmpdir(), "pandastack-"));
+  try {
+    await files.downloadArchive("/srv/ts moved", join(dir, "a.tar"));
+    await files.uploadArchive(join(dir, "a.tar"), "/srv/ts again");
+  } finally {
+    await rm(dir, { recursive: true });
+  }
+  assert.equal(await files.read("/srv/ts again/here/a/ü.txt"), "one\ntwo\nthree\n");
+  const url = await files.signedUrl("/srv/ts again/here/a/ü.txt", { expiresInSeconds: 60 });
+  assert.equal(await (await fetch(url)).text(), "one\ntwo\nthree\n");
+});
+
+test("watch, metrics and resumed events", async () => {
+  await shared.filesystem.mkdir("/srv/ts watched");
+  let last;
+  const wait = (kind, path) => (change) => change.kind === kind && change.path === path;
+  const seen = wait("created", "/srv/ts watched/file");
+  const watching = (async () => {
+    for await (const change of shared.filesystem.watch("/srv/ts watched")) {
+      last = change.id;
+      if (seen(change)) return change;
+    }
+  })();
+  // The watch begins at a time of its own; a file made again and again is seen sooner or later.
+  let found;
+  void watching.then((change) => (found = change));
+  const deadline = Date.now() + 60_000;
+  while (!found && Date.now() < deadline) await shared.exec("rm -f '/srv/ts watched/file'; touch '/srv/ts watched/file'");
+  assert.equal((await watching).isDir, false);
+  assert.match(last, /^\d+-\d+$/);
+  const metrics = await shared.metrics();
+  assert.equal(metrics.status, "running");
+  assert.ok(metrics.host.memory_bytes > 0 && metrics.guest.memory_total_bytes > 0);
+  const [first] = await shared.events();
+  for await (const event of shared.followEvents({ after: first.id })) {
+    assert.ok(event.id > first.id);
+    break;
+  }
+});

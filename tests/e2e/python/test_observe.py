@@ -1,0 +1,108 @@
+"""Logs, events, metrics, usage and the audit log."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import List
+
+import httpx
+import pytest
+
+from conftest import PATIENCE_SECONDS, wait_for
+from pandastack import PandaStack, Sandbox, SandboxEvent
+
+
+def test_metrics_of_both_sides(own: Sandbox) -> None:
+    before = own.metrics()
+    assert before["status"] == "running"
+    own.exec("dd if=/dev/urandom of=/srv/filled bs=1M count=20 2>/dev/null; sync", check=True)
+    after = own.metrics()
+    assert after["host"]["cpu_ms"] > before["host"]["cpu_ms"]
+    assert 0 < after["host"]["cpu_used_percent"] <= 400
+    assert 0 < after["host"]["memory_bytes"] < 2 * after["host"]["memory_limit_bytes"]
+    assert after["host"]["disk_bytes"] > 0
+    assert after["guest"]["disk_used_bytes"] - before["guest"]["disk_used_bytes"] > 15 * 1024 * 1024
+    assert 0 < after["guest"]["memory_used_bytes"] < after["guest"]["memory_total_bytes"]
+    own.exec("(echo > /dev/udp/192.0.2.1/9 || true) 2>/dev/null; bash -c 'head -c 20000 /dev/zero > /dev/udp/192.0.2.1/9' || true")
+    wait_for("sent bytes are counted", lambda: own.metrics()["host"]["sent_bytes"] > 0)
+
+
+def test_metrics_wake_nobody(own: Sandbox) -> None:
+    own.hibernate()
+    asleep = own.metrics()
+    assert asleep["status"] == "hibernated"
+    assert "guest" not in asleep
+    assert own.refresh().status == "hibernated"
+
+
+def test_a_log_flood_hurts_only_itself(own: Sandbox, shared: Sandbox) -> None:
+    # The console is the machine's own device; a megabyte a second is what a serial line gives under emulation.
+    own.exec("(i=0; while [ $i -lt 200000 ]; do echo \"flood $i\"; i=$((i+1)); done; echo the-end) > /dev/console 2>&1", 240)
+    assert shared.exec("echo alive").stdout == "alive\n"
+    text = wait_for("the end of the flood", lambda: next((t for t in [list(own.logs())] if "the-end" in t[-5:]), None))
+    assert len("\n".join(text)) <= 1024 * 1024 + 100
+
+
+def test_events_are_resumed(own: Sandbox) -> None:
+    own.pause()
+    own.resume()
+    kinds = [event["kind"] for event in own.events()]
+    assert kinds[-2:] == ["paused", "resumed"]
+    after = own.events()[-2]["id"]
+    seen: List[SandboxEvent] = []
+
+    def follow() -> None:
+        with PandaStack() as client:
+            for event in client.sandboxes.get(own.id).follow_events(after=after):
+                seen.append(event)
+                if event["kind"] == "hibernated":
+                    return
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    wait_for("the missed event", lambda: seen)
+    own.hibernate()
+    thread.join(PATIENCE_SECONDS)
+    assert [event["kind"] for event in seen] == ["resumed", "hibernated"]
+
+
+def test_usage(client: PandaStack, own: Sandbox) -> None:
+    own.exec("true")
+    usage = client.usage()
+    assert usage["total"]["creates"] >= 1
+    assert own.id in {entry["sandbox_id"] for entry in usage["sandboxes"]}
+    assert client.usage(since="2001-01-01T00:00:00Z", until="2001-02-01T00:00:00Z")["total"]["creates"] == 0
+
+
+def test_every_change_is_audited(client: PandaStack, own: Sandbox, raw: httpx.Client) -> None:
+    own.filesystem.write("/srv/audited", "x")
+    own.filesystem.read("/srv/audited")
+    refused = raw.post(f"/sandboxes/{own.id}/exec", json={"cmd": ""}, headers={"x-request-id": "audited-1"})
+    assert refused.status_code == 400
+
+    def entries() -> List[tuple[str, str, int]]:
+        return [(e["method"], e["route"], e["status"]) for e in client.audit(sandbox_id=own.id)]
+
+    wait_for("the last call", lambda: ("POST", "/v1/sandboxes/{id}/exec", 400) in entries())
+    assert ("PUT", "/v1/sandboxes/{id}/fs", 200) in entries()
+    assert not [entry for entry in entries() if entry[0] == "GET"]
+    newest = client.audit(sandbox_id=own.id, limit=1)[0]
+    assert newest["request_id"] == "audited-1"
+    assert os.environ["PANDASTACK_API_KEY"].startswith(newest["token_prefix"])
+    assert client.audit(before=newest["id"], limit=1)[0]["id"] < newest["id"]
+
+
+def test_platform_metrics_name_no_sandbox(own: Sandbox) -> None:
+    base = os.environ["PANDASTACK_API"].rstrip("/").removesuffix("/v1")
+    page = httpx.get(f"{base}/metrics").text
+    assert own.id not in page
+    assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}", page)
+    for name in ("pandastack_sandboxes", "pandastack_host_memory_free_mb", "pandastack_process_resident_bytes"):
+        assert f"\n{name}" in page, name
+
+
+@pytest.mark.parametrize("query", ["from=yesterday", "from=2002-01-01T00:00:00Z&to=2001-01-01T00:00:00Z"])
+def test_usage_refuses_nonsense(raw: httpx.Client, query: str) -> None:
+    assert raw.get(f"/usage?{query}").status_code == 400
