@@ -170,7 +170,8 @@ export class SandboxFilesystem {
 
   /** Move a file or directory within the sandbox. */
   async rename(oldPath: string, newPath: string, options: { makeParents?: boolean } = {}): Promise<void> {
-    const body = { from: query(oldPath).path, to: query(newPath).path, make_parents: options.makeParents === true };
+    const paths = { from: query(oldPath).path, to: query(newPath).path };
+    const body = options.makeParents ? { ...paths, make_parents: true } : paths;
     await this.#transport.send(post(this.#path("/fs/rename"), body, FILE_MS_MAX));
   }
 
