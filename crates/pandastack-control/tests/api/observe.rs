@@ -18,7 +18,7 @@ async fn changes_are_audited_and_reads_are_not() {
     world.get(&format!("/v1/sandboxes/{id}")).await.expect(200);
     world.post(&format!("/v1/sandboxes/{id}/exec"), json!({"cmd": " "})).await.refused(400, "bad_request");
     world.delete(&format!("/v1/sandboxes/{id}")).await.expect(204);
-    eventually("all is written down", async || entries(&world, "").await.len() == 3).await;
+    eventually("all is written down", || async { entries(&world, "").await.len() == 3 }).await;
     let expect = [
         ("DELETE", "/v1/sandboxes/{id}", 204),
         ("POST", "/v1/sandboxes/{id}/exec", 400),
