@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
 use crate::auth::KeyCache;
+use crate::checkpoint::CheckpointClock;
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
@@ -39,6 +40,7 @@ pub(crate) struct App {
     pub(crate) keys: KeyCache,
     pub(crate) rates: Rates,
     pub(crate) usage_clock: UsageClock,
+    pub(crate) checkpoints: CheckpointClock,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,

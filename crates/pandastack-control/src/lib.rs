@@ -20,6 +20,7 @@ mod agent_client;
 mod app;
 mod auth;
 mod bootstrap;
+mod checkpoint;
 mod config;
 mod error;
 mod extract;

@@ -122,9 +122,13 @@ pub struct Restore {
 pub struct SaveTarget {
     /// Created by the engine: device state.
     pub state: PathBuf,
-    /// Clone of [`Machine::base_memory`], prepared by the caller. Pages that differ are written into it in place, so
-    /// that it becomes a complete memory file for the cost of what changed.
+    /// Clone of `base`, prepared by the caller. Pages that differ are written into it in place, so that it becomes a
+    /// complete memory file for the cost of what changed.
     pub memory: PathBuf,
+    /// What `memory` is a clone of: the file below the machine ([`MachineRecord::base_memory`]), or a later save of the
+    /// machine that it was forked from, which spares writing again what both have in common. It is read for the pages
+    /// that the machine has of its own, because a clone's are not in memory while its original's usually are.
+    pub base: PathBuf,
 }
 
 /// What a save cost.

@@ -178,6 +178,14 @@ impl SlotPool {
         self.shared.plan.slot_side(index)
     }
 
+    /// Bytes that the guest of a slot sent and received so far; `None` for a slot that does not exist.
+    pub fn traffic_bytes(&self, index: SlotIndex) -> Option<u64> {
+        let statistics = format!("/sys/class/net/{}/statistics", self.shared.plan.link_name(index));
+        let read = |name| std::fs::read_to_string(format!("{statistics}/{name}")).ok()?.trim().parse().ok();
+        let (received, sent): (u64, u64) = (read("rx_bytes")?, read("tx_bytes")?);
+        Some(received + sent)
+    }
+
     /// Sizes for metrics.
     pub fn stats(&self) -> PoolStats {
         let state = self.shared.lock();

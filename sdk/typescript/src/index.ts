@@ -37,11 +37,14 @@ export type { OutputCallbacks } from "./exec-stream.js";
 export { SandboxFilesystem } from "./filesystem.js";
 export type { DownloadOptions } from "./filesystem.js";
 export type {
+  Checkpoints,
   CreatedToken,
   ExecChunk,
   ExecResult,
   FileInfo,
+  Keep,
   LifecycleInfo,
+  LineageInfo,
   MeInfo,
   OnTimeout,
   PortInfo,
