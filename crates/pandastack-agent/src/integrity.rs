@@ -28,6 +28,9 @@ pub(crate) const CHECKSUMS: &str = "checksums.json";
 /// without holes has the same checksum.
 const CHUNK_BYTES: usize = 1 << 20;
 
+/// Priority of background work: the lowest.
+const NICENESS: i32 = 19;
+
 /// What can be said about a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seal {
@@ -104,6 +107,19 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
     write_json(&path, &Checksums { verified_boot: boot_id(), ..known })
 }
 
+/// Runs work on a thread of its own that gives way to everything else.
+pub(crate) async fn behind(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let (report, outcome) = tokio::sync::oneshot::channel();
+    let run = move || {
+        // Of this thread alone. Without it the work is only less polite.
+        let _ = rustix::process::setpriority_process(None, NICENESS);
+        let _ = report.send(work());
+    };
+    let started = std::thread::Builder::new().name("checksums".to_owned()).spawn(run);
+    started.map_err(AgentError::io("start a thread for", Path::new(CHECKSUMS)))?;
+    outcome.await.map_err(|_| AgentError::Stopping)?
+}
+
 /// Computes and writes down the checksums of the named files. Blocking; meant for the background.
 pub(crate) fn write_checksums(dir: &Path, names: &[&str], stop: &CancellationToken) -> Result<()> {
     let mut files = BTreeMap::new();
@@ -115,8 +131,10 @@ pub(crate) fn write_checksums(dir: &Path, names: &[&str], stop: &CancellationTok
     write_json(&dir.join(CHECKSUMS), &Checksums { files, verified_boot: boot_id() })
 }
 
-/// BLAKE3 over the length, and number and contents of every chunk that is not all zeros.
+/// BLAKE3 over the length, and place and contents of every chunk that is not all zeros. Memory stays cached, because
+/// machines map that very file; of a disk they have clones, so its pages would only crowd out others.
 fn checksum(path: &Path, stop: &CancellationToken) -> io::Result<String> {
+    let drop_cache = path.file_name().is_some_and(|name| name == crate::layout::snapshot::DISK);
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut hasher = blake3::Hasher::new();
@@ -130,6 +148,15 @@ fn checksum(path: &Path, stop: &CancellationToken) -> io::Result<String> {
         let len = (length - chunk_at).min(CHUNK_BYTES as u64) as usize;
         let chunk = &mut buffer[..len];
         file.read_exact_at(chunk, chunk_at)?;
+        if drop_cache {
+            // Advice: a kernel that does not take it is only slower elsewhere.
+            let _ = rustix::fs::fadvise(
+                &file,
+                chunk_at,
+                std::num::NonZeroU64::new(len as u64),
+                rustix::fs::Advice::DontNeed,
+            );
+        }
         if chunk.iter().any(|byte| *byte != 0) {
             hasher.update(&chunk_at.to_le_bytes()).update(chunk);
         }

@@ -123,7 +123,7 @@ impl Snapshot {
             let files = if with_disk { &files[..] } else { &files[..2] };
             let files: Vec<&'static str> = files.to_vec();
             let shown = dir.display().to_string();
-            let summed = blocking(move || integrity::write_checksums(&dir, &files, &stop)).await;
+            let summed = integrity::behind(move || integrity::write_checksums(&dir, &files, &stop)).await;
             if let Err(error) = summed {
                 tracing::debug!(dir = shown, %error, "no checksums");
             }

@@ -82,3 +82,31 @@ fn begin(app: &Arc<App>, row: SandboxRecord, wanted: Checkpoints) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(state: SandboxState, idle_seconds: u64, since_seconds: i64, due: bool) {
+        let seen = serde_json::from_value(serde_json::json!({
+            "id": "s", "incarnation": 1, "state": state, "template": "base", "cpu": 1, "memory_mb": 1,
+            "engine": "e", "isolation": "i", "boot_mode": "fork", "boot_ms": 1, "idle_seconds": idle_seconds,
+        }));
+        let seen: AgentSandbox = seen.unwrap_or_else(|error| panic!("{error}"));
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap_or_default();
+        let last = now - jiff::SignedDuration::from_secs(since_seconds);
+        let wanted = Checkpoints { every_seconds: 60, keep_last: 1 };
+        assert_eq!(is_due(wanted, last, &seen, now), due, "{state:?} {idle_seconds} {since_seconds}");
+    }
+
+    #[test]
+    fn due_is_what_ran_and_did_something_since_the_last() {
+        check(SandboxState::Running, 0, 59, false);
+        check(SandboxState::Running, 0, 60, true);
+        check(SandboxState::Running, 59, 60, true);
+        check(SandboxState::Running, 60, 60, false);
+        check(SandboxState::Paused, 0, 60, false);
+        check(SandboxState::Hibernated, 0, 600, false);
+    }
+}

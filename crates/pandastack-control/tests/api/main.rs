@@ -14,3 +14,4 @@ mod lifetimes;
 mod recovery;
 mod sandboxes;
 mod templates;
+mod time_travel;
