@@ -47,53 +47,67 @@ impl Plot {
     }
 
     fn svg(&self) -> String {
-        let all = || self.series.iter().flat_map(|(_, points)| points);
-        let top = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0_f64, f64::max).max(1.0);
-        let (x_max, y_max) = (top(&mut all().map(|p| p.0)), top(&mut all().map(|p| p.1)));
-        let (left, right, above, below) = MARGIN;
-        let place = |x: f64, y: f64| {
-            let across = left + x / x_max * (WIDTH - left - right);
-            (across, HEIGHT - below - y / y_max * (HEIGHT - above - below))
-        };
+        let scale = Scale::of(self.series.iter().flat_map(|(_, points)| points));
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
              font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
         );
+        self.draw_frame(&scale, &mut svg);
+        for ((name, points), colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
+            draw_series(name, points, colour, &scale, &mut svg);
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    fn draw_frame(&self, scale: &Scale, svg: &mut String) {
         let mut text = |x: f64, y: f64, anchor: &str, content: &str| {
             let _ =
                 writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
         };
         text(WIDTH / 2.0, 20.0, "middle", self.title);
         text(WIDTH / 2.0, HEIGHT - 10.0, "middle", self.x_label);
-        text(8.0, above - 10.0, "start", self.y_label);
+        text(8.0, MARGIN.2 - 10.0, "start", self.y_label);
         for tick in 0..=TICKS {
             let share = f64::from(tick) / f64::from(TICKS);
-            let (x, y) = (place(share * x_max, 0.0), place(0.0, share * y_max));
-            text(x.0, x.1 + 16.0, "middle", &format!("{:.0}", share * x_max));
-            text(y.0 - 6.0, y.1 + 4.0, "end", &format!("{:.0}", share * y_max));
+            let (x, y) = (scale.place(share * scale.x_max, 0.0), scale.place(0.0, share * scale.y_max));
+            text(x.0, x.1 + 16.0, "middle", &format!("{:.0}", share * scale.x_max));
+            text(y.0 - 6.0, y.1 + 4.0, "end", &format!("{:.0}", share * scale.y_max));
         }
-        for ((name, points), colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
-            for (x, y) in points.iter().map(|point| place(point.0, point.1)) {
-                let _ = writeln!(
-                    svg,
-                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\" fill=\"{colour}\" opacity=\"0.4\"/>"
-                );
-            }
-            let line: Vec<(f64, f64)> = medians(points).into_iter().map(|(x, y)| place(x, y)).collect();
-            let corners: Vec<String> = line.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-            let _ = writeln!(
-                svg,
-                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>",
-                corners.join(" ")
-            );
-            if let Some((x, y)) = line.last() {
-                let (x, y) = (x + 8.0, y + 4.0);
-                let _ =
-                    writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{name} (median)</text>");
-            }
-        }
-        svg.push_str("</svg>\n");
-        svg
+    }
+}
+
+/// From values to places in the picture.
+struct Scale {
+    x_max: f64,
+    y_max: f64,
+}
+
+impl Scale {
+    fn of<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> Self {
+        let start = Self { x_max: 1.0, y_max: 1.0 };
+        points.fold(start, |top, (x, y)| Self { x_max: top.x_max.max(*x), y_max: top.y_max.max(*y) })
+    }
+
+    fn place(&self, x: f64, y: f64) -> (f64, f64) {
+        let (left, right, above, below) = MARGIN;
+        let across = left + x / self.x_max * (WIDTH - left - right);
+        (across, HEIGHT - below - y / self.y_max * (HEIGHT - above - below))
+    }
+}
+
+/// The samples as dots, their medians as a line with the name at its end.
+fn draw_series(name: &str, points: &[(f64, f64)], colour: &str, scale: &Scale, svg: &mut String) {
+    for (x, y) in points.iter().map(|point| scale.place(point.0, point.1)) {
+        let _ =
+            writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\" fill=\"{colour}\" opacity=\"0.4\"/>");
+    }
+    let line: Vec<(f64, f64)> = medians(points).into_iter().map(|(x, y)| scale.place(x, y)).collect();
+    let corners: Vec<String> = line.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\"/>", corners.join(" "));
+    if let Some((x, y)) = line.last() {
+        let (x, y) = (x + 8.0, y + 4.0);
+        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{name} (median)</text>");
     }
 }
 

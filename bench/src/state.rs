@@ -38,8 +38,8 @@ impl Plan {
 const MIB: u64 = 1 << 20;
 /// Children of the measured tree.
 const TREE: u32 = 20;
-/// Dirty memory whose pause is plotted; the largest must fit the template.
-const PLOTTED_MIB: [u64; 4] = [16, 64, 128, 256];
+/// Dirty memory whose pause is plotted; the largest must fit the shared memory of the template, half of 512 MiB.
+const PLOTTED_MIB: [u64; 4] = [16, 64, 128, 192];
 /// Commands run at once in the children of a tree.
 const EXECS_AT_ONCE: usize = 16;
 /// How long light sleep may take to come.

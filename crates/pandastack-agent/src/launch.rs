@@ -113,7 +113,9 @@ pub(crate) async fn restore(
     let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
     let machine = host.engine.restore(restore).await.map_err(AgentError::from);
     stages.mark("restore");
-    finish(host, record, machine, home, false, stages).await
+    // The other ends of connections to the outside spoke with another address at another time.
+    let of_sandbox = snapshot.manifest.sandbox.is_some();
+    finish(host, record, machine, home, of_sandbox, stages).await
 }
 
 /// Makes a sandbox's machine from a kernel and the disk it had, with empty memory.

@@ -294,7 +294,8 @@ pub(crate) async fn warm(guest: &GuestClient, commands: &[String]) -> Result<()>
     Ok(())
 }
 
-async fn sync_file(path: &std::path::Path) -> Result<()> {
+/// Waits until a file's contents are on disk.
+pub(crate) async fn sync_file(path: &std::path::Path) -> Result<()> {
     let path = path.to_owned();
     crate::blocking(move || {
         let file = std::fs::File::open(&path).map_err(AgentError::io("open", &path))?;

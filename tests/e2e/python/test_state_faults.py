@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Callable, Iterator
 
@@ -12,9 +13,12 @@ from pandastack import PandaStack, PandaStackError, Sandbox
 from platform_process import Platform, wait_until
 
 # A counter and a connection that live in memory only, and a file that lives on the disk.
-COUNTER = "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.1; done' >/dev/null 2>&1 &"
+COUNTER = (
+    "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/new.count; mv /dev/shm/new.count /dev/shm/count;"
+    " sleep 0.1; done' >/dev/null 2>&1 &"
+)
 ECHO = """
-import socket, time
+import os, socket, time
 server = socket.create_server(("127.0.0.1", 7777))
 client = socket.create_connection(("127.0.0.1", 7777))
 peer, _ = server.accept()
@@ -23,8 +27,8 @@ while True:
     sent += 1
     client.sendall(b"%d\\n" % sent)
     got = peer.recv(64).decode().strip()
-    with open("/dev/shm/echo.new", "w") as file: file.write(got)
-    import os; os.rename("/dev/shm/echo.new", "/dev/shm/echo")
+    with open("/dev/shm/new.echo", "w") as file: print(got, file=file)
+    os.rename("/dev/shm/new.echo", "/dev/shm/echo")
     time.sleep(0.1)
 """
 RESERVE_BYTES = 64 << 20
@@ -122,6 +126,21 @@ def test_a_kill_leaves_the_old_state_or_the_new(platform: Platform, client: Pand
     wait_until("nothing is left", lambda: not any(list((store / kind).iterdir()) for kind in kinds), 60)
 
 
+def fill(filler: Path, left_bytes: int) -> None:
+    """Takes space until so much is left. The file system gives back what was deleted a little later, so look again."""
+    with filler.open("wb") as file:
+        size = 0
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 2:
+            space = os.statvfs(filler)
+            more = space.f_bavail * space.f_frsize - left_bytes
+            if more > 1 << 20:
+                os.posix_fallocate(file.fileno(), size, more)
+                size += more
+                quiet_since = time.monotonic()
+            time.sleep(0.1)
+
+
 def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, client: PandaStack) -> None:
     store = platform.data_dir / "store"
     filler = store / "filler"
@@ -129,10 +148,8 @@ def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, 
         sandbox.exec(COUNTER, check=True)
         sandbox.exec("head -c 167772160 /dev/urandom > /dev/shm/dirty", timeout_seconds=120, check=True)
         for left in (RESERVE_BYTES + (24 << 20), RESERVE_BYTES // 2):
-            space = os.statvfs(store)
-            with filler.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - left)
             try:
+                fill(filler, left)
                 for call in (sandbox.snapshot, sandbox.hibernate):
                     with pytest.raises(PandaStackError) as refused:
                         call()

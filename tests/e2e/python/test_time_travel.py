@@ -18,7 +18,10 @@ from platform_process import Platform, wait_until
 
 LIGHT_SLEEP_SECONDS = 6
 # A counter that lives in memory only: it cannot survive a restart of its machine.
-COUNTER = "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.1; done' >/dev/null 2>&1 &"
+COUNTER = (
+    "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/new.count; mv /dev/shm/new.count /dev/shm/count;"
+    " sleep 0.1; done' >/dev/null 2>&1 &"
+)
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +229,9 @@ def test_an_idle_sandbox_dozes_and_is_then_written_out(client: PandaStack, platf
         assert own.refresh().status == "hibernated", "a copy does not wake it"
         after = count(own)
         assert after >= before and platform.machine_pids(own.id) == [machine], "woken in place"
+        wait_until("light sleep again", lambda: own.refresh().residency == "memory", 30)
+        own.wake()
+        assert own.refresh().status == "running", "a wake begins the idle time anew"
         wait_until("deep sleep", lambda: own.refresh().residency == "disk", 60)
         assert platform.machine_pids(own.id) == []
         assert count(own) >= after

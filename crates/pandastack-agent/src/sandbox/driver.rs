@@ -48,10 +48,10 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
     };
     host.sandboxes().insert(record.spec.id.clone(), handle.clone());
     let asleep_since = Instant::now();
-    let host_of = host.clone();
-    let driver =
-        Driver { host: host_of, record, live, activity, asleep_since, traffic_bytes: 0, commands, view };
-    host.tasks.spawn(driver.run());
+    let (host, traffic_bytes) = (host.clone(), 0);
+    let tasks = host.tasks.clone();
+    let driver = Driver { host, record, live, activity, asleep_since, traffic_bytes, commands, view };
+    tasks.spawn(driver.run());
     handle
 }
 
@@ -171,6 +171,7 @@ impl Driver {
 
     async fn resume(&mut self) -> Result<()> {
         self.run_guest().await?;
+        self.activity.touch();
         self.step(Transition::Resumed)
     }
 

@@ -142,6 +142,8 @@ impl Driver {
             self.live = Some(self.wake_from_disk().await?);
             fault::point("wake.restored");
         }
+        // Whoever wakes it wants to use it: its idle time begins anew.
+        self.activity.touch();
         self.record.residency = None;
         self.step(Transition::Woken)?;
         fault::point("wake.recorded");
@@ -170,6 +172,8 @@ impl Driver {
     /// Captures the machine and lets it go on; answers how long it stood still.
     pub(super) async fn capture(&mut self) -> Result<(Capture, f64)> {
         let was_running = self.record.state == SandboxState::Running;
+        // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
+        crate::zygote::sync_file(&self.live()?.home.disk()).await?;
         let began = Instant::now();
         if was_running {
             self.stop_guest().await?;
