@@ -237,7 +237,10 @@ async fn settle_and_save(
     guest.quiesce(true).await?;
     machine.pause().await?;
     let manifest = Manifest::new(host, &recipe.name, shape(recipe));
-    let capture = Capture::take(host, machine, &home.memory(), &home.disk(), manifest).await;
+    let capture = match Capture::begin(host, machine, &home.memory(), manifest, false).await {
+        Ok(begun) => begun.take(host, machine, &home.disk()).await,
+        Err(error) => Err(error),
+    };
     // Only now: the end of the connection would change what is being saved.
     drop(guest);
     capture

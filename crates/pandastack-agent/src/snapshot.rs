@@ -1,7 +1,8 @@
 //! Snapshot directories: how a machine's state is put on disk and found there.
 //!
 //! Templates, named snapshots and sleepers share one form (see [`crate::layout`]) and one way to come into being:
-//! [`Capture::take`] while the machine stands still, [`Capture::publish`] after it runs again. A directory that can be
+//! [`Capture::begin`] while the machine may run, [`Capture::take`] while it stands still, [`Capture::publish`] after it
+//! runs again. A directory that can be
 //! opened is complete: it appeared by rename, after its files were synced.
 
 use std::io;
@@ -174,39 +175,50 @@ impl Snapshot {
 pub(crate) struct Capture {
     staging: Staging,
     manifest: Manifest,
+    /// What the machine's pages are compared with.
+    base: PathBuf,
 }
 
 impl Capture {
-    /// Writes a **paused** machine down: device state, changed memory over a clone of `memory_base`, a clone of `disk`.
-    pub(crate) async fn take(
+    /// Begins a capture of a machine whose memory stands on `memory_base`. With `ahead` its memory is copied now, while it
+    /// runs, and the pause of [`Capture::take`] has only what changes meanwhile left to write.
+    pub(crate) async fn begin(
         host: &Host,
         machine: &dyn Machine,
         memory_base: &Path,
-        disk: &Path,
         manifest: Manifest,
+        ahead: bool,
     ) -> Result<Self> {
-        let (store, memory_base, disk) = (host.store.clone(), memory_base.to_owned(), disk.to_owned());
-        let base = memory_base.clone();
+        let (store, from) = (host.store.clone(), memory_base.to_owned());
         let staging = blocking(move || {
             let staging = store.stage()?;
-            store.clone_file(&memory_base, &staging.path().join(names::MEMORY))?;
-            store.clone_file(&disk, &staging.path().join(names::DISK))?;
+            store.clone_file(&from, &staging.path().join(names::MEMORY))?;
             Ok::<_, AgentError>(staging)
         })
         .await?;
+        let (memory, mut base) = (staging.path().join(names::MEMORY), memory_base.to_owned());
+        let mut manifest = manifest;
+        if ahead {
+            manifest.memory_bytes_written = machine.copy_ahead(memory.clone(), base).await?;
+            base = memory;
+        }
+        Ok(Self { staging, manifest, base })
+    }
+
+    /// Writes a **paused** machine down: device state, what is left of its memory, a clone of `disk`.
+    pub(crate) async fn take(mut self, host: &Host, machine: &dyn Machine, disk: &Path) -> Result<Self> {
+        let (store, from, to) = (host.store.clone(), disk.to_owned(), self.staging.path().join(names::DISK));
+        blocking(move || store.clone_file(&from, &to)).await?;
         let target = SaveTarget {
-            state: staging.path().join(names::STATE),
-            memory: staging.path().join(names::MEMORY),
-            base,
+            state: self.staging.path().join(names::STATE),
+            memory: self.staging.path().join(names::MEMORY),
+            base: self.base.clone(),
         };
         let saved = machine.save(target).await?;
         crate::fault::point("capture.taken");
-        let manifest = Manifest {
-            state_bytes: saved.state_bytes,
-            memory_bytes_written: saved.memory_bytes_written,
-            ..manifest
-        };
-        Ok(Self { staging, manifest })
+        self.manifest.state_bytes = saved.state_bytes;
+        self.manifest.memory_bytes_written += saved.memory_bytes_written;
+        Ok(self)
     }
 
     /// Syncs the files and makes them appear at `to`.

@@ -174,21 +174,33 @@ impl Driver {
         let was_running = self.record.state == SandboxState::Running;
         // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
         crate::zygote::sync_file(&self.live()?.home.disk()).await?;
+        let capture = self.begin_capture(was_running).await?;
         let began = Instant::now();
         if was_running {
             self.stop_guest().await?;
         }
-        let capture = self.capture_still().await;
+        let capture = self.finish_capture(capture).await;
         if was_running {
             self.run_guest().await?;
         }
         Ok((capture?, began.elapsed().as_secs_f64() * 1e3))
     }
 
+    /// Captures a machine that stands still and need not go on soon.
     async fn capture_still(&self) -> Result<Capture> {
+        let capture = self.begin_capture(false).await?;
+        self.finish_capture(capture).await
+    }
+
+    async fn begin_capture(&self, ahead: bool) -> Result<Capture> {
         let live = self.live()?;
-        let (memory, disk) = (live.home.memory(), live.home.disk());
-        Capture::take(&self.host, live.machine.as_ref(), &memory, &disk, self.manifest()).await
+        let base = live.home.memory();
+        Capture::begin(&self.host, live.machine.as_ref(), &base, self.manifest(), ahead).await
+    }
+
+    async fn finish_capture(&self, capture: Capture) -> Result<Capture> {
+        let live = self.live()?;
+        capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
     }
 
     fn manifest(&self) -> Manifest {
