@@ -36,7 +36,7 @@ RESERVE_BYTES = 64 << 20
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("psb", "10.217.0.0/16", "--warm", "base")
+    running = Platform("psb", "10.229.0.0/16", "--warm", "base")
     running.environment["PANDASTACK_FAULT_FILE"] = str(running.root / "fault")
     try:
         yield running.start()

@@ -26,7 +26,7 @@ COUNTER = (
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("psa", "10.216.0.0/16", "--warm", "base", "--light-sleep-seconds", str(LIGHT_SLEEP_SECONDS))
+    running = Platform("psa", "10.228.0.0/16", "--warm", "base", "--light-sleep-seconds", str(LIGHT_SLEEP_SECONDS))
     try:
         yield running.start()
     finally:
