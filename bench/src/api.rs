@@ -150,13 +150,15 @@ async fn execs(client: &Client, count: u32, report: &mut Report) -> Result<()> {
     delete(client, &sandbox.id).await
 }
 
-async fn exec(client: &Client, id: &SandboxId, cmd: &str) -> Result<ExecResult> {
+/// Runs a command that must succeed.
+pub async fn exec(client: &Client, id: &SandboxId, cmd: &str) -> Result<ExecResult> {
     let request = ExecRequest { cmd: Some(cmd.to_owned()), ..Default::default() };
     let result = client.exec(id, &request).await.with_context(|| format!("run `{cmd}`"))?;
     ensure!(result.exit_code == 0, "`{cmd}` ended with {}: {}", result.exit_code, result.stderr);
     Ok(result)
 }
 
-fn ms_since(began: Instant) -> f64 {
+/// Milliseconds since then.
+pub fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1000.0
 }

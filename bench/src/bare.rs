@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use pandastack_engine::{Confinement, Engine, Place, Restore, Shape};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_guest_proto::client::GuestClient;
-use pandastack_guest_proto::message::Identity;
+use pandastack_guest_proto::message::{Identity, ProcessSpec};
 use pandastack_image::Store;
 use serde::Deserialize;
 
@@ -18,6 +18,8 @@ use serde::Deserialize;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// User of the measured machines; any but root.
 const UID: u32 = 0x6fff_0000;
+/// Output of a first command that is kept.
+const OUTPUT_BYTES_MAX: usize = 4096;
 /// Bytes of fresh entropy, as the agent sends.
 const ENTROPY_BYTES: usize = 64;
 
@@ -61,6 +63,15 @@ impl Bare {
 
     /// One restore, in milliseconds from nothing to a guest with an identity of its own.
     pub async fn restore(&mut self) -> Result<f64> {
+        self.restore_then(false).await
+    }
+
+    /// The same, and the result of a first command.
+    pub async fn restore_and_run(&mut self) -> Result<f64> {
+        self.restore_then(true).await
+    }
+
+    async fn restore_then(&mut self, run: bool) -> Result<f64> {
         self.next += 1;
         let staging = self.store.stage().context("make room for a machine")?;
         let runtime_dir = self.runtime.path().join(self.next.to_string());
@@ -86,13 +97,22 @@ impl Bare {
         let machine = self.engine.restore(restore).await.context("restore")?;
         let stream = machine.connect_guest().await?;
         machine.resume().await?;
-        let answered = GuestClient::connect_with_identity(stream, identity()?, ANSWER_MAX).await;
+        let answered = answer(stream, run).await;
         let took_ms = began.elapsed().as_secs_f64() * 1000.0;
         machine.kill().await?;
         std::fs::remove_dir_all(&runtime_dir).context("remove a socket directory")?;
         answered.context("the guest's answer")?;
         Ok(took_ms)
     }
+}
+
+/// Waits for the guest, and for a command's result if asked.
+async fn answer(stream: tokio::net::UnixStream, run: bool) -> Result<()> {
+    let (guest, _) = GuestClient::connect_with_identity(stream, identity()?, ANSWER_MAX).await?;
+    if run {
+        guest.exec(ProcessSpec::shell("true".to_owned())).await?.collect(OUTPUT_BYTES_MAX).await?;
+    }
+    Ok(())
 }
 
 fn identity() -> Result<Identity> {

@@ -9,8 +9,10 @@
 mod api;
 mod bare;
 mod memory;
+mod plot;
 mod report;
 mod samples;
+mod state;
 
 use std::path::PathBuf;
 
@@ -23,6 +25,25 @@ use pandastack_client::{Client, Config};
 enum Command {
     /// Creates, forks, execs and memory
     Create(CreateArgs),
+    /// Forks, snapshots, sleep and rollback
+    State(StateArgs),
+}
+
+/// Arguments of `state`.
+#[derive(Debug, clap::Args)]
+struct StateArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Data directory of the measured platform
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
+    /// Where the plots go
+    #[arg(long, value_name = "DIR", default_value = "bench/plots")]
+    plots: PathBuf,
 }
 
 /// Arguments of `create`.
@@ -47,7 +68,25 @@ struct CreateArgs {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let Command::Create(args) = Command::parse();
+    match Command::parse() {
+        Command::Create(args) => create(args).await,
+        Command::State(args) => state(args).await,
+    }
+}
+
+async fn state(args: StateArgs) -> Result<()> {
+    let client = Client::from_environment()?;
+    let plan = if args.full { state::Plan::FULL } else { state::Plan::QUICK };
+    let mut report = report::Report::new();
+    let measured = state::measure(&client, &args.data_dir, plan, &mut report, &args.plots).await;
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "state")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
+}
+
+async fn create(args: CreateArgs) -> Result<()> {
     let client = Client::from_environment()?;
     let plan = if args.full { api::Plan::FULL } else { api::Plan::QUICK };
     let mut report = report::Report::new();
@@ -69,7 +108,7 @@ async fn main() -> Result<()> {
             .context("measure memory")?;
     }
     println!("{}", report.markdown());
-    let path = report.write(&args.results)?;
+    let path = report.write(&args.results, "create")?;
     eprintln!("raw samples: {}", path.display());
     Ok(())
 }

@@ -76,9 +76,9 @@ impl Report {
     }
 
     /// Writes the raw samples.
-    pub fn write(&self, dir: &Path) -> Result<PathBuf> {
+    pub fn write(&self, dir: &Path, name: &str) -> Result<PathBuf> {
         std::fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-        let path = dir.join(format!("create-{}.json", self.began_at.as_second()));
+        let path = dir.join(format!("{name}-{}.json", self.began_at.as_second()));
         let text = serde_json::to_string_pretty(self)?;
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
         Ok(path)

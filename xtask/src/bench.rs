@@ -18,11 +18,42 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Forks, snapshots, sleep and rollback, with plots
+    State {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
 }
 
 /// Carries it out.
 pub fn run(command: Command) -> Result<ExitCode> {
-    let Command::Create { full } = command;
+    match command {
+        Command::Create { full } => create(full),
+        Command::State { full } => state(full),
+    }
+}
+
+fn state(full: bool) -> Result<ExitCode> {
+    up::build_product()?;
+    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
+    host::install_for_product()?;
+    let scratch = Scratch::start()?;
+    let platform = scratch.platform()?;
+    platform.build_template("base")?;
+    let mut bench = platform.point(host::as_root(tree::target_dir().join("release/pandastack-bench")));
+    bench.arg("state").args(full.then_some("--full"));
+    bench.arg("--data-dir").arg(&platform.ready.data_dir);
+    bench.arg("--results").arg(tree::root().join("bench/results"));
+    bench.arg("--plots").arg(tree::root().join("bench/plots"));
+    program::run(bench)?;
+    for left in scratch.stop()? {
+        eprintln!("warning: left behind: {left}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn create(full: bool) -> Result<ExitCode> {
     up::build_product()?;
     program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
     host::install_for_product()?;

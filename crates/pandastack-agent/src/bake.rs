@@ -6,7 +6,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use pandastack_engine::{Boot, Confinement, Machine};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress, Recipe};
@@ -41,10 +40,11 @@ pub(crate) async fn bake(host: &Arc<Host>, recipe: &'static Recipe, build: &Buil
     let dir = templates_dir(host, recipe).join(&files.key);
     let compatibility_key = &host.engine.capabilities().compatibility_key;
     let snapshot = match Snapshot::open(&dir, compatibility_key) {
-        Ok(snapshot) => snapshot,
-        Err(_) => {
+        Ok(snapshot) if snapshot.verify(&host.shutdown).await.is_ok() => snapshot,
+        _ => {
             host.remove_dir(dir.clone()).await;
             let snapshot = boot_and_save(host, recipe, &files, dir, build).await?;
+            snapshot.checksum_behind(host, true);
             remove_other_bakes(host, recipe, &files.key).await;
             snapshot
         }
@@ -62,14 +62,7 @@ async fn boot_files(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) 
         let kernel = Kernel::ensure(&host.config.cache_dir, &progress)?;
         let image = ImageBuilder::new(&host.config.cache_dir).ensure(recipe, &progress)?;
         let key = template_key(&host, recipe, &kernel, &image);
-        let boot_dir = host.layout.boot(&boot_key(&kernel));
-        if !boot_dir.exists() {
-            let staging = host.store.stage()?;
-            host.store.import_file(&kernel.vmlinuz, &staging.path().join("vmlinuz"))?;
-            Initramfs::build(&kernel, GUEST_PROGRAM, &staging.path().join("initrd"))?;
-            world_readable(staging.path(), &["vmlinuz", "initrd"])?;
-            publish_once(staging, &boot_dir)?;
-        }
+        let boot_dir = ensure_boot_dir(&host, &kernel)?;
         let in_store = host.layout.image(&image.key);
         if !in_store.exists() {
             host.templates.progress(&build, "import", "copying the image into the store".to_owned());
@@ -84,6 +77,38 @@ async fn boot_files(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) 
             image: in_store,
             key,
         })
+    })
+    .await
+}
+
+/// The directory with the kernel and the initial ramdisk that carries the guest program.
+fn ensure_boot_dir(host: &Host, kernel: &KernelSet) -> Result<PathBuf> {
+    let boot_dir = host.layout.boot(&boot_key(kernel));
+    if !boot_dir.exists() {
+        let staging = host.store.stage()?;
+        host.store.import_file(&kernel.vmlinuz, &staging.path().join("vmlinuz"))?;
+        Initramfs::build(kernel, GUEST_PROGRAM, &staging.path().join("initrd"))?;
+        world_readable(staging.path(), &["vmlinuz", "initrd"])?;
+        publish_once(staging, &boot_dir)?;
+    }
+    Ok(boot_dir)
+}
+
+/// What a machine boots from beside its disk.
+pub(crate) struct KernelFiles {
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+    /// Kernel arguments beyond the engine's own.
+    pub args: String,
+}
+
+/// The kernel of new templates, for a sandbox that wakes by booting.
+pub(crate) async fn kernel_files(host: &Arc<Host>) -> Result<KernelFiles> {
+    let host = host.clone();
+    blocking(move || {
+        let kernel = Kernel::ensure(&host.config.cache_dir, &|_: Progress<'_>| {})?;
+        let dir = ensure_boot_dir(&host, &kernel)?;
+        Ok(KernelFiles { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd"), args: kernel_args() })
     })
     .await
 }
@@ -211,17 +236,11 @@ async fn settle_and_save(
     host.templates.progress(build, "save", format!("saving {}", recipe.name));
     guest.quiesce(true).await?;
     machine.pause().await?;
-    let manifest = Manifest {
-        template: recipe.name.clone(),
-        shape: shape(recipe),
-        compatibility_key: host.engine.capabilities().compatibility_key.clone(),
-        sandbox: None,
-        uid: None,
-        state_bytes: 0,
-        memory_bytes_written: 0,
-        created_at: Timestamp::now(),
+    let manifest = Manifest::new(host, &recipe.name, shape(recipe));
+    let capture = match Capture::begin(host, machine, &home.memory(), manifest, false).await {
+        Ok(begun) => begun.take(host, machine, &home.disk()).await,
+        Err(error) => Err(error),
     };
-    let capture = Capture::take(host, machine, &home.memory(), &home.disk(), manifest).await;
     // Only now: the end of the connection would change what is being saved.
     drop(guest);
     capture

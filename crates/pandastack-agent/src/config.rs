@@ -50,6 +50,8 @@ pub struct AgentConfig {
     pub listen: Listen,
     /// Where this agent reaches control: `unix:/path` or `http://address:port`.
     pub control: String,
+    /// How long an idle sandbox stays stopped in memory before it is written to disk; zero writes it out at once.
+    pub light_sleep: std::time::Duration,
     /// The join secret.
     pub link: LinkKey,
     /// Engine.

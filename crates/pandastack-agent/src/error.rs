@@ -62,8 +62,12 @@ pub(crate) enum AgentError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{path} is damaged: {reason}")]
+    // Of the path only the name: the rest is the host's business. The log has all of it.
+    #[error("the file `{}` is damaged and is not used: {reason}; go back to another snapshot, or make a new sandbox",
+        path.file_name().unwrap_or_default().display())]
     Damaged { path: PathBuf, reason: String },
+    #[error("{0}")]
+    Incompatible(String),
     #[error("the agent is stopping")]
     Stopping,
 }
@@ -89,6 +93,7 @@ impl AgentError {
             | AgentError::NoTemplate(_)
             | AgentError::NoBuild(_) => ErrorCode::NotFound,
             AgentError::Conflict(_) | AgentError::Failed(_) => ErrorCode::Conflict,
+            AgentError::Damaged { .. } | AgentError::Incompatible(_) => ErrorCode::SnapshotUnusable,
             AgentError::TemplateBaking { .. } => ErrorCode::TemplateBaking,
             AgentError::TemplateFailed { .. } => ErrorCode::TemplateFailed,
             AgentError::NoCapacity(_) => ErrorCode::NoCapacity,
@@ -116,8 +121,7 @@ impl AgentError {
             | AgentError::Store(_)
             | AgentError::Image(_)
             | AgentError::Net(_)
-            | AgentError::Io { .. }
-            | AgentError::Damaged { .. } => ErrorCode::Internal,
+            | AgentError::Io { .. } => ErrorCode::Internal,
         }
     }
 }
@@ -145,6 +149,9 @@ impl IntoResponse for AgentError {
         let code = self.code();
         if code == ErrorCode::Internal {
             tracing::error!(error = %self, "request failed");
+        }
+        if let AgentError::Damaged { path, reason } = &self {
+            tracing::error!(path = %path.display(), reason, "a damaged file");
         }
         let build_id = match &self {
             AgentError::TemplateBaking { build, .. } => Some(build.to_string()),

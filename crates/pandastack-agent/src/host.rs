@@ -9,7 +9,7 @@ use pandastack_engine::{Engine, Shape};
 use pandastack_image::Store;
 use pandastack_net::SlotPool;
 use pandastack_types::SandboxId;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -49,6 +49,8 @@ pub(crate) struct Host {
     /// Owns every task that outlives the request that began it.
     pub tasks: TaskTracker,
     pub shutdown: CancellationToken,
+    /// Checksums are computed one snapshot at a time.
+    pub checksum_turn: Arc<Semaphore>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
     next_uid: AtomicU32,
 }
@@ -81,6 +83,7 @@ impl Host {
             changed: Notify::new(),
             tasks: TaskTracker::new(),
             shutdown,
+            checksum_turn: Arc::new(Semaphore::new(1)),
             sandboxes: Mutex::new(HashMap::new()),
             next_uid: AtomicU32::new(0),
         })

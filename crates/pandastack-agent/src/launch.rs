@@ -5,15 +5,17 @@
 //! what it took; see [`Home`].
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Confinement, Machine, Place, Restore, Shape};
+use pandastack_engine::{Boot, Confinement, Machine, Place, Restore, Shape};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret};
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{SandboxSpec, Usage};
 
+use crate::bake::KernelFiles;
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::home::{Home, Origin};
@@ -102,6 +104,8 @@ pub(crate) fn new_record(
         boot_stages_us: BTreeMap::new(),
         usage: Usage::default(),
         failure: None,
+        residency: None,
+        awake_until: None,
     }
 }
 
@@ -112,6 +116,7 @@ pub(crate) async fn restore(
     snapshot: &Snapshot,
     mut stages: Stages,
 ) -> Result<Live> {
+    snapshot.verify(&host.shutdown).await?;
     let origin =
         Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
@@ -121,6 +126,39 @@ pub(crate) async fn restore(
     let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
     let machine = host.engine.restore(restore).await.map_err(AgentError::from);
     stages.mark("restore");
+    // The other ends of connections to the outside spoke with another address at another time.
+    let of_sandbox = snapshot.manifest.sandbox.is_some();
+    finish(host, record, machine, home, of_sandbox, stages).await
+}
+
+/// Makes a sandbox's machine from a kernel and the disk it had, with empty memory.
+pub(crate) async fn boot(
+    host: &Host,
+    record: &mut SandboxRecord,
+    disk: &Path,
+    kernel: KernelFiles,
+) -> Result<Live> {
+    let mut stages = Stages::begin();
+    let (store, shape) = (host.store.clone(), record.shape);
+    let empty = blocking(move || {
+        let staging = store.stage()?;
+        store.create_sparse(&staging.path().join("memory"), shape.memory_bytes())?;
+        Ok::<_, AgentError>(staging)
+    })
+    .await?;
+    // Linked into the machine's directory, so it outlives the staging directory.
+    let memory = empty.path().join("memory");
+    crate::snapshot::let_machines_read(&memory)?;
+    let origin = Origin { memory: &memory, disk: Some(disk), shape };
+    let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
+    let dir = host.layout.machine(&record.spec.id);
+    let (home, place) = Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement).await?;
+    stages.mark("prepare");
+    let KernelFiles { kernel, initrd, args } = kernel;
+    let boot = Boot { shape, place, kernel, initrd, kernel_args: args, memory: home.memory() };
+    let machine = host.engine.boot(boot).await.map_err(AgentError::from);
+    stages.mark("boot");
+    record.boot_mode = BootMode::Boot;
     finish(host, record, machine, home, false, stages).await
 }
 

@@ -5,7 +5,7 @@
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
 //! | [`launch`], [`home`] | bringing a machine up through the identity gate, and what surrounds it |
 //! | [`template`], [`bake`], [`zygote`] | what creates start from |
-//! | [`snapshot`], [`record`], [`layout`] | what is on disk, and where |
+//! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
 //! | [`recover`] | taking over what a killed predecessor left |
 //! | [`http`], [`report`] | the wire to control |
 //! | [`cgroup`] | control groups |
@@ -25,10 +25,12 @@ mod config;
 mod embedded;
 mod error;
 mod exec;
+mod fault;
 mod files;
 mod home;
 mod host;
 mod http;
+mod integrity;
 mod launch;
 mod layout;
 mod log_limit;

@@ -89,7 +89,7 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
 }
 
 fn is_to_adopt(record: &SandboxRecord) -> bool {
-    matches!(record.state, SandboxState::Running | SandboxState::Paused)
+    matches!(record.state, SandboxState::Running | SandboxState::Paused) || record.sleeps_in_memory()
 }
 
 async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {

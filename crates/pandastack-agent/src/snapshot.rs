@@ -1,20 +1,25 @@
 //! Snapshot directories: how a machine's state is put on disk and found there.
 //!
 //! Templates, named snapshots and sleepers share one form (see [`crate::layout`]) and one way to come into being:
-//! [`Capture::take`] while the machine stands still, [`Capture::publish`] after it runs again. A directory that can be
+//! [`Capture::begin`] while the machine may run, [`Capture::take`] while it stands still, [`Capture::publish`] after it
+//! runs again. A directory that can be
 //! opened is complete: it appeared by rename, after its files were synced.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use pandastack_engine::{Machine, SaveTarget, Shape};
 use pandastack_image::store::Staging;
 use pandastack_types::SandboxId;
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
+use crate::integrity::{self, Seals};
 use crate::layout::snapshot as names;
 use crate::record::{read_json, write_json};
 
@@ -34,6 +39,34 @@ pub(crate) struct Manifest {
     /// Memory written over the base.
     pub memory_bytes_written: u64,
     pub created_at: Timestamp,
+    /// Only the disk is there: a sleeper that wakes by booting.
+    #[serde(default)]
+    pub disk_only: bool,
+    /// What the files look like from outside.
+    #[serde(default)]
+    pub seals: Seals,
+    /// The host's boot in which it was written.
+    #[serde(default)]
+    pub written_boot: String,
+}
+
+impl Manifest {
+    /// A manifest to be completed by [`Capture`].
+    pub(crate) fn new(host: &Host, template: &str, shape: Shape) -> Self {
+        Self {
+            template: template.to_owned(),
+            shape,
+            compatibility_key: host.engine.capabilities().compatibility_key.clone(),
+            sandbox: None,
+            uid: None,
+            state_bytes: 0,
+            memory_bytes_written: 0,
+            created_at: Timestamp::now(),
+            disk_only: false,
+            seals: Seals::new(),
+            written_boot: integrity::boot_id(),
+        }
+    }
 }
 
 /// A complete snapshot.
@@ -47,13 +80,18 @@ impl Snapshot {
     /// Opens a directory and checks that this host can load it.
     pub(crate) fn open(dir: &Path, compatibility_key: &str) -> Result<Self> {
         let manifest: Manifest = read_json(&dir.join(names::MANIFEST))?;
+        if manifest.disk_only {
+            let reason = "the sandbox sleeps with its disk only and has no memory to copy; wake it first";
+            return Err(AgentError::Conflict(reason.to_owned()));
+        }
         if manifest.compatibility_key != compatibility_key {
-            return Err(AgentError::Conflict(format!(
+            return Err(AgentError::Incompatible(format!(
                 "the snapshot was made by `{}` and this host runs `{compatibility_key}`; restore it on a host with the \
                  same engine or make a new one",
                 manifest.compatibility_key
             )));
         }
+        integrity::check_seals(dir, &manifest.seals)?;
         let snapshot = Self { dir: dir.to_owned(), manifest };
         let expected = [
             (snapshot.memory(), snapshot.manifest.shape.memory_bytes()),
@@ -66,6 +104,51 @@ impl Snapshot {
             }
         }
         Ok(snapshot)
+    }
+
+    /// Reads the contents if this boot of the host has not read them yet, and fails if they are damaged.
+    pub(crate) async fn verify(&self, stop: &CancellationToken) -> Result<()> {
+        if !integrity::needs_verifying(&self.dir, &self.manifest.written_boot) {
+            return Ok(());
+        }
+        let (dir, stop) = (self.dir.clone(), stop.clone());
+        blocking(move || integrity::verify(&dir, &stop)).await
+    }
+
+    /// Begins to compute the checksums behind the caller's back. A snapshot that disappears meanwhile is fine.
+    pub(crate) fn checksum_behind(&self, host: &Arc<Host>, with_disk: bool) {
+        let (dir, stop, turn) = (self.dir.clone(), host.shutdown.clone(), host.checksum_turn.clone());
+        host.tasks.spawn(async move {
+            let Ok(_turn) = turn.acquire().await else { return };
+            let files = [names::STATE, names::MEMORY, names::DISK];
+            let files = if with_disk { &files[..] } else { &files[..2] };
+            let files: Vec<&'static str> = files.to_vec();
+            let shown = dir.display().to_string();
+            let summed = integrity::behind(move || integrity::write_checksums(&dir, &files, &stop)).await;
+            if let Err(error) = summed {
+                tracing::debug!(dir = shown, %error, "no checksums");
+            }
+        });
+    }
+
+    /// Makes the same snapshot appear at `to`, replacing what is there in one step. The files are shared, not copied: they
+    /// never change, and the file system counts who needs them.
+    pub(crate) async fn link_to(&self, host: &Host, to: PathBuf) -> Result<()> {
+        let (store, from) = (host.store.clone(), self.dir.clone());
+        blocking(move || {
+            let staging = store.stage()?;
+            for name in [names::STATE, names::MEMORY, names::DISK, names::MANIFEST, integrity::CHECKSUMS] {
+                let link = staging.path().join(name);
+                match std::fs::hard_link(from.join(name), &link) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound && name == integrity::CHECKSUMS => {
+                    }
+                    linked => linked.map_err(AgentError::io("link", &link))?,
+                }
+            }
+            open_to_machines(staging.path())?;
+            Ok(staging.publish_over(&to)?)
+        })
+        .await
     }
 
     pub(crate) fn state(&self) -> PathBuf {
@@ -92,50 +175,61 @@ impl Snapshot {
 pub(crate) struct Capture {
     staging: Staging,
     manifest: Manifest,
+    /// What the machine's pages are compared with.
+    base: PathBuf,
 }
 
 impl Capture {
-    /// Writes a **paused** machine down: device state, changed memory over a clone of `memory_base`, a clone of `disk`.
-    pub(crate) async fn take(
+    /// Begins a capture of a machine whose memory stands on `memory_base`. With `ahead` its memory is copied now, while it
+    /// runs, and the pause of [`Capture::take`] has only what changes meanwhile left to write.
+    pub(crate) async fn begin(
         host: &Host,
         machine: &dyn Machine,
         memory_base: &Path,
-        disk: &Path,
         manifest: Manifest,
+        ahead: bool,
     ) -> Result<Self> {
-        let (store, memory_base, disk) = (host.store.clone(), memory_base.to_owned(), disk.to_owned());
+        let (store, from) = (host.store.clone(), memory_base.to_owned());
         let staging = blocking(move || {
             let staging = store.stage()?;
-            store.clone_file(&memory_base, &staging.path().join(names::MEMORY))?;
-            store.clone_file(&disk, &staging.path().join(names::DISK))?;
+            store.clone_file(&from, &staging.path().join(names::MEMORY))?;
             Ok::<_, AgentError>(staging)
         })
         .await?;
+        let (memory, mut base) = (staging.path().join(names::MEMORY), memory_base.to_owned());
+        let mut manifest = manifest;
+        if ahead {
+            manifest.memory_bytes_written = machine.copy_ahead(memory.clone(), base).await?;
+            base = memory;
+        }
+        Ok(Self { staging, manifest, base })
+    }
+
+    /// Writes a **paused** machine down: device state, what is left of its memory, a clone of `disk`.
+    pub(crate) async fn take(mut self, host: &Host, machine: &dyn Machine, disk: &Path) -> Result<Self> {
+        let (store, from, to) = (host.store.clone(), disk.to_owned(), self.staging.path().join(names::DISK));
+        blocking(move || store.clone_file(&from, &to)).await?;
         let target = SaveTarget {
-            state: staging.path().join(names::STATE),
-            memory: staging.path().join(names::MEMORY),
+            state: self.staging.path().join(names::STATE),
+            memory: self.staging.path().join(names::MEMORY),
+            base: self.base.clone(),
         };
         let saved = machine.save(target).await?;
-        let manifest = Manifest {
-            state_bytes: saved.state_bytes,
-            memory_bytes_written: saved.memory_bytes_written,
-            ..manifest
-        };
-        Ok(Self { staging, manifest })
+        crate::fault::point("capture.taken");
+        self.manifest.state_bytes = saved.state_bytes;
+        self.manifest.memory_bytes_written += saved.memory_bytes_written;
+        Ok(self)
     }
 
     /// Syncs the files and makes them appear at `to`.
     pub(crate) async fn publish(self, host: &Host, to: PathBuf) -> Result<Snapshot> {
         let compatibility_key = host.engine.capabilities().compatibility_key.clone();
         blocking(move || {
-            use std::os::unix::fs::PermissionsExt;
-            let memory = self.staging.path().join(names::MEMORY);
-            // Machines open it under users of their own, for reading only.
-            std::fs::set_permissions(&memory, std::fs::Permissions::from_mode(0o444))
-                .map_err(AgentError::io("set permissions of", &memory))?;
-            std::fs::set_permissions(self.staging.path(), std::fs::Permissions::from_mode(0o711))
-                .map_err(AgentError::io("set permissions of", self.staging.path()))?;
-            write_json(&self.staging.path().join(names::MANIFEST), &self.manifest)?;
+            let dir = self.staging.path();
+            let_machines_read(&dir.join(names::MEMORY))?;
+            open_to_machines(dir)?;
+            let seals = integrity::seal(dir, &[names::STATE, names::MEMORY, names::DISK])?;
+            write_json(&dir.join(names::MANIFEST), &Manifest { seals, ..self.manifest })?;
             if let Some(parent) = to.parent() {
                 std::fs::create_dir_all(parent).map_err(AgentError::io("create", parent))?;
             }
@@ -144,4 +238,20 @@ impl Capture {
         })
         .await
     }
+}
+
+/// Machines run under users of their own and open memory files for reading only.
+pub(crate) fn let_machines_read(memory: &Path) -> Result<()> {
+    set_mode(memory, 0o444)
+}
+
+/// Machines pass through a snapshot's directory, but do not look.
+fn open_to_machines(dir: &Path) -> Result<()> {
+    set_mode(dir, 0o711)
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .map_err(AgentError::io("set permissions of", path))
 }

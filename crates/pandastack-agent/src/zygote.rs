@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Confinement, Machine, MachineRecord, Restore};
+use pandastack_engine::{Confinement, Machine, MachineRecord, Restore, SaveTarget};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::ProcessSpec;
 use serde::{Deserialize, Serialize};
@@ -248,10 +248,35 @@ async fn warm_and_stop(
     guest.quiesce(true).await?;
     machine.pause().await?;
     sync_file(&home.disk()).await?;
+    save_below(host, home, machine).await?;
     let slot = home.slot.map(|index| u32::from(index.0));
     let record = ZygoteRecord { key: baked.key.clone(), machine: machine.record().clone(), slot };
     write_json(&host.layout.zygotes().join(&baked.name).join(RECORD), &record)?;
     Ok(guest)
+}
+
+/// Writes the warmed memory down as what children stand on. Warming made pages that are private in the zygote and in every
+/// child, though no child wrote them; over this file a child's snapshot consists of what the child itself changed.
+async fn save_below(host: &Host, home: &Home, machine: &dyn Machine) -> Result<()> {
+    let (store, base) = (host.store.clone(), home.memory());
+    let (memory, state) = (home.dir.join("memory.warm"), home.dir.join("state.warm"));
+    let target = SaveTarget { state: state.clone(), memory: memory.clone(), base: base.clone() };
+    let clone = {
+        let (base, memory) = (base.clone(), memory.clone());
+        move || store.clone_file(&base, &memory)
+    };
+    crate::blocking(clone).await?;
+    let saved = machine.save(target).await?;
+    tracing::debug!(bytes = saved.memory_bytes_written, "saved a zygote's memory");
+    crate::blocking(move || {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&memory, std::fs::Permissions::from_mode(0o444))
+            .map_err(AgentError::io("set permissions of", &memory))?;
+        std::fs::remove_file(&state).map_err(AgentError::io("remove", &state))?;
+        // The zygote's own mapping keeps the file it was restored from.
+        std::fs::rename(&memory, &base).map_err(AgentError::io("rename", &base))
+    })
+    .await
 }
 
 /// Runs what users run first, so that its pages and translated code are there already. A command that fails is
@@ -269,7 +294,8 @@ pub(crate) async fn warm(guest: &GuestClient, commands: &[String]) -> Result<()>
     Ok(())
 }
 
-async fn sync_file(path: &std::path::Path) -> Result<()> {
+/// Waits until a file's contents are on disk.
+pub(crate) async fn sync_file(path: &std::path::Path) -> Result<()> {
     let path = path.to_owned();
     crate::blocking(move || {
         let file = std::fs::File::open(&path).map_err(AgentError::io("open", &path))?;

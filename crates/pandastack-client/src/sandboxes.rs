@@ -1,9 +1,9 @@
 //! Sandboxes: making, looking, moving, copying.
 
 use pandastack_types::api::{
-    CreateSandbox, CreateSnapshot, EventList, ForkSandbox, ForkTree, ForkTreeResult, Lifecycle,
-    PatchLifecycle, Port, PortList, Promote, Promoted, RunRequest, RunResult, Sandbox, Snapshot,
-    SnapshotList, StatusAnswer,
+    CreateSandbox, CreateSnapshot, EventList, ForkSandbox, ForkTree, ForkTreeResult, Hibernate, Keep,
+    KeepAwake, Lifecycle, Lineage, PatchLifecycle, Port, PortList, Promote, Promoted, Rollback, RunRequest,
+    RunResult, Sandbox, Snapshot, SnapshotList, StatusAnswer,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use pandastack_types::{SandboxId, SnapshotId};
@@ -48,8 +48,23 @@ impl Client {
     }
 
     /// Puts a sandbox to sleep.
-    pub async fn hibernate_sandbox(&self, id: &SandboxId) -> Result<StatusAnswer> {
-        self.act(id, "hibernate").receive().await
+    pub async fn hibernate_sandbox(&self, id: &SandboxId, keep: Keep) -> Result<StatusAnswer> {
+        self.act(id, "hibernate").json(&Hibernate { keep }).receive().await
+    }
+
+    /// Keeps a sandbox from counting as idle.
+    pub async fn keep_awake(&self, id: &SandboxId, seconds: u64) -> Result<Lifecycle> {
+        self.act(id, "keep-awake").json(&KeepAwake { seconds }).receive().await
+    }
+
+    /// Returns a sandbox to one of its snapshots.
+    pub async fn rollback_sandbox(&self, id: &SandboxId, request: &Rollback) -> Result<Sandbox> {
+        self.act(id, "rollback").json(request).receive().await
+    }
+
+    /// Where a sandbox stands among its relatives.
+    pub async fn get_lineage(&self, id: &SandboxId) -> Result<Lineage> {
+        self.call(Method::GET, &["sandboxes", id.as_str(), "lineage"], LOOK_SECONDS).receive().await
     }
 
     /// Wakes a sandbox.

@@ -18,6 +18,7 @@ use tracing::Instrument;
 
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
+use crate::checkpoint::CheckpointClock;
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
@@ -41,6 +42,7 @@ pub(crate) struct App {
     pub(crate) keys: KeyCache,
     pub(crate) rates: Rates,
     pub(crate) usage_clock: UsageClock,
+    pub(crate) checkpoints: CheckpointClock,
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
     pub(crate) tasks: TaskTracker,

@@ -21,6 +21,7 @@ mod app;
 mod audit;
 mod auth;
 mod bootstrap;
+mod checkpoint;
 mod config;
 mod error;
 mod extract;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
-use pandastack_types::api::OnTimeout;
+use pandastack_types::api::{Keep, OnTimeout};
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS};
 use pandastack_types::{SandboxId, SandboxState, Transition};
 use tokio::time::Instant;
@@ -69,8 +69,12 @@ async fn reap(app: &Arc<App>, put_off: &mut HashMap<SandboxId, Instant>) -> ApiR
             put_off.insert(id, Instant::now() + PUT_OFF);
         }
     }
+    for snapshot in app.store.snapshots_due(now()).await? {
+        ops::snapshot::remove(app, &snapshot).await?;
+    }
     let retry = put_off.values().min().copied();
-    let next = app.store.next_expiry().await?.map(|at| Instant::now() + until(at));
+    let expiries = [app.store.next_expiry().await?, app.store.next_snapshot_expiry().await?];
+    let next = expiries.into_iter().flatten().min().map(|at| Instant::now() + until(at));
     // What was put off stays the next expiry in the record; looking at it before its time would be a busy loop.
     let next = if retry.is_some() { next.filter(|at| *at > Instant::now()) } else { next };
     Ok([retry, next].into_iter().flatten().min().unwrap_or_else(|| Instant::now() + SLEEP_MAX))
@@ -91,7 +95,7 @@ async fn end(app: &Arc<App>, record: SandboxRecord) -> ApiResult<()> {
         return Ok(());
     }
     let client = app.hosts.client(&record.host)?;
-    ops::lifecycle::go(app, record, client, Move::Hibernate, true).await?;
+    ops::lifecycle::go(app, record, client, Move::Hibernate(Keep::Memory), true).await?;
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage}
 use pandastack_types::{HostId, SandboxId, SandboxState, Transition};
 
 use crate::app::{App, now};
+use crate::checkpoint;
 use crate::error::ApiResult;
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
@@ -56,6 +57,7 @@ pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<Report
     let record = app.hosts.heard(report.clone(), now())?;
     app.store.put_host(&record).await?;
     let rows = app.store.sandboxes(&Select::Host(report.host.clone())).await?;
+    checkpoint::take_due(app, &rows, &report).await?;
     let findings = compare(rows, &report, |id| app.under_way.contains(id.as_str()));
     for (row, seen) in findings.changed {
         if let Err(error) = settle(app, &row, seen, false).await {

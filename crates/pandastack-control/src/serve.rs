@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::{App, EVENTS_BUFFERED_MAX, now};
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
+use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
@@ -169,6 +170,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig) -> App {
         keys: KeyCache::default(),
         rates: Rates::new(config.requests_per_second),
         usage_clock: UsageClock::default(),
+        checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
         audit: AuditLog::default(),
         tasks: TaskTracker::new(),

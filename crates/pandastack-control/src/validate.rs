@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use pandastack_types::api::{CreateSandbox, ExecRequest, Metadata, PatchLifecycle};
+use pandastack_types::api::{
+    Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle,
+};
 use pandastack_types::limits::{
-    ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, METADATA_PAIRS_MAX,
-    METADATA_TEXT_BYTES_MAX, TTL_SECONDS_MAX,
+    CHECKPOINT_SECONDS_MIN, ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, KEEP_LAST_MAX,
+    METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, TTL_SECONDS_MAX,
 };
 
 use crate::error::{ApiError, ApiResult};
@@ -30,11 +32,43 @@ pub(crate) fn create(request: &CreateSandbox) -> ApiResult<()> {
         self::env(env)?;
     }
     lifetime("ttl_seconds", request.ttl_seconds)?;
+    request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
+}
+
+/// Longest name of a snapshot.
+const SNAPSHOT_NAME_BYTES_MAX: usize = 256;
+
+pub(crate) fn snapshot(request: &CreateSnapshot) -> ApiResult<()> {
+    if let Some(metadata) = &request.metadata {
+        self::metadata(metadata)?;
+    }
+    if request.name.as_ref().is_some_and(|name| name.len() > SNAPSHOT_NAME_BYTES_MAX) {
+        return refuse(format!("`name` is at most {SNAPSHOT_NAME_BYTES_MAX} bytes"));
+    }
+    if request.ttl_seconds == Some(0) {
+        return refuse("ttl_seconds must be at least 1; without it the snapshot stays".to_owned());
+    }
+    request.keep_last.map_or(Ok(()), keep_last)
+}
+
+fn keep_last(count: u32) -> ApiResult<()> {
+    match count {
+        1..=KEEP_LAST_MAX => Ok(()),
+        _ => refuse(format!("keep_last must be 1 to {KEEP_LAST_MAX}")),
+    }
+}
+
+fn checkpoints(wanted: Checkpoints) -> ApiResult<()> {
+    if wanted.every_seconds != 0 && wanted.every_seconds < CHECKPOINT_SECONDS_MIN {
+        return refuse(format!("checkpoints.every_seconds is 0 or at least {CHECKPOINT_SECONDS_MIN}"));
+    }
+    keep_last(wanted.keep_last)
 }
 
 pub(crate) fn patch(request: &PatchLifecycle) -> ApiResult<()> {
     lifetime("ttl_seconds", request.ttl_seconds)?;
+    request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
 }
 
@@ -164,6 +198,23 @@ mod tests {
         assert!(with(1).is_ok());
         assert!(with(TTL_SECONDS_MAX).is_ok());
         assert!(with(TTL_SECONDS_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn retention_has_bounds() {
+        let keeping = |keep_last| CreateSnapshot { keep_last: Some(keep_last), ..CreateSnapshot::default() };
+        assert!(snapshot(&keeping(0)).is_err());
+        assert!(snapshot(&keeping(1)).is_ok());
+        assert!(snapshot(&keeping(KEEP_LAST_MAX)).is_ok());
+        assert!(snapshot(&keeping(KEEP_LAST_MAX + 1)).is_err());
+        assert!(snapshot(&CreateSnapshot { ttl_seconds: Some(0), ..CreateSnapshot::default() }).is_err());
+        let name = |bytes| CreateSnapshot { name: Some("n".repeat(bytes)), ..CreateSnapshot::default() };
+        assert!(snapshot(&name(SNAPSHOT_NAME_BYTES_MAX)).is_ok());
+        assert!(snapshot(&name(SNAPSHOT_NAME_BYTES_MAX + 1)).is_err());
+        let every = |every_seconds| checkpoints(Checkpoints { every_seconds, keep_last: 1 });
+        assert!(every(0).is_ok());
+        assert!(every(CHECKPOINT_SECONDS_MIN - 1).is_err());
+        assert!(every(CHECKPOINT_SECONDS_MIN).is_ok());
     }
 
     #[test]

@@ -53,7 +53,9 @@ pub(crate) fn snapshot(record: SnapshotRecord) -> Snapshot {
         size_bytes: record.spec.size_bytes,
         pause_ms: record.spec.pause_ms,
         host: record.host,
+        kind: record.spec.kind,
         created_at: record.created_at,
+        expires_at: record.expires_at,
     }
 }
 

@@ -131,19 +131,28 @@ fn push(ranges: &mut Vec<Range>, start: u64, end: u64) {
     }
 }
 
-/// Copies the private pages of guest memory at `address` into `target`, at the same offsets. Pages of zeros are left out
-/// where the target has a hole, so that a sparse base stays sparse. Returns the bytes written.
-pub(crate) fn copy_private_pages(pid: u32, address: u64, bytes: u64, target: &File) -> io::Result<u64> {
-    let mut holes = Holes::of(target)?;
-    let mut buffer = vec![0u8; COPY_BYTES];
+/// Copies the private pages of guest memory at `address` into `target`, at the same offsets, but for those that are equal
+/// in `base`, of which `target` is a clone: a page that the machine inherited from the one it was forked from is private
+/// and yet not new. Pages of zeros are left out where the base has a hole, so that a sparse base stays sparse. Returns
+/// the bytes written.
+pub(crate) fn copy_private_pages(
+    pid: u32,
+    address: u64,
+    bytes: u64,
+    target: &File,
+    base: &File,
+) -> io::Result<u64> {
+    let mut holes = Holes::of(base)?;
+    let (mut buffer, mut original) = (vec![0u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
     let mut written = 0;
     for range in private_pages(pid, address, address + bytes)? {
         let mut at = range.start;
         while at < range.end {
             let len = (range.end - at).min(COPY_BYTES as u64) as usize;
-            let chunk = &mut buffer[..len];
+            let (chunk, original) = (&mut buffer[..len], &mut original[..len]);
             read_memory(pid, at, chunk)?;
-            written += write_sparse(target, chunk, at - address, &mut holes)?;
+            holes.read_around(original, at - address)?;
+            written += write_changed(target, chunk, original, at - address)?;
             at += len as u64;
         }
     }
@@ -169,35 +178,33 @@ fn read_memory(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes whole pages at `offset`, leaving out runs of zeros that fall into a hole. Returns the bytes written.
-fn write_sparse(target: &File, chunk: &[u8], offset: u64, holes: &mut Holes<'_>) -> io::Result<u64> {
+/// Writes the pages of `chunk` that differ from `original`. Returns the bytes written.
+fn write_changed(target: &File, chunk: &[u8], original: &[u8], offset: u64) -> io::Result<u64> {
+    const PAGE: usize = PAGE_BYTES as usize;
     let mut written = 0;
     let mut run: Option<usize> = None;
-    for (index, page) in chunk.chunks(PAGE_BYTES as usize).enumerate() {
-        let at = index * PAGE_BYTES as usize;
-        let skip = is_zero(page) && holes.contains(offset + at as u64)?;
-        match (skip, run) {
+    let mut write = |from: usize, to: usize| {
+        written += (to - from) as u64;
+        target.write_all_at(&chunk[from..to], offset + from as u64)
+    };
+    for (index, (page, before)) in chunk.chunks(PAGE).zip(original.chunks(PAGE)).enumerate() {
+        let at = index * PAGE;
+        match (page == before, run) {
             (false, None) => run = Some(at),
             (true, Some(from)) => {
-                target.write_all_at(&chunk[from..at], offset + from as u64)?;
-                written += (at - from) as u64;
+                write(from, at)?;
                 run = None;
             }
             _ => {}
         }
     }
     if let Some(from) = run {
-        target.write_all_at(&chunk[from..], offset + from as u64)?;
-        written += (chunk.len() - from) as u64;
+        write(from, chunk.len())?;
     }
     Ok(written)
 }
 
-fn is_zero(page: &[u8]) -> bool {
-    page.as_chunks::<8>().0.iter().all(|word| u64::from_ne_bytes(*word) == 0)
-}
-
-/// The holes of a file, asked for in ascending order and before anything is written there.
+/// The holes of a file, asked for in ascending order.
 struct Holes<'a> {
     file: &'a File,
     len: u64,
@@ -210,13 +217,27 @@ impl<'a> Holes<'a> {
         Ok(Self { file, len: file.metadata()?.len(), current: Range { start: 0, end: 0 } })
     }
 
-    /// Whether the page at `offset` lies in a hole.
-    fn contains(&mut self, offset: u64) -> io::Result<bool> {
-        if offset >= self.current.end {
-            let start = self.seek(offset, libc::SEEK_HOLE)?;
-            self.current = Range { start, end: self.seek(start, libc::SEEK_DATA)? };
+    /// Fills `buffer` from `offset` on without reading holes: they would be brought into memory page by page.
+    fn read_around(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let end = offset + buffer.len() as u64;
+        let mut at = offset;
+        while at < end {
+            if at >= self.current.end {
+                let start = self.seek(at, libc::SEEK_HOLE)?;
+                self.current = Range { start, end: self.seek(start, libc::SEEK_DATA)? };
+            }
+            let in_hole = self.current.start <= at;
+            let stop = if in_hole { self.current.end } else { self.current.start }.clamp(at, end);
+            // The file's end, which a memory file has only where guest memory ends.
+            let stop = if stop == at { end } else { stop };
+            let part = &mut buffer[(at - offset) as usize..(stop - offset) as usize];
+            match in_hole {
+                true => part.fill(0),
+                false => self.file.read_exact_at(part, at)?,
+            }
+            at = stop;
         }
-        Ok(self.current.start <= offset && offset + PAGE_BYTES <= self.current.end)
+        Ok(())
     }
 
     /// Next hole or data at or after `offset`; the end of the file if there is none.
@@ -273,12 +294,17 @@ mod tests {
     #[test]
     fn copies_make_the_target_equal_to_memory() {
         let (file, address) = mapped();
-        let mut target = tempfile::tempfile().unwrap();
+        // What a machine shares with the one it was forked from: private here, and in its base too.
+        let inherited = tempfile::tempfile().unwrap();
         let mut base = Vec::new();
         File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap().read_to_end(&mut base).unwrap();
+        base[PAGE] = 1;
+        inherited.write_all_at(&base, 0).unwrap();
+        let mut target = tempfile::tempfile().unwrap();
         target.write_all_at(&base, 0).unwrap();
-        let written = copy_private_pages(std::process::id(), address, 8 * PAGE_BYTES, &target).unwrap();
-        assert_eq!(written, 2 * PAGE_BYTES);
+        let pid = std::process::id();
+        let written = copy_private_pages(pid, address, 8 * PAGE_BYTES, &target, &inherited).unwrap();
+        assert_eq!(written, PAGE_BYTES, "page 1 is equal in the base, page 2 is not");
         let mut copied = Vec::new();
         target.read_to_end(&mut copied).unwrap();
         // SAFETY: the mapping is 8 pages long and lives on.
@@ -286,15 +312,40 @@ mod tests {
     }
 
     #[test]
-    fn zero_pages_are_left_out_of_holes_only() {
+    fn a_second_pass_over_the_first_writes_what_changed_between() {
+        let (file, address) = mapped();
         let target = tempfile::tempfile().unwrap();
-        target.set_len(64 * PAGE_BYTES).unwrap();
-        target.write_all_at(&[9; 16 * PAGE], 16 * PAGE_BYTES).unwrap();
-        let mut holes = Holes::of(&target).unwrap();
-        let written = write_sparse(&target, &[0; 64 * PAGE], 0, &mut holes).unwrap();
+        target.set_len(8 * PAGE_BYTES).unwrap();
+        target.write_all_at(&[7; PAGE], 5 * PAGE_BYTES).unwrap();
+        let pid = std::process::id();
+        let ahead = copy_private_pages(pid, address, 8 * PAGE_BYTES, &target, &file).unwrap();
+        assert_eq!(ahead, 2 * PAGE_BYTES);
+        // SAFETY: both lie in the mapping of 8 pages.
+        unsafe {
+            (address as *mut u8).add(2 * PAGE + 9).write_volatile(3);
+            (address as *mut u8).add(5 * PAGE).write_volatile(0);
+        }
+        let rest = copy_private_pages(pid, address, 8 * PAGE_BYTES, &target, &target).unwrap();
+        assert_eq!(rest, 2 * PAGE_BYTES, "one page written again, one new");
+        let mut copied = vec![0; 8 * PAGE];
+        target.read_exact_at(&mut copied, 0).unwrap();
+        // SAFETY: the mapping is 8 pages long and lives on.
+        assert_eq!(copied, unsafe { std::slice::from_raw_parts(address as *const u8, 8 * PAGE) });
+    }
+
+    #[test]
+    fn zero_pages_are_left_out_of_holes_only() {
+        let base = tempfile::tempfile().unwrap();
+        base.set_len(64 * PAGE_BYTES).unwrap();
+        base.write_all_at(&[9; 16 * PAGE], 16 * PAGE_BYTES).unwrap();
+        let mut original = vec![1; 60 * PAGE];
+        Holes::of(&base).unwrap().read_around(&mut original, 4 * PAGE_BYTES).unwrap();
+        let mut expected = vec![0; 60 * PAGE];
+        expected[12 * PAGE..28 * PAGE].fill(9);
+        assert_eq!(original, expected);
+        let target = tempfile::tempfile().unwrap();
+        let written = write_changed(&target, &[0; 60 * PAGE], &original, 4 * PAGE_BYTES).unwrap();
         assert_eq!(written, 16 * PAGE_BYTES, "zeros over data must be written, zeros over a hole must not");
-        let mut after = vec![1; 64 * PAGE];
-        target.read_exact_at(&mut after, 0).unwrap();
-        assert!(is_zero(&after));
+        assert_eq!(target.metadata().unwrap().len(), 32 * PAGE_BYTES);
     }
 }

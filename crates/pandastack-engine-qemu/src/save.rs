@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use pandastack_engine::{EngineError, Result, SaveTarget, Saved};
@@ -32,7 +32,7 @@ pub(crate) async fn save(machine: &QemuMachine, target: &SaveTarget) -> Result<S
     let started = Instant::now();
     machine.require_paused("saving the machine").await?;
     let state_bytes = save_state(machine, &target.state).await?;
-    let memory_bytes_written = save_memory(machine, target.memory.clone()).await?;
+    let memory_bytes_written = save_memory(machine, target.memory.clone(), target.base.clone()).await?;
     Ok(Saved { state_bytes, memory_bytes_written, took: started.elapsed() })
 }
 
@@ -73,12 +73,14 @@ async fn copy(reading: Receiver, mut file: tokio::fs::File) -> std::io::Result<u
     Ok(copied)
 }
 
-async fn save_memory(machine: &QemuMachine, path: std::path::PathBuf) -> Result<u64> {
+/// Writes the machine's own pages that differ from `base` to its clone at `path`. Returns the bytes written.
+pub(crate) async fn save_memory(machine: &QemuMachine, path: PathBuf, base: PathBuf) -> Result<u64> {
     let (pid, address, bytes) =
         (machine.record.pid, machine.details.ram_address, machine.record.shape.memory_bytes());
     let copy = move || {
         let file = open_memory(&path, bytes)?;
-        dirty::copy_private_pages(pid, address, bytes, &file)
+        let original = File::open(&base).map_err(EngineError::io("open the base memory", &base))?;
+        dirty::copy_private_pages(pid, address, bytes, &file, &original)
             .map_err(EngineError::io("copy guest memory to", path))
     };
     tokio::task::spawn_blocking(copy).await.unwrap_or_else(|error| {

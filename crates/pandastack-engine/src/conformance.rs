@@ -309,7 +309,7 @@ impl<'a> Suite<'a> {
         let second = save(self.fixture, &*machine).await?;
         for (target, expected) in [(first, 20), (second, 21)] {
             let place = self.fixture.place(&machine.record().disk).await;
-            let SaveTarget { state, memory } = target;
+            let SaveTarget { state, memory, .. } = target;
             let restore = Restore { shape: self.fixture.shape(), place, state, memory };
             let again = self.fixture.engine().restore(restore).await?;
             expect(self.wake_and_ask(&*again, Question::Recall).await?, expected, "memory of a save")?;
@@ -396,11 +396,21 @@ async fn ask_within(
 }
 
 async fn save(fixture: &dyn Fixture, machine: &dyn Machine) -> Result<SaveTarget, Failure> {
-    let memory = fixture.clone_memory(&machine.record().base_memory).await;
+    save_over(fixture, machine, machine.record().base_memory.clone()).await
+}
+
+/// Saves over a clone of `base`.
+async fn save_over(
+    fixture: &dyn Fixture,
+    machine: &dyn Machine,
+    base: PathBuf,
+) -> Result<SaveTarget, Failure> {
+    let memory = fixture.clone_memory(&base).await;
     let state = fixture.fresh_path("state");
-    let saved = machine.save(SaveTarget { state: state.clone(), memory: memory.clone() }).await?;
+    let target = SaveTarget { state: state.clone(), memory: memory.clone(), base: base.clone() };
+    let saved = machine.save(target).await?;
     expect(saved.state_bytes > 0, true, "size of the state")?;
-    Ok(SaveTarget { state, memory })
+    Ok(SaveTarget { state, memory, base })
 }
 
 fn one(mut outcomes: Vec<crate::Result<Arc<dyn Machine>>>) -> Result<Arc<dyn Machine>, Failure> {

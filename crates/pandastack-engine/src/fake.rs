@@ -387,7 +387,7 @@ struct SavedState {
 }
 
 fn store(target: &SaveTarget, shape: Shape, memory: &[u8]) -> Result<Saved> {
-    let SaveTarget { state, memory: path } = target;
+    let SaveTarget { state, memory: path, .. } = target;
     let saved = SavedState { shape, memory_bytes: memory.len() as u64 };
     if saved.memory_bytes > MEMORY_BYTES_MAX {
         let detail = format!("the guest uses more than {MEMORY_BYTES_MAX} bytes of memory");

@@ -8,7 +8,10 @@
 //! | `POST /sandboxes` ([`AgentCreate`]) | makes a sandbox; answers [`AgentSandbox`] when it is ready |
 //! | `GET /sandboxes/{id}`, `DELETE /sandboxes/{id}` | looks, removes (gone already is success) |
 //! | `POST /sandboxes/{id}/pause`, `/resume`, `/hibernate`, `/wake` | moves it; answers [`AgentSandbox`] |
+//! | `POST /sandboxes/{id}/hibernate` takes [`crate::api::Hibernate`] | |
 //! | `PATCH /sandboxes/{id}` ([`AgentPatch`]) | changes idle behaviour |
+//! | `POST /sandboxes/{id}/keep-awake` ([`AgentKeepAwake`]) | wakes it, and keeps it from counting as idle; answers [`AgentSandbox`] |
+//! | `POST /sandboxes/{id}/rollback` ([`AgentRollback`]) | returns it to one of its snapshots; answers [`AgentSandbox`] |
 //! | `POST /sandboxes/{id}/snapshots` ([`AgentSnapshot`]) | answers [`AgentSnapshotDone`] |
 //! | `DELETE /snapshots/{id}` | removes a snapshot (gone already is success) |
 //! | `POST /sandboxes/{id}/fork` ([`AgentFork`]) | answers [`AgentForked`] |
@@ -81,6 +84,20 @@ pub struct AgentPatch {
     pub idle_timeout_seconds: Option<u64>,
 }
 
+/// Keep a sandbox awake.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentKeepAwake {
+    /// Until then it does not count as idle; `None` ends an earlier lease.
+    pub until: Option<Timestamp>,
+}
+
+/// Return a sandbox to one of its snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRollback {
+    /// Which.
+    pub snapshot_id: SnapshotId,
+}
+
 /// A sandbox as its agent sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentSandbox {
@@ -115,6 +132,9 @@ pub struct AgentSandbox {
     pub boot_stages_us: BTreeMap<String, u64>,
     /// Seconds since the last activity.
     pub idle_seconds: u64,
+    /// Until when it does not count as idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awake_until: Option<Timestamp>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,

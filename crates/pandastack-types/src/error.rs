@@ -51,6 +51,8 @@ error_codes! {
     MethodNotAllowed = 405,
     /// The thing is in a state that does not allow this.
     Conflict = 409,
+    /// The snapshot is damaged, or was made by an engine that this host does not have.
+    SnapshotUnusable = 409,
     /// An `Idempotency-Key` was used for another request, or its request is still running.
     IdempotencyConflict = 409,
     /// The body is larger than its limit.

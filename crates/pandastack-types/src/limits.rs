@@ -18,6 +18,18 @@ pub const TTL_SECONDS_DEFAULT: u64 = 3600;
 pub const TTL_SECONDS_MAX: u64 = 30 * 24 * 3600;
 /// Idle time after which a persistent sandbox hibernates.
 pub const IDLE_SECONDS_DEFAULT: u64 = 300;
+/// Longest keep-awake lease. Beyond it: 400 `bad_request`; renew it instead.
+pub const KEEP_AWAKE_SECONDS_MAX: u64 = 24 * 3600;
+/// Least time between two automatic checkpoints. Below it: 400 `bad_request`.
+pub const CHECKPOINT_SECONDS_MIN: u64 = 10;
+/// Checkpoints kept of a sandbox that names no number.
+pub const CHECKPOINTS_KEPT_DEFAULT: u32 = 5;
+/// Largest `keep_last`. Beyond it: 400 `bad_request`.
+pub const KEEP_LAST_MAX: u32 = 1_000;
+/// Snapshots of one workspace that may exist at once. Beyond it: 429 `quota_exceeded`.
+pub const SNAPSHOTS_PER_WORKSPACE_MAX: u64 = 2_000;
+/// Ancestors of a sandbox that are remembered; the farthest are forgotten first.
+pub const ANCESTORS_MAX: usize = 64;
 /// Metadata pairs of one sandbox. Beyond it: 400 `bad_request`.
 pub const METADATA_PAIRS_MAX: usize = 64;
 /// Bytes of one metadata key or value. Beyond it: 400 `bad_request`.

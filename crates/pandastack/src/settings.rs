@@ -25,6 +25,8 @@ const SUBNET: &str = "10.201.0.0/16";
 const NET_PREFIX: &str = "pds";
 /// Slots kept ready.
 const SLOTS_READY: usize = 16;
+/// How long an idle sandbox stays in memory.
+const LIGHT_SLEEP_SECONDS: u64 = 60;
 
 /// Settings that every role understands.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -69,6 +71,9 @@ pub struct AgentArgs {
     /// Memory that may be promised to sandboxes [default: all but 1 GiB]
     #[arg(long, env = "PANDASTACK_MEMORY_LIMIT_MB", value_name = "MIB")]
     pub memory_limit_mb: Option<u64>,
+    /// Seconds that an idle sandbox stays stopped in memory before it is written to disk [default: 60]
+    #[arg(long, env = "PANDASTACK_LIGHT_SLEEP_SECONDS", value_name = "SECONDS")]
+    pub light_sleep_seconds: Option<u64>,
     /// `auto`: KVM where it really works, emulation elsewhere; `emulated`: emulation everywhere [default: auto]
     #[arg(long, env = "PANDASTACK_ENGINE", value_name = "ENGINE")]
     pub engine: Option<Engine>,
@@ -116,6 +121,7 @@ struct AgentSection {
     net_prefix: Option<String>,
     slots_ready: Option<usize>,
     memory_limit_mb: Option<u64>,
+    light_sleep_seconds: Option<u64>,
     engine: Option<Engine>,
     zygotes: Option<bool>,
     warm_templates: Vec<String>,
@@ -142,6 +148,8 @@ pub struct Settings {
     pub slots_ready: usize,
     /// Memory that may be promised.
     pub memory_limit_mb: Option<u64>,
+    /// How long an idle sandbox stays in memory.
+    pub light_sleep: std::time::Duration,
     /// Engine.
     pub engine: Engine,
     /// Whether creates fork a machine that is kept ready.
@@ -180,6 +188,9 @@ impl Settings {
                 .unwrap_or_else(|| NET_PREFIX.to_owned()),
             slots_ready: agent.slots_ready.or(file.agent.slots_ready).unwrap_or(SLOTS_READY),
             memory_limit_mb: agent.memory_limit_mb.or(file.agent.memory_limit_mb),
+            light_sleep: std::time::Duration::from_secs(
+                agent.light_sleep_seconds.or(file.agent.light_sleep_seconds).unwrap_or(LIGHT_SLEEP_SECONDS),
+            ),
             engine: agent.engine.or(file.agent.engine).unwrap_or_default(),
             zygotes: !agent.no_zygotes && file.agent.zygotes.unwrap_or(true),
             warm_templates: warm.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or_default(),

@@ -223,6 +223,21 @@ def test_lifecycle(server, sandbox):
     assert server.requests[-1].json == {"persistent": True}
     sandbox.set_lifecycle(idle_timeout_seconds=9, on_timeout="hibernate")
     assert server.requests[-1].json == {"idle_timeout_seconds": 9, "on_timeout": "hibernate"}
+    sandbox.hibernate(keep="disk")
+    assert server.requests[-1].json == {"keep": "disk"}
+    server.on("POST", "/v1/sandboxes/s1/keep-awake", 200, {"awake_until": "2026-01-01T00:00:00Z"})
+    assert sandbox.keep_awake(90)["awake_until"].startswith("2026")
+    assert server.requests[-1].json == {"seconds": 90}
+
+
+def test_rollback_and_lineage(server, sandbox):
+    server.on("POST", "/v1/sandboxes/s1/rollback", 200, {"id": "s1", "status": "running"})
+    assert sandbox.rollback("snap").status == "running"
+    assert server.requests[-1].json == {"snapshot_id": "snap"}
+    sandbox.rollback()
+    assert server.requests[-1].json == {}
+    server.on("GET", "/v1/sandboxes/s1/lineage", 200, {"id": "s1", "ancestors": ["p"], "children": [], "siblings": []})
+    assert sandbox.lineage()["ancestors"] == ["p"]
 
 
 def test_ports_and_previews(server, make_client, sandbox):

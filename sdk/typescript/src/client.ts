@@ -3,6 +3,8 @@
 import { addressGiven, BASE_URL_DEFAULT, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
+  type Checkpoints,
+  checkpointsOf,
   type JsonObject,
   type MeInfo,
   type OnTimeout,
@@ -76,6 +78,8 @@ export interface SandboxCreateOptions {
   idleTimeoutSeconds?: number;
   /** What happens at the end of its time: deleted (`kill`) or put to sleep. */
   onTimeout?: OnTimeout;
+  /** Snapshots that the platform takes by itself, to `rollback` to. */
+  checkpoints?: Checkpoints;
   /** Volumes to attach. */
   volumes?: Array<{ name: string; readOnly?: boolean; read_only?: boolean }>;
   /** Fixed by the template; accepted only for programs that name it. */
@@ -230,6 +234,7 @@ function createBody(options: SandboxCreateOptions): JsonObject {
     env: options.env,
     idle_timeout_seconds: options.idleTimeoutSeconds,
     on_timeout: options.onTimeout,
+    checkpoints: options.checkpoints && checkpointsOf(options.checkpoints),
   });
 }
 

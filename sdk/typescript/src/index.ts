@@ -37,13 +37,16 @@ export type { OutputCallbacks } from "./exec-stream.js";
 export { SandboxFilesystem } from "./filesystem.js";
 export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {
+  Checkpoints,
   CreatedToken,
   ExecChunk,
   ExecResult,
   FileChange,
   FileInfo,
   GrepMatch,
+  Keep,
   LifecycleInfo,
+  LineageInfo,
   MeInfo,
   OnTimeout,
   PortInfo,

@@ -136,6 +136,35 @@ export interface WriteResult {
 /** What happens to a sandbox at the end of its time. */
 export type OnTimeout = "kill" | "hibernate";
 
+/** What a sleeping sandbox keeps: memory and disk, or the disk only. */
+export type Keep = "memory" | "disk";
+
+/** Snapshots that the platform takes by itself while something happens in a sandbox. */
+export interface Checkpoints {
+  /** At least so long between two; 0 takes none. */
+  everySeconds: number;
+  /** How many are kept. */
+  keepLast?: number;
+}
+
+/** Checkpoints as they are sent. */
+export function checkpointsOf(checkpoints: Checkpoints): JsonObject {
+  const { everySeconds, keepLast } = checkpoints;
+  return keepLast === undefined
+    ? { every_seconds: everySeconds }
+    : { every_seconds: everySeconds, keep_last: keepLast };
+}
+
+/** A sandbox among its relatives. */
+export type LineageInfo = WireRecord<{
+  id: string;
+  parent_id?: string;
+  tree_id?: string;
+  ancestors: string[];
+  children: JsonObject[];
+  siblings: JsonObject[];
+}>;
+
 /** How long a sandbox lives. */
 export type LifecycleInfo = WireRecord<{
   ttl_seconds: number;
@@ -144,6 +173,7 @@ export type LifecycleInfo = WireRecord<{
   idle_timeout_seconds?: number;
   on_timeout?: OnTimeout;
   expires_at?: string;
+  awake_until?: string;
 }>;
 
 /** A stored snapshot. */
@@ -157,6 +187,8 @@ export type SnapshotInfo = WireRecord<{
   name?: string;
   metadata?: Record<string, string>;
   pause_ms?: number;
+  kind?: string;
+  expires_at?: string;
 }>;
 
 /** Answer of a promotion: who won, which siblings went, which could not. */

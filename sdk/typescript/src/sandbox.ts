@@ -10,13 +10,18 @@ import { BadRequestError, CommandError, NotFoundError } from "./errors.js";
 import { ExecStream, type OutputCallbacks, serverEvents } from "./exec-stream.js";
 import { SandboxFilesystem } from "./filesystem.js";
 import {
+  type Checkpoints,
+  checkpointsOf,
   type ExecResult,
   type JsonObject,
+  type Keep,
   type LifecycleInfo,
+  type LineageInfo,
   needText,
   type OnTimeout,
   parseExecResult,
   parsePort,
+  parseSandbox,
   type PortInfo,
   type PromoteResult,
   type SandboxEvent,
@@ -62,6 +67,20 @@ export interface LifecycleChange {
   idleTimeoutSeconds?: number;
   /** What happens at the end of its time. */
   onTimeout?: OnTimeout;
+  /** Snapshots that the platform takes by itself. */
+  checkpoints?: Checkpoints;
+}
+
+/** Options of `snapshot`. */
+export interface SnapshotOptions {
+  /** Name for people. */
+  name?: string;
+  /** Labels. */
+  metadata?: Record<string, string>;
+  /** Delete it after so long. */
+  ttlSeconds?: number;
+  /** Delete the oldest unnamed snapshots of this sandbox past this number. */
+  keepLast?: number;
 }
 
 /** A machine of your own, with its own kernel. */
@@ -219,9 +238,14 @@ export class Sandbox {
     return await this.#client.sandboxes.promote(this.id, options);
   }
 
-  /** Save the machine as it is; its `id` goes to `create({ fromSnapshot })`. */
-  async snapshot(options: { name?: string; metadata?: Record<string, string> } = {}): Promise<SnapshotInfo> {
-    const body = given(options);
+  /** Save the machine as it is; its `id` goes to `create({ fromSnapshot })` or `rollback`. */
+  async snapshot(options: SnapshotOptions = {}): Promise<SnapshotInfo> {
+    const body = given({
+      name: options.name,
+      metadata: options.metadata,
+      ttl_seconds: options.ttlSeconds,
+      keep_last: options.keepLast,
+    });
     const isEmpty = Object.keys(body).length === 0;
     const call: Call = {
       ...post(this.#path("/snapshots"), isEmpty ? undefined : body, MACHINE_MS_MAX),
@@ -234,8 +258,27 @@ export class Sandbox {
   }
 
   /** Put the machine to sleep on disk; it costs nothing but space until the next call wakes it. */
-  async hibernate(): Promise<void> {
-    await this.#move("/hibernate", "hibernated");
+  async hibernate(options: { keep?: Keep } = {}): Promise<void> {
+    await this.#move("/hibernate", "hibernated", options.keep === undefined ? undefined : { keep: options.keep });
+  }
+
+  /** Return to one of this sandbox's snapshots, the newest if none is given; id and URL stay the same. */
+  async rollback(snapshotId?: string): Promise<Sandbox> {
+    const body = given({ snapshot_id: snapshotId });
+    const record = (await this.#transport.send(post(this.#path("/rollback"), body, MACHINE_MS_MAX))).record();
+    this.#info = parseSandbox(record);
+    return this;
+  }
+
+  /** Its ancestors, siblings and children. */
+  async lineage(): Promise<LineageInfo> {
+    const record = (await this.#transport.send(get(this.#path("/lineage")))).record();
+    return withCamelCase({ ...record, id: needText(record, "id", "a lineage") }) as LineageInfo;
+  }
+
+  /** Do not let it count as idle for so long, because of work in the background; 0 ends that. */
+  async keepAwake(seconds: number): Promise<LifecycleInfo> {
+    return lifecycleOf((await this.#transport.send(post(this.#path("/keep-awake"), { seconds }, MACHINE_MS_MAX))).record());
   }
 
   /** Wake it now rather than with the next call. A running sandbox is left as it is. */
@@ -275,6 +318,7 @@ export class Sandbox {
       persistent: change.persistent,
       idle_timeout_seconds: change.idleTimeoutSeconds,
       on_timeout: change.onTimeout,
+      checkpoints: change.checkpoints && checkpointsOf(change.checkpoints),
     });
     const call = { ...post(this.#path("/lifecycle"), body), method: "PATCH" };
     const lifecycle = lifecycleOf((await this.#transport.send(call)).record());
@@ -343,8 +387,8 @@ export class Sandbox {
     return sandboxPath(this.id, rest);
   }
 
-  async #move(rest: string, status: string): Promise<void> {
-    const record = (await this.#transport.send(post(this.#path(rest), undefined, MACHINE_MS_MAX))).record();
+  async #move(rest: string, status: string, body?: JsonObject): Promise<void> {
+    const record = (await this.#transport.send(post(this.#path(rest), body, MACHINE_MS_MAX))).record();
     this.#info = { ...this.#info, status: typeof record.status === "string" ? record.status : status };
   }
 

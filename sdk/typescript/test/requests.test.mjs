@@ -239,3 +239,22 @@ test("the CommonJS build is the same package", () => {
   assert.equal(sdk.Client, sdk.PandaStack);
   assert.equal(sdk.VERSION, require("@pandastack/sdk/package.json").version);
 });
+
+test("rollback, lineage, leases", async (t) => {
+  const { server, sandbox } = await setup(t);
+  server.on("POST", "/v1/sandboxes/s1/rollback", 200, { ...SANDBOX, status: "running" });
+  server.on("GET", "/v1/sandboxes/s1/lineage", 200, { id: "s1", ancestors: ["p"], children: [], siblings: [] });
+  server.on("POST", "/v1/sandboxes/s1/keep-awake", 200, { ttl_seconds: 1, persistent: false, idle_seconds: 0 });
+  server.on("POST", "/v1/sandboxes/s1/hibernate", 200, { status: "hibernated" });
+  server.on("POST", "/v1/sandboxes/s1/snapshots", 201, { id: "sn" });
+  const made = await sandbox();
+  await made.hibernate({ keep: "disk" });
+  assert.deepEqual(server.last.json, { keep: "disk" });
+  assert.equal(await made.rollback("sn"), made);
+  assert.deepEqual([server.last.json, made.status], [{ snapshot_id: "sn" }, "running"]);
+  assert.deepEqual((await made.lineage()).ancestors, ["p"]);
+  await made.keepAwake(60);
+  assert.deepEqual(server.last.json, { seconds: 60 });
+  await made.snapshot({ ttlSeconds: 5, keepLast: 2 });
+  assert.deepEqual(server.last.json, { ttl_seconds: 5, keep_last: 2 });
+});

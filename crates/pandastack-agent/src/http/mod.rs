@@ -36,6 +36,8 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         .route("/sandboxes/{id}/resume", post(sandboxes::resume))
         .route("/sandboxes/{id}/hibernate", post(sandboxes::hibernate))
         .route("/sandboxes/{id}/wake", post(sandboxes::wake))
+        .route("/sandboxes/{id}/keep-awake", post(sandboxes::keep_awake))
+        .route("/sandboxes/{id}/rollback", post(sandboxes::rollback))
         .route("/sandboxes/{id}/fork", post(sandboxes::fork))
         .route("/sandboxes/{id}/snapshots", post(sandboxes::snapshot))
         .route("/snapshots/{id}", delete(sandboxes::remove_snapshot))

@@ -4,9 +4,10 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use pandastack_types::agent_api::{
-    AgentCreate, AgentFork, AgentForked, AgentPatch, AgentSandbox, AgentSnapshot, AgentSnapshotDone,
-    HostReport,
+    AgentCreate, AgentFork, AgentForked, AgentKeepAwake, AgentPatch, AgentRollback, AgentSandbox,
+    AgentSnapshot, AgentSnapshotDone, HostReport,
 };
+use pandastack_types::api::Hibernate;
 use pandastack_types::{SandboxId, SnapshotId, limits};
 
 use super::{Shared, Target};
@@ -54,8 +55,25 @@ pub(super) async fn resume(Target(handle): Target) -> Result<Json<AgentSandbox>>
     Ok(Json(handle.move_to(Request::Resume).await?))
 }
 
-pub(super) async fn hibernate(Target(handle): Target) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.move_to(Request::Hibernate).await?))
+pub(super) async fn hibernate(
+    Target(handle): Target,
+    Json(request): Json<Hibernate>,
+) -> Result<Json<AgentSandbox>> {
+    Ok(Json(handle.hibernate(request.keep).await?))
+}
+
+pub(super) async fn keep_awake(
+    Target(handle): Target,
+    Json(request): Json<AgentKeepAwake>,
+) -> Result<Json<AgentSandbox>> {
+    Ok(Json(handle.keep_awake(request.until).await?))
+}
+
+pub(super) async fn rollback(
+    Target(handle): Target,
+    Json(request): Json<AgentRollback>,
+) -> Result<Json<AgentSandbox>> {
+    Ok(Json(handle.rollback(request.snapshot_id).await?))
 }
 
 pub(super) async fn wake(Target(handle): Target) -> Result<Json<AgentSandbox>> {

@@ -13,6 +13,7 @@ pub(crate) enum Request {
     Wake,
     Snapshot,
     Fork,
+    Rollback,
 }
 
 /// What to do about it.
@@ -38,6 +39,7 @@ pub(crate) fn accept(state: SandboxState, request: Request) -> Verdict {
     use SandboxState as S;
     match (state, request) {
         (S::Running, R::Use | R::Pause | R::Hibernate | R::Snapshot | R::Fork) => Verdict::Do,
+        (S::Running | S::Paused | S::Hibernated, R::Rollback) => Verdict::Do,
         (S::Running, R::Resume | R::Wake) => Verdict::Already,
         (S::Paused, R::Hibernate | R::Snapshot | R::Fork) => Verdict::Do,
         (S::Paused, R::Pause) => Verdict::Already,

@@ -35,7 +35,8 @@ impl Activity {
         self.origin.elapsed().saturating_sub(last)
     }
 
-    fn touch(&self) {
+    /// Something happened just now.
+    pub(crate) fn touch(&self) {
         self.last_ms.fetch_max(self.origin.elapsed().as_millis() as u64, Ordering::SeqCst);
     }
 }

@@ -4,10 +4,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use pandastack_engine::MachineExit;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_types::agent_api::AgentSandbox;
-use pandastack_types::api::HostView;
+use pandastack_types::api::{HostView, Keep};
 use pandastack_types::{Residency, SandboxState, Transition};
 use tokio::sync::{mpsc, watch};
 
@@ -28,7 +29,9 @@ pub(crate) struct Driver {
     /// When the processor time was last looked at, and what it was.
     cpu_seen: Option<(Instant, u64)>,
     /// When the present sleep began.
-    asleep_since: Instant,
+    pub(super) asleep_since: Instant,
+    /// Bytes over the network at the last look.
+    pub(super) traffic_bytes: u64,
     commands: mpsc::Receiver<Command>,
     view: watch::Sender<AgentSandbox>,
 }
@@ -49,9 +52,11 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
     };
     host.sandboxes().insert(record.spec.id.clone(), handle.clone());
     let asleep_since = Instant::now();
+    let (host, cpu_seen, traffic_bytes) = (host.clone(), None, 0);
+    let tasks = host.tasks.clone();
     let driver =
-        Driver { host: host.clone(), record, live, activity, cpu_seen: None, asleep_since, commands, view };
-    host.tasks.spawn(driver.run());
+        Driver { host, record, live, activity, cpu_seen, asleep_since, traffic_bytes, commands, view };
+    tasks.spawn(driver.run());
     handle
 }
 
@@ -59,7 +64,7 @@ impl Driver {
     async fn run(mut self) {
         let shutdown = self.host.shutdown.clone();
         loop {
-            let idle = self.idle_deadline();
+            let next = self.next_time();
             tokio::select! {
                 command = self.commands.recv() => match command {
                     None => return,
@@ -72,7 +77,7 @@ impl Driver {
                     Some(command) => self.serve(command).await,
                 },
                 exit = exited(self.live.as_ref()) => self.lose(exit).await,
-                () = tokio::time::sleep(idle), if idle < Duration::MAX => self.sleep_if_idle().await,
+                () = tokio::time::sleep(next.unwrap_or_default()), if next.is_some() => self.on_time().await,
                 // Machines outlive the agent: the next one adopts them.
                 () = shutdown.cancelled() => return,
             }
@@ -83,6 +88,9 @@ impl Driver {
         match command {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
+            Command::Hibernate(keep, reply) => drop(reply.send(self.go_to_sleep(keep).await)),
+            Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
+            Command::Rollback(id, reply) => drop(reply.send(self.rollback(&id).await)),
             Command::Snapshot(id, reply) => drop(reply.send(self.snapshot(&id).await)),
             Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
             Command::SetIdle(seconds, reply) => {
@@ -96,21 +104,51 @@ impl Driver {
 
     async fn lease(&mut self) -> Result<Lease> {
         let activity = self.activity.begin();
-        match accept(self.record.state, Request::Use) {
-            Verdict::Wake => self.wake().await?,
-            Verdict::Refuse(reason) => return Err(self.refusal(reason)),
-            _ => {}
-        }
+        self.come_awake().await?;
         Ok(Lease { guest: self.guest().await?, _activity: activity })
     }
 
+    async fn come_awake(&mut self) -> Result<()> {
+        match self.accept(Request::Use) {
+            Verdict::Wake => self.wake().await,
+            Verdict::Refuse(reason) => Err(self.refusal(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The table's verdict. One that sleeps in memory still has its machine, and is copied and written out like a paused
+    /// one.
+    pub(super) fn accept(&self, request: Request) -> Verdict {
+        let machine_wanted = matches!(request, Request::Snapshot | Request::Fork | Request::Hibernate);
+        match self.record.sleeps_in_memory() && machine_wanted {
+            true => accept(SandboxState::Paused, request),
+            false => accept(self.record.state, request),
+        }
+    }
+
+    async fn keep_awake(&mut self, until: Option<Timestamp>) -> Result<AgentSandbox> {
+        self.come_awake().await?;
+        self.activity.touch();
+        self.record.awake_until = until;
+        self.save()?;
+        Ok(self.look())
+    }
+
+    async fn go_to_sleep(&mut self, keep: Keep) -> Result<AgentSandbox> {
+        match self.accept(Request::Hibernate) {
+            Verdict::Refuse(reason) => return Err(self.refusal(reason)),
+            Verdict::Do => self.hibernate(keep).await?,
+            _ => {}
+        }
+        Ok(self.look())
+    }
+
     async fn move_to(&mut self, request: Request) -> Result<AgentSandbox> {
-        match (accept(self.record.state, request), request) {
+        match (self.accept(request), request) {
             (Verdict::Refuse(reason), _) => return Err(self.refusal(reason)),
             (Verdict::Wake, _) => self.wake().await?,
             (Verdict::Resume, _) => self.resume().await?,
             (Verdict::Do, Request::Pause) => self.pause().await?,
-            (Verdict::Do, Request::Hibernate) => self.hibernate().await?,
             _ => {}
         }
         Ok(self.look())
@@ -139,6 +177,7 @@ impl Driver {
 
     async fn resume(&mut self) -> Result<()> {
         self.run_guest().await?;
+        self.activity.touch();
         self.step(Transition::Resumed)
     }
 
@@ -170,12 +209,16 @@ impl Driver {
         let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
         self.record.state = self.record.state.step(transition).map_err(refused)?;
         if transition == Transition::Hibernated {
-            self.asleep_since = Instant::now();
+            self.fell_asleep();
         }
         if transition == Transition::Woken {
             self.record.usage.asleep_seconds += self.asleep_since.elapsed().as_secs();
         }
         self.save()
+    }
+
+    pub(super) fn fell_asleep(&mut self) {
+        self.asleep_since = Instant::now();
     }
 
     pub(super) fn save(&mut self) -> Result<()> {
@@ -254,25 +297,7 @@ impl Driver {
         self.host.changed.notify_one();
     }
 
-    fn idle_deadline(&self) -> Duration {
-        let Some(seconds) = self.record.spec.idle_timeout_seconds else { return Duration::MAX };
-        if self.record.state != SandboxState::Running {
-            return Duration::MAX;
-        }
-        Duration::from_secs(seconds).saturating_sub(self.activity.idle()).max(Duration::from_millis(100))
-    }
-
-    async fn sleep_if_idle(&mut self) {
-        let Some(seconds) = self.record.spec.idle_timeout_seconds else { return };
-        if self.record.state == SandboxState::Running
-            && self.activity.idle() >= Duration::from_secs(seconds)
-            && let Err(error) = self.hibernate().await
-        {
-            tracing::warn!(sandbox = %self.record.spec.id, %error, "an idle sandbox did not go to sleep");
-        }
-    }
-
-    fn refusal(&self, reason: &'static str) -> AgentError {
+    pub(super) fn refusal(&self, reason: &'static str) -> AgentError {
         match &self.record.failure {
             Some(failure) if self.record.state == SandboxState::Failed => AgentError::Failed(failure.clone()),
             _ => AgentError::Conflict(reason.to_owned()),
@@ -310,7 +335,8 @@ fn view_of(host: &Host, record: &SandboxRecord, live: Option<&Live>) -> AgentSan
         id: record.spec.id.clone(),
         incarnation: record.spec.incarnation,
         state: record.state,
-        residency: (record.state == SandboxState::Hibernated).then_some(Residency::Disk),
+        residency: (record.state == SandboxState::Hibernated)
+            .then_some(record.residency.unwrap_or(Residency::Disk)),
         template: record.template.clone(),
         cpu: u32::from(record.shape.vcpus),
         memory_mb: record.shape.memory_mib,
@@ -321,6 +347,7 @@ fn view_of(host: &Host, record: &SandboxRecord, live: Option<&Live>) -> AgentSan
         boot_ms: record.boot_ms,
         boot_stages_us: record.boot_stages_us.clone(),
         idle_seconds: 0,
+        awake_until: record.awake_until,
         failure: record.failure.clone(),
         usage,
     }

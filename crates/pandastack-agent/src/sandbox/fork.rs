@@ -7,7 +7,7 @@ use futures::StreamExt;
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{AgentForked, ChildOutcome, SandboxSpec};
 
-use super::accept::{Request, Verdict, accept};
+use super::accept::{Request, Verdict};
 use super::create::commit;
 use super::{Driver, spawn};
 use crate::error::{AgentError, Result};
@@ -27,21 +27,21 @@ async fn in_turns(launches: impl Iterator<Item = impl Future<Output = Made>>) ->
 impl Driver {
     /// Forks the sandbox. It goes on as it was; a sleeper stays asleep.
     pub(super) async fn fork(&mut self, children: Vec<SandboxSpec>) -> Result<AgentForked> {
-        let verdict = accept(self.record.state, Request::Fork);
+        let verdict = self.accept(Request::Fork);
         if let Verdict::Refuse(reason) = verdict {
             return Err(AgentError::Conflict(reason.to_owned()));
         }
         self.host.admit(self.record.shape, children.len() as u64)?;
         let ids: Vec<_> = children.iter().map(|child| child.id.clone()).collect();
         let (made, pause_ms) = if verdict == Verdict::FromSleep {
-            let sleep = self.host.layout.sleep(&self.record.spec.id);
-            let snapshot = Snapshot::open(&sleep, &self.host.engine.capabilities().compatibility_key)?;
+            let snapshot = self.open_sleep()?;
             (self.restore_children(children, &snapshot).await, 0.0)
         } else if self.host.engine.capabilities().fork {
             self.fork_process(children).await?
         } else {
             self.fork_by_capture(children).await?
         };
+        crate::fault::point("fork.made");
         let mut outcomes = Vec::new();
         for (id, made) in ids.into_iter().zip(made) {
             let outcome = self.settle(made).await;

@@ -16,15 +16,19 @@ mod activity;
 mod create;
 mod driver;
 mod fork;
+mod idle;
+mod rollback;
 mod sleep;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use pandastack_engine::Shape;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, SandboxSpec};
-use pandastack_types::{SandboxId, SandboxState, SnapshotId};
+use pandastack_types::api::Keep;
+use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{AgentError, Result};
@@ -43,6 +47,9 @@ type Reply<T> = oneshot::Sender<Result<T>>;
 pub(crate) enum Command {
     Lease(Reply<Lease>),
     Move(Request, Reply<AgentSandbox>),
+    Hibernate(Keep, Reply<AgentSandbox>),
+    KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
+    Rollback(SnapshotId, Reply<AgentSandbox>),
     Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
     Fork(Vec<SandboxSpec>, Reply<AgentForked>),
     SetIdle(Option<u64>, Reply<AgentSandbox>),
@@ -84,9 +91,10 @@ impl SandboxHandle {
 
     /// Its shape, if it holds memory now.
     pub(crate) fn awake_shape(&self) -> Option<Shape> {
-        let state = self.view.borrow().state;
-        matches!(state, SandboxState::Creating | SandboxState::Running | SandboxState::Paused)
-            .then_some(self.shape)
+        let view = self.view.borrow();
+        let awake =
+            matches!(view.state, SandboxState::Creating | SandboxState::Running | SandboxState::Paused);
+        (awake || view.residency == Some(Residency::Memory)).then_some(self.shape)
     }
 
     /// Refuses a caller that means another life of this sandbox.
@@ -106,6 +114,18 @@ impl SandboxHandle {
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {
         self.ask(|reply| Command::Move(request, reply)).await
+    }
+
+    pub(crate) async fn hibernate(&self, keep: Keep) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::Hibernate(keep, reply)).await
+    }
+
+    pub(crate) async fn keep_awake(&self, until: Option<Timestamp>) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::KeepAwake(until, reply)).await
+    }
+
+    pub(crate) async fn rollback(&self, id: SnapshotId) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::Rollback(id, reply)).await
     }
 
     pub(crate) async fn snapshot(&self, id: SnapshotId) -> Result<AgentSnapshotDone> {

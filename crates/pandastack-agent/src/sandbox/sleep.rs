@@ -1,21 +1,29 @@
 //! Snapshots, sleep and waking.
 //!
-//! A sleeper is a snapshot directory and a record, nothing else. The order of writes makes every crash harmless: the
-//! snapshot is complete before the record says `hibernated`, the record says so before the machine ends; and on waking
-//! the snapshot stays until the record says `running` again.
+//! ```text
+//!   running --idle--> asleep in memory --after a while--> asleep on disk --use--> running
+//!      |                  |  use: runs again at once          ^
+//!      +------------------+---------- hibernate --------------+
+//! ```
+//!
+//! A sleeper on disk is a snapshot directory and a record, nothing else. The order of writes makes every crash harmless:
+//! the snapshot is complete before the record says that the sandbox sleeps on it, the record says so before the machine
+//! ends; and on waking the snapshot stays until the record says `running` again.
 
 use std::time::Instant;
 
-use jiff::Timestamp;
 use pandastack_types::agent_api::AgentSnapshotDone;
-use pandastack_types::{SandboxState, SnapshotId, Transition};
+use pandastack_types::api::Keep;
+use pandastack_types::{Residency, SandboxState, SnapshotId, Transition};
 
 use super::Driver;
-use super::accept::{Request, Verdict, accept};
+use super::accept::{Request, Verdict};
 use crate::blocking;
 use crate::error::{AgentError, Result};
-use crate::launch::{self, Stages};
+use crate::fault;
+use crate::launch::{self, Live, Stages};
 use crate::layout::snapshot as names;
+use crate::record::{read_json, write_json, write_json_durably};
 use crate::snapshot::{Capture, Manifest, Snapshot};
 
 impl Driver {
@@ -25,111 +33,182 @@ impl Driver {
         if to.exists() {
             return Err(AgentError::Conflict(format!("snapshot {id} exists already")));
         }
-        match accept(self.record.state, Request::Snapshot) {
-            Verdict::FromSleep => self.copy_sleep(to).await,
-            Verdict::Refuse(reason) => Err(AgentError::Conflict(reason.to_owned())),
+        let (size_bytes, pause_ms) = match self.accept(Request::Snapshot) {
+            Verdict::Refuse(reason) => return Err(AgentError::Conflict(reason.to_owned())),
+            Verdict::FromSleep => {
+                self.open_sleep()?.link_to(&self.host, to.clone()).await?;
+                (0, 0.0)
+            }
             _ => {
                 let (capture, pause_ms) = self.capture().await?;
-                let snapshot = capture.publish(&self.host, to).await?;
-                let size_bytes = snapshot.manifest.state_bytes + snapshot.manifest.memory_bytes_written;
-                Ok(AgentSnapshotDone { size_bytes, pause_ms })
+                let snapshot = capture.publish(&self.host, to.clone()).await?;
+                (snapshot.manifest.state_bytes + snapshot.manifest.memory_bytes_written, pause_ms)
             }
-        }
+        };
+        fault::point("snapshot.published");
+        let key = &self.host.engine.capabilities().compatibility_key;
+        Snapshot::open(&to, key)?.checksum_behind(&self.host, true);
+        Ok(AgentSnapshotDone { size_bytes, pause_ms })
     }
 
-    /// Goes to sleep: written to disk, no process, slot or memory left.
-    pub(super) async fn hibernate(&mut self) -> Result<()> {
+    /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
+    pub(super) async fn doze(&mut self) -> Result<()> {
+        self.stop_guest().await?;
+        self.record.residency = Some(Residency::Memory);
+        self.step(Transition::Hibernated)
+    }
+
+    /// Goes to sleep on disk: no process, slot or memory left. One that sleeps in memory is written out.
+    pub(super) async fn hibernate(&mut self, keep: Keep) -> Result<()> {
         let was_running = self.record.state == SandboxState::Running;
-        if was_running {
-            self.stop_guest().await?;
-        }
-        match self.write_sleep().await {
-            Ok(()) => {}
-            Err(error) => {
-                if was_running {
-                    self.run_guest().await?;
-                }
-                return Err(error);
+        let written = match (keep, was_running) {
+            (Keep::Memory, true) => match self.stop_guest().await {
+                Ok(()) => self.write_sleep().await,
+                Err(error) => return Err(error),
+            },
+            (Keep::Memory, false) => self.write_sleep().await,
+            (Keep::Disk, _) => self.write_disk().await,
+        };
+        if let Err(error) = written {
+            if was_running {
+                self.run_guest().await?;
             }
+            return Err(error);
         }
+        fault::point("hibernate.published");
+        self.record_sleep()?;
+        fault::point("hibernate.recorded");
+        self.end_machine().await;
+        self.save()
+    }
+
+    /// From here on the sandbox is what lies in its sleep directory, also after a power loss.
+    pub(super) fn record_sleep(&mut self) -> Result<()> {
+        let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
         self.settle_usage();
+        self.record.state = self.record.state.step(Transition::Hibernated).map_err(refused)?;
+        self.record.residency = Some(Residency::Disk);
         self.record.slot = None;
-        self.step(Transition::Hibernated)?;
+        write_json_durably(&self.host.layout.record(&self.record.spec.id), &self.record)
+    }
+
+    /// Ends the machine of a sandbox whose record no longer needs it.
+    pub(super) async fn end_machine(&mut self) {
         self.record.machine = None;
+        self.fell_asleep();
         if let Some(live) = self.live.take() {
             let dir = live.home.dir.clone();
             live.end(&self.host).await;
             self.host.remove_dir(dir).await;
         }
-        self.save()
     }
 
     async fn write_sleep(&mut self) -> Result<()> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         self.host.remove_dir(sleep.clone()).await;
-        self.capture_still().await?.publish(&self.host, sleep).await.map(drop)
+        let snapshot = self.capture_still().await?.publish(&self.host, sleep).await?;
+        snapshot.checksum_behind(&self.host, false);
+        Ok(())
     }
 
-    /// Wakes from disk. A failed wake leaves the sandbox asleep, to be tried again.
-    pub(super) async fn wake(&mut self) -> Result<()> {
+    /// Keeps the disk alone. The guest must run to bring its file systems into order.
+    async fn write_disk(&mut self) -> Result<()> {
+        if self.record.state != SandboxState::Running {
+            let reason = "only a running sandbox can sleep with its disk alone; wake or resume it first";
+            return Err(AgentError::Conflict(reason.to_owned()));
+        }
+        self.guest().await?.quiesce(true).await?;
+        let live = self.live()?;
+        live.machine.pause().await?;
+        let (disk, store) = (live.home.disk(), self.host.store.clone());
+        let manifest = Manifest { disk_only: true, ..self.manifest() };
         let sleep = self.host.layout.sleep(&self.record.spec.id);
-        let snapshot = Snapshot::open(&sleep, &self.host.engine.capabilities().compatibility_key)?;
-        self.host.admit(self.record.shape, 1)?;
-        let live = launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await?;
-        self.live = Some(live);
+        blocking(move || {
+            let staging = store.stage()?;
+            store.clone_file(&disk, &staging.path().join(names::DISK))?;
+            let seals = crate::integrity::seal(staging.path(), &[names::DISK])?;
+            write_json(&staging.path().join(names::MANIFEST), &Manifest { seals, ..manifest })?;
+            Ok(staging.publish_over(&sleep)?)
+        })
+        .await
+    }
+
+    /// Wakes. A failed wake leaves the sandbox asleep, to be tried again.
+    pub(super) async fn wake(&mut self) -> Result<()> {
+        if self.record.sleeps_in_memory() {
+            self.run_guest().await?;
+        } else {
+            self.host.admit(self.record.shape, 1)?;
+            self.live = Some(self.wake_from_disk().await?);
+            fault::point("wake.restored");
+        }
+        // Whoever wakes it wants to use it: its idle time begins anew.
+        self.activity.touch();
+        self.record.residency = None;
         self.step(Transition::Woken)?;
-        self.host.remove_dir(sleep).await;
+        fault::point("wake.recorded");
+        self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;
         Ok(())
+    }
+
+    async fn wake_from_disk(&mut self) -> Result<Live> {
+        let sleep = self.host.layout.sleep(&self.record.spec.id);
+        let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
+        if manifest.disk_only {
+            crate::integrity::check_seals(&sleep, &manifest.seals)?;
+            let kernel = crate::bake::kernel_files(&self.host).await?;
+            return launch::boot(&self.host, &mut self.record, &sleep.join(names::DISK), kernel).await;
+        }
+        let snapshot = self.open_sleep()?;
+        launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await
+    }
+
+    /// What a sleeper on disk sleeps on.
+    pub(super) fn open_sleep(&self) -> Result<Snapshot> {
+        let sleep = self.host.layout.sleep(&self.record.spec.id);
+        Snapshot::open(&sleep, &self.host.engine.capabilities().compatibility_key)
     }
 
     /// Captures the machine and lets it go on; answers how long it stood still.
     pub(super) async fn capture(&mut self) -> Result<(Capture, f64)> {
         let was_running = self.record.state == SandboxState::Running;
+        // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
+        crate::zygote::sync_file(&self.live()?.home.disk()).await?;
+        let capture = self.begin_capture(was_running).await?;
         let began = Instant::now();
         if was_running {
             self.stop_guest().await?;
         }
-        let capture = self.capture_still().await;
+        let capture = self.finish_capture(capture).await;
         if was_running {
             self.run_guest().await?;
         }
         Ok((capture?, began.elapsed().as_secs_f64() * 1e3))
     }
 
+    /// Captures a machine that stands still and need not go on soon.
     async fn capture_still(&self) -> Result<Capture> {
-        let none = || AgentError::Conflict("the sandbox has no machine".to_owned());
-        let live = self.live.as_ref().ok_or_else(none)?;
-        let manifest = Manifest {
-            template: self.record.template.clone(),
-            shape: self.record.shape,
-            compatibility_key: self.host.engine.capabilities().compatibility_key.clone(),
-            sandbox: Some(self.record.spec.id.clone()),
-            uid: Some(self.record.uid),
-            state_bytes: 0,
-            memory_bytes_written: 0,
-            created_at: Timestamp::now(),
-        };
-        let home = &live.home;
-        Capture::take(&self.host, live.machine.as_ref(), &home.memory(), &home.disk(), manifest).await
+        let capture = self.begin_capture(false).await?;
+        self.finish_capture(capture).await
     }
 
-    /// A snapshot of a sleeper is a clone of what it sleeps on.
-    async fn copy_sleep(&self, to: std::path::PathBuf) -> Result<AgentSnapshotDone> {
-        let (store, sleep) = (self.host.store.clone(), self.host.layout.sleep(&self.record.spec.id));
-        blocking(move || {
-            use std::os::unix::fs::PermissionsExt;
-            let staging = store.stage()?;
-            for name in [names::STATE, names::MEMORY, names::DISK, names::MANIFEST] {
-                store.clone_file(&sleep.join(name), &staging.path().join(name))?;
-            }
-            let memory = staging.path().join(names::MEMORY);
-            for (path, mode) in [(memory.as_path(), 0o444), (staging.path(), 0o711)] {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-                    .map_err(AgentError::io("set permissions of", path))?;
-            }
-            staging.publish(&to)?;
-            Ok(AgentSnapshotDone { size_bytes: 0, pause_ms: 0.0 })
-        })
-        .await
+    async fn begin_capture(&self, ahead: bool) -> Result<Capture> {
+        let live = self.live()?;
+        let base = live.home.memory();
+        Capture::begin(&self.host, live.machine.as_ref(), &base, self.manifest(), ahead).await
+    }
+
+    async fn finish_capture(&self, capture: Capture) -> Result<Capture> {
+        let live = self.live()?;
+        capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
+    }
+
+    fn manifest(&self) -> Manifest {
+        let (sandbox, uid) = (Some(self.record.spec.id.clone()), Some(self.record.uid));
+        Manifest { sandbox, uid, ..Manifest::new(&self.host, &self.record.template, self.record.shape) }
+    }
+
+    fn live(&self) -> Result<&Live> {
+        self.live.as_ref().ok_or_else(|| AgentError::Conflict("the sandbox has no machine".to_owned()))
     }
 }

@@ -157,6 +157,8 @@ fn new_record(
         ttl_seconds: request.ttl_seconds.unwrap_or(defaults.ttl_seconds),
         persistent: request.persistent.unwrap_or(false),
         idle_timeout_seconds: request.idle_timeout_seconds.unwrap_or(defaults.idle_timeout_seconds),
+        idle_given: request.idle_timeout_seconds.is_some(),
+        checkpoints: request.checkpoints.filter(|wanted| wanted.every_seconds > 0),
         on_timeout: request.on_timeout.unwrap_or_default(),
         ..defaults
     };

@@ -50,6 +50,7 @@ pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> ApiResult<()> {
             return Ok(());
         }
     }
+    super::snapshot::remove_checkpoints(app, record).await?;
     match app.transition(&record.id, Transition::Deleted, &change).await {
         Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error.into()),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures::StreamExt;
 use http::Method;
 use pandastack_types::agent_api::{AgentFork, AgentForked, ChildOutcome};
-use pandastack_types::api::{ForkError, Metadata, Promote, Promoted};
+use pandastack_types::api::{ForkError, Lineage, Metadata, Promote, Promoted};
+use pandastack_types::limits::ANCESTORS_MAX;
 use pandastack_types::{SandboxId, SandboxState, Transition, TreeId};
 
 use super::create::{agent_spec, undo};
@@ -128,7 +129,9 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
         .get(CANDIDATE_LABEL)
         .filter(|value| *value == "1")
         .and_then(|_| given.get(CANDIDATE_TTL_LABEL)?.parse::<u64>().ok());
+    let line = std::iter::once(parent.id.clone()).chain(parent.spec.ancestors.iter().cloned());
     let spec = SandboxSpecRecord {
+        ancestors: line.take(ANCESTORS_MAX).collect(),
         candidate: candidate_ttl.is_some(),
         from_snapshot: None,
         guest_ip: None,
@@ -190,4 +193,27 @@ pub(crate) async fn promote(app: &Arc<App>, winner: SandboxRecord, request: &Pro
         }
     }
     Ok(promoted)
+}
+
+/// Where a sandbox stands among its relatives.
+pub(crate) async fn lineage(app: &App, record: SandboxRecord) -> ApiResult<Lineage> {
+    let workspace = record.workspace.clone();
+    let children = Select::Children(workspace.clone(), record.id.clone());
+    let children = app.store.sandboxes(&children).await?;
+    let mut siblings = match &record.tree {
+        Some(tree) => app.store.sandboxes(&Select::Tree(workspace, tree.clone())).await?,
+        None => Vec::new(),
+    };
+    siblings.retain(|sibling| sibling.id != record.id);
+    let shown = |records: Vec<SandboxRecord>| {
+        records.into_iter().map(|record| crate::view::sandbox(app, record)).collect()
+    };
+    Ok(Lineage {
+        id: record.id,
+        parent_id: record.parent,
+        tree_id: record.tree,
+        ancestors: record.spec.ancestors,
+        children: shown(children),
+        siblings: shown(siblings),
+    })
 }

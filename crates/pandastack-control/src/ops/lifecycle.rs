@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use http::Method;
-use pandastack_types::agent_api::{AgentPatch, AgentSandbox};
-use pandastack_types::api::{Lifecycle, PatchLifecycle};
+use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox};
+use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
+use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
 use pandastack_types::{SandboxState, Transition};
 
-use super::{MOVE_WAIT, NOTHING, call_on, check_live, look};
+use super::{MOVE_WAIT, call_on, check_live, look};
 use crate::agent_client::AgentClient;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
@@ -19,7 +20,7 @@ use crate::store::{Amendment, Change, SandboxRecord};
 pub(crate) enum Move {
     Pause,
     Resume,
-    Hibernate,
+    Hibernate(Keep),
     Wake,
 }
 
@@ -28,7 +29,7 @@ impl Move {
         match self {
             Move::Pause => "pause",
             Move::Resume => "resume",
-            Move::Hibernate => "hibernate",
+            Move::Hibernate(_) => "hibernate",
             Move::Wake => "wake",
         }
     }
@@ -60,7 +61,11 @@ pub(crate) async fn go(
     app.owned(async move {
         let path = format!("/sandboxes/{}/{}", record.id, movement.as_str());
         let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
-        let seen: AgentSandbox = client.call(call, NOTHING).await?;
+        let body = match movement {
+            Move::Hibernate(keep) => Some(Hibernate { keep }),
+            _ => None,
+        };
+        let seen: AgentSandbox = client.call(call, body.as_ref()).await?;
         settle(&owner, &record, seen, ends_lifetime).await
     })
     .await
@@ -91,18 +96,46 @@ pub(crate) async fn settle(
 
 /// What a lifetime looks like. Asks the host how long the sandbox has been idle, but does without its answer.
 pub(crate) async fn show(app: &App, record: &SandboxRecord) -> Lifecycle {
-    let idle_seconds = match app.hosts.client(&record.host) {
-        Ok(client) => look(&client, record).await.map_or(0, |seen| seen.idle_seconds),
-        Err(_) => 0,
+    let seen = match app.hosts.client(&record.host) {
+        Ok(client) => look(&client, record).await.ok(),
+        Err(_) => None,
     };
+    let idle_seconds = seen.as_ref().map_or(0, |seen| seen.idle_seconds);
+    let awake_until = seen.and_then(|seen| seen.awake_until).filter(|until| *until > now());
     Lifecycle {
         ttl_seconds: record.spec.ttl_seconds,
         persistent: record.spec.persistent,
         idle_seconds,
         idle_timeout_seconds: record.spec.idle_timeout_seconds,
+        sleeps_when_idle: record.agent_idle_seconds().is_some(),
         on_timeout: record.spec.on_timeout,
         expires_at: record.expires_at,
+        awake_until,
+        checkpoints: record.spec.checkpoints,
     }
+}
+
+/// Wakes a sandbox and keeps it from counting as idle for a while; zero seconds end an earlier lease.
+pub(crate) async fn keep_awake(
+    app: &Arc<App>,
+    record: SandboxRecord,
+    client: AgentClient,
+    seconds: u64,
+) -> ApiResult<SandboxRecord> {
+    if seconds > KEEP_AWAKE_SECONDS_MAX {
+        return Err(ApiError::bad_request(format!(
+            "`seconds` is at most {KEEP_AWAKE_SECONDS_MAX}; ask again before the lease ends"
+        )));
+    }
+    let until = if seconds == 0 { None } else { after_seconds(now(), seconds) };
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let path = format!("/sandboxes/{}/keep-awake", record.id);
+        let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
+        let seen: AgentSandbox = client.call(call, Some(&AgentKeepAwake { until })).await?;
+        settle(&owner, &record, seen, false).await
+    })
+    .await
 }
 
 /// Changes a lifetime: at the host what it watches for, then in the record.
@@ -114,7 +147,7 @@ pub(crate) async fn patch(
     crate::validate::patch(&request)?;
     if request == PatchLifecycle::default() {
         return Err(ApiError::bad_request(
-            "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds or on_timeout",
+            "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds, on_timeout or checkpoints",
         ));
     }
     check_live(&record)?;
@@ -129,7 +162,8 @@ pub(crate) async fn patch(
         (false, true) => after_seconds(now(), ttl_seconds),
         (false, false) => record.expires_at,
     };
-    let idle = persistent.then_some(idle_timeout_seconds);
+    let idle_given = spec.idle_given || request.idle_timeout_seconds.is_some();
+    let idle = (persistent || idle_given).then_some(idle_timeout_seconds);
     if idle != record.agent_idle_seconds() {
         let client = app.hosts.client(&record.host)?;
         let path = format!("/sandboxes/{}", record.id);
@@ -138,7 +172,15 @@ pub(crate) async fn patch(
         client.call::<serde::de::IgnoredAny>(call, Some(&body)).await?;
     }
     let on_timeout = request.on_timeout.unwrap_or(spec.on_timeout);
-    let amendment =
-        Amendment::Lifecycle { ttl_seconds, persistent, idle_timeout_seconds, on_timeout, expires_at };
+    let checkpoints = request.checkpoints.or(spec.checkpoints).filter(|wanted| wanted.every_seconds > 0);
+    let amendment = Amendment::Lifecycle {
+        ttl_seconds,
+        persistent,
+        idle_timeout_seconds,
+        idle_given,
+        checkpoints,
+        on_timeout,
+        expires_at,
+    };
     Ok(app.amend(&record.id, &amendment).await?)
 }

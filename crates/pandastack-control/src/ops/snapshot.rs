@@ -7,19 +7,16 @@ use std::sync::Arc;
 
 use http::Method;
 use pandastack_types::agent_api::{AgentSnapshot, AgentSnapshotDone};
-use pandastack_types::api::CreateSnapshot;
+use pandastack_types::api::{CreateSnapshot, SnapshotKind};
 use pandastack_types::{SnapshotId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MOVE_WAIT, NOTHING, SNAPSHOT_WAIT, call_on};
 use crate::agent_client::{AgentClient, AgentError, Call};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
-use crate::store::record::SnapshotSpecRecord;
-use crate::store::{SandboxRecord, SnapshotRecord};
-
-/// Longest name of a snapshot.
-const NAME_BYTES_MAX: usize = 256;
+use crate::error::ApiResult;
+use crate::store::record::{SnapshotSpecRecord, after_seconds};
+use crate::store::{SandboxRecord, SnapshotRecord, StoreError};
 
 /// Takes a snapshot. Runs to its end even if the caller is dropped.
 pub(crate) async fn take(
@@ -27,13 +24,41 @@ pub(crate) async fn take(
     record: SandboxRecord,
     client: AgentClient,
     request: CreateSnapshot,
+    kind: SnapshotKind,
 ) -> ApiResult<SnapshotRecord> {
-    crate::validate::metadata(&request.metadata.clone().unwrap_or_default())?;
-    if request.name.as_ref().is_some_and(|name| name.len() > NAME_BYTES_MAX) {
-        return Err(ApiError::bad_request(format!("`name` is at most {NAME_BYTES_MAX} bytes")));
-    }
+    crate::validate::snapshot(&request)?;
     let owner = Arc::clone(app);
-    app.owned(async move { run(&owner, record, client, request).await }).await
+    app.owned(async move {
+        let keep_last = request.keep_last;
+        let snapshot = run(&owner, record, client, request, kind).await?;
+        owner.expiry_changed.notify_one();
+        if let Some(keep_last) = keep_last {
+            prune(&owner, &snapshot, keep_last).await?;
+        }
+        Ok(snapshot)
+    })
+    .await
+}
+
+/// Deletes the oldest snapshots of the same sandbox and kind past `keep_last`. Named ones are neither counted nor deleted.
+async fn prune(app: &App, newest: &SnapshotRecord, keep_last: u32) -> ApiResult<()> {
+    let mut old = app.store.snapshots(&newest.workspace, Some(&newest.sandbox)).await?;
+    old.retain(|snapshot| snapshot.spec.kind == newest.spec.kind && snapshot.spec.name.is_none());
+    let keep = usize::try_from(keep_last).unwrap_or(usize::MAX);
+    for snapshot in old.into_iter().skip(keep) {
+        remove(app, &snapshot).await?;
+    }
+    Ok(())
+}
+
+/// Deletes the checkpoints of a sandbox that goes: they are there to return to, and nobody can any more.
+pub(crate) async fn remove_checkpoints(app: &App, record: &SandboxRecord) -> ApiResult<()> {
+    for snapshot in app.store.snapshots(&record.workspace, Some(&record.id)).await? {
+        if snapshot.spec.kind == SnapshotKind::Checkpoint {
+            remove(app, &snapshot).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn run(
@@ -41,6 +66,7 @@ async fn run(
     record: SandboxRecord,
     client: AgentClient,
     request: CreateSnapshot,
+    kind: SnapshotKind,
 ) -> ApiResult<SnapshotRecord> {
     let id = SnapshotId::random();
     let _marked = app.under_way.mark(id.as_str());
@@ -60,7 +86,9 @@ async fn run(
         sandbox: record.id,
         host: record.host,
         created_at: now(),
+        expires_at: request.ttl_seconds.and_then(|seconds| after_seconds(now(), seconds)),
         spec: SnapshotSpecRecord {
+            kind,
             template: record.template,
             name: request.name,
             metadata: request.metadata.unwrap_or_default(),
@@ -85,14 +113,23 @@ async fn run(
 pub(crate) async fn delete(app: &Arc<App>, workspace: WorkspaceId, id: SnapshotId) -> ApiResult<()> {
     let owner = Arc::clone(app);
     app.owned(async move {
-        let (snapshot, event) = owner.store.delete_snapshot(&workspace, &id, now()).await?;
-        owner.publish([event]);
-        if let Ok(client) = owner.hosts.client(&snapshot.host) {
-            remove_quietly(&client, &id).await;
-        }
-        Ok(())
+        let snapshot = owner.store.snapshot(&workspace, &id).await?;
+        remove(&owner, &snapshot).await
     })
     .await
+}
+
+/// Deletes a snapshot's row, then its files. One that is gone already is deleted.
+pub(crate) async fn remove(app: &App, snapshot: &SnapshotRecord) -> ApiResult<()> {
+    match app.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
+        Ok((_, event)) => app.publish([event]),
+        Err(StoreError::NotFound { .. }) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    if let Ok(client) = app.hosts.client(&snapshot.host) {
+        remove_quietly(&client, &snapshot.id).await;
+    }
+    Ok(())
 }
 
 async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Promote, Promoted, Sandbox};
+use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Sandbox};
 use pandastack_types::limits::FORK_TREE_COUNT_MAX;
 use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
 
@@ -60,6 +60,18 @@ pub(crate) async fn fork_tree(
         errors: forked.errors,
     };
     Ok((StatusCode::CREATED, Json(result)))
+}
+
+/// Where a sandbox stands among its relatives: ancestors, siblings, children. Never wakes it.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/lineage", tag = "fork", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = Lineage), (status = 404, body = ErrorBody)))]
+pub(crate) async fn lineage(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<Lineage>> {
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(Json(ops::fork::lineage(&app, record).await?))
 }
 
 /// Keep this child of a fork and, if asked, delete the others.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_types::api::{Lifecycle, PatchLifecycle, StatusAnswer};
+use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, StatusAnswer};
 use pandastack_types::{ErrorBody, SandboxId};
 
 use crate::app::App;
@@ -46,14 +46,16 @@ pub(crate) async fn resume(
 }
 
 /// Put a sandbox to sleep on disk; the next call wakes it.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/hibernate", tag = "lifecycle", params(("id" = SandboxId, Path)), responses(
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/hibernate", tag = "lifecycle", params(("id" = SandboxId, Path)),
+    request_body = Hibernate, responses(
     (status = 200, body = StatusAnswer), (status = 404, body = ErrorBody), (status = 507, body = ErrorBody)))]
 pub(crate) async fn hibernate(
     State(app): State<Arc<App>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
+    JsonBody(request): JsonBody<Hibernate>,
 ) -> ApiResult<Json<StatusAnswer>> {
-    let record = go(&app, &caller, &id, Move::Hibernate).await?;
+    let record = go(&app, &caller, &id, Move::Hibernate(request.keep)).await?;
     Ok(Json(StatusAnswer { status: record.state }))
 }
 
@@ -67,6 +69,21 @@ pub(crate) async fn wake(
 ) -> ApiResult<Json<StatusAnswer>> {
     let record = go(&app, &caller, &id, Move::Wake).await?;
     Ok(Json(StatusAnswer { status: record.state }))
+}
+
+/// Keep a sandbox from counting as idle, for work in the background. Wakes it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/keep-awake", tag = "lifecycle", params(("id" = SandboxId, Path)),
+    request_body = KeepAwake, responses((status = 200, body = Lifecycle), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn keep_awake(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    JsonBody(request): JsonBody<KeepAwake>,
+) -> ApiResult<Json<Lifecycle>> {
+    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let record = ops::lifecycle::keep_awake(&app, record, client, request.seconds).await?;
+    Ok(Json(ops::lifecycle::show(&app, &record).await))
 }
 
 /// The lifetime of a sandbox. Never wakes it.

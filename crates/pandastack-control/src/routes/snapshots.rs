@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_types::api::{CreateSnapshot, Snapshot, SnapshotList};
+use pandastack_types::api::{CreateSnapshot, Rollback, Sandbox, Snapshot, SnapshotKind, SnapshotList};
 use pandastack_types::{ErrorBody, SandboxId, SnapshotId};
 use serde::Deserialize;
 
@@ -31,8 +31,23 @@ pub(crate) async fn create(
     JsonBody(request): JsonBody<CreateSnapshot>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let snapshot = ops::snapshot::take(&app, record, client, request).await?;
+    let snapshot = ops::snapshot::take(&app, record, client, request, SnapshotKind::Manual).await?;
     Ok((StatusCode::CREATED, Json(view::snapshot(snapshot))))
+}
+
+/// Return a sandbox to one of its own snapshots. It keeps its id, labels and lifetime, and runs afterwards.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/rollback", tag = "snapshots", params(("id" = SandboxId, Path)),
+    request_body = Rollback, responses((status = 200, body = Sandbox), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn rollback(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    JsonBody(request): JsonBody<Rollback>,
+) -> ApiResult<Json<Sandbox>> {
+    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let record = ops::rollback::rollback(&app, record, client, request.snapshot_id).await?;
+    Ok(Json(view::sandbox(&app, record)))
 }
 
 /// Snapshots of the workspace, newest first.

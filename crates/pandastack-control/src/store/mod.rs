@@ -160,6 +160,8 @@ pub enum Select {
     Host(HostId),
     /// Children of one fork, oldest first.
     Tree(WorkspaceId, TreeId),
+    /// Forked from one sandbox, oldest first.
+    Children(WorkspaceId, SandboxId),
     /// Whose lifetime ended by then and that are not being deleted.
     Due(Timestamp),
 }
@@ -221,7 +223,7 @@ pub trait SandboxStore: Send + Sync {
 /// Snapshots.
 #[async_trait]
 pub trait SnapshotStore: Send + Sync {
-    /// Adds a snapshot that its host acknowledged, with an event on its sandbox.
+    /// Adds a snapshot that its host acknowledged, with an event on its sandbox. Quota: `SNAPSHOTS_PER_WORKSPACE_MAX`.
     async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event>;
     /// One snapshot of a workspace.
     async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord>;
@@ -233,6 +235,10 @@ pub trait SnapshotStore: Send + Sync {
     ) -> Result<Vec<SnapshotRecord>>;
     /// Ids of those on a host.
     async fn snapshot_ids(&self, host: &HostId) -> Result<Vec<SnapshotId>>;
+    /// Those whose time is over.
+    async fn snapshots_due(&self, at: Timestamp) -> Result<Vec<SnapshotRecord>>;
+    /// When the next one's time is over.
+    async fn next_snapshot_expiry(&self) -> Result<Option<Timestamp>>;
     /// Removes a snapshot, with an event on its sandbox.
     async fn delete_snapshot(
         &self,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
-use pandastack_types::api::{Metadata, OnTimeout, Scope};
+use pandastack_types::api::{Checkpoints, Metadata, OnTimeout, Scope, SnapshotKind};
 use pandastack_types::{
     HostId, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
     WorkspaceId,
@@ -82,10 +82,16 @@ pub struct SandboxSpecRecord {
     pub ttl_seconds: u64,
     /// No TTL; hibernates when idle.
     pub persistent: bool,
-    /// Idle seconds before it hibernates, when persistent.
+    /// Idle seconds before it hibernates, if it does.
     pub idle_timeout_seconds: u64,
+    /// Hibernates when idle though it is not persistent: it was given an idle timeout.
+    pub idle_given: bool,
     /// What happens at the end of the TTL.
     pub on_timeout: OnTimeout,
+    /// Snapshots taken by the platform.
+    pub checkpoints: Option<Checkpoints>,
+    /// From its parent up; the farthest are forgotten past `ANCESTORS_MAX`.
+    pub ancestors: Vec<SandboxId>,
     /// A candidate that is deleted at its expiry unless it is promoted.
     pub candidate: bool,
     /// Virtual processors.
@@ -122,7 +128,10 @@ impl Default for SandboxSpecRecord {
             ttl_seconds: pandastack_types::limits::TTL_SECONDS_DEFAULT,
             persistent: false,
             idle_timeout_seconds: pandastack_types::limits::IDLE_SECONDS_DEFAULT,
+            idle_given: false,
             on_timeout: OnTimeout::Kill,
+            checkpoints: None,
+            ancestors: Vec::new(),
             candidate: false,
             cpu: 1,
             memory_mb: 0,
@@ -153,6 +162,8 @@ pub struct SnapshotRecord {
     pub host: HostId,
     /// When it was made.
     pub created_at: Timestamp,
+    /// When it is deleted by itself.
+    pub expires_at: Option<Timestamp>,
     /// The rest.
     pub spec: SnapshotSpecRecord,
 }
@@ -163,6 +174,8 @@ pub struct SnapshotRecord {
 pub struct SnapshotSpecRecord {
     /// Template of that sandbox.
     pub template: String,
+    /// Who took it.
+    pub kind: SnapshotKind,
     /// Name for people.
     pub name: Option<String>,
     /// Labels.
@@ -224,6 +237,10 @@ pub enum Amendment {
         persistent: bool,
         /// Idle seconds before it hibernates.
         idle_timeout_seconds: u64,
+        /// Hibernates when idle though it is not persistent.
+        idle_given: bool,
+        /// Snapshots taken by the platform.
+        checkpoints: Option<Checkpoints>,
         /// What happens at the end.
         on_timeout: OnTimeout,
         /// When that is.
@@ -231,6 +248,8 @@ pub enum Amendment {
     },
     /// It won: it is a candidate no longer.
     Promoted,
+    /// It returned to a snapshot.
+    RolledBack(SnapshotId),
 }
 
 impl SandboxRecord {
@@ -287,12 +306,16 @@ impl SandboxRecord {
                 ttl_seconds,
                 persistent,
                 idle_timeout_seconds,
+                idle_given,
+                checkpoints,
                 on_timeout,
                 expires_at,
             } => {
                 self.spec.ttl_seconds = *ttl_seconds;
                 self.spec.persistent = *persistent;
                 self.spec.idle_timeout_seconds = *idle_timeout_seconds;
+                self.spec.idle_given = *idle_given;
+                self.spec.checkpoints = *checkpoints;
                 self.spec.on_timeout = *on_timeout;
                 self.spec.candidate = false;
                 self.expires_at = *expires_at;
@@ -310,12 +333,13 @@ impl SandboxRecord {
                 };
                 ("promoted", None)
             }
+            Amendment::RolledBack(snapshot) => ("rolled_back", Some(snapshot.to_string())),
         }
     }
 
     /// Idle time that the agent shall watch for.
     pub fn agent_idle_seconds(&self) -> Option<u64> {
-        self.spec.persistent.then_some(self.spec.idle_timeout_seconds)
+        (self.spec.persistent || self.spec.idle_given).then_some(self.spec.idle_timeout_seconds)
     }
 }
 

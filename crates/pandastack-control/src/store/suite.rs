@@ -148,6 +148,8 @@ async fn expiry_finds_exactly_the_due(store: &dyn Store) {
         ttl_seconds: 5,
         persistent: false,
         idle_timeout_seconds: 1,
+        idle_given: true,
+        checkpoints: None,
         on_timeout: OnTimeout::Hibernate,
         expires_at,
     };
@@ -195,6 +197,7 @@ async fn snapshots_and_their_events(store: &dyn Store) {
             sandbox: sandbox.id.clone(),
             host: sandbox.host.clone(),
             created_at: now(),
+            expires_at: (name == "two").then(|| after_seconds(now(), 60)).flatten(),
             spec: SnapshotSpecRecord { name: Some(name.into()), size_bytes: 1 << 40, ..Default::default() },
         };
         assert_eq!(store.insert_snapshot(&snapshot).await.unwrap().kind, "snapshot_created");
@@ -206,6 +209,10 @@ async fn snapshots_and_their_events(store: &dyn Store) {
     let other = SandboxId::random();
     assert!(store.snapshots(&ws(), Some(&other)).await.unwrap().is_empty());
     assert_eq!(store.snapshot_ids(&sandbox.host).await.unwrap().len(), 2);
+    let due = taken[1].expires_at;
+    assert_eq!(store.next_snapshot_expiry().await.unwrap(), due);
+    assert!(store.snapshots_due(now()).await.unwrap().is_empty());
+    assert_eq!(names(store.snapshots_due(due.unwrap()).await.unwrap()), ["two"]);
     let stranger: WorkspaceId = "stranger".parse().unwrap();
     assert!(store.delete_snapshot(&stranger, &taken[0].id, now()).await.is_err());
     let (deleted, event) = store.delete_snapshot(&ws(), &taken[0].id, now()).await.unwrap();

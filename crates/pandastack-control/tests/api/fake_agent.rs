@@ -160,6 +160,8 @@ impl FakeAgent {
             .route("/resume", post(|a, i| go(a, i, SandboxState::Running)))
             .route("/hibernate", post(|a, i| go(a, i, SandboxState::Hibernated)))
             .route("/wake", post(|a, i| go(a, i, SandboxState::Running)))
+            .route("/rollback", post(|a, i| go(a, i, SandboxState::Running)))
+            .route("/keep-awake", post(|a, i| go(a, i, SandboxState::Running)))
             .route("/exec", post(exec))
             .route("/exec/stream", post(exec_stream))
             .route("/fs", get(read).put(write).delete(done))
@@ -219,6 +221,7 @@ pub fn sandbox(id: SandboxId, template: &str) -> AgentSandbox {
         boot_ms: 7,
         boot_stages_us: [("fork".to_owned(), 5000)].into(),
         idle_seconds: 42,
+        awake_until: None,
         failure: None,
         usage: Usage::default(),
     }

@@ -15,3 +15,4 @@ mod observe;
 mod recovery;
 mod sandboxes;
 mod templates;
+mod time_travel;

@@ -231,6 +231,7 @@ async fn many_forks_leave_no_trace() {
     let target = SaveTarget {
         state: fixture.fresh_path("state"),
         memory: fixture.clone_memory(&zygote.record().base_memory).await,
+        base: zygote.record().base_memory.clone(),
     };
     zygote.save(target).await.unwrap();
     zygote.kill().await.unwrap();

@@ -28,7 +28,14 @@ async fn timing() {
     booted.pause().await.unwrap();
     let (state, memory) =
         (fixture.fresh_path("state"), fixture.clone_memory(&booted.record().base_memory).await);
-    let saved = booted.save(SaveTarget { state: state.clone(), memory: memory.clone() }).await.unwrap();
+    let saved = booted
+        .save(SaveTarget {
+            state: state.clone(),
+            memory: memory.clone(),
+            base: booted.record().base_memory.clone(),
+        })
+        .await
+        .unwrap();
     println!("full save: {saved:?}");
     let disk = booted.record().disk.clone();
     let (mut restores, mut answers, mut saves) = (Vec::new(), Vec::new(), Vec::new());
@@ -43,8 +50,9 @@ async fn timing() {
         fixture.ask_machine(&*machine, Question::Recall).await;
         answers.push(started.elapsed());
         machine.pause().await.unwrap();
-        let memory = fixture.clone_memory(&machine.record().base_memory).await;
-        let target = SaveTarget { state: fixture.fresh_path("state"), memory };
+        let base = machine.record().base_memory.clone();
+        let memory = fixture.clone_memory(&base).await;
+        let target = SaveTarget { state: fixture.fresh_path("state"), memory, base };
         saves.push(machine.save(target).await.unwrap().took);
         machine.kill().await.unwrap();
     }

@@ -77,7 +77,7 @@ impl Suite<'_> {
         let child = self.fork_one(&*parent).await?;
         self.wake_and_ask(&*child, Question::Remember(71)).await?;
         child.pause().await?;
-        let SaveTarget { state, memory } = save(self.fixture, &*child).await?;
+        let SaveTarget { state, memory, .. } = save(self.fixture, &*child).await?;
         let place = self.fixture.place(&child.record().disk).await;
         let restore = Restore { shape: self.fixture.shape(), place, state, memory };
         let restored = self.fixture.engine().restore(restore).await?;

@@ -43,6 +43,21 @@ impl Staging {
         }
         sync(parent)
     }
+
+    /// Makes everything durable and takes the place of what is at `to`, if anything is, in one step: whoever looks finds
+    /// the old directory or the new one.
+    pub fn publish_over(self, to: &Path) -> Result<(), StoreError> {
+        if !to.exists() {
+            return self.publish(to);
+        }
+        sync_tree(self.dir.path())?;
+        let swap = rustix::fs::RenameFlags::EXCHANGE;
+        let here = rustix::fs::CWD;
+        rustix::fs::renameat_with(here, self.dir.path(), here, to, swap)
+            .map_err(|error| StoreError::io("replace", to)(error.into()))?;
+        // What was replaced disappears with the staging directory, whose name it has now.
+        sync(to.parent().unwrap_or(Path::new("/")))
+    }
 }
 
 /// Takes `path` (file or directory) out of sight at once, then deletes it. A path that is gone already is fine.

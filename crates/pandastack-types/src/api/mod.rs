@@ -22,11 +22,11 @@ pub use observe::{
     AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,
 };
 pub use sandbox::{
-    CreateSandbox, Event, EventList, Items, Lifecycle, Metadata, OnTimeout, PatchLifecycle, Port, PortList,
-    Sandbox, StatusAnswer,
+    Checkpoints, CreateSandbox, Event, EventList, Hibernate, Items, Keep, KeepAwake, Lifecycle, Metadata,
+    OnTimeout, PatchLifecycle, Port, PortList, Sandbox, StatusAnswer,
 };
 pub use snapshot::{
-    CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Promote, Promoted, Snapshot,
-    SnapshotList,
+    CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,
+    Snapshot, SnapshotKind, SnapshotList,
 };
 pub use template::{Build, BuildStatus, Template, TemplateStatus};

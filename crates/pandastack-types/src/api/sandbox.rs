@@ -32,12 +32,55 @@ pub struct CreateSandbox {
     /// No TTL; hibernates when idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
-    /// Idle seconds before a persistent sandbox hibernates.
+    /// Idle seconds before the sandbox hibernates. When absent, persistent ones do after 300 and others never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
     /// What happens at the end of the TTL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
+    /// Snapshots taken by the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
+}
+
+/// Snapshots that the platform takes of a sandbox by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Checkpoints {
+    /// At least so long between two; none is taken while nothing happens in the sandbox. 0 takes none.
+    pub every_seconds: u64,
+    /// How many are kept, the newest.
+    #[serde(default = "keep_last_default")]
+    pub keep_last: u32,
+}
+
+fn keep_last_default() -> u32 {
+    crate::limits::CHECKPOINTS_KEPT_DEFAULT
+}
+
+/// `POST /v1/sandboxes/{id}/keep-awake`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KeepAwake {
+    /// Do not count it as idle for this long from now; 0 ends an earlier lease.
+    pub seconds: u64,
+}
+
+/// `POST /v1/sandboxes/{id}/hibernate`; the body may be empty.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Hibernate {
+    /// What is kept.
+    #[serde(default)]
+    pub keep: Keep,
+}
+
+/// What a sleeping sandbox keeps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// Memory and disk: it wakes in the middle of what it did.
+    #[default]
+    Memory,
+    /// The disk only, which takes the least space: it wakes by booting.
+    Disk,
 }
 
 /// What happens at the end of a TTL.
@@ -141,14 +184,24 @@ pub struct Lifecycle {
     pub persistent: bool,
     /// Seconds since the last activity.
     pub idle_seconds: u64,
-    /// Idle seconds before it hibernates, when persistent.
+    /// Idle seconds before it hibernates, if it does.
     pub idle_timeout_seconds: u64,
+    /// Whether it hibernates when idle: persistent ones, and those that were given an idle timeout.
+    #[serde(default)]
+    pub sleeps_when_idle: bool,
     /// What happens at the end of the TTL.
     pub on_timeout: OnTimeout,
     /// When the TTL ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub expires_at: Option<Timestamp>,
+    /// Until when it does not count as idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub awake_until: Option<Timestamp>,
+    /// Snapshots taken by the platform.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
 }
 
 /// Body of `PATCH /v1/sandboxes/{id}/lifecycle`.
@@ -160,12 +213,15 @@ pub struct PatchLifecycle {
     /// No TTL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent: Option<bool>,
-    /// Idle seconds before it hibernates, when persistent.
+    /// Idle seconds before it hibernates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
     /// What happens at the end of the TTL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
+    /// Snapshots taken by the platform; `every_seconds` of 0 ends them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
 }
 
 /// A port something listens on in a sandbox.

@@ -18,6 +18,51 @@ pub struct CreateSnapshot {
     /// Labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
+    /// Delete it after this many seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+    /// Afterwards, of the sandbox's snapshots without a name keep only this many, the newest. Checkpoints are counted
+    /// apart; named snapshots stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_last: Option<u32>,
+}
+
+/// Who took a snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotKind {
+    /// A client.
+    #[default]
+    Manual,
+    /// The platform, because the sandbox's lifecycle has `checkpoints`. Deleted with its sandbox.
+    Checkpoint,
+}
+
+/// `POST /v1/sandboxes/{id}/rollback`; the body may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Rollback {
+    /// A snapshot of this sandbox; its newest when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<SnapshotId>,
+}
+
+/// `GET /v1/sandboxes/{id}/lineage`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Lineage {
+    /// The sandbox.
+    pub id: SandboxId,
+    /// Sandbox it was forked from, also when that is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<SandboxId>,
+    /// The fork it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree_id: Option<TreeId>,
+    /// From its parent up to the first of the line, also those that are gone; at most `ANCESTORS_MAX`.
+    pub ancestors: Vec<SandboxId>,
+    /// Its children that exist, oldest first.
+    pub children: Vec<Sandbox>,
+    /// Other children of the same fork that exist, oldest first.
+    pub siblings: Vec<Sandbox>,
 }
 
 /// A snapshot.
@@ -43,9 +88,16 @@ pub struct Snapshot {
     pub pause_ms: Option<f64>,
     /// Host that holds it.
     pub host: HostId,
+    /// Who took it.
+    #[serde(default)]
+    pub kind: SnapshotKind,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
+    /// When it is deleted by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<Timestamp>,
 }
 
 /// `GET /v1/snapshots`.

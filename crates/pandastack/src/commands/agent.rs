@@ -71,6 +71,7 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         slots_ready: settings.slots_ready,
         memory_limit_mb: settings.memory_limit_mb,
         warm_templates: settings.warm_templates.clone(),
+        light_sleep: settings.light_sleep,
         probe_program: PathBuf::from("/proc/self/exe"),
     })
 }

@@ -44,6 +44,7 @@ from .errors import (
 )
 from .models import (
     AuditEntry,
+    Checkpoints,
     ExecChunk,
     ExecResult,
     FileChange,
@@ -51,6 +52,7 @@ from .models import (
     FileInfo,
     GrepMatch,
     Lifecycle,
+    Lineage,
     Port,
     PromoteResult,
     RunResult,
@@ -86,6 +88,7 @@ __all__ = [
     "AuthError",
     "BadRequestError",
     "CapacityError",
+    "Checkpoints",
     "Client",
     "CommandFailed",
     "ConflictError",
@@ -100,6 +103,7 @@ __all__ = [
     "FileInfo",
     "GrepMatch",
     "Lifecycle",
+    "Lineage",
     "NotFoundError",
     "PandaStack",
     "PandaStackError",

@@ -235,6 +235,18 @@ class WriteResult(TypedDict, total=False):
 OnTimeout = Literal["kill", "hibernate"]
 
 
+#: What a sleeping sandbox keeps: memory and disk, or the disk only.
+Keep = Literal["memory", "disk"]
+
+
+class Checkpoints(TypedDict, total=False):
+    """Snapshots that the platform takes by itself while something happens in a sandbox."""
+
+    #: At least so long between two; 0 takes none.
+    every_seconds: int
+    keep_last: int
+
+
 class Lifecycle(TypedDict, total=False):
     """How long a sandbox lives; fields a server adds are kept."""
 
@@ -242,8 +254,11 @@ class Lifecycle(TypedDict, total=False):
     persistent: bool
     idle_seconds: int
     idle_timeout_seconds: int
+    sleeps_when_idle: bool
     on_timeout: OnTimeout
     expires_at: str
+    awake_until: str
+    checkpoints: Checkpoints
 
 
 class SnapshotInfo(TypedDict, total=False):
@@ -258,6 +273,22 @@ class SnapshotInfo(TypedDict, total=False):
     name: str
     metadata: Dict[str, str]
     pause_ms: float
+    #: ``manual`` or ``checkpoint``.
+    kind: str
+    expires_at: str
+
+
+class Lineage(TypedDict, total=False):
+    """A sandbox among its relatives."""
+
+    id: str
+    parent_id: str
+    tree_id: str
+    #: From its parent up, also those that are gone.
+    ancestors: List[str]
+    #: Those that exist, as sandboxes are listed.
+    children: List[Dict[str, Any]]
+    siblings: List[Dict[str, Any]]
 
 
 class PromoteResult(TypedDict, total=False):

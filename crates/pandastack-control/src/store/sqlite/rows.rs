@@ -90,6 +90,7 @@ pub(super) struct SnapshotRow {
     sandbox_id: String,
     host_id: String,
     created_at_us: i64,
+    expires_at_us: Option<i64>,
     spec: String,
 }
 
@@ -102,6 +103,7 @@ impl TryFrom<SnapshotRow> for SnapshotRecord {
             sandbox: id(row.sandbox_id)?,
             host: id(row.host_id)?,
             created_at: time(row.created_at_us)?,
+            expires_at: times(row.expires_at_us)?,
             spec: from_json("snapshot spec", &row.spec)?,
         })
     }

@@ -22,6 +22,8 @@ const BY_WORKSPACE: &str = "SELECT * FROM sandboxes WHERE workspace_id = ? ORDER
 const BY_HOST: &str = "SELECT * FROM sandboxes WHERE host_id = ? ORDER BY created_at_us, id";
 const BY_TREE: &str =
     "SELECT * FROM sandboxes WHERE workspace_id = ? AND tree_id = ? ORDER BY created_at_us, id";
+const BY_PARENT: &str =
+    "SELECT * FROM sandboxes WHERE workspace_id = ? AND parent_id = ? ORDER BY created_at_us, id";
 const DUE: &str = "SELECT * FROM sandboxes WHERE expires_at_us <= ? AND state NOT IN ('creating', 'stopping') \
      ORDER BY expires_at_us";
 
@@ -67,6 +69,9 @@ impl SandboxStore for SqliteStore {
             Select::Host(host) => sqlx::query_as(BY_HOST).bind(host.as_str()),
             Select::Tree(workspace, tree) => {
                 sqlx::query_as(BY_TREE).bind(workspace.as_str()).bind(tree.as_str())
+            }
+            Select::Children(workspace, parent) => {
+                sqlx::query_as(BY_PARENT).bind(workspace.as_str()).bind(parent.as_str())
             }
             Select::Due(at) => sqlx::query_as(DUE).bind(at.as_microsecond()),
         };

@@ -3,9 +3,11 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::Event;
+use pandastack_types::limits::SNAPSHOTS_PER_WORKSPACE_MAX;
 use pandastack_types::{HostId, SandboxId, SnapshotId, WorkspaceId};
+use sqlx::sqlite::SqliteConnection;
 
-use super::rows::{SnapshotRow, records, to_json};
+use super::rows::{SnapshotRow, records, time, to_json, unsigned};
 use super::{SqliteStore, corrupt, database, insert_event};
 use crate::store::{Durability, Result, SnapshotRecord, SnapshotStore, StoreError};
 
@@ -14,15 +16,17 @@ impl SnapshotStore for SqliteStore {
     async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event> {
         let spec = to_json("snapshot spec", &snapshot.spec)?;
         let mut write = self.write(Durability::Power).await?;
+        check_quota(write.conn(), &snapshot.workspace).await?;
         sqlx::query(
-            "INSERT INTO snapshots (id, workspace_id, sandbox_id, host_id, created_at_us, spec) \
-             VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO snapshots (id, workspace_id, sandbox_id, host_id, created_at_us, expires_at_us, spec) \
+             VALUES (?, ?, ?, ?, ?, ?, ?)",
         )
         .bind(snapshot.id.as_str())
         .bind(snapshot.workspace.as_str())
         .bind(snapshot.sandbox.as_str())
         .bind(snapshot.host.as_str())
         .bind(snapshot.created_at.as_microsecond())
+        .bind(snapshot.expires_at.map(Timestamp::as_microsecond))
         .bind(spec)
         .execute(write.conn())
         .await
@@ -77,6 +81,25 @@ impl SnapshotStore for SqliteStore {
         ids.into_iter().map(|id| id.parse().map_err(corrupt("snapshot id"))).collect()
     }
 
+    async fn snapshots_due(&self, at: Timestamp) -> Result<Vec<SnapshotRecord>> {
+        let rows: Vec<SnapshotRow> =
+            sqlx::query_as("SELECT * FROM snapshots WHERE expires_at_us <= ? ORDER BY expires_at_us")
+                .bind(at.as_microsecond())
+                .fetch_all(&self.readers)
+                .await
+                .map_err(database)?;
+        records(rows)
+    }
+
+    async fn next_snapshot_expiry(&self) -> Result<Option<Timestamp>> {
+        let us: Option<i64> =
+            sqlx::query_scalar("SELECT MIN(expires_at_us) FROM snapshots WHERE expires_at_us IS NOT NULL")
+                .fetch_one(&self.readers)
+                .await
+                .map_err(database)?;
+        us.map(time).transpose()
+    }
+
     async fn delete_snapshot(
         &self,
         workspace: &WorkspaceId,
@@ -102,4 +125,16 @@ impl SnapshotStore for SqliteStore {
 
 fn unknown(id: &SnapshotId) -> StoreError {
     StoreError::NotFound { what: "snapshot", id: id.to_string() }
+}
+
+async fn check_quota(conn: &mut SqliteConnection, workspace: &WorkspaceId) -> Result<()> {
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM snapshots WHERE workspace_id = ?")
+        .bind(workspace.as_str())
+        .fetch_one(conn)
+        .await
+        .map_err(database)?;
+    if unsigned(count) >= SNAPSHOTS_PER_WORKSPACE_MAX {
+        return Err(StoreError::Quota { what: "snapshots", limit: SNAPSHOTS_PER_WORKSPACE_MAX });
+    }
+    Ok(())
 }

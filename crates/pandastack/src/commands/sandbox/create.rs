@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::SnapshotId;
-use pandastack_types::api::{CreateSandbox, OnTimeout};
+use pandastack_types::api::{Checkpoints, CreateSandbox, OnTimeout};
+use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 
 use crate::commands::{create, pairs};
 use crate::output::Output;
@@ -25,12 +26,18 @@ pub struct Args {
     /// No end of life; it sleeps when idle
     #[arg(long)]
     persistent: bool,
-    /// Idle seconds before a persistent one sleeps
+    /// Idle seconds before it sleeps [default: 300 for persistent ones, never for others]
     #[arg(long, value_name = "SECONDS")]
     idle_timeout: Option<u64>,
     /// Sleep at the end of the lifetime instead of being deleted
     #[arg(long)]
     hibernate_on_timeout: bool,
+    /// Take a snapshot of it every so often while something happens in it
+    #[arg(long, value_name = "SECONDS")]
+    checkpoint_every: Option<u64>,
+    /// How many of those are kept
+    #[arg(long, value_name = "COUNT", requires = "checkpoint_every", default_value_t = CHECKPOINTS_KEPT_DEFAULT)]
+    checkpoints_kept: u32,
     /// Label
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
@@ -49,6 +56,9 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         ttl_seconds: args.ttl,
         persistent: args.persistent.then_some(true),
         idle_timeout_seconds: args.idle_timeout,
+        checkpoints: args
+            .checkpoint_every
+            .map(|every_seconds| Checkpoints { every_seconds, keep_last: args.checkpoints_kept }),
         on_timeout: args.hibernate_on_timeout.then_some(OnTimeout::Hibernate),
     };
     let sandbox = create::create(client, &request).await?;

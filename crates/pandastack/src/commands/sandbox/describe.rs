@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_client::Client;
+use pandastack_types::Residency;
 use pandastack_types::api::Sandbox;
 
 use super::resolve;
@@ -69,6 +70,9 @@ fn started_by(sandbox: &Sandbox) -> String {
 
 /// The status, with what makes it less certain.
 fn status(sandbox: &Sandbox) -> String {
-    let word = sandbox.status.as_str();
+    let word = match sandbox.residency {
+        Some(Residency::Memory) => "hibernated (in memory)",
+        _ => sandbox.status.as_str(),
+    };
     if sandbox.host_reachable { word.to_owned() } else { format!("{word} (host unreachable)") }
 }

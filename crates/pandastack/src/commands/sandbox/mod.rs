@@ -7,17 +7,22 @@ pub mod events;
 pub mod exec;
 pub mod files;
 pub mod fork;
+pub mod keep_awake;
 pub mod lifecycle;
 pub mod logs;
 mod moves;
+pub mod promote;
+pub mod rollback;
 pub mod snapshot;
 mod stats;
+pub mod tree;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::SandboxId;
+use pandastack_types::api::Keep;
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -54,8 +59,16 @@ pub enum Command {
     Fork(fork::Args),
     /// Save a sandbox and print the snapshot's id
     Snapshot(snapshot::Args),
+    /// Return to one of its snapshots; id, labels and lifetime stay
+    Rollback(rollback::Args),
+    /// Keep one child of a fork
+    Promote(promote::Args),
+    /// Draw who was forked from whom
+    Tree(tree::Args),
     /// Put to sleep on disk; the next call wakes it
-    Hibernate(Many),
+    Hibernate(Hibernate),
+    /// Keep from counting as idle, for work in the background
+    KeepAwake(keep_awake::Args),
     /// Wake from sleep
     Wake(Many),
     /// Stop the processors
@@ -83,6 +96,16 @@ pub struct One {
     id: String,
 }
 
+/// Several sandboxes, to sleep.
+#[derive(Debug, clap::Args)]
+pub struct Hibernate {
+    #[command(flatten)]
+    many: Many,
+    /// Keep the disk and drop the memory; it wakes by booting
+    #[arg(long)]
+    disk_only: bool,
+}
+
 /// Several sandboxes.
 #[derive(Debug, clap::Args)]
 pub struct Many {
@@ -103,7 +126,14 @@ impl Command {
                 Command::Cp(args) => copy::run(&client, args, output).await,
                 Command::Fork(args) => fork::run(&client, args, output).await,
                 Command::Snapshot(args) => snapshot::run(&client, args, output).await,
-                Command::Hibernate(many) => moves::run(&client, moves::Move::Hibernate, many, output).await,
+                Command::Rollback(args) => rollback::run(&client, args, output).await,
+                Command::Promote(args) => promote::run(&client, args, output).await,
+                Command::Tree(args) => tree::run(&client, args, output).await,
+                Command::KeepAwake(args) => keep_awake::run(&client, args, output).await,
+                Command::Hibernate(Hibernate { many, disk_only }) => {
+                    let keep = if disk_only { Keep::Disk } else { Keep::Memory };
+                    moves::run(&client, moves::Move::Hibernate(keep), many, output).await
+                }
                 Command::Wake(many) => moves::run(&client, moves::Move::Wake, many, output).await,
                 Command::Pause(many) => moves::run(&client, moves::Move::Pause, many, output).await,
                 Command::Resume(many) => moves::run(&client, moves::Move::Resume, many, output).await,

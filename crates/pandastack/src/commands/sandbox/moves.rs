@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::SandboxId;
+use pandastack_types::api::Keep;
 
 use super::{Many, resolve};
 use crate::failure::report;
@@ -16,7 +17,7 @@ use crate::output::Output;
 #[derive(Debug, Clone, Copy)]
 pub enum Move {
     /// To sleep.
-    Hibernate,
+    Hibernate(Keep),
     /// From sleep.
     Wake,
     /// Stop.
@@ -42,7 +43,7 @@ pub async fn run(client: &Client, action: Move, many: Many, output: Output) -> R
 async fn apply(client: &Client, action: Move, text: &str) -> Result<SandboxId> {
     let id = resolve(client, text).await?;
     match action {
-        Move::Hibernate => client.hibernate_sandbox(&id).await.map(drop)?,
+        Move::Hibernate(keep) => client.hibernate_sandbox(&id, keep).await.map(drop)?,
         Move::Wake => client.wake_sandbox(&id).await.map(drop)?,
         Move::Pause => client.pause_sandbox(&id).await?,
         Move::Resume => client.resume_sandbox(&id).await?,

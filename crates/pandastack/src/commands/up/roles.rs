@@ -27,6 +27,7 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     set("--subnet", settings.subnet.clone().into());
     set("--net-prefix", settings.net_prefix.clone().into());
     set("--slots-ready", settings.slots_ready.to_string().into());
+    set("--light-sleep-seconds", settings.light_sleep.as_secs().to_string().into());
     if let Some(limit) = settings.memory_limit_mb {
         set("--memory-limit-mb", limit.to_string().into());
     }

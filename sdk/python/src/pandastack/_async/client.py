@@ -10,7 +10,7 @@ from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..models import AuditEntry, OnTimeout, PromoteResult, RunResult, Usage
+from ..models import AuditEntry, Checkpoints, OnTimeout, PromoteResult, RunResult, Usage
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .transport import AsyncTransport
@@ -142,13 +142,15 @@ class AsyncSandboxesAPI:
         env: Optional[Mapping[str, str]] = None,
         idle_timeout_seconds: Optional[int] = None,
         on_timeout: Optional[OnTimeout] = None,
+        checkpoints: Optional[Checkpoints] = None,
     ) -> AsyncSandbox:
         """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
 
         Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
         command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
-        ``on_timeout="hibernate"``; a ``persistent`` one has no such end and sleeps after
-        ``idle_timeout_seconds`` without a call. ``cpu`` and ``memory_mb`` are fixed by the template and
+        ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
+        given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
+        takes snapshots by itself, to ``rollback`` to. ``cpu`` and ``memory_mb`` are fixed by the template and
         accepted only for programs that name them.
         """
         body = _wire.given(
@@ -161,6 +163,7 @@ class AsyncSandboxesAPI:
             env=dict(env) if env else None,
             idle_timeout_seconds=idle_timeout_seconds,
             on_timeout=on_timeout,
+            checkpoints=None if checkpoints is None else dict(checkpoints),
         )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
         record = (await self._client._transport.send(call)).record()

@@ -11,7 +11,7 @@ from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..models import AuditEntry, OnTimeout, PromoteResult, RunResult, Usage
+from ..models import AuditEntry, Checkpoints, OnTimeout, PromoteResult, RunResult, Usage
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .transport import Transport
@@ -143,13 +143,15 @@ class SandboxesAPI:
         env: Optional[Mapping[str, str]] = None,
         idle_timeout_seconds: Optional[int] = None,
         on_timeout: Optional[OnTimeout] = None,
+        checkpoints: Optional[Checkpoints] = None,
     ) -> Sandbox:
         """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
 
         Use it in a ``with`` block to have it deleted at the end. ``env`` is the environment of every
         command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
-        ``on_timeout="hibernate"``; a ``persistent`` one has no such end and sleeps after
-        ``idle_timeout_seconds`` without a call. ``cpu`` and ``memory_mb`` are fixed by the template and
+        ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
+        given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
+        takes snapshots by itself, to ``rollback`` to. ``cpu`` and ``memory_mb`` are fixed by the template and
         accepted only for programs that name them.
         """
         body = _wire.given(
@@ -162,6 +164,7 @@ class SandboxesAPI:
             env=dict(env) if env else None,
             idle_timeout_seconds=idle_timeout_seconds,
             on_timeout=on_timeout,
+            checkpoints=None if checkpoints is None else dict(checkpoints),
         )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
         record = (self._client._transport.send(call)).record()

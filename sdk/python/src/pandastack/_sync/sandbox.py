@@ -27,8 +27,11 @@ from .._preview import preview_url
 from .._wire import Command
 from ..errors import CommandFailed, NotFoundError, PandaStackError
 from ..models import (
+    Checkpoints,
     ExecResult,
+    Keep,
     Lifecycle,
+    Lineage,
     OnTimeout,
     Port,
     PromoteResult,
@@ -248,16 +251,54 @@ class Sandbox:
         )
 
     def snapshot(
-        self, name: Optional[str] = None, metadata: Optional[Mapping[str, str]] = None
+        self,
+        name: Optional[str] = None,
+        metadata: Optional[Mapping[str, str]] = None,
+        *,
+        ttl_seconds: Optional[int] = None,
+        keep_last: Optional[int] = None,
     ) -> Snapshot:
-        """Save the machine as it is. The result is the id to give to ``create(from_snapshot=...)``."""
-        options = _wire.given(name=name, metadata=_copy(metadata))
+        """Save the machine as it is. The result is the id to give to ``create(from_snapshot=...)``.
+
+        It is deleted after ``ttl_seconds``; with ``keep_last`` the oldest unnamed snapshots of this sandbox
+        past that number are deleted now.
+        """
+        options = _wire.given(
+            name=name, metadata=_copy(metadata), ttl_seconds=ttl_seconds, keep_last=keep_last
+        )
         call = _wire.snapshot_call(self._path("/snapshots"), options)
         return Snapshot.from_dict((self._client._transport.send(call)).record())
 
-    def hibernate(self) -> None:
-        """Put the machine to sleep on disk; it costs nothing but space until the next call wakes it."""
-        self._move("/hibernate", "hibernated")
+    def rollback(self, snapshot: Optional[str] = None) -> Sandbox:
+        """Return to one of this sandbox's snapshots, the newest if none is given; id and URL stay the same."""
+        body = _wire.given(snapshot_id=None if snapshot is None else str(snapshot))
+        call = _wire.post(self._path("/rollback"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        record = (self._client._transport.send(call)).record()
+        fresh = Sandbox.from_dict(record, self._client, self.persistent)
+        for item in fields(fresh):
+            setattr(self, item.name, getattr(fresh, item.name))
+        return self
+
+    def lineage(self) -> Lineage:
+        """Its ancestors, siblings and children."""
+        answer = self._client._transport.send(_wire.get(self._path("/lineage")))
+        return cast("Lineage", answer.record())
+
+    def keep_awake(self, seconds: int) -> Lifecycle:
+        """Do not let it count as idle for so long, because of work in the background; 0 ends that."""
+        call = _wire.post(
+            self._path("/keep-awake"), {"seconds": seconds}, seconds_max=_wire.MACHINE_SECONDS_MAX
+        )
+        lifecycle = cast("Lifecycle", (self._client._transport.send(call)).record())
+        self.status = "running"
+        return lifecycle
+
+    def hibernate(self, *, keep: Optional[Keep] = None) -> None:
+        """Put the machine to sleep on disk; it costs nothing but space until the next call wakes it.
+
+        With ``keep="disk"`` memory is dropped too, and waking means booting.
+        """
+        self._move("/hibernate", "hibernated", _wire.given(keep=keep) or None)
 
     def wake(self) -> None:
         """Wake it now rather than with the next call. A running sandbox is left as it is."""
@@ -291,6 +332,7 @@ class Sandbox:
         persistent: Optional[bool] = None,
         idle_timeout_seconds: Optional[int] = None,
         on_timeout: Optional[OnTimeout] = None,
+        checkpoints: Optional[Checkpoints] = None,
     ) -> Lifecycle:
         """Change how long it lives and when it sleeps; what is not given stays as it is."""
         change = _wire.given(
@@ -298,6 +340,7 @@ class Sandbox:
             persistent=persistent,
             idle_timeout_seconds=idle_timeout_seconds,
             on_timeout=on_timeout,
+            checkpoints=checkpoints,
         )
         call = _wire.post(self._path("/lifecycle"), change, method="PATCH")
         lifecycle = cast("Lifecycle", (self._client._transport.send(call)).record())
@@ -353,8 +396,8 @@ class Sandbox:
     def _path(self, rest: str) -> str:
         return _wire.sandbox_path(self.id, rest)
 
-    def _move(self, rest: str, status: str) -> None:
-        call = _wire.post(self._path(rest), seconds_max=_wire.MACHINE_SECONDS_MAX)
+    def _move(self, rest: str, status: str, body: Optional[Mapping[str, Any]] = None) -> None:
+        call = _wire.post(self._path(rest), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         record = (self._client._transport.send(call)).record()
         self.status = text(record, "status", status)
 

@@ -1,0 +1,278 @@
+//! Forks, snapshots, sleep and rollback: what keeping and copying a running machine costs.
+//!
+//! Yardsticks are taken in the same run: a bare restore of the template up to the result of its first command, and a plain
+//! write of as many bytes followed by a sync.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use futures::StreamExt;
+use pandastack_client::Client;
+use pandastack_types::api::{CreateSandbox, CreateSnapshot, ForkSandbox, ForkTree, Keep, Rollback, Sandbox};
+use pandastack_types::{Residency, SandboxId};
+
+use crate::api::{create, delete, exec, ms_since};
+use crate::bare::Bare;
+use crate::memory;
+use crate::plot::Plot;
+use crate::report::Report;
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Samples of each figure.
+    pub rounds: u32,
+    /// Sandboxes alive while memory is measured, and children of the largest tree.
+    pub many: u32,
+}
+
+impl Plan {
+    /// Minutes on an emulated machine.
+    pub const QUICK: Plan = Plan { rounds: 10, many: 50 };
+    /// For publication.
+    pub const FULL: Plan = Plan { rounds: 40, many: 100 };
+}
+
+const MIB: u64 = 1 << 20;
+/// Children of the measured tree.
+const TREE: u32 = 20;
+/// Dirty memory whose pause is plotted; the largest must fit the shared memory of the template, half of 512 MiB.
+const PLOTTED_MIB: [u64; 4] = [16, 64, 128, 192];
+/// Commands run at once in the children of a tree.
+const EXECS_AT_ONCE: usize = 16;
+/// How long light sleep may take to come.
+const DOZE_MAX: Duration = Duration::from_secs(60);
+
+/// Measures all of it, and draws how the pauses grow.
+pub async fn measure(
+    client: &Client,
+    data_dir: &Path,
+    plan: Plan,
+    report: &mut Report,
+    plots: &Path,
+) -> Result<()> {
+    let mut bare = Bare::open(data_dir, "base").await.context("prepare the bare engine")?;
+    yardsticks(client, &mut bare, plan, report).await?;
+    forks(client, plan, report).await.context("forks")?;
+    pauses(client, plan, report, plots).await.context("pauses")?;
+    trees(client, plan, report).await.context("fork trees")?;
+    snapshots(client, plan, report).await.context("snapshots")?;
+    for mib in [0, 64] {
+        sleeps(client, data_dir, plan, mib, report).await.context("hibernate and wake")?;
+    }
+    dozes(client, plan, report).await.context("light sleep")?;
+    rollbacks(client, plan, report).await.context("rollbacks")?;
+    disk_of_a_fork(client, data_dir, report).await.context("bytes on disk")?;
+    memory::measure(client, data_dir, plan.many, report).await.context("memory")?;
+    compare(report);
+    Ok(())
+}
+
+async fn yardsticks(client: &Client, bare: &mut Bare, plan: Plan, report: &mut Report) -> Result<()> {
+    bare.restore().await?;
+    delete(client, &create(client, "base").await?.id).await?;
+    for _ in 0..plan.rounds {
+        report.sample("bare restore", "ms", bare.restore().await?);
+        report.sample("bare restore to first exec", "ms", bare.restore_and_run().await?);
+        let began = Instant::now();
+        let sandbox = create(client, "base").await?;
+        report.sample("API create", "ms", ms_since(began));
+        exec(client, &sandbox.id, "true").await?;
+        let began = Instant::now();
+        exec(client, &sandbox.id, "true").await?;
+        report.sample("warm exec", "ms", ms_since(began));
+        delete(client, &sandbox.id).await?;
+    }
+    Ok(())
+}
+
+/// A sandbox with that much memory written and kept.
+async fn dirtied(client: &Client, mib: u64) -> Result<Sandbox> {
+    let sandbox = create(client, "base").await?;
+    if mib > 0 {
+        exec(client, &sandbox.id, &format!("head -c {} /dev/urandom > /dev/shm/dirty", mib * MIB)).await?;
+    }
+    Ok(sandbox)
+}
+
+async fn forks(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
+    let parent = dirtied(client, 64).await?;
+    for _ in 0..plan.rounds {
+        let began = Instant::now();
+        let child = client.fork_sandbox(&parent.id, &ForkSandbox::default()).await?;
+        report.sample("fork, 64 MiB dirty", "ms", ms_since(began));
+        exec(client, &child.id, "true").await?;
+        report.sample("fork, 64 MiB dirty, to first exec", "ms", ms_since(began));
+        report.sample("parent's pause in that fork", "ms", child.pause_ms.unwrap_or_default());
+        delete(client, &child.id).await?;
+    }
+    delete(client, &parent.id).await
+}
+
+async fn pauses(client: &Client, plan: Plan, report: &mut Report, plots: &Path) -> Result<()> {
+    let mut plot = Plot::new("Parent's pause in a fork", "dirty memory, MiB", "pause, ms");
+    for mib in PLOTTED_MIB {
+        let parent = dirtied(client, mib).await?;
+        let name = format!("pause of a fork, {mib} MiB dirty");
+        for _ in 0..plan.rounds {
+            let child = client.fork_sandbox(&parent.id, &ForkSandbox::default()).await?;
+            let pause_ms = child.pause_ms.unwrap_or_default();
+            report.sample(&name, "ms", pause_ms);
+            plot.point("fork", mib as f64, pause_ms);
+            delete(client, &child.id).await?;
+            let taken = client.create_snapshot(&parent.id, &CreateSnapshot::default()).await?;
+            let pause_ms = taken.pause_ms.unwrap_or_default();
+            report.sample(&format!("pause of a snapshot, {mib} MiB dirty"), "ms", pause_ms);
+            plot.point("snapshot", mib as f64, pause_ms);
+            client.delete_snapshot(&taken.id).await?;
+        }
+        delete(client, &parent.id).await?;
+    }
+    plot.write(&plots.join("pause.svg"))
+}
+
+async fn trees(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
+    let parent = dirtied(client, 64).await?;
+    for (count, rounds) in [(TREE, (plan.rounds / 5).max(2)), (plan.many, 1)] {
+        for _ in 0..rounds {
+            let began = Instant::now();
+            let tree = client.fork_tree(&parent.id, &ForkTree { count, metadata: None }).await?;
+            report.sample(&format!("fork-tree of {count}"), "ms", ms_since(began));
+            let ids: Vec<SandboxId> = tree.children.iter().map(|child| child.id.clone()).collect();
+            let answers = futures::stream::iter(&ids).map(|id| exec(client, id, "true"));
+            let answers: Vec<Result<_>> = answers.buffer_unordered(EXECS_AT_ONCE).collect().await;
+            report.sample(&format!("fork-tree of {count}, all answer"), "ms", ms_since(began));
+            let failed = tree.errors.len() + answers.iter().filter(|answer| answer.is_err()).count();
+            report.sample(&format!("fork-tree of {count}: failures"), "count", failed as f64);
+            for id in &ids {
+                delete(client, id).await?;
+            }
+        }
+    }
+    delete(client, &parent.id).await
+}
+
+async fn snapshots(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
+    const DIRTY: f64 = (64 * MIB) as f64;
+    for _ in 0..plan.rounds {
+        let sandbox = create(client, "base").await?;
+        let idle = client.create_snapshot(&sandbox.id, &CreateSnapshot::default()).await?;
+        let dirty = "head -c 67108864 /dev/urandom > /dev/shm/dirty; head -c 16777216 /dev/urandom > /srv/dirty; sync";
+        exec(client, &sandbox.id, dirty).await?;
+        let began = Instant::now();
+        let taken = client.create_snapshot(&sandbox.id, &CreateSnapshot::default()).await?;
+        report.sample("snapshot, 64 MiB of memory and 16 of disk dirty", "ms", ms_since(began));
+        report.sample("parent's pause in that snapshot", "ms", taken.pause_ms.unwrap_or_default());
+        report.sample("memory written by that snapshot / dirty", "ratio", taken.size_bytes as f64 / DIRTY);
+        report.sample(
+            "memory written by a snapshot of an idle sandbox",
+            "MiB",
+            idle.size_bytes as f64 / MIB as f64,
+        );
+        client.delete_snapshot(&idle.id).await?;
+        client.delete_snapshot(&taken.id).await?;
+        delete(client, &sandbox.id).await?;
+    }
+    Ok(())
+}
+
+async fn sleeps(client: &Client, data_dir: &Path, plan: Plan, mib: u64, report: &mut Report) -> Result<()> {
+    for _ in 0..plan.rounds {
+        let sandbox = dirtied(client, mib).await?;
+        let before = allocated_bytes(data_dir)?;
+        let began = Instant::now();
+        client.hibernate_sandbox(&sandbox.id, Keep::Memory).await?;
+        report.sample(&format!("hibernate, {mib} MiB dirty"), "ms", ms_since(began));
+        let written = allocated_bytes(data_dir)?.saturating_sub(before).max(MIB);
+        report.sample(&format!("bytes of that sleep, {mib} MiB dirty"), "MiB", written as f64 / MIB as f64);
+        let wrote_ms = write_and_sync(data_dir, written)?;
+        report.sample(&format!("writing and syncing as much, {mib} MiB dirty"), "ms", wrote_ms);
+        let began = Instant::now();
+        exec(client, &sandbox.id, "true").await?;
+        report.sample(&format!("wake from disk to first exec, {mib} MiB dirty"), "ms", ms_since(began));
+        delete(client, &sandbox.id).await?;
+    }
+    Ok(())
+}
+
+/// Writes that many random bytes beside the platform's and waits for the disk.
+fn write_and_sync(data_dir: &Path, bytes: u64) -> Result<f64> {
+    let mut content = vec![0u8; usize::try_from(bytes)?];
+    getrandom::fill(&mut content).context("get random bytes")?;
+    let mut file = tempfile::tempfile_in(data_dir.join("store")).context("make a file in the store")?;
+    let began = Instant::now();
+    file.write_all(&content)?;
+    file.sync_all()?;
+    Ok(ms_since(began))
+}
+
+async fn dozes(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
+    let request = CreateSandbox { idle_timeout_seconds: Some(1), ..CreateSandbox::default() };
+    let sandbox = client.create_sandbox(&request, &uuid::Uuid::new_v4().to_string()).await?;
+    for _ in 0..plan.rounds {
+        let deadline = Instant::now() + DOZE_MAX;
+        while client.get_sandbox(&sandbox.id).await?.residency != Some(Residency::Memory) {
+            ensure!(Instant::now() < deadline, "the sandbox does not fall asleep");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let began = Instant::now();
+        exec(client, &sandbox.id, "true").await?;
+        report.sample("wake from light sleep to first exec", "ms", ms_since(began));
+    }
+    delete(client, &sandbox.id).await
+}
+
+async fn rollbacks(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
+    let sandbox = create(client, "base").await?;
+    let taken = client.create_snapshot(&sandbox.id, &CreateSnapshot::default()).await?;
+    let request = Rollback { snapshot_id: Some(taken.id.clone()) };
+    for _ in 0..plan.rounds {
+        let began = Instant::now();
+        client.rollback_sandbox(&sandbox.id, &request).await?;
+        report.sample("rollback", "ms", ms_since(began));
+        exec(client, &sandbox.id, "true").await?;
+        report.sample("rollback to first exec", "ms", ms_since(began));
+    }
+    client.delete_snapshot(&taken.id).await?;
+    delete(client, &sandbox.id).await
+}
+
+async fn disk_of_a_fork(client: &Client, data_dir: &Path, report: &mut Report) -> Result<()> {
+    let parent = create(client, "base").await?;
+    let before = allocated_bytes(data_dir)?;
+    let child = client.fork_sandbox(&parent.id, &ForkSandbox::default()).await?;
+    exec(client, &child.id, "head -c 1048576 /dev/urandom > /srv/own; sync").await?;
+    let live = allocated_bytes(data_dir)?.saturating_sub(before);
+    report.sample("disk of a live fork that wrote 1 MiB", "MiB", live as f64 / MIB as f64);
+    client.hibernate_sandbox(&child.id, Keep::Memory).await?;
+    let asleep = allocated_bytes(data_dir)?.saturating_sub(before);
+    report.sample("disk of the same, hibernated", "MiB", asleep as f64 / MIB as f64);
+    delete(client, &child.id).await?;
+    delete(client, &parent.id).await
+}
+
+/// What the store's file system has given out; extents that files share count once.
+fn allocated_bytes(data_dir: &Path) -> Result<u64> {
+    rustix::fs::sync();
+    let space = rustix::fs::statvfs(data_dir.join("store")).context("measure the store")?;
+    Ok((space.f_blocks - space.f_bfree) * space.f_frsize)
+}
+
+fn compare(report: &mut Report) {
+    for (name, to) in [
+        ("fork, 64 MiB dirty", "API create"),
+        ("parent's pause in that fork", "bare restore"),
+        ("fork-tree of 20, all answer", "fork, 64 MiB dirty, to first exec"),
+        ("parent's pause in that snapshot", "bare restore"),
+        ("wake from disk to first exec, 0 MiB dirty", "bare restore to first exec"),
+        ("wake from disk to first exec, 64 MiB dirty", "bare restore to first exec"),
+        ("wake from light sleep to first exec", "warm exec"),
+        ("rollback to first exec", "wake from disk to first exec, 0 MiB dirty"),
+        ("hibernate, 0 MiB dirty", "writing and syncing as much, 0 MiB dirty"),
+        ("hibernate, 64 MiB dirty", "writing and syncing as much, 64 MiB dirty"),
+    ] {
+        report.ratio(name, to);
+    }
+}

@@ -1,0 +1,51 @@
+//! Rollback: a sandbox returns to one of its own snapshots and stays the same sandbox.
+//!
+//! It is a sleep on the snapshot followed by a wake, so that the same order of writes protects it: the snapshot's files are
+//! linked into the sleep directory, the record says that the sandbox sleeps there, the old machine ends, the new one
+//! starts. A crash before the record leaves the sandbox as it was, one after it leaves it asleep in the state asked for.
+
+use pandastack_types::SnapshotId;
+use pandastack_types::agent_api::AgentSandbox;
+
+use super::Driver;
+use super::accept::{Request, Verdict};
+use crate::error::{AgentError, Result};
+use crate::fault;
+use crate::snapshot::Snapshot;
+
+impl Driver {
+    /// Returns to a snapshot; the sandbox runs afterwards, whatever it did before.
+    pub(super) async fn rollback(&mut self, id: &SnapshotId) -> Result<AgentSandbox> {
+        if let Verdict::Refuse(reason) = self.accept(Request::Rollback) {
+            return Err(self.refusal(reason));
+        }
+        let snapshot = self.open_own(id)?;
+        // Before anything is given up: contents are read if this boot of the host has not read them yet.
+        snapshot.verify(&self.host.shutdown).await?;
+        if self.live.is_none() {
+            self.host.admit(self.record.shape, 1)?;
+        }
+        snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id)).await?;
+        fault::point("rollback.published");
+        self.record_sleep()?;
+        fault::point("rollback.recorded");
+        self.end_machine().await;
+        fault::point("rollback.ended");
+        self.wake().await?;
+        Ok(self.look())
+    }
+
+    fn open_own(&self, id: &SnapshotId) -> Result<Snapshot> {
+        let dir = self.host.layout.snapshot(id);
+        if !dir.exists() {
+            return Err(AgentError::NoSnapshot(id.clone()));
+        }
+        let snapshot = Snapshot::open(&dir, &self.host.engine.capabilities().compatibility_key)?;
+        if snapshot.manifest.sandbox.as_ref() != Some(&self.record.spec.id) {
+            return Err(AgentError::Conflict(format!(
+                "snapshot {id} shows another sandbox; create a sandbox from it instead"
+            )));
+        }
+        Ok(snapshot)
+    }
+}

@@ -1,0 +1,62 @@
+//! Returning a sandbox to one of its own snapshots.
+//!
+//! The row keeps its id, labels and lifetime; only its state and what its host sees change. Reports are left aside
+//! meanwhile: on its host the sandbox falls asleep and wakes again, which is nobody's news.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_types::agent_api::{AgentRollback, AgentSandbox};
+use pandastack_types::{SnapshotId, WorkspaceId};
+
+use super::lifecycle::settle;
+use super::{MAKE_WAIT, call_on};
+use crate::agent_client::AgentClient;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::store::{Amendment, SandboxRecord, SnapshotRecord};
+
+/// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
+pub(crate) async fn rollback(
+    app: &Arc<App>,
+    record: SandboxRecord,
+    client: AgentClient,
+    snapshot: Option<SnapshotId>,
+) -> ApiResult<SandboxRecord> {
+    let snapshot = choose(app, &record.workspace, &record, snapshot).await?;
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let Some(_marked) = owner.under_way.mark(record.id.as_str()) else {
+            let message = format!("sandbox `{}` is being rolled back or looked after; try again", record.id);
+            return Err(ApiError::conflict(message));
+        };
+        let path = format!("/sandboxes/{}/rollback", record.id);
+        let body = AgentRollback { snapshot_id: snapshot.id.clone() };
+        let call = call_on(&record, Method::POST, &path, MAKE_WAIT);
+        let seen: AgentSandbox = client.call(call, Some(&body)).await?;
+        settle(&owner, &record, seen, false).await?;
+        Ok(owner.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)
+    })
+    .await
+}
+
+async fn choose(
+    app: &App,
+    workspace: &WorkspaceId,
+    record: &SandboxRecord,
+    given: Option<SnapshotId>,
+) -> ApiResult<SnapshotRecord> {
+    let Some(id) = given else {
+        let newest = app.store.snapshots(workspace, Some(&record.id)).await?.into_iter().next();
+        let none = || ApiError::conflict(format!("sandbox `{}` has no snapshot to return to", record.id));
+        return newest.ok_or_else(none);
+    };
+    let snapshot = app.store.snapshot(workspace, &id).await?;
+    if snapshot.sandbox != record.id {
+        return Err(ApiError::bad_request(format!(
+            "snapshot `{id}` shows sandbox `{}`, not `{}`; create a sandbox from it instead",
+            snapshot.sandbox, record.id
+        )));
+    }
+    Ok(snapshot)
+}

@@ -1,0 +1,35 @@
+//! `pandastack sandbox promote`: one child of a fork stays.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::api::Promote;
+
+use super::resolve;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The sandbox's id
+    id: String,
+    /// Leave the other children of the fork alone
+    #[arg(long)]
+    keep_siblings: bool,
+}
+
+/// Carries it out; prints the ids of the siblings that were deleted.
+pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    let id = resolve(client, &args.id).await?;
+    let request = Promote { cleanup_siblings: !args.keep_siblings, tree_id: None };
+    let promoted = client.promote_sandbox(&id, &request).await?;
+    output.value(&promoted, |promoted| {
+        promoted.deleted.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    })?;
+    match promoted.failures.iter().next() {
+        None => Ok(ExitCode::SUCCESS),
+        Some((sibling, why)) => Err(Failure::new(format!("sibling {sibling} is still there: {why}")).into()),
+    }
+}

@@ -1,0 +1,31 @@
+//! `pandastack sandbox rollback`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::SnapshotId;
+use pandastack_types::api::Rollback;
+
+use super::resolve;
+use crate::output::Output;
+use crate::progress::Progress;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The sandbox's id
+    id: String,
+    /// The snapshot to return to [default: the newest of this sandbox]
+    snapshot: Option<SnapshotId>,
+}
+
+/// Carries it out.
+pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    let id = resolve(client, &args.id).await?;
+    let progress = Progress::start("Rolling back");
+    let sandbox = client.rollback_sandbox(&id, &Rollback { snapshot_id: args.snapshot }).await?;
+    drop(progress);
+    output.value(&sandbox, |sandbox| sandbox.id.to_string())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,182 @@
+"""What a crash, a full disk or much repetition may not do to a sandbox's state."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Callable, Iterator
+
+import pytest
+from pandastack import PandaStack, PandaStackError, Sandbox
+
+from platform_process import Platform, wait_until
+
+# A counter and a connection that live in memory only, and a file that lives on the disk.
+COUNTER = (
+    "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/new.count; mv /dev/shm/new.count /dev/shm/count;"
+    " sleep 0.1; done' >/dev/null 2>&1 &"
+)
+ECHO = """
+import os, socket, time
+server = socket.create_server(("127.0.0.1", 7777))
+client = socket.create_connection(("127.0.0.1", 7777))
+peer, _ = server.accept()
+sent = 0
+while True:
+    sent += 1
+    client.sendall(b"%d\\n" % sent)
+    got = peer.recv(64).decode().strip()
+    with open("/dev/shm/new.echo", "w") as file: print(got, file=file)
+    os.rename("/dev/shm/new.echo", "/dev/shm/echo")
+    time.sleep(0.1)
+"""
+RESERVE_BYTES = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    running = Platform("psb", "10.229.0.0/16", "--warm", "base")
+    running.environment["PANDASTACK_FAULT_FILE"] = str(running.root / "fault")
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def client(platform: Platform) -> PandaStack:
+    return platform.client()
+
+
+def number(sandbox: Sandbox, name: str) -> int:
+    return int(sandbox.exec(f"cat /dev/shm/{name}", timeout_seconds=120, check=True).stdout)
+
+
+def answers(sandbox: Sandbox) -> bool:
+    try:
+        return sandbox.exec("true", timeout_seconds=60).ok
+    except PandaStackError:
+        return False
+
+
+def attempt(call: Callable[[], object]) -> None:
+    """The agent dies under the call, so it may fail; what counts is what is found afterwards."""
+    try:
+        call()
+    except PandaStackError:
+        pass
+
+
+def do_wake(sandbox: Sandbox) -> None:
+    sandbox.exec("true")
+
+
+ACTS = {
+    "capture.taken": Sandbox.snapshot,
+    "snapshot.published": Sandbox.snapshot,
+    "hibernate.published": Sandbox.hibernate,
+    "hibernate.recorded": Sandbox.hibernate,
+    "wake.restored": do_wake,
+    "wake.recorded": do_wake,
+    "rollback.published": Sandbox.rollback,
+    "rollback.recorded": Sandbox.rollback,
+    "rollback.ended": Sandbox.rollback,
+    "fork.made": Sandbox.fork,
+}
+
+
+@pytest.mark.parametrize("point", sorted(ACTS))
+def test_a_kill_leaves_the_old_state_or_the_new(platform: Platform, client: PandaStack, point: str) -> None:
+    sandbox = client.sandboxes.create("base", ttl_seconds=1800)
+    sandbox.exec(COUNTER, check=True)
+    sandbox.filesystem.write("/srv/state", "old")
+    wait_until("the counter runs", lambda: sandbox.exec("cat /dev/shm/count").ok, 30)
+    if point.startswith("rollback"):
+        sandbox.snapshot()
+        sandbox.filesystem.write("/srv/state", "new")
+        sandbox.exec("echo new > /dev/shm/new", check=True)
+    before = number(sandbox, "count")
+    if point.startswith("wake"):
+        sandbox.hibernate()
+    others = {other.id for other in client.sandboxes.list()}
+    fault = Path(platform.environment["PANDASTACK_FAULT_FILE"])
+    old_agent = platform.role_pid("agent")
+    fault.write_text(point)
+    attempt(lambda: ACTS[point](sandbox))
+    assert not fault.exists(), f"{point} was not reached"
+    wait_until("another agent", lambda: platform.role_pid("agent") != old_agent, 60)
+    wait_until("ready again", platform.is_ready, 120)
+    wait_until("the sandbox answers", lambda: answers(sandbox), 120)
+    state = sandbox.filesystem.read("/srv/state").text
+    has_new_memory = sandbox.exec("cat /dev/shm/new").ok
+    if point == "rollback.published":
+        assert state == "new" and has_new_memory, "not recorded, so not done"
+    else:
+        assert state == "old" and not has_new_memory
+    after = number(sandbox, "count")
+    assert after >= before or point.startswith("rollback")
+    wait_until("the counter goes on", lambda: number(sandbox, "count") > after, 60)
+    wait_until("no half-made sandbox", lambda: {s.id for s in client.sandboxes.list()} == others, 60)
+    for snapshot in client.snapshots.list(sandbox_id=sandbox.id):
+        client.snapshots.delete(snapshot["id"])
+    sandbox.delete()
+    store = platform.data_dir / "store"
+    kinds = ("sandboxes", "snapshots")
+    wait_until("nothing is left", lambda: not any(list((store / kind).iterdir()) for kind in kinds), 60)
+
+
+def fill(filler: Path, left_bytes: int) -> None:
+    """Takes space until so much is left. The file system gives back what was deleted a little later, so look again."""
+    with filler.open("wb") as file:
+        size = 0
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 2:
+            space = os.statvfs(filler)
+            more = space.f_bavail * space.f_frsize - left_bytes
+            if more > 1 << 20:
+                os.posix_fallocate(file.fileno(), size, more)
+                size += more
+                quiet_since = time.monotonic()
+            time.sleep(0.1)
+
+
+def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, client: PandaStack) -> None:
+    store = platform.data_dir / "store"
+    filler = store / "filler"
+    with client.sandboxes.create("base") as sandbox:
+        sandbox.exec(COUNTER, check=True)
+        sandbox.exec("head -c 167772160 /dev/urandom > /dev/shm/dirty", timeout_seconds=120, check=True)
+        for left in (RESERVE_BYTES + (24 << 20), RESERVE_BYTES // 2):
+            try:
+                fill(filler, left)
+                for call in (sandbox.snapshot, sandbox.hibernate):
+                    with pytest.raises(PandaStackError) as refused:
+                        call()
+                    assert refused.value.status == 507, str(refused.value)
+                before = number(sandbox, "count")
+                wait_until("the source runs on", lambda: number(sandbox, "count") > before, 30)
+            finally:
+                filler.unlink()
+        assert sandbox.refresh().status == "running"
+        client.snapshots.delete(sandbox.snapshot())
+        sandbox.hibernate()
+        assert sandbox.exec("wc -c < /dev/shm/dirty").stdout.strip() == "167772160"
+
+
+def test_a_hundred_sleeps_lose_nothing(client: PandaStack) -> None:
+    with client.sandboxes.create("base", ttl_seconds=3600) as sandbox:
+        sandbox.exec(COUNTER, check=True)
+        sandbox.filesystem.write("/root/echo.py", ECHO)
+        sandbox.exec("setsid python3 /root/echo.py > /dev/null 2>&1 < /dev/null &", check=True)
+        wait_until("both run", lambda: sandbox.exec("cat /dev/shm/count /dev/shm/echo").ok, 30)
+        last = {"count": number(sandbox, "count"), "echo": number(sandbox, "echo")}
+        for sleep in range(100):
+            sandbox.hibernate()
+            shown = sandbox.exec(f"cat /dev/shm/count /dev/shm/echo; echo {sleep} >> /srv/sleeps", check=True)
+            now = dict(zip(last, map(int, shown.stdout.split())))
+            assert all(now[name] >= last[name] for name in last), f"sleep {sleep}: {last} became {now}"
+            last = now
+        assert sandbox.filesystem.read("/srv/sleeps").text.split() == [str(n) for n in range(100)]
+        end = number(sandbox, "echo")
+        wait_until("the connection still works", lambda: number(sandbox, "echo") > end, 30)

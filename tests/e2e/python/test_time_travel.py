@@ -1,0 +1,342 @@
+"""Rollback, retention, lineage, sleep: a sandbox's past and its pauses, on a platform of this file's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+from pandastack import ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
+
+from platform_process import Platform, wait_until
+
+LIGHT_SLEEP_SECONDS = 6
+# A counter that lives in memory only: it cannot survive a restart of its machine.
+COUNTER = (
+    "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/new.count; mv /dev/shm/new.count /dev/shm/count;"
+    " sleep 0.1; done' >/dev/null 2>&1 &"
+)
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    running = Platform("psa", "10.228.0.0/16", "--warm", "base", "--light-sleep-seconds", str(LIGHT_SLEEP_SECONDS))
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def client(platform: Platform) -> PandaStack:
+    return platform.client()
+
+
+@pytest.fixture
+def own(client: PandaStack) -> Iterator[Sandbox]:
+    with client.sandboxes.create("base", metadata={"name": "kept"}) as sandbox:
+        yield sandbox
+
+
+def count(sandbox: Sandbox) -> int:
+    return int(sandbox.exec("cat /dev/shm/count", check=True).stdout)
+
+
+def start_counter(sandbox: Sandbox) -> None:
+    sandbox.exec(COUNTER, check=True)
+    wait_until("the counter runs", lambda: sandbox.exec("cat /dev/shm/count").ok, 30)
+
+
+def snapshot_dir(platform: Platform, snapshot: str) -> Path:
+    return platform.data_dir / "store" / "snapshots" / snapshot
+
+
+def allocated_bytes(platform: Platform) -> int:
+    """What the store's file system has given out, shared extents counted once."""
+    os.sync()
+    space = os.statvfs(platform.data_dir / "store")
+    return (space.f_blocks - space.f_bfree) * space.f_frsize
+
+
+def test_rollback_returns_memory_and_disk_and_keeps_the_identity(client: PandaStack, own: Sandbox) -> None:
+    own.filesystem.write("/srv/state", "then")
+    start_counter(own)
+    hostname = own.exec("hostname").stdout
+    first = own.snapshot(name="first")
+    then = count(own)
+    own.filesystem.write("/srv/state", "later")
+    own.exec("echo memory > /dev/shm/later", check=True)
+    second = own.snapshot()
+    for _ in range(2):
+        assert own.rollback(first) is own and own.status == "running"
+        assert own.filesystem.read("/srv/state") == b"then"
+        assert own.exec("cat /dev/shm/later").exit_code != 0
+        assert own.exec("hostname").stdout == hostname and own.metadata["name"] == "kept"
+        wait_until("the counter of that moment goes on", lambda: count(own) > then, 30)
+    own.rollback(second)
+    assert own.exec("cat /dev/shm/later").stdout == "memory\n"
+    own.hibernate()
+    assert own.rollback(first).filesystem.read("/srv/state") == b"then"
+    own.pause()
+    own.rollback()  # the newest
+    assert own.filesystem.read("/srv/state") == b"later"
+    assert abs(time.time() - float(own.exec("date +%s.%N").stdout)) < 3
+    kinds = [event["kind"] for event in own.events()]
+    assert kinds.count("rolled_back") == 5
+    assert "hibernated" in kinds and kinds.count("hibernated") == 1, "a rollback is not a sleep"
+
+
+def test_rollback_only_to_what_is_its_own(client: PandaStack, own: Sandbox) -> None:
+    with pytest.raises(ConflictError):
+        own.rollback()
+    snapshot = own.snapshot()
+    with own.fork() as child:
+        with pytest.raises(PandaStackError) as refused:
+            child.rollback(snapshot)
+        assert refused.value.status == 400 and "create a sandbox from it" in str(refused.value)
+    with pytest.raises(NotFoundError):
+        own.rollback("00000000-0000-4000-8000-000000000000")
+    assert own.exec("echo alive").stdout == "alive\n"
+
+
+def test_a_snapshot_costs_what_changed(client: PandaStack, own: Sandbox) -> None:
+    idle = own.snapshot().info["size_bytes"]
+    dirty = 64 << 20
+    own.exec(f"head -c {dirty} /dev/urandom > /dev/shm/dirty", check=True)
+    written = own.snapshot().info["size_bytes"]
+    # The guest's own bookkeeping of a command comes on top of the pages that the command asked for.
+    assert written < dirty * 1.02 + idle + (4 << 20), f"{written} for {dirty}, {idle} when idle"
+    assert idle < 16 << 20, f"{idle} bytes of a sandbox that did nothing: the zygote's pages are repeated"
+
+
+def test_deleting_gives_back_bytes_and_keeps_what_others_need(client: PandaStack, platform: Platform) -> None:
+    with client.sandboxes.create("base") as own:
+        own.exec("head -c 33554432 /dev/urandom > /dev/shm/one; head -c 33554432 /dev/urandom > /srv/one; sync", check=True)
+        digest = "sha256sum /dev/shm/one /srv/one"
+        before = own.exec(digest, check=True).stdout
+        first = own.snapshot()
+    base = allocated_bytes(platform)
+    with client.sandboxes.create(from_snapshot=first) as second:
+        second.exec("head -c 8388608 /dev/urandom > /dev/shm/two", check=True)
+        later = second.snapshot()
+    client.snapshots.delete(first)
+    with client.sandboxes.create(from_snapshot=later) as again:
+        assert again.exec(digest, check=True).stdout == before, "the later one lost what it stood on"
+    with_later = allocated_bytes(platform)
+    assert with_later < base + (48 << 20), "the second snapshot repeated the first"
+    client.snapshots.delete(later)
+    wait_until("the bytes are free", lambda: allocated_bytes(platform) < with_later - (64 << 20), 30)
+
+
+def test_snapshots_end_and_are_counted(client: PandaStack, own: Sandbox) -> None:
+    short = own.snapshot(ttl_seconds=1)
+    named = own.snapshot(name="release", metadata={"k": "v"})
+    taken = [own.snapshot(keep_last=2) for _ in range(3)]
+
+    def ids() -> set:
+        return {entry["id"] for entry in client.snapshots.list(sandbox_id=own.id)}
+
+    wait_until("one ended by its TTL", lambda: short not in ids(), 30)
+    assert ids() == {named, taken[1], taken[2]}
+    shown = client.snapshots.get(named)
+    assert shown["name"] == "release" and shown["metadata"] == {"k": "v"} and shown["kind"] == "manual"
+    for bad in ({"keep_last": 0}, {"ttl_seconds": 0}, {"keep_last": 1001}):
+        with pytest.raises(PandaStackError) as refused:
+            own.snapshot(**bad)
+        assert refused.value.status == 400
+
+
+def test_a_damaged_snapshot_is_never_resumed(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+    def flip(path: Path, offset: int) -> None:
+        stat = path.stat()
+        with path.open("r+b") as file:
+            file.seek(offset)
+            byte = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([byte ^ 1]))
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    def refused(snapshot: str) -> None:
+        for call in (lambda: client.sandboxes.create(from_snapshot=snapshot), lambda: own.rollback(snapshot)):
+            with pytest.raises(ConflictError) as failure:
+                call()
+            assert "damaged" in str(failure.value) and str(platform.data_dir) not in str(failure.value)
+            assert failure.value.code == "snapshot_unusable"
+
+    start_counter(own)
+    for name in ("memory", "state", "disk"):
+        snapshot = own.snapshot()
+        path = snapshot_dir(platform, snapshot) / name
+        os.utime(path)
+        refused(snapshot)
+    # A disk that turns a bit does not change the time of the last write. Contents are read once in each boot of the host.
+    snapshot = own.snapshot()
+    directory = snapshot_dir(platform, snapshot)
+    wait_until("checksums", (directory / "checksums.json").exists, 120)
+    flip(directory / "disk", 4096)
+    for name, key in (("manifest.json", "written_boot"), ("checksums.json", "verified_boot")):
+        content = json.loads((directory / name).read_text())
+        (directory / name).write_text(json.dumps({**content, key: "an earlier boot"}))
+    refused(snapshot)
+    flip(directory / "disk", 4096)
+    own.rollback(snapshot)
+    assert count(own) > 0
+
+
+def test_a_snapshot_of_another_engine_is_refused(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+    snapshot = own.snapshot()
+    manifest = snapshot_dir(platform, snapshot) / "manifest.json"
+    content = json.loads(manifest.read_text())
+    assert "Haswell" in content["compatibility_key"] or "host" in content["compatibility_key"]
+    manifest.write_text(json.dumps({**content, "compatibility_key": "another engine; 1.0"}))
+    with pytest.raises(ConflictError) as refused:
+        client.sandboxes.create(from_snapshot=snapshot)
+    assert "another engine; 1.0" in str(refused.value) and refused.value.code == "snapshot_unusable"
+    assert own.exec("true").ok
+
+
+def test_lineage_outlives_the_parent(client: PandaStack) -> None:
+    with client.sandboxes.create("base") as root:
+        child = root.fork()
+        first, second = child.fork_tree(2)
+        lineage = child.lineage()
+        assert lineage["parent_id"] == root.id and lineage["ancestors"] == [root.id]
+        assert [entry["id"] for entry in lineage["children"]] == [first.id, second.id]
+        child.delete()
+        lineage = first.lineage()
+        assert lineage["ancestors"] == [child.id, root.id]
+        assert [entry["id"] for entry in lineage["siblings"]] == [second.id]
+        assert first.promote(cleanup_siblings=True)["deleted"] == [second.id]
+        assert first.lineage()["siblings"] == []
+        first.delete()
+
+
+def test_an_idle_sandbox_dozes_and_is_then_written_out(client: PandaStack, platform: Platform) -> None:
+    with client.sandboxes.create("base", idle_timeout_seconds=2) as own:
+        start_counter(own)
+        before = count(own)
+        (machine,) = platform.machine_pids(own.id)
+        wait_until("light sleep", lambda: own.refresh().residency == "memory", 30)
+        assert own.status == "hibernated" and platform.machine_pids(own.id) == [machine]
+        with own.fork() as child:
+            assert count(child) >= before
+        assert own.refresh().status == "hibernated", "a copy does not wake it"
+        after = count(own)
+        assert after >= before and platform.machine_pids(own.id) == [machine], "woken in place"
+        wait_until("light sleep again", lambda: own.refresh().residency == "memory", 30)
+        own.wake()
+        assert own.refresh().status == "running", "a wake begins the idle time anew"
+        wait_until("deep sleep", lambda: own.refresh().residency == "disk", 60)
+        assert platform.machine_pids(own.id) == []
+        assert count(own) >= after
+        assert own.lifecycle()["sleeps_when_idle"] is True
+
+
+def test_a_light_sleeper_survives_the_agent(client: PandaStack, platform: Platform) -> None:
+    with client.sandboxes.create("base", idle_timeout_seconds=2) as own:
+        start_counter(own)
+        before = count(own)
+        (machine,) = platform.machine_pids(own.id)
+        wait_until("light sleep", lambda: own.refresh().residency == "memory", 30)
+        platform.kill_role("agent")
+        wait_until("it answers", lambda: answers(own), 60)
+        assert count(own) >= before
+        assert platform.machine_pids(own.id) == [machine], "the machine was restarted"
+
+
+def answers(sandbox: Sandbox) -> bool:
+    try:
+        return sandbox.exec("true").ok
+    except PandaStackError:
+        return False
+
+
+def test_what_keeps_a_sandbox_awake(client: PandaStack) -> None:
+    with client.sandboxes.create("base", idle_timeout_seconds=3) as own:
+        assert own.keep_awake(120)["awake_until"]
+        threading.Event().wait(6)
+        assert own.refresh().status == "running", "a lease keeps it awake"
+        assert "awake_until" not in own.keep_awake(0)
+        stream = own.exec_stream("sleep 6; echo done")
+        assert "".join(chunk.text for chunk in stream) == "done\n", "a stream keeps it awake"
+        wait_until("asleep when nothing happens", lambda: own.refresh().status == "hibernated", 30)
+        with pytest.raises(PandaStackError) as refused:
+            own.keep_awake(24 * 3600 + 1)
+        assert refused.value.status == 400
+
+
+def test_traffic_keeps_a_sandbox_awake(client: PandaStack) -> None:
+    with client.sandboxes.create("base", idle_timeout_seconds=3) as own:
+        own.exec("setsid python3 -m http.server 8123 > /dev/null 2>&1 < /dev/null &", check=True)
+        url = f"http://{own.refresh().guest_ip}:8123/"
+
+        def fetch() -> bool:
+            try:
+                return urllib.request.urlopen(url, timeout=5).status == 200
+            except OSError:
+                return False
+
+        wait_until("the server in the sandbox answers", fetch, 30)
+        until = time.monotonic() + 8
+        wait_until("traffic for a while", lambda: fetch() and time.monotonic() > until, 30)
+        assert own.refresh().status == "running", "it talks"
+        wait_until("asleep when it is silent", lambda: own.refresh().status == "hibernated", 60)
+
+
+def test_a_hundred_requests_wake_once_and_a_sleeper_holds_nothing(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+    start_counter(own)
+    before = count(own)
+    awake = platform.footprint()
+    own.hibernate()
+    asleep = platform.footprint()
+    assert platform.machine_pids(own.id) == []
+    for held in ("machines", "runtime dirs"):
+        assert asleep[held] == awake[held] - 1, held
+    assert asleep["cgroups"] < awake["cgroups"], "one in each hierarchy"
+    with ThreadPoolExecutor(100) as pool:
+        results = list(pool.map(lambda _: own.exec("cat /dev/shm/count", timeout_seconds=120), range(100)))
+    assert all(int(result.stdout) >= before for result in results)
+    assert [event["kind"] for event in own.events()].count("woken") == 1
+
+
+def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+    own.exec("echo kept > /srv/kept; echo gone > /dev/shm/gone", check=True)
+    own.hibernate(keep="disk")
+    sleep = platform.data_dir / "store" / "sandboxes" / own.id / "sleep"
+    assert sorted(path.name for path in sleep.iterdir()) == ["disk", "manifest.json"]
+    with pytest.raises(ConflictError):
+        own.fork()
+    assert own.exec("cat /srv/kept", timeout_seconds=120).stdout == "kept\n"
+    assert own.exec("cat /dev/shm/gone").exit_code != 0
+    assert own.refresh().boot_mode == "boot"
+    start_counter(own)
+    before = count(own)
+    own.hibernate()
+    assert count(own) >= before, "after a boot it sleeps and wakes as any other"
+
+
+def test_checkpoints_are_taken_while_something_happens(client: PandaStack) -> None:
+    with client.sandboxes.create("base", checkpoints={"every_seconds": 10, "keep_last": 2}) as own:
+        def checkpoints() -> list:
+            entries = client.snapshots.list(sandbox_id=own.id)
+            return [entry["id"] for entry in entries if entry["kind"] == "checkpoint"]
+
+        seen = set()
+
+        def busy() -> bool:
+            own.exec("true")
+            seen.update(checkpoints())
+            return len(seen) >= 3
+
+        wait_until("three checkpoints", busy, 120)
+        assert len(checkpoints()) <= 2
+        assert own.rollback(checkpoints()[0]).exec("true").ok
+        own.set_lifecycle(checkpoints={"every_seconds": 0, "keep_last": 1})
+        assert "checkpoints" not in own.lifecycle()
+    wait_until("they go with their sandbox", lambda: not client.snapshots.list(sandbox_id=own.id), 30)
