@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 
 pub use error::{ClientError, ErrorKind};
 pub use files::{FileReader, FileWriter};
-pub use processes::{CollectedOutput, ProcessEvent, ProcessStream};
+pub use processes::{CollectedOutput, ProcessEvent, ProcessStream, StdinWriter};
 
 use crate::message::{Event, Hello, Request};
 use call::{Call, Inbound};
