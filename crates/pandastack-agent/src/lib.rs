@@ -5,6 +5,7 @@
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
 //! | [`launch`], [`home`] | bringing a machine up through the identity gate, and what surrounds it |
 //! | [`template`], [`bake`], [`zygote`] | what creates start from |
+//! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
 //! | [`snapshot`], [`record`], [`layout`] | what is on disk, and where |
 //! | [`recover`] | taking over what a killed predecessor left |
 //! | [`http`], [`report`] | the wire to control |
@@ -29,6 +30,7 @@ mod http;
 mod launch;
 mod layout;
 mod logs;
+mod process;
 mod record;
 mod recover;
 mod report;

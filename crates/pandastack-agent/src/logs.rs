@@ -71,7 +71,7 @@ impl Follower {
         futures::stream::unfold(self, |mut follower| async move {
             let line = follower.next_line().await?;
             let data = serde_json::json!({ "line": String::from_utf8_lossy(&line) });
-            Some((Ok(Event::default().data(crate::exec::ascii_json(&data))), follower))
+            Some((Ok(Event::default().data(crate::process::ascii_json(&data))), follower))
         })
     }
 

@@ -4,7 +4,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, fork, health, hosts, lifecycle, run, sandboxes, snapshots, templates, tokens,
+    data, events, fork, health, hosts, lifecycle, processes, run, sandboxes, snapshots, templates, tokens,
 };
 
 #[derive(OpenApi)]
@@ -17,6 +17,8 @@ use crate::routes::{
     paths(
         sandboxes::create, sandboxes::list, sandboxes::get, sandboxes::delete,
         data::exec, data::exec_stream, run::run,
+        processes::list, processes::start, processes::look, processes::wait, processes::output,
+        processes::write_stdin, processes::signal, processes::resize,
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
         data::ports, data::logs, events::events,
         lifecycle::pause, lifecycle::resume, lifecycle::hibernate, lifecycle::wake, lifecycle::show,

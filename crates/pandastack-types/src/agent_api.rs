@@ -14,7 +14,7 @@
 //! | `POST /sandboxes/{id}/fork` ([`AgentFork`]) | answers [`AgentForked`] |
 //! | `POST /templates/{name}/bake` | begins or joins a bake; answers a [`crate::api::Build`] at once |
 //! | `GET /builds`, `GET /builds/{id}` | [`crate::api::Build`]s |
-//! | `/sandboxes/{id}/exec`, `/exec/stream`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
+//! | `/sandboxes/{id}/exec`, `/exec/stream`, `/processes...`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
 //!
 //! Calls on a sandbox carry its incarnation in [`INCARNATION_HEADER`]; a stale one is refused with 409. Errors have the
 //! public [`crate::ErrorBody`].
@@ -32,6 +32,8 @@ use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId};
 
 /// Header with the incarnation of the sandbox that a call means.
 pub const INCARNATION_HEADER: &str = "x-pandastack-incarnation";
+/// Header of an event stream that names the process it is of.
+pub const PROCESS_HEADER: &str = "x-pandastack-process";
 /// Longest time between two reports of an agent.
 pub const REPORT_SECONDS: u64 = 5;
 /// A host not heard for this long is shown as unreachable.

@@ -4,6 +4,7 @@
 
 mod builds;
 mod data;
+mod processes;
 mod sandboxes;
 
 use std::sync::Arc;
@@ -41,6 +42,7 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         .route("/builds/{id}", get(builds::look))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
+        .merge(processes::routes())
         .route("/sandboxes/{id}/fs/dir", get(data::list))
         .route("/sandboxes/{id}/fs/stat", get(data::stat))
         .route("/sandboxes/{id}/fs/mkdir", post(data::mkdir))
@@ -53,6 +55,7 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         "/sandboxes/{id}/fs",
         get(data::read).put(data::write).delete(data::remove).layer(DefaultBodyLimit::disable()),
     );
+    let streamed = streamed.merge(processes::streamed_routes());
     Router::new()
         .nest("/agent/v1", api.merge(streamed))
         .layer(middleware::from_fn_with_state(host.clone(), check_signature))

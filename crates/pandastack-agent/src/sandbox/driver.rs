@@ -76,6 +76,7 @@ impl Driver {
     async fn serve(&mut self, command: Command) {
         match command {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
+            Command::Join(reply) => drop(reply.send(self.join().await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Snapshot(id, reply) => drop(reply.send(self.snapshot(&id).await)),
             Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
@@ -95,6 +96,16 @@ impl Driver {
             _ => {}
         }
         Ok(Lease { guest: self.guest().await?, _activity: activity })
+    }
+
+    async fn join(&mut self) -> Result<Option<Lease>> {
+        match self.record.state {
+            SandboxState::Running => self.lease().await.map(Some),
+            SandboxState::Paused | SandboxState::Hibernated | SandboxState::Creating => Ok(None),
+            SandboxState::Stopping | SandboxState::Deleted | SandboxState::Failed => {
+                Err(self.refusal("the sandbox is gone"))
+            }
+        }
     }
 
     async fn move_to(&mut self, request: Request) -> Result<AgentSandbox> {

@@ -231,7 +231,7 @@ pub(crate) async fn logs(
 }
 
 /// Reads a small JSON body and checks it, so that a bad one is refused without waking anything.
-async fn checked<T: serde::de::DeserializeOwned>(
+pub(super) async fn checked<T: serde::de::DeserializeOwned>(
     request: Request,
     check: impl FnOnce(&T) -> ApiResult<()>,
 ) -> ApiResult<Request> {
@@ -244,7 +244,7 @@ async fn checked<T: serde::de::DeserializeOwned>(
 }
 
 /// Passes a request on to the sandbox's agent and its answer back.
-async fn forward(
+pub(super) async fn forward(
     app: &App,
     caller: &Caller,
     id: &SandboxId,

@@ -7,6 +7,7 @@ pub(crate) mod health;
 pub(crate) mod hosts;
 pub(crate) mod internal;
 pub(crate) mod lifecycle;
+pub(crate) mod processes;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
@@ -81,6 +82,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
+        .merge(processes::routes())
         .route("/sandboxes/{id}/fs", get(data::read).merge(put(data::write)).merge(delete(data::remove)))
         .route("/sandboxes/{id}/fs/dir", get(data::list_dir))
         .route("/sandboxes/{id}/fs/stat", get(data::stat))

@@ -6,6 +6,7 @@
 
 mod account;
 mod command;
+mod process;
 mod sandbox;
 mod snapshot;
 mod template;
@@ -13,6 +14,10 @@ mod template;
 pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
 pub use command::{
     DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, RenameFile, RunRequest, RunResult,
+};
+pub use process::{
+    Process, ProcessLimits, ProcessList, ProcessState, Signal, SignalProcess, StartProcess, StdinWritten,
+    TerminalSize,
 };
 pub use sandbox::{
     CreateSandbox, Event, EventList, Items, Lifecycle, Metadata, OnTimeout, PatchLifecycle, Port, PortList,

@@ -46,7 +46,15 @@ async fn run_checked(client: &Client, args: Args, output: Output) -> Result<Exit
     let id = resolve(client, &args.id).await?;
     let (cmd, argv) = command_line(args.command);
     let (cwd, user, timeout_seconds) = (args.cwd, args.user, args.timeout);
-    let request = ExecRequest { cmd, argv, cwd, env: pairs(&args.env)?, user, timeout_seconds };
+    let request = ExecRequest {
+        cmd,
+        argv,
+        cwd,
+        env: pairs(&args.env)?,
+        user,
+        timeout_seconds,
+        ..ExecRequest::default()
+    };
     if output.is_json() {
         let result = client.exec(&id, &request).await?;
         output.value(&result, |_| String::new())?;
