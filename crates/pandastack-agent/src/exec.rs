@@ -89,13 +89,17 @@ impl Exec {
         })
     }
 
-    /// Starts it and returns its events as they happen.
-    pub(crate) async fn stream(self, handle: SandboxHandle) -> Result<OutputEvents> {
+    /// Starts it and returns its events as they happen. As text they have the form that published clients know.
+    pub(crate) async fn stream(self, handle: SandboxHandle, style: Style) -> Result<OutputEvents> {
+        let style = match style {
+            Style::Text => Style::Exec { timeout_seconds: self.timeout_seconds },
+            other => other,
+        };
         let feed = Feed::exec(handle, self.spec).await?;
         if let Some(input) = self.input {
             feed.send_input(input).await?;
         }
-        Ok(OutputEvents::new(feed, (0, 0), Style::Exec { timeout_seconds: self.timeout_seconds }))
+        Ok(OutputEvents::new(feed, (0, 0), style))
     }
 }
 

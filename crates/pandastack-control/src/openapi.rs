@@ -4,7 +4,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, fork, health, hosts, lifecycle, processes, run, sandboxes, snapshots, templates, tokens,
+    data, events, fork, health, hosts, lifecycle, processes, run, sandboxes, snapshots, sockets, templates,
+    tokens,
 };
 
 #[derive(OpenApi)]
@@ -18,7 +19,8 @@ use crate::routes::{
         sandboxes::create, sandboxes::list, sandboxes::get, sandboxes::delete,
         data::exec, data::exec_stream, run::run,
         processes::list, processes::start, processes::look, processes::wait, processes::output,
-        processes::write_stdin, processes::signal, processes::resize,
+        processes::write_stdin, processes::signal, processes::resize, sockets::commands, sockets::terminal,
+        sockets::plain_terminal,
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
         data::ports, data::logs, events::events,
         lifecycle::pause, lifecycle::resume, lifecycle::hibernate, lifecycle::wake, lifecycle::show,

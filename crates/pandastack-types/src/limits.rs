@@ -28,7 +28,7 @@ pub const TERMINAL_SIDE_MAX: u16 = 4096;
 pub const PROCESS_WAIT_SECONDS_MAX: u64 = 300;
 /// Commands under way at once on one WebSocket. Beyond it a command is refused with `no_capacity`.
 pub const SOCKET_COMMANDS_MAX: usize = 64;
-/// One WebSocket message. Beyond it the socket is closed with code 1009.
+/// One WebSocket message. Beyond it the socket is closed.
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Lifetime of a sandbox that names none.
 pub const TTL_SECONDS_DEFAULT: u64 = 3600;

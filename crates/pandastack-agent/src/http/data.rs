@@ -16,6 +16,7 @@ use pandastack_types::api::{
 };
 use serde::Deserialize;
 
+use super::processes::OutputQuery;
 use super::{Shared, Target};
 use crate::error::{AgentError, Result};
 use crate::exec::Exec;
@@ -55,9 +56,11 @@ pub(super) async fn exec(
 
 pub(super) async fn exec_stream(
     Target(handle): Target,
+    Query(query): Query<OutputQuery>,
     Json(request): Json<ExecRequest>,
 ) -> Result<Response> {
-    let events = Exec::from_request(request)?.stream(handle).await?;
+    let style = query.style()?;
+    let events = Exec::from_request(request)?.stream(handle, style).await?;
     Ok(output(events))
 }
 
@@ -66,7 +69,7 @@ pub(super) fn output(events: OutputEvents) -> Response {
     let process = events.process();
     let stream = futures::stream::unfold(events, |mut events: OutputEvents| async move {
         let event = events.next().await?;
-        Some((Ok::<_, Infallible>(event), events))
+        Some((Ok::<_, Infallible>(event.sse()), events))
     });
     let mut response = sse(stream);
     response.headers_mut().insert(PROCESS_HEADER, HeaderValue::from(process));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
+use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, Query};
 use axum::http::HeaderMap;
 use axum::http::StatusCode;
@@ -13,7 +14,9 @@ use axum::{Json, Router};
 use futures::StreamExt;
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::{ProcessId, StdinWrite};
-use pandastack_types::api::{Process, ProcessList, SignalProcess, StartProcess, StdinWritten, TerminalSize};
+use pandastack_types::api::{
+    ExecRequest, Process, ProcessList, SignalProcess, StartProcess, StdinWritten, TerminalSize,
+};
 use pandastack_types::limits;
 use serde::Deserialize;
 use tokio::time::Duration;
@@ -21,7 +24,8 @@ use tokio::time::Duration;
 use super::{Target, data};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::process::{self, Feed, Offsets, OutputEvents, Start, Style, named, terminal_size};
+use crate::process::{self, Feed, Offsets, OutputEvents, Start, Style, TerminalSocket, named, terminal_size};
+use crate::sandbox::SandboxHandle;
 
 /// Wait of a caller that names none.
 const WAIT_SECONDS_DEFAULT: u64 = 30;
@@ -34,6 +38,9 @@ pub(super) fn routes() -> Router<Arc<Host>> {
         .route("/sandboxes/{id}/processes/{process}/output", get(output))
         .route("/sandboxes/{id}/processes/{process}/signal", post(signal))
         .route("/sandboxes/{id}/processes/{process}/resize", post(resize))
+        .route("/sandboxes/{id}/exec/ws", get(commands_socket))
+        .route("/sandboxes/{id}/exec/pty", get(terminal_socket))
+        .route("/sandboxes/{id}/ssh", get(plain_terminal_socket))
 }
 
 /// Their bodies stream.
@@ -113,14 +120,14 @@ async fn resize(
 }
 
 #[derive(Deserialize)]
-struct OutputQuery {
+pub(super) struct OutputQuery {
     stdout_offset: Option<u64>,
     stderr_offset: Option<u64>,
     encoding: Option<String>,
 }
 
 impl OutputQuery {
-    fn style(&self) -> Result<Style> {
+    pub(super) fn style(&self) -> Result<Style> {
         match self.encoding.as_deref() {
             None | Some("text") => Ok(Style::Text),
             Some("base64") => Ok(Style::Base64),
@@ -157,6 +164,73 @@ async fn output(
     }
     let feed = Feed::attach(handle, id, offsets).await?;
     Ok(data::output(OutputEvents::new(feed, offsets, style)))
+}
+
+async fn commands_socket(
+    Target(handle): Target,
+    Query(query): Query<OutputQuery>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response> {
+    let style = query.style()?;
+    // A sandbox that cannot be used is an answer, not the first message.
+    drop(handle.lease().await?);
+    Ok(bounded(upgrade).on_upgrade(move |socket| process::socket::serve(handle, socket, style)))
+}
+
+#[derive(Deserialize)]
+struct TerminalQuery {
+    rows: Option<u16>,
+    cols: Option<u16>,
+    user: Option<String>,
+    process: Option<u64>,
+    offset: Option<u64>,
+}
+
+async fn terminal_socket(
+    Target(handle): Target,
+    Query(query): Query<TerminalQuery>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response> {
+    serve_terminal(handle, query, upgrade, false).await
+}
+
+async fn plain_terminal_socket(
+    Target(handle): Target,
+    Query(query): Query<TerminalQuery>,
+    upgrade: WebSocketUpgrade,
+) -> Result<Response> {
+    serve_terminal(handle, query, upgrade, true).await
+}
+
+async fn serve_terminal(
+    handle: SandboxHandle,
+    query: TerminalQuery,
+    upgrade: WebSocketUpgrade,
+    is_plain: bool,
+) -> Result<Response> {
+    let size = TerminalSize::default();
+    let size = TerminalSize { rows: query.rows.unwrap_or(size.rows), cols: query.cols.unwrap_or(size.cols) };
+    let (process, offset) = match query.process {
+        Some(number) => {
+            let info = process::look(&handle.lease().await?.guest, ProcessId(number)).await?;
+            // Without an offset: the screen as far as it is kept.
+            (info.process, query.offset.or(info.stdout_start).unwrap_or(0))
+        }
+        None => {
+            let exec = ExecRequest { user: query.user, ..ExecRequest::default() };
+            let start = StartProcess { exec, pty: Some(size), ..StartProcess::default() };
+            (ProcessId(Start::from_request(start)?.run(&handle).await?.id), 0)
+        }
+    };
+    let feed = Feed::attach(handle.clone(), process, (offset, 0)).await?;
+    let terminal = TerminalSocket { handle, feed, offset, is_plain };
+    Ok(bounded(upgrade).on_upgrade(move |socket| terminal.serve(socket)))
+}
+
+fn bounded(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
+    upgrade
+        .max_message_size(limits::SOCKET_MESSAGE_BYTES_MAX)
+        .max_frame_size(limits::SOCKET_MESSAGE_BYTES_MAX)
 }
 
 #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! What a process does, as server-sent events.
+//! What a process does, as events of a stream.
 //!
 //! ```text
 //! id: 10-0
@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 
-use axum::response::sse::Event;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use pandastack_guest_proto::client::ProcessEvent;
@@ -41,8 +40,44 @@ pub(crate) struct OutputEvents {
     tails: [Vec<u8>; 2],
     /// Position of the first byte that no event had yet, per stream.
     sent: [u64; 2],
-    queue: VecDeque<Event>,
+    queue: VecDeque<OutputEvent>,
     ended: bool,
+}
+
+/// One event.
+pub(crate) struct OutputEvent {
+    name: &'static str,
+    /// Offsets to go on from.
+    id: String,
+    data: Value,
+}
+
+impl OutputEvent {
+    /// As a server-sent event.
+    pub(crate) fn sse(self) -> axum::response::sse::Event {
+        axum::response::sse::Event::default().id(self.id).event(self.name).data(ascii_json(&self.data))
+    }
+
+    /// As a message about the command that its caller knows by that id.
+    pub(crate) fn message(self, id: &str) -> Value {
+        let mut message = match self.name {
+            "exit" => json!({ "exit": self.data["exit_code"] }),
+            "gap" => return json!({ "id": id, "gap": self.data }),
+            "error" => json!({}),
+            stream => json!({ "stream": stream }),
+        };
+        if let (Some(message), Value::Object(fields)) = (message.as_object_mut(), self.data) {
+            message.insert("id".to_owned(), id.into());
+            for (key, value) in fields {
+                match key.as_str() {
+                    "chunk" => message.insert("data".to_owned(), value),
+                    "exit_code" => None,
+                    _ => message.insert(key, value),
+                };
+            }
+        }
+        message
+    }
 }
 
 impl OutputEvents {
@@ -56,7 +91,7 @@ impl OutputEvents {
     }
 
     /// The next event; `None` after the end.
-    pub(crate) async fn next(&mut self) -> Option<Event> {
+    pub(crate) async fn next(&mut self) -> Option<OutputEvent> {
         loop {
             if let Some(event) = self.queue.pop_front() {
                 return Some(event);
@@ -144,9 +179,9 @@ impl OutputEvents {
         self.push(name(stream), data);
     }
 
-    fn push(&mut self, event: &str, data: Value) {
+    fn push(&mut self, name: &'static str, data: Value) {
         let id = format!("{}-{}", self.sent[0], self.sent[1]);
-        self.queue.push_back(Event::default().id(id).event(event).data(ascii_json(&data)));
+        self.queue.push_back(OutputEvent { name, id, data });
     }
 }
 
@@ -216,6 +251,31 @@ mod tests {
         let mut invalid = vec![b'x', 0xff];
         assert_eq!(take_whole_characters(&mut invalid), "x\u{fffd}");
         assert!(invalid.is_empty());
+    }
+
+    #[test]
+    fn a_message_has_the_callers_id_and_the_events_fields() {
+        let event = |name, data| OutputEvent { name, id: String::new(), data };
+        for (event, expected) in [
+            (
+                event("stdout", json!({ "chunk": "x", "offset": 1, "end": 2 })),
+                json!({ "id": "a", "stream": "stdout", "data": "x", "offset": 1, "end": 2 }),
+            ),
+            (
+                event("gap", json!({ "stream": "stderr", "from": 1, "to": 2 })),
+                json!({ "id": "a", "gap": { "stream": "stderr", "from": 1, "to": 2 } }),
+            ),
+            (
+                event("exit", json!({ "exit_code": 3, "signal": null })),
+                json!({ "id": "a", "exit": 3, "signal": null }),
+            ),
+            (
+                event("error", json!({ "error": "e", "code": "c" })),
+                json!({ "id": "a", "error": "e", "code": "c" }),
+            ),
+        ] {
+            assert_eq!(event.message("a"), expected);
+        }
     }
 
     #[test]

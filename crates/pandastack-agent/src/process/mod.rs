@@ -2,7 +2,7 @@
 //!
 //! The guest owns processes and keeps their last output by offset. This module starts them ([`start`]), follows them
 //! across everything that may happen to the connection ([`feed`]), and turns what they do into server-sent events
-//! ([`events`]).
+//! ([`events`]) and WebSocket messages ([`socket`], [`terminal_socket`]).
 //!
 //! What must hold: a follower gets every byte once, in order, or is told which are gone; following neither wakes a
 //! sleeper again that was put to sleep, nor ends because of it; a process ends only by itself, by a signal or by its
@@ -10,7 +10,10 @@
 
 mod events;
 mod feed;
+mod input;
+pub(crate) mod socket;
 mod start;
+mod terminal_socket;
 mod view;
 
 use pandastack_guest_proto::client::{ClientError, GuestClient};
@@ -20,7 +23,9 @@ use tokio::time::{Duration, Instant};
 
 pub(crate) use events::{OutputEvents, Style, ascii_json};
 pub(crate) use feed::{Feed, Offsets};
+pub(crate) use input::Input;
 pub(crate) use start::{Start, limits_of, terminal_size};
+pub(crate) use terminal_socket::TerminalSocket;
 
 use crate::error::{AgentError, Result};
 use crate::sandbox::SandboxHandle;

@@ -11,6 +11,7 @@ pub(crate) mod processes;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
+pub(crate) mod sockets;
 pub(crate) mod sse;
 pub(crate) mod templates;
 pub(crate) mod tokens;
@@ -83,6 +84,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
         .merge(processes::routes())
+        .merge(sockets::routes())
         .route("/sandboxes/{id}/fs", get(data::read).merge(put(data::write)).merge(delete(data::remove)))
         .route("/sandboxes/{id}/fs/dir", get(data::list_dir))
         .route("/sandboxes/{id}/fs/stat", get(data::stat))
