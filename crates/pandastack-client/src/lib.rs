@@ -17,6 +17,7 @@ mod config;
 mod error;
 mod exec;
 mod files;
+mod processes;
 mod sandboxes;
 pub mod sse;
 
@@ -24,8 +25,9 @@ pub use catalog::BuildLogs;
 pub use client::Client;
 pub use config::{API_URL_DEFAULT, Config};
 pub use error::ClientError;
-pub use exec::{ExecEvent, ExecStream, LogStream};
+pub use exec::LogStream;
 pub use files::FileBytes;
+pub use processes::{ExecEvent, ExecStream};
 
 /// Result of a call.
 pub type Result<T, E = ClientError> = std::result::Result<T, E>;
