@@ -19,6 +19,8 @@ pub(crate) enum AgentError {
     BadRequest(String),
     #[error("there is no sandbox {0} on this host")]
     NoSandbox(SandboxId),
+    #[error("there is no process {0} in this sandbox; ended ones are kept for a few minutes only")]
+    NoProcess(u64),
     #[error("there is no snapshot {0} on this host")]
     NoSnapshot(SnapshotId),
     #[error("there is no template `{0}`; `pandastack template list` shows the ones there are")]
@@ -82,6 +84,16 @@ impl AgentError {
         AgentError::Damaged { path: path.to_owned(), reason: reason.to_string() }
     }
 
+    /// The guest refused, and that is why.
+    pub(crate) fn is_guest_refusal(&self, code: GuestCode) -> bool {
+        matches!(self, AgentError::Guest(error) if error.refusal() == Some(code))
+    }
+
+    /// The connection to the guest was lost.
+    pub(crate) fn is_disconnection(&self) -> bool {
+        matches!(self, AgentError::Guest(ClientError::Disconnected { .. }))
+    }
+
     /// The stable code, and with it the status.
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
@@ -89,10 +101,12 @@ impl AgentError {
             AgentError::TooLarge(_) => ErrorCode::BodyTooLarge,
             AgentError::BadRange { .. } => ErrorCode::RangeNotSatisfiable,
             AgentError::NoSandbox(_)
+            | AgentError::NoProcess(_)
             | AgentError::NoSnapshot(_)
             | AgentError::NoTemplate(_)
             | AgentError::NoBuild(_) => ErrorCode::NotFound,
-            AgentError::Conflict(_) | AgentError::Failed(_) => ErrorCode::Conflict,
+            AgentError::Conflict(_) => ErrorCode::Conflict,
+            AgentError::Failed(_) => ErrorCode::SandboxFailed,
             AgentError::Damaged { .. } | AgentError::Incompatible(_) => ErrorCode::SnapshotUnusable,
             AgentError::TemplateBaking { .. } => ErrorCode::TemplateBaking,
             AgentError::TemplateFailed { .. } => ErrorCode::TemplateFailed,

@@ -1,18 +1,20 @@
 //! Commands: from the API's request to the guest's process and back.
 
-use axum::response::sse::Event;
-use pandastack_guest_proto::client::{CollectedOutput, GuestClient, ProcessEvent, ProcessStream};
-use pandastack_guest_proto::message::{Command, ExitStatus, OutputStream, ProcessSpec};
+use pandastack_guest_proto::client::{CollectedOutput, GuestClient};
+use pandastack_guest_proto::message::{Command, ProcessSpec, StdinWrite};
 use pandastack_types::api::{ExecRequest, ExecResult};
 use pandastack_types::limits;
 
 use crate::error::{AgentError, Result};
-use crate::sandbox::Lease;
+use crate::process::{Feed, OutputEvents, Style, limits_of};
+use crate::sandbox::{Lease, SandboxHandle};
 
 /// What to run, checked.
 pub(crate) struct Exec {
     spec: ProcessSpec,
     timeout_seconds: u64,
+    /// All of its standard input.
+    input: Option<String>,
 }
 
 impl Exec {
@@ -57,12 +59,22 @@ impl Exec {
                 limits::ENV_PAIRS_MAX
             )));
         }
-        Ok(Self { spec, timeout_seconds })
+        spec.limits = request.limits.map(limits_of).transpose()?.unwrap_or_default();
+        spec.stdin = request.stdin.is_some();
+        Ok(Self { spec, timeout_seconds, input: request.stdin })
+    }
+
+    /// What to run, without its input.
+    pub(crate) fn into_spec(self) -> ProcessSpec {
+        self.spec
     }
 
     /// Runs it and returns everything at its end.
     pub(crate) async fn run(self, lease: &Lease) -> Result<ExecResult> {
-        let output = run_to_end(&lease.guest, self.spec).await?;
+        let output = match self.input {
+            None => run_to_end(&lease.guest, self.spec).await?,
+            Some(input) => run_with_input(&lease.guest, self.spec, &input).await?,
+        };
         if output.exit.timed_out {
             return Err(AgentError::ExecTimeout { seconds: self.timeout_seconds });
         }
@@ -77,17 +89,17 @@ impl Exec {
         })
     }
 
-    /// Starts it and returns its events as they happen.
-    pub(crate) async fn stream(self, lease: Lease) -> Result<ExecEvents> {
-        let process = lease.guest.exec(self.spec).await?;
-        Ok(ExecEvents {
-            process,
-            timeout_seconds: self.timeout_seconds,
-            tails: [Vec::new(), Vec::new()],
-            pending: None,
-            ended: false,
-            _lease: lease,
-        })
+    /// Starts it and returns its events as they happen. As text they have the form that published clients know.
+    pub(crate) async fn stream(self, handle: SandboxHandle, style: Style) -> Result<OutputEvents> {
+        let style = match style {
+            Style::Text => Style::Exec { timeout_seconds: self.timeout_seconds },
+            other => other,
+        };
+        let feed = Feed::exec(handle, self.spec).await?;
+        if let Some(input) = self.input {
+            feed.send_input(input).await?;
+        }
+        Ok(OutputEvents::new(feed, (0, 0), style))
     }
 }
 
@@ -96,128 +108,22 @@ pub(crate) async fn run_to_end(guest: &GuestClient, spec: ProcessSpec) -> Result
     Ok(guest.exec(spec).await?.collect(limits::EXEC_OUTPUT_BYTES_MAX).await?)
 }
 
-/// Server-sent events of one command: `stdout`, `stderr`, then `exit` or `error`.
-pub(crate) struct ExecEvents {
-    process: ProcessStream,
-    timeout_seconds: u64,
-    /// Bytes of a character that is not complete yet, per stream.
-    tails: [Vec<u8>; 2],
-    /// The end, held back until the tails are out.
-    pending: Option<Event>,
-    ended: bool,
-    /// Keeps the sandbox awake.
-    _lease: Lease,
-}
-
-impl ExecEvents {
-    /// The next event; `None` after the end.
-    pub(crate) async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.flush() {
-                return Some(event);
-            }
-            if self.ended {
-                return None;
-            }
-            match self.process.next().await {
-                Ok(Some(ProcessEvent::Output { stream, bytes, .. })) => {
-                    let tail = &mut self.tails[index(stream)];
-                    tail.extend_from_slice(&bytes);
-                    let text = take_whole_characters(tail);
-                    if !text.is_empty() {
-                        return Some(output(stream, &text));
-                    }
-                }
-                Ok(Some(ProcessEvent::Gap { stream, from, to })) => {
-                    let note = format!("\n[{} bytes of output were dropped]\n", to - from);
-                    return Some(output(stream, &note));
-                }
-                Ok(Some(ProcessEvent::Exit(exit))) => self.pending = Some(self.end(&exit)),
-                Ok(None) => self.ended = true,
-                Err(error) => self.pending = Some(failure(&error.to_string())),
-            }
-        }
-    }
-
-    /// What is left once the end is known: incomplete characters, replaced, then the end itself.
-    fn flush(&mut self) -> Option<Event> {
-        self.pending.as_ref()?;
-        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            let tail = std::mem::take(&mut self.tails[index(stream)]);
-            if !tail.is_empty() {
-                return Some(output(stream, &String::from_utf8_lossy(&tail)));
-            }
-        }
-        self.ended = true;
-        self.pending.take()
-    }
-
-    fn end(&self, exit: &ExitStatus) -> Event {
-        if exit.timed_out {
-            return failure(&AgentError::ExecTimeout { seconds: self.timeout_seconds }.to_string());
-        }
-        let data = serde_json::json!({
-            "exit_code": exit.shell_code(), "signal": exit.signal, "duration_ms": exit.duration_ms,
-        });
-        Event::default().event("exit").data(ascii_json(&data))
-    }
-}
-
-fn index(stream: OutputStream) -> usize {
-    match stream {
-        OutputStream::Stdout => 0,
-        OutputStream::Stderr => 1,
-    }
-}
-
-fn output(stream: OutputStream, text: &str) -> Event {
-    let name = ["stdout", "stderr"][index(stream)];
-    Event::default().event(name).data(ascii_json(&serde_json::json!({ "chunk": text })))
-}
-
-fn failure(sentence: &str) -> Event {
-    Event::default().event("error").data(ascii_json(&serde_json::json!({ "error": sentence })))
-}
-
-/// Takes the complete characters out of `bytes`; invalid ones are replaced, an incomplete last one stays.
-fn take_whole_characters(bytes: &mut Vec<u8>) -> String {
-    let incomplete = match std::str::from_utf8(bytes) {
-        Ok(_) => 0,
-        Err(_) => incomplete_suffix(bytes),
+/// The same with an input, which is written while the output is read: a process may stop reading to write.
+async fn run_with_input(guest: &GuestClient, spec: ProcessSpec, input: &str) -> Result<CollectedOutput> {
+    let stream = guest.exec(spec).await?;
+    let write = StdinWrite { process: stream.process(), offset: Some(0), close: true };
+    let feed = async {
+        let mut writer = guest.open_stdin(write).await?;
+        writer.write(input.as_bytes()).await?;
+        writer.finish().await
     };
-    let rest = bytes.split_off(bytes.len() - incomplete);
-    let whole = std::mem::replace(bytes, rest);
-    String::from_utf8_lossy(&whole).into_owned()
-}
-
-/// Length of a character at the end that may still be completed.
-fn incomplete_suffix(bytes: &[u8]) -> usize {
-    for length in 1..=bytes.len().min(3) {
-        let suffix = &bytes[bytes.len() - length..];
-        if let Err(error) = std::str::from_utf8(suffix)
-            && error.valid_up_to() == 0
-            && error.error_len().is_none()
-        {
-            return length;
-        }
+    let collect = stream.collect(limits::EXEC_OUTPUT_BYTES_MAX);
+    tokio::pin!(collect);
+    // A process need not read what it was given, so only its end counts.
+    tokio::select! {
+        output = &mut collect => Ok(output?),
+        _ = feed => Ok(collect.await?),
     }
-    0
-}
-
-/// JSON in ASCII: some clients split lines at characters beyond it.
-pub(crate) fn ascii_json(value: &serde_json::Value) -> String {
-    let mut out = String::new();
-    for unit in value.to_string().chars() {
-        if unit.is_ascii() {
-            out.push(unit);
-            continue;
-        }
-        let mut units = [0u16; 2];
-        for half in unit.encode_utf16(&mut units) {
-            out.push_str(&format!("\\u{half:04x}"));
-        }
-    }
-    out
 }
 
 #[cfg(test)]
@@ -251,21 +157,5 @@ mod tests {
             let request = ExecRequest { timeout_seconds: Some(seconds), ..request(Some("true"), None) };
             assert_eq!(Exec::from_request(request).is_ok(), ok, "{seconds}");
         }
-    }
-
-    #[test]
-    fn a_character_cut_in_two_comes_out_whole() {
-        let mut tail = "a€".as_bytes()[..2].to_vec();
-        assert_eq!(take_whole_characters(&mut tail), "a");
-        tail.extend_from_slice(&"€".as_bytes()[1..]);
-        assert_eq!(take_whole_characters(&mut tail), "€");
-        let mut invalid = vec![b'x', 0xff];
-        assert_eq!(take_whole_characters(&mut invalid), "x\u{fffd}");
-        assert!(invalid.is_empty());
-    }
-
-    #[test]
-    fn events_are_ascii() {
-        assert_eq!(ascii_json(&serde_json::json!("\u{2028}é😀")), r#""\u2028\u00e9\ud83d\ude00""#);
     }
 }

@@ -5,6 +5,7 @@
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
 //! | [`launch`], [`home`] | bringing a machine up through the identity gate, and what surrounds it |
 //! | [`template`], [`bake`], [`zygote`] | what creates start from |
+//! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
 //! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
 //! | [`recover`] | taking over what a killed predecessor left |
 //! | [`http`], [`report`] | the wire to control |
@@ -36,6 +37,7 @@ mod layout;
 mod log_limit;
 mod logs;
 mod observe;
+mod process;
 mod record;
 mod recover;
 mod report;

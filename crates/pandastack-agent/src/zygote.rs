@@ -284,6 +284,7 @@ async fn save_below(host: &Host, home: &Home, machine: &dyn Machine) -> Result<(
 pub(crate) async fn warm(guest: &GuestClient, commands: &[String]) -> Result<()> {
     for command in commands {
         let mut spec = ProcessSpec::shell(command.clone());
+        spec.tag = Some(crate::process::WARM_TAG.to_owned());
         spec.timeout_ms = Some(WARM_COMMAND_MAX.as_millis() as u64);
         let outcome = crate::exec::run_to_end(guest, spec).await?;
         if outcome.exit.shell_code() != 0 {

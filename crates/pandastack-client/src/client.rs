@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use reqwest::header::{ACCEPT, RETRY_AFTER};
+use reqwest::header::{ACCEPT, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -190,7 +190,8 @@ impl Call {
     /// Sends it and reads the answer's bytes as they come.
     pub(crate) async fn chunks(self) -> Result<Chunks> {
         let (origin, response) = self.send().await?;
-        Ok(Chunks { origin, bytes: Box::pin(response.bytes_stream()) })
+        let headers = response.headers().clone();
+        Ok(Chunks { origin, headers, bytes: Box::pin(response.bytes_stream()) })
     }
 
     /// Sends it and reads events.
@@ -220,6 +221,7 @@ impl Origin {
 /// Bytes of one answer, with a limit on silence instead of one on the whole.
 pub(crate) struct Chunks {
     pub(crate) origin: Origin,
+    headers: HeaderMap,
     bytes: std::pin::Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>,
 }
 
@@ -254,6 +256,11 @@ impl Events {
             let events = self.parser.push(&chunk).map_err(|error| self.interrupted(error.to_string()))?;
             self.ready.extend(events);
         }
+    }
+
+    /// A header of the answer.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.chunks.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
     pub(crate) fn interrupted(&self, detail: String) -> ClientError {

@@ -137,6 +137,15 @@ impl ClientError {
         hints
     }
 
+    /// Whether it may be over in a moment: the server was not reached, or broke off, or is starting again.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            ClientError::Unreachable { .. } | ClientError::Interrupted { .. } => true,
+            ClientError::Refused { status, .. } => matches!(status, 502 | 503),
+            _ => false,
+        }
+    }
+
     /// Whether the server said that there is no such thing.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ClientError::Refused { status: 404, .. })

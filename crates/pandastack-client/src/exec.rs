@@ -9,20 +9,6 @@ use serde::Deserialize;
 use crate::client::{CHANGE_SECONDS, Events, LOOK_SECONDS};
 use crate::{Client, ClientError, Result};
 
-/// What a running command does.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExecEvent {
-    /// It wrote to standard output.
-    Stdout(String),
-    /// It wrote to standard error.
-    Stderr(String),
-    /// It ended; the last event.
-    Exited(i32),
-}
-
-/// Events of one command.
-pub struct ExecStream(Events);
-
 /// Lines of a followed log.
 pub struct LogStream(Events);
 
@@ -30,7 +16,6 @@ pub struct LogStream(Events);
 struct Payload {
     chunk: Option<String>,
     line: Option<String>,
-    exit_code: Option<i32>,
     error: Option<String>,
     code: Option<String>,
 }
@@ -42,12 +27,6 @@ impl Client {
         // The command's own timeout is the server's to enforce; waking a sleeper comes on top.
         let call = self.call(Method::POST, &["sandboxes", id.as_str(), "exec"], seconds + CHANGE_SECONDS);
         call.json(request).receive().await
-    }
-
-    /// Runs a command and returns what it prints as it prints it.
-    pub async fn exec_stream(&self, id: &SandboxId, request: &ExecRequest) -> Result<ExecStream> {
-        let call = self.open_ended_call(Method::POST, &["sandboxes", id.as_str(), "exec", "stream"]);
-        call.json(request).events().await.map(ExecStream)
     }
 
     /// The console log so far.
@@ -63,37 +42,13 @@ impl Client {
     }
 }
 
-impl ExecStream {
-    /// The next event. After [`ExecEvent::Exited`] there is none; a stream that ends without it is an error, because
-    /// nobody then knows how the command ended.
-    pub async fn next(&mut self) -> Result<ExecEvent> {
-        loop {
-            let Some(event) = self.0.next().await? else {
-                return Err(self.0.interrupted("the command's exit was not reported".to_owned()));
-            };
-            let payload: Payload = serde_json::from_str(&event.data).unwrap_or_default();
-            match event.name.as_str() {
-                "stdout" => return Ok(ExecEvent::Stdout(payload.chunk.unwrap_or_default())),
-                "stderr" => return Ok(ExecEvent::Stderr(payload.chunk.unwrap_or_default())),
-                "exit" => {
-                    let code = payload.exit_code;
-                    let missing = || self.0.interrupted("the exit event has no exit code".to_owned());
-                    return code.map(ExecEvent::Exited).ok_or_else(missing);
-                }
-                "error" => return Err(stream_error(payload)),
-                _ => {}
-            }
-        }
-    }
-}
-
 impl LogStream {
     /// The next line; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<String>> {
         while let Some(event) = self.0.next().await? {
             let payload: Payload = serde_json::from_str(&event.data).unwrap_or_default();
             if payload.error.is_some() {
-                return Err(stream_error(payload));
+                return Err(stream_error(payload.error, payload.code));
             }
             if let Some(line) = payload.line.or(payload.chunk) {
                 return Ok(Some(line));
@@ -103,11 +58,12 @@ impl LogStream {
     }
 }
 
-fn stream_error(payload: Payload) -> ClientError {
-    let message = payload.error.unwrap_or_else(|| "the server reported an error without words".to_owned());
+/// What a stream reported instead of its end.
+pub(crate) fn stream_error(error: Option<String>, code: Option<String>) -> ClientError {
+    let message = error.unwrap_or_else(|| "the server reported an error without words".to_owned());
     // Only exec timeouts are told apart by callers, and servers say "timeout" there (wire contract).
     let timeout = message.contains("timeout");
-    let code = payload.code.or_else(|| timeout.then(|| "exec_timeout".to_owned())).unwrap_or_default();
+    let code = code.or_else(|| timeout.then(|| "exec_timeout".to_owned())).unwrap_or_default();
     let status = if timeout { 504 } else { 500 };
     ClientError::Refused { status, code, message, request_id: None, build_id: None, retry_after: None }
 }

@@ -18,6 +18,7 @@ mod error;
 mod exec;
 mod files;
 mod observe;
+mod processes;
 mod sandboxes;
 pub mod sse;
 mod trees;
@@ -26,9 +27,10 @@ pub use catalog::BuildLogs;
 pub use client::Client;
 pub use config::{API_URL_DEFAULT, Config};
 pub use error::ClientError;
-pub use exec::{ExecEvent, ExecStream, LogStream};
+pub use exec::LogStream;
 pub use files::FileBytes;
 pub use observe::EventStream;
+pub use processes::{ExecEvent, ExecStream};
 pub use trees::{FindFiles, GrepFiles, WatchEvent, WatchStream};
 
 /// Result of a call.

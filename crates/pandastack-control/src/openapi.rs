@@ -4,7 +4,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, files, fork, health, hosts, lifecycle, observe, run, sandboxes, snapshots, templates,
+    data, events, files, fork, health, hosts, lifecycle, observe, processes, run, sandboxes, snapshots, sockets,
+    templates,
     tokens,
 };
 
@@ -18,6 +19,9 @@ use crate::routes::{
     paths(
         sandboxes::create, sandboxes::list, sandboxes::get, sandboxes::delete,
         data::exec, data::exec_stream, run::run,
+        processes::list, processes::start, processes::look, processes::wait, processes::output,
+        processes::write_stdin, processes::signal, processes::resize, sockets::commands, sockets::terminal,
+        sockets::plain_terminal,
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
         files::find, files::grep, files::copy, files::set_attributes, files::pack, files::unpack, files::watch,
         files::sign,

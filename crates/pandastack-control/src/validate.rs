@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use pandastack_types::api::{
-    Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle,
+    Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle, StartProcess, TerminalSize,
 };
 use pandastack_types::limits::{
     CHECKPOINT_SECONDS_MIN, ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, KEEP_LAST_MAX,
-    METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, TTL_SECONDS_MAX,
+    METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, PROCESS_TAG_BYTES_MAX, TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
 };
 
 use crate::error::{ApiError, ApiResult};
@@ -117,6 +117,28 @@ pub(crate) fn env(env: &BTreeMap<String, String>) -> ApiResult<()> {
                 "env variable `{shown}`: names are not empty and have no `=`, nothing has NUL"
             ));
         }
+    }
+    Ok(())
+}
+
+/// As for exec; a terminal without a command is the user's shell.
+pub(crate) fn start_process(request: &StartProcess) -> ApiResult<()> {
+    if let Some(size) = request.pty {
+        terminal(size)?;
+    }
+    if request.tag.as_ref().is_some_and(|tag| tag.len() > PROCESS_TAG_BYTES_MAX) {
+        return refuse(format!("tag is at most {PROCESS_TAG_BYTES_MAX} bytes"));
+    }
+    if request.pty.is_some() && request.exec.cmd.is_none() && request.exec.argv.is_none() {
+        return exec(&ExecRequest { cmd: Some("shell".to_owned()), ..request.exec.clone() });
+    }
+    exec(&request.exec)
+}
+
+pub(crate) fn terminal(size: TerminalSize) -> ApiResult<()> {
+    let sides = 1..=TERMINAL_SIDE_MAX;
+    if !sides.contains(&size.rows) || !sides.contains(&size.cols) {
+        return refuse(format!("a terminal has 1 to {TERMINAL_SIDE_MAX} rows and columns"));
     }
     Ok(())
 }

@@ -33,6 +33,13 @@ pub const RESYNC_DISCARD_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Output bytes that the guest keeps per process stream for readers that come, or come back, later.
 pub const OUTPUT_RING_BYTES: usize = 1024 * 1024;
 
+/// Output that the guest keeps behind what it sent to a reader, for that reader to ask again after its connection broke:
+/// what may be under way in every buffer between guest and client.
+pub const OUTPUT_UNSEEN_BYTES: usize = OUTPUT_RING_BYTES * 3 / 4;
+
+/// How long, on the guest's clock, a process is held back for a reader that was lost, before its oldest output goes.
+pub const OUTPUT_HOLD_SECONDS: u64 = 30;
+
 /// Least entropy that an identity must carry.
 pub const ENTROPY_BYTES_MIN: usize = 32;
 

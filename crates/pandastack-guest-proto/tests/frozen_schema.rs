@@ -27,6 +27,51 @@ fn spec() -> ProcessSpec {
         timeout_ms: Some(1000),
         limits: ProcessLimits { memory_bytes_max: Some(1), pids_max: Some(2), cpu_milli_max: Some(3) },
         tag: Some("tag".to_owned()),
+        terminal: None,
+    }
+}
+
+/// A request whose optional fields were added after its sample was frozen under the plain name.
+fn later_requests() -> Vec<(&'static str, Request)> {
+    let size = TerminalSize { rows: 24, cols: 80 };
+    let process = ProcessId(7);
+    let attach = Attach { process, stdout_offset: 1, stderr_offset: 2, exit_only: true };
+    vec![
+        ("request start+terminal", Request::Start(ProcessSpec { terminal: Some(size), ..spec() })),
+        ("request attach+exit_only", Request::Attach(attach)),
+    ]
+}
+
+fn later_events() -> Vec<(&'static str, Event)> {
+    let started = Started { process: ProcessId(7), pid: 8, terminal: true };
+    let info = ProcessInfo {
+        terminal: Some(TerminalSize { rows: 24, cols: 80 }),
+        elapsed_ms: Some(1),
+        stdout_start: Some(2),
+        stderr_start: Some(3),
+        ..info()
+    };
+    vec![
+        ("event started+terminal", Event::Started(started)),
+        ("event processes+terminal", Event::Processes { processes: vec![info] }),
+    ]
+}
+
+fn info() -> ProcessInfo {
+    ProcessInfo {
+        process: ProcessId(7),
+        pid: 8,
+        tag: Some("tag".to_owned()),
+        command: "echo".to_owned(),
+        exit: Some(exit()),
+        lingering: true,
+        stdout_end: 1,
+        stderr_end: 2,
+        stdin_offset: 3,
+        terminal: None,
+        elapsed_ms: None,
+        stdout_start: None,
+        stderr_start: None,
     }
 }
 
@@ -154,9 +199,10 @@ fn requests() -> Vec<Request> {
         Request::Ping,
         Request::Start(spec()),
         Request::Exec(ProcessSpec::argv(["a", "b"])),
-        Request::Attach(Attach { process, stdout_offset: 1, stderr_offset: 2 }),
+        Request::Attach(Attach { process, stdout_offset: 1, stderr_offset: 2, exit_only: false }),
         Request::Stdin(StdinWrite { process, offset: Some(1), close: true }),
         Request::Signal { process, signal: 9 },
+        Request::Resize { process, size: TerminalSize { rows: 24, cols: 80 } },
         Request::Processes,
         Request::FileRead(FileRead { path: "/p".into(), offset: 1, length: Some(2) }),
         Request::FileWrite(FileWrite {
@@ -188,7 +234,8 @@ fn requests() -> Vec<Request> {
         match request {
             Request::Ping | Request::Start(_) | Request::Exec(_) | Request::Attach(_) | Request::Stdin(_) => {
             }
-            Request::Signal { .. } | Request::Processes | Request::FileRead(_) | Request::FileWrite(_) => {}
+            Request::Signal { .. } | Request::Resize { .. } => {}
+            Request::Processes | Request::FileRead(_) | Request::FileWrite(_) => {}
             Request::FileStat { .. } | Request::FileList { .. } | Request::FileMkdir { .. } => {}
             Request::FileRemove { .. }
             | Request::FileRename { .. }
@@ -204,23 +251,12 @@ fn requests() -> Vec<Request> {
 }
 
 fn events() -> Vec<Event> {
-    let info = ProcessInfo {
-        process: ProcessId(7),
-        pid: 8,
-        tag: Some("tag".to_owned()),
-        command: "echo".to_owned(),
-        exit: Some(exit()),
-        lingering: true,
-        stdout_end: 1,
-        stderr_end: 2,
-        stdin_offset: 3,
-    };
     let mut all = vec![
-        Event::Started(Started { process: ProcessId(7), pid: 8 }),
+        Event::Started(Started { process: ProcessId(7), pid: 8, terminal: false }),
         Event::Gap { stream: OutputStream::Stderr, from: 1, to: 2 },
         Event::File { file: entry() },
         Event::Entries { entries: vec![entry()] },
-        Event::Processes { processes: vec![info] },
+        Event::Processes { processes: vec![info()] },
         Event::Ports { ports: vec![ListeningPort { port: 80, address: "::1".parse().unwrap() }] },
     ];
     all.extend(tree_events());
@@ -247,6 +283,12 @@ fn present_samples() -> Samples {
     insert(&mut samples, "hello", &hello);
     requests().iter().for_each(|request| insert(&mut samples, "request", request));
     events().iter().for_each(|event| insert(&mut samples, "event", event));
+    for (name, request) in later_requests() {
+        samples.insert(name.to_owned(), serde_json::to_value(&request).unwrap());
+    }
+    for (name, event) in later_events() {
+        samples.insert(name.to_owned(), serde_json::to_value(&event).unwrap());
+    }
     insert(&mut samples, "reply done", &Reply::Ok(Done {}));
     insert(&mut samples, "reply error", &Reply::<Done>::Error(ErrorBody::new(ErrorCode::NotFound, "gone")));
     insert(&mut samples, "reply exit", &Reply::Ok(exit()));

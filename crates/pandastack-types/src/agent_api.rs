@@ -18,7 +18,7 @@
 //! | `POST /templates/{name}/bake` | begins or joins a bake; answers a [`crate::api::Build`] at once |
 //! | `GET /builds`, `GET /builds/{id}` | [`crate::api::Build`]s |
 //! | `GET /sandboxes/{id}/metrics` | [`crate::api::SandboxMetrics`]; wakes nobody |
-//! | `/sandboxes/{id}/exec`, `/exec/stream`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/fs/copy`, `/fs/find`, `/fs/grep`, `/fs/tar`, `/fs/watch`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
+//! | `/sandboxes/{id}/exec`, `/exec/stream`, `/processes...`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/fs/copy`, `/fs/find`, `/fs/grep`, `/fs/tar`, `/fs/watch`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
 //!
 //! Calls on a sandbox carry its incarnation in [`INCARNATION_HEADER`]; a stale one is refused with 409. Errors have the
 //! public [`crate::ErrorBody`].
@@ -38,6 +38,8 @@ use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId};
 pub const INCARNATION_HEADER: &str = "x-pandastack-incarnation";
 /// Header with the id of the client's request that a call belongs to.
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
+/// Header of an event stream that names the process it is of.
+pub const PROCESS_HEADER: &str = "x-pandastack-process";
 /// Longest time between two reports of an agent.
 pub const REPORT_SECONDS: u64 = 5;
 /// A host not heard for this long is shown as unreachable.

@@ -55,6 +55,8 @@ error_codes! {
     SnapshotUnusable = 409,
     /// An `Idempotency-Key` was used for another request, or its request is still running.
     IdempotencyConflict = 409,
+    /// The sandbox's machine is gone; make another sandbox.
+    SandboxFailed = 409,
     /// The body is larger than its limit.
     BodyTooLarge = 413,
     /// The range has nothing of the file.

@@ -12,6 +12,24 @@ pub const EXEC_COMMAND_BYTES_MAX: usize = 128 * 1024;
 pub const EXEC_TIMEOUT_SECONDS_MAX: u64 = 24 * 3600;
 /// Timeout of an exec that names none.
 pub const EXEC_TIMEOUT_SECONDS_DEFAULT: u64 = 300;
+/// Bytes of one `POST .../stdin`. They stream, as fast as the process reads. Beyond it: 413 `body_too_large`.
+pub const STDIN_BODY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Bytes of a process's tag. Beyond it: 400 `bad_request`.
+pub const PROCESS_TAG_BYTES_MAX: usize = 256;
+/// Least memory that a process can be limited to. Below it: 400 `bad_request`.
+pub const PROCESS_MEMORY_MB_MIN: u64 = 1;
+/// Most that a process can be limited to; beyond it nothing would be limited: 400 `bad_request`.
+pub const PROCESS_MEMORY_MB_MAX: u64 = 1024 * 1024;
+/// Least and most processors of a limit. Outside: 400 `bad_request`.
+pub const PROCESS_CPU_RANGE: std::ops::RangeInclusive<f64> = 0.01..=1024.0;
+/// Rows or columns of a terminal. Outside: 400 `bad_request`.
+pub const TERMINAL_SIDE_MAX: u16 = 4096;
+/// Longest wait of one `GET .../wait`. Beyond it: 400 `bad_request`.
+pub const PROCESS_WAIT_SECONDS_MAX: u64 = 300;
+/// Commands under way at once on one WebSocket. Beyond it a command is refused with `no_capacity`.
+pub const SOCKET_COMMANDS_MAX: usize = 64;
+/// One WebSocket message. Beyond it the socket is closed.
+pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Lifetime of a sandbox that names none.
 pub const TTL_SECONDS_DEFAULT: u64 = 3600;
 /// Longest lifetime short of `persistent`. Beyond it: 400 `bad_request`.

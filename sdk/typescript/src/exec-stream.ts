@@ -1,9 +1,10 @@
 /**
  * A running command whose output is read as it comes.
  *
- *     stdout | stderr   {"chunk": text}      output, in order
- *     exit              {"exit_code": n}     the end
- *     error             {"error": text}      the end, without an exit code
+ *     stdout | stderr   {"chunk": text, "end": n}             output, in order, up to that byte
+ *     gap               {"stream", "from": n, "to": n}        output that is gone
+ *     exit              {"exit_code": n, "timed_out": bool}   the end
+ *     error             {"error": text}                       the end, without an exit code
  *
  * Other events are skipped, so that servers may add some. A stream that ends without `exit` is an
  * interruption, never a success.
@@ -13,7 +14,9 @@ import { ExecInterrupted, isTimeoutMessage, NetworkError, PandaStackError, Sandb
 import type { ExecChunk } from "./models.js";
 import { asyncDispose } from "./runtime.js";
 import { EventParser, eventPayload, type ServerEvent } from "./sse.js";
-import type { ByteStream } from "./transport.js";
+import { Reconnect } from "./reconnect.js";
+import type { ByteStream, Transport } from "./transport.js";
+import { type Call, get, STREAM_IDLE_MS_MAX } from "./wire.js";
 
 /** The end of each stream's output that an interruption reports. */
 const PARTIAL_OUTPUT_CHARS_MAX = 1024 * 1024;
@@ -32,22 +35,67 @@ export interface OutputCallbacks {
   onStderr?: ((text: string) => unknown) | undefined;
 }
 
+/** Output that nobody read in time: bytes `from` up to, not including, `to`. */
+export interface OutputGap {
+  stream: "stdout" | "stderr";
+  from: number;
+  to: number;
+}
+
+/** Names the process of a stream. */
+const PROCESS_HEADER = "x-pandastack-process";
+
 /**
  * Iterate for {@link ExecChunk}; afterwards `exitCode` is set.
  *
- * Throws {@link ExecInterrupted} when the stream ends without an exit code, {@link SandboxTimeout} when
- * the command ran out of time.
+ * A connection that breaks is taken up where it broke: the process goes on without it. Throws
+ * {@link ExecInterrupted} when the stream cannot be taken up and ends without an exit code,
+ * {@link SandboxTimeout} when the command ran out of time.
  */
 export class ExecStream implements AsyncIterable<ExecChunk> {
-  readonly #stream: ByteStream;
+  /** Output that was written before anybody read it, and is gone. */
+  readonly gaps: OutputGap[] = [];
+  readonly #transport: Transport;
+  readonly #path: string | undefined;
+  readonly #ends: { stdout: number; stderr: number };
+  readonly #deadline: number | undefined;
+  #stream: ByteStream;
   readonly #chunks: AsyncGenerator<ExecChunk, void, undefined>;
   readonly #tails = { stdout: "", stderr: "" };
   #exitCode: number | undefined;
 
   /** @internal */
-  constructor(stream: ByteStream) {
+  constructor(transport: Transport, stream: ByteStream, more: { path?: string | undefined; ends?: { stdout: number; stderr: number }; msMax?: number | undefined } = {}) {
+    this.#transport = transport;
     this.#stream = stream;
+    this.#path = more.path;
+    this.#ends = { ...(more.ends ?? { stdout: 0, stderr: 0 }) };
+    this.#deadline = more.msMax === undefined ? undefined : Date.now() + more.msMax;
     this.#chunks = this.#read();
+  }
+
+  /** @internal Start a command. `processes` is the path under which its process can be found again. */
+  static async open(transport: Transport, call: Call, processes: string): Promise<ExecStream> {
+    const stream = await transport.openStream(call, STREAM_IDLE_MS_MAX);
+    const process = stream.headers.get(PROCESS_HEADER) ?? "";
+    const path = /^\d+$/.test(process) ? `${processes}/${process}` : undefined;
+    return new ExecStream(transport, stream, { path, msMax: call.msMax });
+  }
+
+  /** @internal Follow a process from two offsets on. */
+  static async attach(transport: Transport, path: string, ends: { stdout: number; stderr: number }): Promise<ExecStream> {
+    const stream = await transport.openStream(outputCall(path, ends, undefined), STREAM_IDLE_MS_MAX);
+    return new ExecStream(transport, stream, { path, ends });
+  }
+
+  /** The process's id, for `sandbox.process(id)`; `undefined` from a server that does not say. */
+  get processId(): number | undefined {
+    return this.#path === undefined ? undefined : Number(this.#path.slice(this.#path.lastIndexOf("/") + 1));
+  }
+
+  /** Bytes of standard output and of standard error seen so far: where to go on. */
+  get offsets(): { stdout: number; stderr: number } {
+    return { ...this.#ends };
   }
 
   /** The command's exit code; `undefined` until all output has been read. */
@@ -64,7 +112,7 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     return this.#exitCode;
   }
 
-  /** Stop reading. What becomes of the command is the server's decision. */
+  /** Stop reading. The command goes on; `processId` finds it again. */
   close(): void {
     this.#stream.close();
   }
@@ -79,18 +127,42 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
   }
 
   async *#read(): AsyncGenerator<ExecChunk, void, undefined> {
+    const retry = new Reconnect();
     try {
-      for await (const event of serverEvents(this.#stream)) {
-        const chunk = this.#take(event);
-        if (chunk) yield chunk;
-        if (this.#exitCode !== undefined) return;
+      for (;;) {
+        let lost: NetworkError | ServerError | undefined;
+        try {
+          for await (const event of serverEvents(this.#stream)) {
+            retry.succeeded();
+            const chunk = this.#take(event);
+            if (chunk) yield chunk;
+            if (this.#exitCode !== undefined) return;
+          }
+        } catch (error) {
+          if (!(error instanceof NetworkError || error instanceof ServerError)) throw error;
+          lost = error;
+        }
+        await this.#takeUp(retry, lost);
       }
-      throw this.#interrupted("the server closed it");
-    } catch (error) {
-      const isBreak = error instanceof NetworkError || error instanceof ServerError;
-      throw isBreak ? this.#interrupted(error.reason, error) : error;
     } finally {
       this.close();
+    }
+  }
+
+  /** Open the stream again where it broke, or throw why not. */
+  async #takeUp(retry: Reconnect, first: NetworkError | ServerError | undefined): Promise<void> {
+    for (let lost = first; ; ) {
+      if (this.#path === undefined || !(await retry.pause(lost))) {
+        throw this.#interrupted(lost?.reason ?? "the server closed it", lost);
+      }
+      const left = this.#deadline === undefined ? undefined : Math.max(this.#deadline - Date.now(), 1);
+      try {
+        this.#stream = await this.#transport.openStream(outputCall(this.#path, this.#ends, left), STREAM_IDLE_MS_MAX);
+        return;
+      } catch (error) {
+        if (!(error instanceof NetworkError || error instanceof ServerError)) throw error;
+        lost = error;
+      }
     }
   }
 
@@ -100,11 +172,20 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
     if (event.name === "error") throw this.#reported(payload.error, payload.code);
     if (event.name === "exit") {
       if (typeof payload.exit_code !== "number") throw new ServerError("the server's exit event has no 'exit_code'");
+      if (payload.timed_out === true) throw this.#reported("the command was killed by its timeout", "exec_timeout");
       this.#exitCode = payload.exit_code;
       return undefined;
     }
+    if (event.name === "gap") {
+      const stream = payload.stream === "stderr" ? "stderr" : "stdout";
+      this.gaps.push({ stream, from: Number(payload.from), to: Number(payload.to) });
+      this.#ends[stream] = Number(payload.to);
+      return undefined;
+    }
     const text = payload.chunk;
-    if ((event.name !== "stdout" && event.name !== "stderr") || typeof text !== "string" || !text) return undefined;
+    if ((event.name !== "stdout" && event.name !== "stderr") || typeof text !== "string") return undefined;
+    if (typeof payload.end === "number") this.#ends[event.name] = payload.end;
+    if (!text) return undefined;
     this.#tails[event.name] = (this.#tails[event.name] + text).slice(-PARTIAL_OUTPUT_CHARS_MAX);
     return { stream: event.name, text };
   }
@@ -118,4 +199,10 @@ export class ExecStream implements AsyncIterable<ExecChunk> {
   #interrupted(why: string, cause?: unknown): ExecInterrupted {
     return new ExecInterrupted(`the command's stream ended before its exit code: ${why}`, this.#tails, cause);
   }
+}
+
+/** Asks for what was not seen yet. */
+function outputCall(path: string, ends: { stdout: number; stderr: number }, msMax: number | undefined): Call {
+  const query = { stdout_offset: String(ends.stdout), stderr_offset: String(ends.stderr) };
+  return { ...get(`${path}/output`, query), accept: "text/event-stream", msMax, isCommand: true };
 }

@@ -33,7 +33,7 @@ export {
 } from "./errors.js";
 export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
-export type { OutputCallbacks } from "./exec-stream.js";
+export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
 export { SandboxFilesystem } from "./filesystem.js";
 export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {
@@ -62,6 +62,8 @@ export type {
   WireRecord,
   WriteResult,
 } from "./models.js";
+export { Process } from "./process.js";
+export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";

@@ -31,6 +31,7 @@ import {
   withCamelCase,
 } from "./models.js";
 import { previewUrl } from "./preview.js";
+import { Process, startCall, type StartOptions } from "./process.js";
 import { asyncDispose, uniqueKey } from "./runtime.js";
 import { eventPayload, type ServerEvent } from "./sse.js";
 import type { Transport } from "./transport.js";
@@ -174,8 +175,29 @@ export class Sandbox {
   async execStream(cmd: Command, options: ExecOptions & OutputCallbacks = {}): Promise<ExecStream | number> {
     const call = { ...execCall(this.#path("/exec/stream"), cmd, options), accept: "text/event-stream" };
     if (options.timeoutSeconds === undefined) call.msMax = undefined;
-    const stream = new ExecStream(await this.#transport.openStream(call, STREAM_IDLE_MS_MAX));
+    const stream = await ExecStream.open(this.#transport, call, this.#path("/processes"));
     return options.onStdout || options.onStderr ? await stream.wait(options) : stream;
+  }
+
+  /**
+   * Start a process and return at once; it goes on until it ends, is killed or runs out of time. With `pty` and no
+   * command it is the user's shell on a terminal.
+   */
+  async start(cmd: Command | undefined, options: StartOptions = {}): Promise<Process> {
+    const answer = await this.#transport.send(startCall(this.#path("/processes"), cmd, options));
+    return new Process(this.#transport, this.id, answer.record());
+  }
+
+  /** Processes that run, and those that ended a short while ago. */
+  async processes(): Promise<Process[]> {
+    const answer = await this.#transport.send(get(this.#path("/processes")));
+    return answer.records("processes").map((record) => new Process(this.#transport, this.id, record));
+  }
+
+  /** A handle on a process that was started before, by anybody. */
+  async process(id: number): Promise<Process> {
+    const answer = await this.#transport.send(get(this.#path(`/processes/${Math.trunc(id)}`)));
+    return new Process(this.#transport, this.id, answer.record());
   }
 
   /** Run a program text: `python` or `shell`. State does not carry over between calls. */

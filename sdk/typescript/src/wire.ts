@@ -48,6 +48,10 @@ export interface ExecOptions {
   env?: Record<string, string> | undefined;
   /** User to run as; the server's default is root. */
   user?: string | undefined;
+  /** All of its standard input. */
+  stdin?: string | undefined;
+  /** Limits of the command and all it starts. */
+  limits?: { memory_mb?: number; pids?: number; cpu?: number } | undefined;
   /** Stop waiting when this fires. */
   signal?: AbortSignal | undefined;
 }
@@ -115,14 +119,15 @@ export function execCall(path: string, command: Command, options: ExecOptions): 
 
 /** The JSON of a command; what was not given is left to the server. */
 export function execBody(command: Command, options: ExecOptions): JsonObject {
-  const { timeoutSeconds, cwd, env, user } = options;
+  const { timeoutSeconds, cwd, env, user, stdin, limits } = options;
   if (timeoutSeconds !== undefined && !(timeoutSeconds > 0 && Number.isFinite(timeoutSeconds))) {
     throw new BadRequestError(`timeoutSeconds must be more than 0, got ${timeoutSeconds}`);
   }
   return {
     cmd: commandLine(command),
     // The wire has whole seconds; rounding up keeps the promise of "at least".
-    ...given({ timeout_seconds: timeoutSeconds === undefined ? undefined : Math.ceil(timeoutSeconds), cwd, env, user }),
+    ...given({ timeout_seconds: timeoutSeconds === undefined ? undefined : Math.ceil(timeoutSeconds) }),
+    ...given({ cwd, env, user, stdin, limits }),
   };
 }
 

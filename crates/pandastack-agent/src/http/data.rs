@@ -10,16 +10,19 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::Stream;
+use pandastack_types::agent_api::PROCESS_HEADER;
 use pandastack_types::api::{
     ExecRequest, ExecResult, FileEntry, FileWritten, Port, PortList, SandboxMetrics,
 };
 use serde::Deserialize;
 
+use super::processes::OutputQuery;
 use super::{Shared, Target};
 use crate::error::{AgentError, Result};
-use crate::exec::{Exec, ExecEvents};
+use crate::exec::Exec;
 use crate::files;
 use crate::logs::{Follower, read_tail};
+use crate::process::OutputEvents;
 
 /// Quiet streams send a comment this often, so that nobody in between gives up on them.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -63,20 +66,32 @@ pub(super) async fn exec(
     Json(request): Json<ExecRequest>,
 ) -> Result<Json<ExecResult>> {
     let exec = Exec::from_request(request)?;
-    Ok(Json(exec.run(&handle.lease().await?).await?))
+    match exec.run(&handle.lease().await?).await {
+        Ok(result) => Ok(Json(result)),
+        Err(error) => Err(handle.explain(error).await),
+    }
 }
 
 pub(super) async fn exec_stream(
     Target(handle): Target,
+    Query(query): Query<OutputQuery>,
     Json(request): Json<ExecRequest>,
 ) -> Result<Response> {
-    let exec = Exec::from_request(request)?;
-    let events = exec.stream(handle.lease().await?).await?;
-    let stream = futures::stream::unfold(events, |mut events: ExecEvents| async move {
+    let style = query.style()?;
+    let events = Exec::from_request(request)?.stream(handle, style).await?;
+    Ok(output(events))
+}
+
+/// A process's events, and in a header which process they are of: what a client needs to come back for the rest.
+pub(super) fn output(events: OutputEvents) -> Response {
+    let process = events.process();
+    let stream = futures::stream::unfold(events, |mut events: OutputEvents| async move {
         let event = events.next().await?;
-        Some((Ok::<_, Infallible>(event), events))
+        Some((Ok::<_, Infallible>(event.sse()), events))
     });
-    Ok(sse(stream))
+    let mut response = sse(stream);
+    response.headers_mut().insert(PROCESS_HEADER, HeaderValue::from(process));
+    response
 }
 
 pub(super) async fn read(

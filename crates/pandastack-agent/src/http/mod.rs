@@ -4,6 +4,7 @@
 
 mod builds;
 mod data;
+mod processes;
 mod sandboxes;
 mod trees;
 
@@ -46,6 +47,7 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         .route("/builds/{id}", get(builds::look))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
+        .merge(processes::routes())
         .route("/sandboxes/{id}/fs/dir", get(trees::list))
         .route("/sandboxes/{id}/fs/find", get(trees::find))
         .route("/sandboxes/{id}/fs/grep", get(trees::grep))
@@ -65,6 +67,7 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
             get(data::read).put(data::write).delete(data::remove).patch(trees::set_attributes),
         )
         .route("/sandboxes/{id}/fs/tar", get(trees::pack).put(trees::unpack))
+        .merge(processes::streamed_routes())
         .layer(DefaultBodyLimit::disable());
     Router::new()
         .nest("/agent/v1", api.merge(streamed))

@@ -87,6 +87,7 @@ impl Driver {
     async fn serve(&mut self, command: Command) {
         match command {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
+            Command::Join(reply) => drop(reply.send(self.join().await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Hibernate(keep, reply) => drop(reply.send(self.go_to_sleep(keep).await)),
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
@@ -106,6 +107,16 @@ impl Driver {
         let activity = self.activity.begin();
         self.come_awake().await?;
         Ok(Lease { guest: self.guest().await?, _activity: activity })
+    }
+
+    async fn join(&mut self) -> Result<Option<Lease>> {
+        match self.record.state {
+            SandboxState::Running => self.lease().await.map(Some),
+            SandboxState::Paused | SandboxState::Hibernated | SandboxState::Creating => Ok(None),
+            SandboxState::Stopping | SandboxState::Deleted | SandboxState::Failed => {
+                Err(self.refusal("the sandbox is gone"))
+            }
+        }
     }
 
     async fn come_awake(&mut self) -> Result<()> {

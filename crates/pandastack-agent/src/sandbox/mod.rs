@@ -22,10 +22,11 @@ mod sleep;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use pandastack_engine::Shape;
-use pandastack_guest_proto::client::GuestClient;
+use pandastack_guest_proto::client::{ErrorKind, GuestClient};
 use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, SandboxSpec};
 use pandastack_types::api::Keep;
 use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId};
@@ -40,12 +41,16 @@ pub(crate) use driver::{Driver, spawn};
 
 /// Requests that may wait for one sandbox. A full queue answers 503.
 const QUEUE_MAX: usize = 256;
+/// How much later than its connections the end of a machine may be seen.
+const LOSS_SEEN_MAX: Duration = Duration::from_secs(2);
 
 type Reply<T> = oneshot::Sender<Result<T>>;
 
 /// What a driver is asked.
 pub(crate) enum Command {
     Lease(Reply<Lease>),
+    /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
+    Join(Reply<Option<Lease>>),
     Move(Request, Reply<AgentSandbox>),
     Hibernate(Keep, Reply<AgentSandbox>),
     KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
@@ -110,6 +115,44 @@ impl SandboxHandle {
 
     pub(crate) async fn lease(&self) -> Result<Lease> {
         self.ask(Command::Lease).await
+    }
+
+    /// Waits until the sandbox is awake without waking it. For whoever followed something when it fell asleep.
+    pub(crate) async fn rejoin(&self) -> Result<Lease> {
+        let mut view = self.view.clone();
+        loop {
+            match self.ask(Command::Join).await {
+                Ok(Some(lease)) => return Ok(lease),
+                Ok(None) => {}
+                Err(error) => return Err(self.explain(error).await),
+            }
+            let still = |view: &AgentSandbox| {
+                matches!(view.state, SandboxState::Paused | SandboxState::Hibernated | SandboxState::Creating)
+            };
+            if view.wait_for(|view| !still(view)).await.is_err() {
+                return Err(AgentError::NoSandbox(self.id.clone()));
+            }
+        }
+    }
+
+    /// A failure to talk to the guest as what it means: if the machine is gone, that. Its end is seen moments after its
+    /// connections break.
+    pub(crate) async fn explain(&self, error: AgentError) -> AgentError {
+        let is_unreachable = match &error {
+            AgentError::Guest(error) => error.kind() == ErrorKind::Unreachable,
+            AgentError::Engine(_) => true,
+            _ => false,
+        };
+        if !is_unreachable {
+            return error;
+        }
+        let mut view = self.view.clone();
+        let failed = view.wait_for(|view| view.state == SandboxState::Failed);
+        match tokio::time::timeout(LOSS_SEEN_MAX, failed).await {
+            Ok(Ok(view)) => AgentError::Failed(view.failure.clone().unwrap_or_default()),
+            Ok(Err(_)) => AgentError::NoSandbox(self.id.clone()),
+            Err(_) => error,
+        }
     }
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use http::Method;
 use pandastack_types::agent_api::AgentSandbox;
-use pandastack_types::{SandboxId, SandboxState};
+use pandastack_types::{ErrorCode, SandboxId, SandboxState};
 
 use crate::agent_client::{AgentClient, AgentError, Call};
 use crate::app::App;
@@ -71,7 +71,8 @@ pub(crate) fn check_live(record: &SandboxRecord) -> ApiResult<()> {
         }
         SandboxState::Failed => {
             let why = record.spec.failure.as_deref().unwrap_or("its machine was lost");
-            Err(ApiError::conflict(format!("sandbox `{id}` failed: {why}; delete it and make another")))
+            let message = format!("sandbox `{id}` failed: {why}; delete it and make another");
+            Err(ApiError::new(ErrorCode::SandboxFailed, message))
         }
     }
 }

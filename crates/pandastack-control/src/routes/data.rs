@@ -73,7 +73,8 @@ pub(crate) async fn exec(
 }
 
 /// Run a command and follow its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/stream", tag = "exec", params(("id" = SandboxId, Path)),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/exec/stream", tag = "exec", params(("id" = SandboxId, Path),
+    ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
     request_body = ExecRequest, responses((status = 200, content_type = "text/event-stream", body = String),
     (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn exec_stream(
@@ -288,7 +289,7 @@ pub(super) async fn forward(
 }
 
 /// The query without the caller's key or signature.
-fn agent_query(query: Option<&str>) -> Option<String> {
+pub(super) fn agent_query(query: Option<&str>) -> Option<String> {
     let secret = |pair: &str| pair.starts_with("access_token=") || pair.starts_with("signature=");
     let pairs: Vec<_> = query?.split('&').filter(|pair| !secret(pair)).collect();
     (!pairs.is_empty()).then(|| pairs.join("&"))

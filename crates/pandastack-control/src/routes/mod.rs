@@ -9,9 +9,11 @@ pub(crate) mod hosts;
 pub(crate) mod internal;
 pub(crate) mod lifecycle;
 pub(crate) mod observe;
+pub(crate) mod processes;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
+pub(crate) mod sockets;
 pub(crate) mod sse;
 pub(crate) mod templates;
 pub(crate) mod tokens;
@@ -85,6 +87,8 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
         .route("/sandboxes/{id}/exec", post(data::exec))
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
+        .merge(processes::routes())
+        .merge(sockets::routes())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

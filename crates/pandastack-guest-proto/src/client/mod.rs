@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 
 pub use error::{ClientError, ErrorKind};
 pub use files::{FileReader, FileWriter};
-pub use processes::{CollectedOutput, ProcessEvent, ProcessStream};
+pub use processes::{CollectedOutput, ProcessEvent, ProcessStream, StdinWriter};
 pub use trees::{ArchiveReader, Found, WatchStream};
 
 use crate::message::{Event, Hello, Request};

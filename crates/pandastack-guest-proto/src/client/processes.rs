@@ -8,7 +8,7 @@ use super::error::ClientError;
 use crate::frame::FLAG_STDERR;
 use crate::message::{
     Attach, Done, Event, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessSpec, Request, Started,
-    StdinWrite, StdinWritten,
+    StdinWrite, StdinWritten, TerminalSize,
 };
 
 impl GuestClient {
@@ -29,7 +29,7 @@ impl GuestClient {
         match call.next().await? {
             Inbound::Event(event) => match call.parse_event(&event)? {
                 Event::Started(started) => {
-                    Ok(ProcessStream::new(call, started.process, Some(started.pid), 0, 0))
+                    Ok(ProcessStream::new(call, started.process, Some(started.pid), (0, 0)))
                 }
                 _ => Err(call.misbehaved("did not say which process it started")),
             },
@@ -51,8 +51,26 @@ impl GuestClient {
         stdout_offset: u64,
         stderr_offset: u64,
     ) -> Result<ProcessStream, ClientError> {
-        let call = self.open(&Request::Attach(Attach { process, stdout_offset, stderr_offset })).await?;
-        Ok(ProcessStream::new(call, process, None, stdout_offset, stderr_offset))
+        let attach = Attach { process, stdout_offset, stderr_offset, exit_only: false };
+        let call = self.open(&Request::Attach(attach)).await?;
+        Ok(ProcessStream::new(call, process, None, (stdout_offset, stderr_offset)))
+    }
+
+    /// Waits for a process's end without its output and without holding it back.
+    ///
+    /// # Errors
+    /// When the process is unknown, or the guest cannot be reached.
+    pub async fn wait_exit(&self, known: &ProcessInfo) -> Result<ExitStatus, ClientError> {
+        // Guests that do not know `exit_only` send what comes after the present end; it is read and dropped.
+        let (stdout_offset, stderr_offset) = (known.stdout_end, known.stderr_end);
+        let attach = Attach { process: known.process, stdout_offset, stderr_offset, exit_only: true };
+        let call = self.open(&Request::Attach(attach)).await?;
+        let mut stream = ProcessStream::new(call, known.process, None, (stdout_offset, stderr_offset));
+        loop {
+            if let Some(ProcessEvent::Exit(exit)) = stream.next().await? {
+                return Ok(exit);
+            }
+        }
     }
 
     /// Writes to a process's standard input and waits until the process's pipe took it all. With an offset
@@ -77,14 +95,27 @@ impl GuestClient {
         self.send_stdin(StdinWrite { process, offset: None, close: true }, &[]).await
     }
 
+    /// Opens a process's standard input for bytes that come piece by piece.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached. A process without input is reported by [`StdinWriter::finish`].
+    pub async fn open_stdin(&self, write: StdinWrite) -> Result<StdinWriter, ClientError> {
+        Ok(StdinWriter { call: self.open(&Request::Stdin(write)).await? })
+    }
+
     async fn send_stdin(&self, write: StdinWrite, bytes: &[u8]) -> Result<StdinWritten, ClientError> {
-        let mut call = self.open(&Request::Stdin(write)).await?;
-        call.send_data(bytes).await?;
-        call.send_end().await?;
-        match call.next().await? {
-            Inbound::Reply(reply) => call.finish(&reply),
-            Inbound::Event(_) | Inbound::Data { .. } => Err(call.misbehaved("sent more than a reply")),
-        }
+        let mut writer = self.open_stdin(write).await?;
+        writer.write(bytes).await?;
+        writer.finish().await
+    }
+
+    /// Changes the size of a process's terminal.
+    ///
+    /// # Errors
+    /// When the process is unknown or has no terminal, or the guest cannot be reached.
+    pub async fn resize(&self, process: ProcessId, size: TerminalSize) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::Resize { process, size }).await?;
+        Ok(())
     }
 
     /// Sends a signal to a process's group. SIGKILL reaches everything that the process ever started.
@@ -106,6 +137,34 @@ impl GuestClient {
             _ => None,
         })
         .await
+    }
+}
+
+/// A write to a process's standard input under way. Dropping it leaves the input open and what was sent in it.
+#[derive(Debug)]
+pub struct StdinWriter {
+    call: Call,
+}
+
+impl StdinWriter {
+    /// Sends bytes, as fast as the process reads.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached. A refusal is told by [`StdinWriter::finish`].
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ClientError> {
+        self.call.send_data(bytes).await
+    }
+
+    /// Waits until the process's pipe took it all.
+    ///
+    /// # Errors
+    /// When the process is gone or has no input, or the guest cannot be reached.
+    pub async fn finish(mut self) -> Result<StdinWritten, ClientError> {
+        self.call.send_end().await?;
+        match self.call.next().await? {
+            Inbound::Reply(reply) => self.call.finish(&reply),
+            Inbound::Event(_) | Inbound::Data { .. } => Err(self.call.misbehaved("sent more than a reply")),
+        }
     }
 }
 
@@ -159,7 +218,8 @@ pub struct CollectedOutput {
 }
 
 impl ProcessStream {
-    fn new(call: Call, process: ProcessId, pid: Option<i32>, stdout_offset: u64, stderr_offset: u64) -> Self {
+    fn new(call: Call, process: ProcessId, pid: Option<i32>, offsets: (u64, u64)) -> Self {
+        let (stdout_offset, stderr_offset) = offsets;
         Self { call, process, pid, stdout_offset, stderr_offset, exited: false }
     }
 

@@ -18,7 +18,7 @@ pub use identity::{Identity, IdentityApplied};
 pub use machine::{CpuStats, DiskStats, ListeningPort, MemoryStats, NetworkStats, Pong, Stats};
 pub use process::{
     Attach, Command, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessLimits, ProcessSpec, Started,
-    StdinWrite, StdinWritten,
+    StdinWrite, StdinWritten, TerminalSize,
 };
 pub use raw::{Entropy, RawPath, Secret};
 pub use tree::{Change, ChangeKind, FileAttributes, FileGrep, FileWalk, FileWatch, GrepMatch, WatchPosition};
@@ -57,6 +57,13 @@ pub enum Request {
         process: ProcessId,
         /// The signal's number. 9 kills everything that the process started, too.
         signal: i32,
+    },
+    /// Changes the size of a process's terminal.
+    Resize {
+        /// The process.
+        process: ProcessId,
+        /// The new size.
+        size: TerminalSize,
     },
     /// [`Event::Processes`] pages.
     Processes,

@@ -48,6 +48,15 @@ impl ProcessLimits {
     }
 }
 
+/// Size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Characters in a line.
+    pub cols: u16,
+}
+
 /// A process to start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSpec {
@@ -75,6 +84,10 @@ pub struct ProcessSpec {
     /// The caller's own name for it, shown in listings; finds a process again whose reply was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
+    /// Give it a terminal instead of pipes: what it writes is all standard output, and it always has an input.
+    /// A guest that knows terminals says so in [`Started::terminal`]; an older one starts it on pipes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
 }
 
 impl ProcessSpec {
@@ -103,6 +116,7 @@ impl ProcessSpec {
             timeout_ms: None,
             limits: ProcessLimits::default(),
             tag: None,
+            terminal: None,
         }
     }
 }
@@ -114,6 +128,9 @@ pub struct Started {
     pub process: ProcessId,
     /// The kernel's process id inside the machine.
     pub pid: i32,
+    /// It has a terminal.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub terminal: bool,
 }
 
 /// Follow a process.
@@ -127,6 +144,9 @@ pub struct Attach {
     /// First byte of standard error that is wanted.
     #[serde(default)]
     pub stderr_offset: u64,
+    /// Only the end is wanted, no output: does not hold the process back. An older guest sends output all the same.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub exit_only: bool,
 }
 
 /// Which output.
@@ -218,4 +238,16 @@ pub struct ProcessInfo {
     /// Bytes of standard input that it took so far.
     #[serde(default)]
     pub stdin_offset: u64,
+    /// Its terminal's size, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal: Option<TerminalSize>,
+    /// How long it runs, or ran, on the guest's clock; older guests do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elapsed_ms: Option<u64>,
+    /// First byte of standard output that is still kept; older guests do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout_start: Option<u64>,
+    /// First byte of standard error that is still kept; older guests do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_start: Option<u64>,
 }

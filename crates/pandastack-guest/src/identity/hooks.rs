@@ -80,6 +80,7 @@ fn run(argv: &[&[u8]], env: &[String], give_up: Instant) -> io::Result<()> {
         credentials: None,
         stdio: [null()?, null()?, null()?],
         reset_priority: true,
+        terminal: false,
     };
     let pid = spawn_child(&plan, None).map_err(|error| io::Error::from(error.errno))?;
     let ended = wait_until(pid, give_up);

@@ -32,6 +32,8 @@ pub(crate) struct ChildPlan {
     pub(crate) stdio: [OwnedFd; 3],
     /// Undo the guest program's own priority.
     pub(crate) reset_priority: bool,
+    /// Standard input is a terminal, and the child's own.
+    pub(crate) terminal: bool,
 }
 
 /// Who the child becomes.
@@ -70,6 +72,7 @@ struct ChildFrame {
     stdio: [RawFd; 3],
     credentials: Option<(u32, u32, *const u32, usize)>,
     reset_priority: bool,
+    terminal: bool,
     failure: (Stage, i32),
 }
 
@@ -104,6 +107,7 @@ pub(crate) fn spawn(plan: &ChildPlan, cgroup: Option<BorrowedFd<'_>>) -> Result<
             .as_ref()
             .map(|who| (who.uid, who.gid, who.groups.as_ptr(), who.groups.len())),
         reset_priority: plan.reset_priority,
+        terminal: plan.terminal,
         failure: (Stage::Clone, 0),
     };
     let mut stack = vec![0_u128; CHILD_STACK_BYTES / size_of::<u128>()];
@@ -200,6 +204,9 @@ fn become_program(frame: &ChildFrame) -> Stage {
             if libc::dup2(fd, target) < 0 {
                 return Stage::Stdio;
             }
+        }
+        if frame.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+            return Stage::Session;
         }
         if frame.reset_priority {
             // Best effort: a child that keeps its parent's priority is no reason to fail.

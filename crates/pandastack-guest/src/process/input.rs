@@ -45,11 +45,17 @@ pub(crate) struct Input {
     position: usize,
     received: u64,
     watched: bool,
+    /// A terminal ends its input by a character: the line stays up.
+    is_terminal: bool,
 }
 
+/// What a person types to end the input of a program on a terminal.
+const END_OF_TRANSMISSION: u8 = 4;
+
 impl Input {
-    pub(crate) fn new(pipe: OwnedFd, token: Token) -> Self {
-        Self { pipe: Some(pipe), token, queue: VecDeque::new(), position: 0, received: 0, watched: false }
+    pub(crate) fn new(pipe: OwnedFd, token: Token, is_terminal: bool) -> Self {
+        let queue = VecDeque::new();
+        Self { pipe: Some(pipe), token, queue, position: 0, received: 0, watched: false, is_terminal }
     }
 
     /// Bytes taken from calls so far. They will be written if the process reads them.
@@ -78,8 +84,12 @@ impl Input {
             };
             match entry {
                 InputEntry::Finish { caller, close } => {
+                    if *close && self.is_terminal && !end_terminal(pipe) {
+                        self.watch(poller);
+                        return progress;
+                    }
                     progress.push(InputProgress::Finished { caller: *caller });
-                    let close = *close;
+                    let close = *close && !self.is_terminal;
                     self.queue.pop_front();
                     if close {
                         self.close(poller);
@@ -126,6 +136,18 @@ impl Input {
             poller.forget(pipe);
         }
         self.watched = false;
+    }
+}
+
+/// Tells a terminal's reader that the input ends; false if there is no room for that now.
+fn end_terminal(terminal: &OwnedFd) -> bool {
+    loop {
+        match write(terminal, &[END_OF_TRANSMISSION]) {
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => return false,
+            // A terminal that nobody holds any more needs no end.
+            Ok(_) | Err(_) => return true,
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 //! - A process ends when its main process ends, even if something that it left behind holds its pipes open.
 //! - What it left behind goes on, keeps its control group, and its output still lands in the ring.
 //! - Timeouts and SIGKILL reach everything in the control group.
+//! - A follower that is lost has some time to come back, during which the process waits rather than lose its output.
 //!
 //! Left to others: streams to the host (`server`), who may start what (the host).
 
@@ -21,11 +22,12 @@ mod output;
 mod ring;
 mod spawn;
 mod table;
+mod terminal;
 mod user;
 
 pub(crate) use cgroup::UserCgroup;
 pub(crate) use clone::{ChildPlan, spawn as spawn_child};
 pub(crate) use input::{Caller, InputEntry, InputProgress};
 pub(crate) use spawn::{SpawnContext, Spawned, spawn_process};
-pub(crate) use table::{Process, ProcessTable};
+pub(crate) use table::{Held, Process, ProcessTable};
 pub(crate) use user::User;

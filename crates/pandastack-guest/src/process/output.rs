@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use nix::errno::Errno;
 use nix::unistd::read;
-use pandastack_guest_proto::limits::{OUTPUT_RING_BYTES, STREAM_WINDOW_BYTES};
+use pandastack_guest_proto::limits::{OUTPUT_RING_BYTES, OUTPUT_UNSEEN_BYTES};
 
 use super::ring::Ring;
 use crate::poller::{Poller, Token};
@@ -28,10 +28,13 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(pipe: OwnedFd, token: Token, poller: &Poller) -> std::io::Result<Self> {
-        poller.watch_readable(&pipe, token)?;
-        let ring = Ring::new(OUTPUT_RING_BYTES);
-        Ok(Self { pipe: Some(pipe), token, ring, watched: true, drain_left: None, settled: false })
+    /// An output that is read from `pipe`; without one, nothing ever comes.
+    pub(crate) fn new(pipe: Option<OwnedFd>, token: Token, poller: &Poller) -> std::io::Result<Self> {
+        if let Some(pipe) = &pipe {
+            poller.watch_readable(pipe, token)?;
+        }
+        let (ring, watched) = (Ring::new(OUTPUT_RING_BYTES), pipe.is_some());
+        Ok(Self { pipe, token, ring, watched, drain_left: None, settled: false })
     }
 
     pub(crate) fn ring(&self) -> &Ring {
@@ -52,9 +55,9 @@ impl Output {
     }
 
     /// Moves bytes from the pipe into the ring while there is room. `sent` is the least offset that attached
-    /// readers got so far; the window behind it may still be in flight and is kept for a reconnect.
+    /// readers got so far; some way behind it may still be in flight and is kept for a reconnect.
     pub(crate) fn pump(&mut self, sent: Option<u64>, scratch: &mut [u8], poller: &Poller) {
-        let keep_from = sent.map(|offset| offset.saturating_sub(u64::from(STREAM_WINDOW_BYTES)));
+        let keep_from = sent.map(|offset| offset.saturating_sub(OUTPUT_UNSEEN_BYTES as u64));
         for _ in 0..READS_PER_TURN_MAX {
             let Some(pipe) = &self.pipe else { return };
             let room = self.ring.room(keep_from).min(scratch.len());

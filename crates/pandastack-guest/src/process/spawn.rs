@@ -11,14 +11,18 @@ use std::time::Instant;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
-use pandastack_guest_proto::message::{Command, ErrorBody, ErrorCode, ProcessId, ProcessSpec, Secret};
+use pandastack_guest_proto::message::{
+    Command, ErrorBody, ErrorCode, ProcessId, ProcessSpec, Secret, TerminalSize,
+};
 
 use super::cgroup::{ProcessCgroup, UserCgroup};
 use super::clone::{ChildPlan, SpawnError, Stage, spawn};
+use super::terminal::Terminal;
 use super::user::User;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const DEFAULT_LANG: &str = "C.UTF-8";
+const DEFAULT_TERM: &str = "xterm-256color";
 /// `/etc/environment` beyond this length is not read.
 const ENVIRONMENT_FILE_BYTES_MAX: u64 = 64 * 1024;
 
@@ -46,7 +50,18 @@ pub(crate) struct Spawned {
     pub(crate) cgroup: Option<ProcessCgroup>,
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
+    /// A terminal has none of its own.
+    pub(crate) stderr: Option<OwnedFd>,
+    pub(crate) terminal: Option<Terminal>,
+}
+
+/// Both ends of a process's standard streams.
+struct Stdio {
+    theirs: [OwnedFd; 3],
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: Option<OwnedFd>,
+    terminal: Option<Terminal>,
 }
 
 /// Starts a process as asked.
@@ -58,11 +73,10 @@ pub(crate) fn spawn_process(
     let user = User::find(&context.root, spec.user.as_deref().unwrap_or("root"))?;
     let env = environment(context, &user, spec);
     let (program, argv) = command_line(&spec.command, env.get("PATH").map_or(DEFAULT_PATH, String::as_str))?;
-    let (stdin_theirs, stdin_ours) = make_stdin(spec.stdin)?;
-    let (stdout_ours, stdout_theirs) = make_pipe()?;
-    let (stderr_ours, stderr_theirs) = make_pipe()?;
-    set_nonblocking(&stdout_ours)?;
-    set_nonblocking(&stderr_ours)?;
+    let Stdio { theirs, stdin, stdout, stderr, terminal } = match spec.terminal {
+        Some(size) => make_terminal(size, &user)?,
+        None => make_pipes(spec.stdin)?,
+    };
     let plan = ChildPlan {
         program: c_string(program.as_os_str().as_encoded_bytes())?,
         argv,
@@ -72,8 +86,9 @@ pub(crate) fn spawn_process(
             .collect::<Result<_, _>>()?,
         cwd: working_directory(spec, &user)?,
         credentials: context.is_machine.then(|| user.credentials.clone()),
-        stdio: [stdin_theirs, stdout_theirs, stderr_theirs],
+        stdio: theirs,
         reset_priority: context.is_machine,
+        terminal: terminal.is_some(),
     };
     let cgroup = match &context.cgroup {
         Some(parent) => Some(parent.make_child(&id.to_string(), &spec.limits).map_err(|error| {
@@ -82,14 +97,7 @@ pub(crate) fn spawn_process(
         None => None,
     };
     match start(&plan, cgroup.as_ref()) {
-        Ok(pid) => Ok(Spawned {
-            asked: context.asked,
-            pid,
-            cgroup,
-            stdin: stdin_ours,
-            stdout: stdout_ours,
-            stderr: stderr_ours,
-        }),
+        Ok(pid) => Ok(Spawned { asked: context.asked, pid, cgroup, stdin, stdout, stderr, terminal }),
         Err(error) => {
             if let Some(cgroup) = cgroup {
                 cgroup.try_remove();
@@ -123,6 +131,9 @@ fn environment(context: &SpawnContext, user: &User, spec: &ProcessSpec) -> BTree
     set("USER", &user.name);
     set("LOGNAME", &user.name);
     set("SHELL", &user.shell);
+    if spec.terminal.is_some() {
+        set("TERM", DEFAULT_TERM);
+    }
     env.extend(context.env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())));
     env.extend(spec.env.clone());
     env.retain(|name, value| !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0'));
@@ -190,6 +201,28 @@ fn working_directory(spec: &ProcessSpec, user: &User) -> Result<CString, ErrorBo
         None if Path::new(&user.home).is_dir() => c_string(user.home.as_bytes()),
         None => c_string(b"/"),
     }
+}
+
+fn make_pipes(stdin_wanted: bool) -> Result<Stdio, ErrorBody> {
+    let (stdin_theirs, stdin) = make_stdin(stdin_wanted)?;
+    let (stdout, stdout_theirs) = make_pipe()?;
+    let (stderr, stderr_theirs) = make_pipe()?;
+    set_nonblocking(&stdout)?;
+    set_nonblocking(&stderr)?;
+    let theirs = [stdin_theirs, stdout_theirs, stderr_theirs];
+    Ok(Stdio { theirs, stdin, stdout, stderr: Some(stderr), terminal: None })
+}
+
+fn make_terminal(size: TerminalSize, user: &User) -> Result<Stdio, ErrorBody> {
+    let (terminal, device) = Terminal::open(size, user.credentials.uid)?;
+    let again = || {
+        device.try_clone().map_err(|error| {
+            ErrorBody::new(ErrorCode::TooMany, format!("cannot set the terminal up: {error}"))
+        })
+    };
+    let theirs = [again()?, again()?, device];
+    let (stdin, stdout) = (Some(terminal.handle()?), terminal.handle()?);
+    Ok(Stdio { theirs, stdin, stdout, stderr: None, terminal: Some(terminal) })
 }
 
 /// The child's end first.

@@ -8,12 +8,14 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use pandastack_guest_proto::message::{
     Command, ErrorBody, ErrorCode, ExitStatus, OutputStream, ProcessId, ProcessInfo, ProcessSpec,
+    TerminalSize,
 };
 
 use super::cgroup::ProcessCgroup;
 use super::input::Input;
 use super::output::Output;
 use super::spawn::Spawned;
+use super::terminal::Terminal;
 use crate::poller::{Part, Poller, Token};
 
 /// Processes that may run at once.
@@ -44,6 +46,17 @@ pub(crate) struct Process {
     exit: Option<(ExitStatus, Instant)>,
     /// Calls that follow it.
     pub(crate) readers: Vec<u32>,
+    /// Where a follower stood that was lost and may come back.
+    pub(crate) held: Option<Held>,
+    terminal: Option<Terminal>,
+}
+
+/// Output is held back as if a reader had come this far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) until: Instant,
+    pub(crate) stdout_offset: u64,
+    pub(crate) stderr_offset: u64,
 }
 
 impl Process {
@@ -64,12 +77,33 @@ impl Process {
             deadline: spec.timeout_ms.and_then(|timeout| started.checked_add(Duration::from_millis(timeout))),
             timed_out: false,
             cgroup: spawned.cgroup,
-            stdin: spawned.stdin.map(|pipe| Input::new(pipe, token(Part::Stdin))),
-            stdout: Output::new(spawned.stdout, token(Part::Stdout), poller)?,
+            stdin: spawned.stdin.map(|pipe| Input::new(pipe, token(Part::Stdin), spawned.terminal.is_some())),
+            stdout: Output::new(Some(spawned.stdout), token(Part::Stdout), poller)?,
             stderr: Output::new(spawned.stderr, token(Part::Stderr), poller)?,
             exit: None,
             readers: Vec::new(),
+            held: None,
+            terminal: spawned.terminal,
         })
+    }
+
+    pub(crate) fn has_terminal(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// Changes its terminal's size.
+    pub(crate) fn resize(&mut self, size: TerminalSize) -> Result<(), ErrorBody> {
+        let none = || {
+            ErrorBody::new(
+                ErrorCode::Invalid,
+                format!("process {} has no terminal, or not any more", self.id),
+            )
+        };
+        self.terminal.as_mut().ok_or_else(none)?.resize(size)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.exit.map_or_else(Instant::now, |(_, at)| at).duration_since(self.started)
     }
 
     pub(crate) fn output(&self, stream: OutputStream) -> &Output {
@@ -157,6 +191,9 @@ impl Process {
         if self.cgroup.as_ref().is_some_and(ProcessCgroup::try_remove) {
             self.cgroup = None;
         }
+        if self.cgroup.is_none() {
+            self.terminal = None;
+        }
         self.cgroup.is_none()
     }
 
@@ -175,6 +212,10 @@ impl Process {
             stdout_end: self.stdout.ring().end(),
             stderr_end: self.stderr.ring().end(),
             stdin_offset: self.stdin.as_ref().map_or(0, Input::received),
+            terminal: self.terminal.as_ref().map(Terminal::size),
+            elapsed_ms: Some(u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX)),
+            stdout_start: Some(self.stdout.ring().start()),
+            stderr_start: Some(self.stderr.ring().start()),
         }
     }
 }
@@ -266,13 +307,21 @@ impl ProcessTable {
         }
     }
 
-    /// When the next timeout fires.
+    /// When the next timeout fires or a lost follower has had its time.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.processes
-            .values()
-            .filter(|process| process.is_running())
-            .filter_map(|process| process.deadline)
-            .min()
+        let timeouts = |process: &Process| process.deadline.filter(|_| process.is_running());
+        let holds = |process: &Process| process.held.map(|held| held.until);
+        self.processes.values().flat_map(|process| [timeouts(process), holds(process)]).flatten().min()
+    }
+
+    /// Forgets followers that did not come back; returns the processes that may go on.
+    pub(crate) fn release_holds(&mut self, now: Instant) -> Vec<ProcessId> {
+        let over = |process: &&mut Process| process.held.is_some_and(|held| held.until <= now);
+        let release = |process: &mut Process| {
+            process.held = None;
+            process.id
+        };
+        self.processes.values_mut().filter(over).map(release).collect()
     }
 
     /// Kills what has run for too long.
@@ -293,7 +342,9 @@ impl ProcessTable {
         let mut ended: Vec<(Instant, ProcessId, usize)> = Vec::new();
         for process in self.processes.values_mut() {
             let buried = process.try_bury();
-            if let Some((_, at)) = process.exit.filter(|_| buried && process.readers.is_empty()) {
+            if let Some((_, at)) =
+                process.exit.filter(|_| buried && process.readers.is_empty() && process.held.is_none())
+            {
                 ended.push((at, process.id, process.stdout.ring().len() + process.stderr.ring().len()));
             }
         }

@@ -71,7 +71,7 @@ impl Server {
         });
         match process {
             Ok(process) => {
-                let started = Started { process: id, pid: process.pid };
+                let started = Started { process: id, pid: process.pid, terminal: process.has_terminal() };
                 self.processes.spawn_done(Some(process), &self.poller);
                 Ok(started)
             }
@@ -92,8 +92,12 @@ impl Server {
         }
         self.send_event(stream, &Event::Started(started));
         if let Some(open) = self.session.streams.get_mut(&stream) {
-            open.kind =
-                StreamKind::Reader(Reader { process: started.process, stdout_offset: 0, stderr_offset: 0 });
+            open.kind = StreamKind::Reader(Reader {
+                process: started.process,
+                stdout_offset: 0,
+                stderr_offset: 0,
+                exit_only: false,
+            });
         }
         if let Ok(process) = self.processes.get_mut(started.process) {
             process.readers.push(stream);

@@ -106,7 +106,11 @@ impl Server {
             for token in self.poller.wait(self.processes.next_deadline())? {
                 self.handle(token);
             }
-            self.processes.fire_timeouts(Instant::now());
+            let now = Instant::now();
+            self.processes.fire_timeouts(now);
+            for id in self.processes.release_holds(now) {
+                self.pump_process(id);
+            }
             self.send_ready();
             if let Some(shutdown) = self.shutdown {
                 return Ok(shutdown);

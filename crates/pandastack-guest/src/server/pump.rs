@@ -36,7 +36,11 @@ impl Server {
     pub(super) fn pump_process(&mut self, id: ProcessId) {
         let Ok(process) = self.processes.get_mut(id) else { return };
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
-            let sent = least_sent(&self.session, &process.readers, stream);
+            let held = process.held.map(|held| match stream {
+                OutputStream::Stdout => held.stdout_offset,
+                OutputStream::Stderr => held.stderr_offset,
+            });
+            let sent = least_sent(&self.session, &process.readers, stream).into_iter().chain(held).min();
             process.output_mut(stream).pump(sent, &mut self.scratch, &self.poller);
         }
         for reader in process.readers.clone() {
@@ -75,6 +79,9 @@ impl Server {
 
     fn send_output(&mut self, id: u32, reader: &mut Reader, stream: OutputStream) -> Sent {
         let Ok(process) = self.processes.get_mut(reader.process) else { return Sent::Nothing };
+        if reader.exit_only {
+            return Sent::Nothing;
+        }
         let ring = process.output(stream).ring();
         let (offset, flags) = match stream {
             OutputStream::Stdout => (&mut reader.stdout_offset, 0),
@@ -170,7 +177,7 @@ enum Sent {
 /// Up to where the slowest follower got an output; `None` when nobody follows.
 fn least_sent(session: &Session, readers: &[u32], stream: OutputStream) -> Option<u64> {
     let offsets = readers.iter().filter_map(|id| match session.streams.get(id).map(|stream| &stream.kind) {
-        Some(StreamKind::Reader(reader)) => Some(match stream {
+        Some(StreamKind::Reader(reader)) if !reader.exit_only => Some(match stream {
             OutputStream::Stdout => reader.stdout_offset,
             OutputStream::Stderr => reader.stderr_offset,
         }),

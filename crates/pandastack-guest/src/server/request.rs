@@ -32,6 +32,10 @@ impl Server {
                 let sent = self.processes.get_mut(process).and_then(|process| process.signal(signal));
                 self.reply(id, sent.map(|()| Done {}));
             }
+            Request::Resize { process, size } => {
+                let resized = self.processes.get_mut(process).and_then(|process| process.resize(size));
+                self.reply(id, resized.map(|()| Done {}));
+            }
             Request::Processes => {
                 self.processes.tidy();
                 let infos = self.processes.infos();
@@ -136,8 +140,14 @@ impl Server {
             return self.reply_error(id, &ErrorBody::new(ErrorCode::Invalid, message));
         }
         process.readers.push(id);
-        let Attach { process, stdout_offset, stderr_offset } = attach;
-        self.set_kind(id, StreamKind::Reader(Reader { process, stdout_offset, stderr_offset }));
+        let Attach { process: followed, stdout_offset, stderr_offset, exit_only } = attach;
+        if !exit_only {
+            process.held = None;
+        }
+        let reader = Reader { process: followed, stdout_offset, stderr_offset, exit_only };
+        self.set_kind(id, StreamKind::Reader(reader));
+        // What waited for a lost follower may have room with this one.
+        self.pump_process(followed);
         self.session.mark_ready(id);
     }
 

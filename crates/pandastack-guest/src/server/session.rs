@@ -1,10 +1,13 @@
 //! The present connection: its open calls and who may send next.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use pandastack_guest_proto::GENERATION;
 use pandastack_guest_proto::frame::{Frame, FrameKind, encode, encode_credit};
-use pandastack_guest_proto::limits::{FRAME_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX, frame_charge};
+use pandastack_guest_proto::limits::{
+    FRAME_BYTES_MAX, OUTPUT_HOLD_SECONDS, STREAM_WINDOW_BYTES, STREAMS_MAX, frame_charge,
+};
 use pandastack_guest_proto::message::{ErrorBody, ErrorCode, Event, Hello, ProcessId, Reply};
 use pandastack_guest_proto::sync::{Input, Nonce, ack};
 use serde::Serialize;
@@ -13,7 +16,7 @@ use super::Server;
 use super::file_trees::WatchReader;
 use crate::channel::Received;
 use crate::files::{Sink, Source};
-use crate::process::{Caller, InputEntry};
+use crate::process::{Caller, Held, InputEntry};
 
 /// Characters of an error message that are sent.
 const MESSAGE_CHARS_MAX: usize = 2000;
@@ -29,6 +32,15 @@ pub(super) struct Stream {
     /// The host does not want it any more; a job under way ends first.
     pub(super) cancelled: bool,
     pub(super) kind: StreamKind,
+}
+
+impl Stream {
+    fn reader(&self) -> Option<Reader> {
+        match &self.kind {
+            StreamKind::Reader(reader) => Some(*reader),
+            _ => None,
+        }
+    }
 }
 
 /// What a call is doing.
@@ -53,6 +65,8 @@ pub(super) struct Reader {
     pub(super) process: ProcessId,
     pub(super) stdout_offset: u64,
     pub(super) stderr_offset: u64,
+    /// Waits for the end and takes no output.
+    pub(super) exit_only: bool,
 }
 
 /// Bytes on their way into a sink.
@@ -180,6 +194,10 @@ impl Server {
 
     /// Forgets every call. Processes go on; files being written atomically never were.
     pub(super) fn end_session(&mut self) {
+        let readers: Vec<Reader> = self.session.streams.values().filter_map(Stream::reader).collect();
+        for reader in readers {
+            self.hold_for(reader);
+        }
         self.session.epoch += 1;
         self.session.streams.clear();
         self.session.ready.clear();
@@ -191,7 +209,7 @@ impl Server {
                 process.id
             })
             .collect();
-        // Nobody follows any more: what was held back for a reader goes on.
+        // Nobody follows any more: what a reader held back goes on as far as its return allows.
         for id in ids {
             self.pump_process(id);
         }
@@ -290,9 +308,27 @@ impl Server {
             | StreamKind::Stdin(_)
             | StreamKind::Watch(_) => false,
         };
+        let reader = stream.reader();
         if !busy {
+            if let Some(reader) = reader {
+                self.hold_for(reader);
+            }
             self.reply_cancelled(id);
         }
+    }
+
+    /// Gives a follower that went away before the end some time to come back and miss nothing.
+    fn hold_for(&mut self, reader: Reader) {
+        let Ok(process) = self.processes.get_mut(reader.process) else { return };
+        if reader.exit_only {
+            return;
+        }
+        let earlier = process.held;
+        process.held = Some(Held {
+            until: Instant::now() + Duration::from_secs(OUTPUT_HOLD_SECONDS),
+            stdout_offset: earlier.map_or(u64::MAX, |held| held.stdout_offset).min(reader.stdout_offset),
+            stderr_offset: earlier.map_or(u64::MAX, |held| held.stderr_offset).min(reader.stderr_offset),
+        });
     }
 
     pub(super) fn reply_cancelled(&mut self, id: u32) {

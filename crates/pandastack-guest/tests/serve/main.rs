@@ -4,6 +4,7 @@
 
 mod channel;
 mod files;
+mod followers;
 mod harness;
 mod machine;
 mod processes;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::ProcessLimits;
 use crate::SandboxId;
 
 /// `POST /v1/sandboxes/{id}/exec` and `.../exec/stream`. Exactly one of `cmd` and `argv`.
@@ -28,6 +29,12 @@ pub struct ExecRequest {
     /// The command and everything it started are killed after this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
+    /// Standard input; it ends after this. Without it the command reads the end at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// Limits of the command and all it starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<ProcessLimits>,
 }
 
 /// Result of a command.

@@ -8,6 +8,7 @@ mod account;
 mod command;
 mod file;
 mod observe;
+mod process;
 mod sandbox;
 mod snapshot;
 mod template;
@@ -20,6 +21,10 @@ pub use file::{
 };
 pub use observe::{
     AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,
+};
+pub use process::{
+    Process, ProcessLimits, ProcessList, ProcessState, Signal, SignalProcess, StartProcess, StdinWritten,
+    TerminalSize,
 };
 pub use sandbox::{
     Checkpoints, CreateSandbox, Event, EventList, Hibernate, Items, Keep, KeepAwake, Lifecycle, Metadata,

@@ -14,12 +14,14 @@ from __future__ import annotations
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
+from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
 from ._retry import CreateRetryEvent
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
+from ._sync.process import Process
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
 from ._version import __version__
@@ -53,7 +55,9 @@ from .models import (
     GrepMatch,
     Lifecycle,
     Lineage,
+    OutputGap,
     Port,
+    ProcessInfo,
     PromoteResult,
     RunResult,
     SandboxEvent,
@@ -77,6 +81,7 @@ __all__ = [
     "AsyncClient",
     "AsyncExecStream",
     "AsyncPandaStack",
+    "AsyncProcess",
     "AsyncSandbox",
     "AsyncSandboxCommands",
     "AsyncSandboxFilesystem",
@@ -105,11 +110,14 @@ __all__ = [
     "Lifecycle",
     "Lineage",
     "NotFoundError",
+    "OutputGap",
     "PandaStack",
     "PandaStackError",
     "PandastackError",
     "PermissionDeniedError",
     "Port",
+    "Process",
+    "ProcessInfo",
     "PromoteResult",
     "RateLimitError",
     "RequestTimeout",

@@ -1,8 +1,9 @@
 """What the events of an exec stream mean, without any I/O.
 
-    stdout | stderr   {"chunk": text}      output, in order
-    exit              {"exit_code": n}     the end
-    error             {"error": text}      the end, without an exit code
+    stdout | stderr   {"chunk": text, "end": n}             output, in order, up to that byte
+    gap               {"stream", "from": n, "to": n}        output that is gone
+    exit              {"exit_code": n, "timed_out": bool}   the end
+    error             {"error": text}                       the end, without an exit code
 
 Anything else is skipped, so that servers may add events. A stream that ends without ``exit`` is an
 interruption, never a success.
@@ -10,27 +11,50 @@ interruption, never a success.
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Tuple
 
 from ._sse import ServerEvent
+from ._wire import Call, as_event_stream, get
 from .errors import ExecInterrupted, PandaStackError, SandboxTimeout, ServerError, is_timeout_message
-from .models import ExecChunk, OutputStream, optional_integer
+from .models import ExecChunk, OutputGap, OutputStream, optional_integer
 
 #: The end of each stream's output that an interruption reports.
 PARTIAL_OUTPUT_CHARS_MAX = 1024 * 1024
+#: Names the process of a stream.
+PROCESS_HEADER = "x-pandastack-process"
 
 
 class ExecProgress:
     """State of one streamed command."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Optional[str] = None, offsets: Tuple[int, int] = (0, 0)) -> None:
         self.exit_code: Optional[int] = None
+        self.gaps: List[OutputGap] = []
+        self._path = path
+        self._ends: Dict[OutputStream, int] = {"stdout": offsets[0], "stderr": offsets[1]}
         self._tails: Dict[OutputStream, str] = {"stdout": "", "stderr": ""}
 
     @property
     def is_over(self) -> bool:
         """Whether the exit code has arrived."""
         return self.exit_code is not None
+
+    @property
+    def process_id(self) -> Optional[int]:
+        """The process's id, if the server told where to find it."""
+        return int(self._path.rpartition("/")[2]) if self._path else None
+
+    @property
+    def offsets(self) -> Tuple[int, int]:
+        """Where to go on."""
+        return self._ends["stdout"], self._ends["stderr"]
+
+    def output_call(self, seconds_max: Optional[float]) -> Call:
+        """Asks for what was not seen yet."""
+        query = {"stdout_offset": str(self._ends["stdout"]), "stderr_offset": str(self._ends["stderr"])}
+        call = as_event_stream(get(f"{self._path}/output", query), has_limit=False)
+        return replace(call, seconds_max=seconds_max, is_command=True)
 
     def take(self, event: ServerEvent) -> Optional[ExecChunk]:
         """Account for one event; returns the output in it, raises what it reports."""
@@ -43,13 +67,25 @@ class ExecProgress:
             self.exit_code = optional_integer(payload, "exit_code")
             if self.exit_code is None:
                 raise ServerError("the server's exit event has no 'exit_code'")
+            if payload.get("timed_out") is True:
+                raise self._error("the command was killed by its timeout", "exec_timeout")
+            return None
+        if event.name == "gap":
+            self._take_gap(payload)
             return None
         text = payload.get("chunk")
-        if not isinstance(text, str) or not text:
+        if not isinstance(text, str) or event.name not in ("stdout", "stderr"):
             return None
-        if event.name == "stdout":
-            return self._chunk("stdout", text)
-        return self._chunk("stderr", text) if event.name == "stderr" else None
+        stream: OutputStream = "stdout" if event.name == "stdout" else "stderr"
+        self._ends[stream] = optional_integer(payload, "end") or self._ends[stream]
+        return self._chunk(stream, text) if text else None
+
+    def _take_gap(self, payload: Dict[str, Any]) -> None:
+        stream: OutputStream = "stderr" if payload.get("stream") == "stderr" else "stdout"
+        first, end = optional_integer(payload, "from"), optional_integer(payload, "to")
+        if first is not None and end is not None:
+            self.gaps.append(OutputGap(stream, first, end))
+            self._ends[stream] = end
 
     def interrupted(self, why: str) -> ExecInterrupted:
         """The error of a stream that ended too early."""

@@ -29,6 +29,8 @@ EXEC_SECONDS_MAX = 900.0
 EXEC_GRACE_SECONDS = 15.0
 #: The server sends a comment every 15 s on an idle stream; this much silence means it is dead.
 STREAM_IDLE_SECONDS_MAX = 90.0
+#: One write to a process's input: it lasts as long as the process takes to read it.
+STDIN_SECONDS_MAX = 300.0
 #: Opening a connection.
 CONNECT_SECONDS_MAX = 10.0
 #: A file upload or download of any length: no progress for this long means it is dead.
@@ -245,6 +247,19 @@ def snapshot_call(path: str, options: Mapping[str, Any]) -> Call:
     """A snapshot; keyed, but not repeated on refusal, since time has moved on by then."""
     call = post(path, options or None, seconds_max=MACHINE_SECONDS_MAX)
     return replace(call, idempotency_key=uuid.uuid4().hex)
+
+
+def start_call(path: str, command: Optional[Command], timeout_seconds: Optional[float], **options: Any) -> Call:
+    """A process in the background; without a command, the user's shell on its terminal."""
+    body = given(**options) if command is None else exec_body(command, timeout_seconds, **options)
+    return post(path, body, seconds_max=MACHINE_SECONDS_MAX)
+
+
+def stdin_call(path: str, data: bytes, close: bool) -> Call:
+    """Bytes for a process's input, as fast as it reads."""
+    query = {"close": "true"} if close else {}
+    kind = "application/octet-stream"
+    return Call("POST", path, query=query, body=data, content_type=kind, seconds_max=STDIN_SECONDS_MAX)
 
 
 def code_command(code: str, language: str) -> List[str]:

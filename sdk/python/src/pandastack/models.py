@@ -7,7 +7,7 @@ that earlier releases returned as plain dicts stay dicts (typed ones).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Literal, Mapping, Optional, TypedDict
 
 from .errors import ServerError
@@ -140,6 +140,67 @@ class ExecChunk:
 
     def __str__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True)
+class OutputGap:
+    """Output that nobody read in time: bytes ``first`` up to, not including, ``end``."""
+
+    stream: OutputStream
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """A process of a sandbox. Offsets count bytes from the process's start."""
+
+    id: int
+    pid: int
+    #: ``running`` or ``exited``.
+    state: str
+    command: str
+    tag: Optional[str] = None
+    #: ``None`` while it runs; 128 + signal when killed by one.
+    exit_code: Optional[int] = None
+    signal: Optional[int] = None
+    timed_out: bool = False
+    #: It ended, but something that it started still runs.
+    lingering: bool = False
+    duration_ms: int = 0
+    stdout_start: int = 0
+    stdout_end: int = 0
+    stderr_start: int = 0
+    stderr_end: int = 0
+    stdin_offset: int = 0
+    #: Whether it has a terminal.
+    is_terminal: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ProcessInfo:
+        """Read the server's JSON."""
+        return cls(
+            id=integer(data, "id"),
+            pid=integer(data, "pid"),
+            state=text(data, "state"),
+            command=text(data, "command"),
+            tag=optional_text(data, "tag"),
+            exit_code=optional_integer(data, "exit_code"),
+            signal=optional_integer(data, "signal"),
+            timed_out=data.get("timed_out") is True,
+            lingering=data.get("lingering") is True,
+            duration_ms=integer(data, "duration_ms"),
+            stdout_start=integer(data, "stdout_start"),
+            stdout_end=integer(data, "stdout_end"),
+            stderr_start=integer(data, "stderr_start"),
+            stderr_end=integer(data, "stderr_end"),
+            stdin_offset=integer(data, "stdin_offset"),
+            is_terminal=isinstance(data.get("pty"), dict),
+        )
+
+    def with_stdin_offset(self, written: Mapping[str, Any]) -> ProcessInfo:
+        """The same, after a write."""
+        return replace(self, stdin_offset=integer(written, "offset"))
 
 
 @dataclass(frozen=True)

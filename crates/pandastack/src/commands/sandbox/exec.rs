@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use pandastack_client::{Client, ExecEvent};
 use pandastack_types::SandboxId;
-use pandastack_types::api::ExecRequest;
+use pandastack_types::api::{ExecRequest, Signal, StartProcess};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::resolve;
@@ -32,6 +32,15 @@ pub struct Args {
     /// Kill the command after this many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
+    /// Pass standard input on
+    #[arg(long, short)]
+    interactive: bool,
+    /// Give it a terminal
+    #[arg(long, short, conflicts_with = "detach")]
+    tty: bool,
+    /// Print the process's number and leave it running
+    #[arg(long, short, conflicts_with = "interactive")]
+    detach: bool,
     /// The command; a single word is run by the shell
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
@@ -46,7 +55,25 @@ async fn run_checked(client: &Client, args: Args, output: Output) -> Result<Exit
     let id = resolve(client, &args.id).await?;
     let (cmd, argv) = command_line(args.command);
     let (cwd, user, timeout_seconds) = (args.cwd, args.user, args.timeout);
-    let request = ExecRequest { cmd, argv, cwd, env: pairs(&args.env)?, user, timeout_seconds };
+    let request = ExecRequest {
+        cmd,
+        argv,
+        cwd,
+        env: pairs(&args.env)?,
+        user,
+        timeout_seconds,
+        ..ExecRequest::default()
+    };
+    if args.interactive || args.tty || args.detach {
+        let pty = args.tty.then(super::raw_terminal::size);
+        let start = StartProcess { exec: request, stdin_open: args.interactive, pty, tag: None };
+        let process = client.start_process(&id, &start).await?;
+        if args.detach {
+            output.value(&process, |process| process.id.to_string())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        return super::attach::sit_at(client, &id, process, (0, 0), output).await;
+    }
     if output.is_json() {
         let result = client.exec(&id, &request).await?;
         output.value(&result, |_| String::new())?;
@@ -55,7 +82,7 @@ async fn run_checked(client: &Client, args: Args, output: Output) -> Result<Exit
     stream_until_interrupted(client, &id, &request, output).await.map(ExitCode::from)
 }
 
-/// Streams a command's output; Ctrl-C ends the stream, and with it the command.
+/// Streams a command's output. Ctrl-C goes to the command; a second one, or SIGTERM, kills it.
 pub async fn stream_until_interrupted(
     client: &Client,
     id: &SandboxId,
@@ -64,20 +91,28 @@ pub async fn stream_until_interrupted(
 ) -> Result<u8> {
     let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
-    tokio::select! {
-        code = stream(client, id, request, output) => code,
-        _ = interrupt.recv() => Ok(INTERRUPTED),
-        _ = terminate.recv() => Ok(INTERRUPTED),
-    }
-}
-
-async fn stream(client: &Client, id: &SandboxId, request: &ExecRequest, output: Output) -> Result<u8> {
-    let mut events = client.exec_stream(id, request).await?;
+    let mut events = tokio::select! {
+        events = client.exec_stream(id, request) => events?,
+        _ = interrupt.recv() => return Ok(INTERRUPTED),
+    };
+    let mut asked = false;
     loop {
-        match events.next().await? {
-            ExecEvent::Stdout(text) => output.raw(text.as_bytes())?,
-            ExecEvent::Stderr(text) => std::io::stderr().write_all(text.as_bytes())?,
-            ExecEvent::Exited(code) => return Ok(passed_on(code)),
+        let is_last = tokio::select! {
+            event = events.next() => match event? {
+                ExecEvent::Stdout(bytes) => { output.raw(&bytes)?; continue }
+                ExecEvent::Stderr(bytes) => { std::io::stderr().write_all(&bytes)?; continue }
+                ExecEvent::Lost(bytes) => { eprintln!("[{bytes} bytes of output are gone]"); continue }
+                ExecEvent::Exited(code) => return Ok(passed_on(code)),
+            },
+            _ = interrupt.recv() => std::mem::replace(&mut asked, true),
+            _ = terminate.recv() => true,
+        };
+        let Some(process) = events.process() else { return Ok(INTERRUPTED) };
+        let signal = if is_last { Signal::KILL } else { Signal::INT };
+        // A command that has ended in the meantime tells so by its exit.
+        client.signal_process(id, process, signal).await.ok();
+        if is_last {
+            return Ok(INTERRUPTED);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `pandastack sandbox`: make, use and delete sandboxes.
 
+pub mod attach;
 pub mod copy;
 pub mod create;
 mod describe;
@@ -11,8 +12,10 @@ pub mod keep_awake;
 pub mod lifecycle;
 pub mod logs;
 mod moves;
+pub mod processes;
 pub mod promote;
 pub mod rollback;
+mod raw_terminal;
 pub mod snapshot;
 mod stats;
 pub mod tree;
@@ -41,6 +44,14 @@ pub enum Command {
     Get(One),
     /// Run a command, stream its output, pass its exit code on
     Exec(exec::Args),
+    /// Open the user's shell on a terminal
+    Shell(attach::ShellArgs),
+    /// List processes
+    Ps(One),
+    /// Send a signal to a process
+    Kill(processes::KillArgs),
+    /// Follow a process and type into it; Ctrl-] leaves it running
+    Attach(attach::AttachArgs),
     /// Copy files or directories in and out (`ID:/path` names the sandbox's side)
     Cp(copy::Args),
     /// List a directory, or without one the sandboxes
@@ -77,7 +88,7 @@ pub enum Command {
     Resume(Many),
     /// Delete sandboxes
     Rm(Many),
-    /// Print the console log
+    /// Print the console log, or what a process wrote
     Logs(logs::Args),
     /// Print what happened
     Events(events::Args),
@@ -123,6 +134,10 @@ impl Command {
                 Command::List => describe::list(&client, output).await,
                 Command::Get(one) => describe::get(&client, &one.id, output).await,
                 Command::Exec(args) => exec::run(&client, args, output).await,
+                Command::Shell(args) => attach::shell(&client, args, output).await,
+                Command::Ps(one) => processes::list(&client, &one.id, output).await,
+                Command::Kill(args) => processes::kill(&client, args).await,
+                Command::Attach(args) => attach::attach(&client, args, output).await,
                 Command::Cp(args) => copy::run(&client, args, output).await,
                 Command::Fork(args) => fork::run(&client, args, output).await,
                 Command::Snapshot(args) => snapshot::run(&client, args, output).await,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, AsyncIterator, Callable, Optional
+import time
+from typing import Any, AsyncIterator, Callable, List, Optional, Tuple
 
-from .._exec_events import ExecProgress
+from .._exec_events import PROCESS_HEADER, ExecProgress
+from .._reconnect import Reconnect
 from .._sse import EventParser, ServerEvent
 from .._wire import STREAM_IDLE_SECONDS_MAX, Call
-from ..errors import APIConnectionError, ServerError
-from ..models import ExecChunk
-from ._io import invoke
+from ..errors import APIConnectionError, PandaStackError, ServerError
+from ..models import ExecChunk, OutputGap
+from ._io import invoke, sleep
 from .transport import AsyncByteStream, AsyncTransport
 
 
@@ -24,19 +26,50 @@ async def server_events(stream: AsyncByteStream) -> AsyncIterator[ServerEvent]:
 class AsyncExecStream:
     """Iterate for :class:`~pandastack.ExecChunk`; afterwards ``exit_code`` is set.
 
-    Raises :class:`~pandastack.ExecInterrupted` when the stream ends without an exit code, and
-    :class:`~pandastack.SandboxTimeout` when the command ran out of time.
+    A connection that breaks is taken up where it broke: the process goes on without it. Raises
+    :class:`~pandastack.ExecInterrupted` when the stream cannot be taken up and ends without an exit
+    code, and :class:`~pandastack.SandboxTimeout` when the command ran out of time.
     """
 
-    def __init__(self, stream: AsyncByteStream) -> None:
+    def __init__(self, transport: AsyncTransport, stream: AsyncByteStream, progress: ExecProgress) -> None:
+        self._transport = transport
         self._stream = stream
-        self._progress = ExecProgress()
+        self._progress = progress
+        self._deadline: Optional[float] = None
         self._chunks = self._read()
 
     @classmethod
-    async def open(cls, transport: AsyncTransport, call: Call) -> AsyncExecStream:
-        """Start the command."""
-        return cls(await transport.open_stream(call, idle_seconds_max=STREAM_IDLE_SECONDS_MAX))
+    async def open(cls, transport: AsyncTransport, call: Call, processes: Optional[str] = None) -> AsyncExecStream:
+        """Start the command. ``processes`` is the path under which its process can be found again."""
+        stream = await transport.open_stream(call, idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
+        process = stream.headers.get(PROCESS_HEADER)
+        path = f"{processes}/{process}" if processes and process and process.isdigit() else None
+        opened = cls(transport, stream, ExecProgress(path))
+        if call.seconds_max is not None:
+            opened._deadline = time.monotonic() + call.seconds_max
+        return opened
+
+    @classmethod
+    async def attach(cls, transport: AsyncTransport, path: str, offsets: Tuple[int, int]) -> AsyncExecStream:
+        """Follow a process from two offsets on."""
+        progress = ExecProgress(path, offsets)
+        stream = await transport.open_stream(progress.output_call(None), idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
+        return cls(transport, stream, progress)
+
+    @property
+    def process_id(self) -> Optional[int]:
+        """The process's id, for ``sandbox.process(id)``; ``None`` from a server that does not say."""
+        return self._progress.process_id
+
+    @property
+    def offsets(self) -> Tuple[int, int]:
+        """Bytes of standard output and of standard error seen so far: where to go on."""
+        return self._progress.offsets
+
+    @property
+    def gaps(self) -> List[OutputGap]:
+        """Output that was written before anybody read it, and is gone."""
+        return self._progress.gaps
 
     @property
     def exit_code(self) -> Optional[int]:
@@ -58,7 +91,7 @@ class AsyncExecStream:
         return self._progress.exit_code
 
     async def close(self) -> None:
-        """Stop reading. What becomes of the command is the server's decision."""
+        """Stop reading. The command goes on; ``process_id`` finds it again."""
         await self._stream.close()
 
     def __aiter__(self) -> AsyncIterator[ExecChunk]:
@@ -71,15 +104,36 @@ class AsyncExecStream:
         await self.close()
 
     async def _read(self) -> AsyncIterator[ExecChunk]:
+        retry = Reconnect()
         try:
-            async for event in server_events(self._stream):
-                chunk = self._progress.take(event)
-                if chunk is not None:
-                    yield chunk
-                if self._progress.is_over:
-                    return
-            raise self._progress.interrupted("the server closed it")
-        except (APIConnectionError, ServerError) as error:
-            raise self._progress.interrupted(error.message) from error
+            while True:
+                lost: Optional[PandaStackError] = None
+                try:
+                    async for event in server_events(self._stream):
+                        retry.succeeded()
+                        chunk = self._progress.take(event)
+                        if chunk is not None:
+                            yield chunk
+                        if self._progress.is_over:
+                            return
+                except (APIConnectionError, ServerError) as error:
+                    lost = error
+                await self._take_up(retry, lost)
         finally:
             await self._stream.close()
+
+    async def _take_up(self, retry: Reconnect, lost: Optional[PandaStackError]) -> None:
+        """Open the stream again where it broke, or raise why not."""
+        while True:
+            delay = retry.delay_after(lost) if self._progress.process_id is not None else None
+            if delay is None:
+                raise self._progress.interrupted(lost.message if lost else "the server closed it") from lost
+            await self._stream.close()
+            await sleep(delay)
+            left = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
+            try:
+                call = self._progress.output_call(left)
+                self._stream = await self._transport.open_stream(call, idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
+                return
+            except (APIConnectionError, ServerError) as error:
+                lost = error

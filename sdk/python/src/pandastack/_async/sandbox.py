@@ -16,6 +16,8 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Tuple,
+    TypeVar,
     Union,
     cast,
     overload,
@@ -33,6 +35,7 @@ from ..models import (
     Lineage,
     OnTimeout,
     Port,
+    ProcessInfo,
     PromoteResult,
     SandboxEvent,
     SandboxMetrics,
@@ -45,6 +48,7 @@ from ..models import (
 )
 from .exec_stream import AsyncExecStream, server_events
 from .filesystem import AsyncSandboxFilesystem
+from .process import AsyncProcess
 
 if TYPE_CHECKING:
     from .client import AsyncPandaStack
@@ -132,14 +136,18 @@ class AsyncSandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> ExecResult:
         """Run a command to its end.
 
         ``cmd`` is a line for ``sh -c``, or a list whose items are passed on as they are. A non-zero
         exit is a result, unless ``check`` asks for :class:`~pandastack.CommandFailed`. Running past
-        ``timeout_seconds`` raises :class:`~pandastack.SandboxTimeout`.
+        ``timeout_seconds`` raises :class:`~pandastack.SandboxTimeout`. ``stdin`` is all of its input;
+        ``limits`` may hold ``memory_mb``, ``pids`` and ``cpu``.
         """
-        call = _wire.exec_call(self._path("/exec"), cmd, timeout_seconds, cwd=cwd, env=_copy(env), user=user)
+        options = {"cwd": cwd, "env": _copy(env), "user": user, "stdin": stdin, "limits": _copy(limits)}
+        call = _wire.exec_call(self._path("/exec"), cmd, timeout_seconds, **options)
         result = ExecResult.from_dict((await self._client._transport.send(call)).record())
         if check and not result.ok:
             raise _command_failed(cmd, result)
@@ -156,6 +164,8 @@ class AsyncSandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> AsyncExecStream: ...
 
     @overload
@@ -169,6 +179,8 @@ class AsyncSandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> int: ...
 
     async def exec_stream(
@@ -181,20 +193,67 @@ class AsyncSandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> Union[AsyncExecStream, int]:
         """Run a command and get its output while it runs.
 
         With a callback: reads to the end and returns the exit code. Without: returns an
         :class:`AsyncExecStream` to iterate over.
         """
-        options = {"cwd": cwd, "env": _copy(env), "user": user}
+        options = {"cwd": cwd, "env": _copy(env), "user": user, "stdin": stdin, "limits": _copy(limits)}
         call = _wire.exec_call(self._path("/exec/stream"), cmd, timeout_seconds, **options)
         call = _wire.as_event_stream(call, has_limit=timeout_seconds is not None)
-        stream = await AsyncExecStream.open(self._client._transport, call)
+        stream = await AsyncExecStream.open(self._client._transport, call, self._path("/processes"))
         if on_stdout is None and on_stderr is None:
             return stream
         async with stream:
             return await stream.wait(on_stdout, on_stderr)
+
+    async def start(
+        self,
+        cmd: Optional[Command] = None,
+        *,
+        timeout_seconds: Optional[float] = None,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        stdin_open: bool = False,
+        pty: Optional[Tuple[int, int]] = None,
+        limits: Optional[Mapping[str, float]] = None,
+        tag: Optional[str] = None,
+    ) -> AsyncProcess:
+        """Start a process and return at once; it goes on until it ends, is killed or runs out of time.
+
+        ``stdin_open`` leaves its input open for :meth:`AsyncProcess.write`. ``pty`` gives it a terminal of
+        (rows, columns); without ``cmd`` that runs the user's shell.
+        """
+        size = None if pty is None else {"rows": pty[0], "cols": pty[1]}
+        call = _wire.start_call(
+            self._path("/processes"),
+            cmd,
+            timeout_seconds,
+            cwd=cwd,
+            env=_copy(env),
+            user=user,
+            stdin=stdin,
+            stdin_open=stdin_open or None,
+            pty=size,
+            limits=_copy(limits),
+            tag=tag,
+        )
+        return self._process((await self._client._transport.send(call)).record())
+
+    async def processes(self) -> List[AsyncProcess]:
+        """Processes that run, and those that ended a short while ago."""
+        answer = await self._client._transport.send(_wire.get(self._path("/processes")))
+        return [self._process(record) for record in answer.records("processes")]
+
+    async def process(self, process_id: int) -> AsyncProcess:
+        """A handle on a process that was started before, by anybody."""
+        path = self._path(f"/processes/{int(process_id)}")
+        return self._process((await self._client._transport.send(_wire.get(path))).record())
 
     async def run_code(
         self, code: str, language: str = "python", timeout_seconds: Optional[float] = None
@@ -395,6 +454,9 @@ class AsyncSandbox:
     def _path(self, rest: str) -> str:
         return _wire.sandbox_path(self.id, rest)
 
+    def _process(self, record: Mapping[str, Any]) -> AsyncProcess:
+        return AsyncProcess(self._client._transport, self.id, ProcessInfo.from_dict(record))
+
     async def _move(self, rest: str, status: str, body: Optional[Mapping[str, Any]] = None) -> None:
         call = _wire.post(self._path(rest), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         record = (await self._client._transport.send(call)).record()
@@ -419,8 +481,11 @@ class AsyncSandboxCommands:
         return await self._sandbox.exec(cmd, timeout)
 
 
-def _copy(env: Optional[Mapping[str, str]]) -> Optional[Dict[str, str]]:
-    return None if env is None else dict(env)
+V = TypeVar("V")
+
+
+def _copy(values: Optional[Mapping[str, V]]) -> Optional[Dict[str, V]]:
+    return None if values is None else dict(values)
 
 
 def _command_failed(cmd: Command, result: ExecResult) -> CommandFailed:

@@ -17,6 +17,8 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Tuple,
+    TypeVar,
     Union,
     cast,
     overload,
@@ -34,6 +36,7 @@ from ..models import (
     Lineage,
     OnTimeout,
     Port,
+    ProcessInfo,
     PromoteResult,
     SandboxEvent,
     SandboxMetrics,
@@ -46,6 +49,7 @@ from ..models import (
 )
 from .exec_stream import ExecStream, server_events
 from .filesystem import SandboxFilesystem
+from .process import Process
 
 if TYPE_CHECKING:
     from .client import PandaStack
@@ -133,14 +137,18 @@ class Sandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> ExecResult:
         """Run a command to its end.
 
         ``cmd`` is a line for ``sh -c``, or a list whose items are passed on as they are. A non-zero
         exit is a result, unless ``check`` asks for :class:`~pandastack.CommandFailed`. Running past
-        ``timeout_seconds`` raises :class:`~pandastack.SandboxTimeout`.
+        ``timeout_seconds`` raises :class:`~pandastack.SandboxTimeout`. ``stdin`` is all of its input;
+        ``limits`` may hold ``memory_mb``, ``pids`` and ``cpu``.
         """
-        call = _wire.exec_call(self._path("/exec"), cmd, timeout_seconds, cwd=cwd, env=_copy(env), user=user)
+        options = {"cwd": cwd, "env": _copy(env), "user": user, "stdin": stdin, "limits": _copy(limits)}
+        call = _wire.exec_call(self._path("/exec"), cmd, timeout_seconds, **options)
         result = ExecResult.from_dict((self._client._transport.send(call)).record())
         if check and not result.ok:
             raise _command_failed(cmd, result)
@@ -157,6 +165,8 @@ class Sandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> ExecStream: ...
 
     @overload
@@ -170,6 +180,8 @@ class Sandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> int: ...
 
     def exec_stream(
@@ -182,20 +194,67 @@ class Sandbox:
         cwd: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
         user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        limits: Optional[Mapping[str, float]] = None,
     ) -> Union[ExecStream, int]:
         """Run a command and get its output while it runs.
 
         With a callback: reads to the end and returns the exit code. Without: returns an
         :class:`ExecStream` to iterate over.
         """
-        options = {"cwd": cwd, "env": _copy(env), "user": user}
+        options = {"cwd": cwd, "env": _copy(env), "user": user, "stdin": stdin, "limits": _copy(limits)}
         call = _wire.exec_call(self._path("/exec/stream"), cmd, timeout_seconds, **options)
         call = _wire.as_event_stream(call, has_limit=timeout_seconds is not None)
-        stream = ExecStream.open(self._client._transport, call)
+        stream = ExecStream.open(self._client._transport, call, self._path("/processes"))
         if on_stdout is None and on_stderr is None:
             return stream
         with stream:
             return stream.wait(on_stdout, on_stderr)
+
+    def start(
+        self,
+        cmd: Optional[Command] = None,
+        *,
+        timeout_seconds: Optional[float] = None,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        user: Optional[str] = None,
+        stdin: Optional[str] = None,
+        stdin_open: bool = False,
+        pty: Optional[Tuple[int, int]] = None,
+        limits: Optional[Mapping[str, float]] = None,
+        tag: Optional[str] = None,
+    ) -> Process:
+        """Start a process and return at once; it goes on until it ends, is killed or runs out of time.
+
+        ``stdin_open`` leaves its input open for :meth:`Process.write`. ``pty`` gives it a terminal of
+        (rows, columns); without ``cmd`` that runs the user's shell.
+        """
+        size = None if pty is None else {"rows": pty[0], "cols": pty[1]}
+        call = _wire.start_call(
+            self._path("/processes"),
+            cmd,
+            timeout_seconds,
+            cwd=cwd,
+            env=_copy(env),
+            user=user,
+            stdin=stdin,
+            stdin_open=stdin_open or None,
+            pty=size,
+            limits=_copy(limits),
+            tag=tag,
+        )
+        return self._process((self._client._transport.send(call)).record())
+
+    def processes(self) -> List[Process]:
+        """Processes that run, and those that ended a short while ago."""
+        answer = self._client._transport.send(_wire.get(self._path("/processes")))
+        return [self._process(record) for record in answer.records("processes")]
+
+    def process(self, process_id: int) -> Process:
+        """A handle on a process that was started before, by anybody."""
+        path = self._path(f"/processes/{int(process_id)}")
+        return self._process((self._client._transport.send(_wire.get(path))).record())
 
     def run_code(
         self, code: str, language: str = "python", timeout_seconds: Optional[float] = None
@@ -396,6 +455,9 @@ class Sandbox:
     def _path(self, rest: str) -> str:
         return _wire.sandbox_path(self.id, rest)
 
+    def _process(self, record: Mapping[str, Any]) -> Process:
+        return Process(self._client._transport, self.id, ProcessInfo.from_dict(record))
+
     def _move(self, rest: str, status: str, body: Optional[Mapping[str, Any]] = None) -> None:
         call = _wire.post(self._path(rest), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         record = (self._client._transport.send(call)).record()
@@ -420,8 +482,11 @@ class SandboxCommands:
         return self._sandbox.exec(cmd, timeout)
 
 
-def _copy(env: Optional[Mapping[str, str]]) -> Optional[Dict[str, str]]:
-    return None if env is None else dict(env)
+V = TypeVar("V")
+
+
+def _copy(values: Optional[Mapping[str, V]]) -> Optional[Dict[str, V]]:
+    return None if values is None else dict(values)
 
 
 def _command_failed(cmd: Command, result: ExecResult) -> CommandFailed:

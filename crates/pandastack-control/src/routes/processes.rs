@@ -1,0 +1,175 @@
+//! Processes by id: started, followed, written to and ended. As all of the data path, they are the agent's to serve.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, RawPathParams, Request, State};
+use axum::response::Response;
+use axum::routing::{get, post};
+use http::request::Parts;
+use http_body_util::Limited;
+use pandastack_types::api::{Process, ProcessList, SignalProcess, StartProcess, StdinWritten, TerminalSize};
+use pandastack_types::limits::STDIN_BODY_BYTES_MAX;
+use pandastack_types::{ErrorBody, SandboxId};
+
+use super::data::{checked, forward};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::Id;
+use crate::validate;
+
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/sandboxes/{id}/processes", get(list).merge(post(start)))
+        .route("/sandboxes/{id}/processes/{process}", get(look))
+        .route("/sandboxes/{id}/processes/{process}/wait", get(wait))
+        .route("/sandboxes/{id}/processes/{process}/output", get(output))
+        .route("/sandboxes/{id}/processes/{process}/stdin", post(write_stdin))
+        .route("/sandboxes/{id}/processes/{process}/signal", post(signal))
+        .route("/sandboxes/{id}/processes/{process}/resize", post(resize))
+}
+
+/// Sandbox and process of a path. Text that cannot be an id names nothing, so the answer is 404.
+pub(crate) struct Of {
+    sandbox: SandboxId,
+    process: u64,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Of {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
+        let unknown = ApiError::not_found;
+        let params =
+            RawPathParams::from_request_parts(parts, state).await.map_err(|_| unknown("route", "?"))?;
+        let param = |name| params.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+        let (sandbox, process) = (param("id"), param("process"));
+        Ok(Self {
+            sandbox: sandbox.parse().map_err(|_| unknown("sandbox", sandbox))?,
+            process: process.parse().map_err(|_| unknown("process", process))?,
+        })
+    }
+}
+
+impl Of {
+    async fn forward(self, app: &App, caller: &Caller, tail: &str, request: Request) -> ApiResult<Response> {
+        let tail = format!("processes/{}{tail}", self.process);
+        forward(app, caller, &self.sandbox, &tail, request).await
+    }
+}
+
+/// List processes: those that run, and those that ended a short while ago.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = ProcessList), (status = 404, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    forward(&app, &caller, &id, "processes", request).await
+}
+
+/// Start a process and leave it to itself. It outlives this call, restarts of the servers, sleep and forks.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path)),
+    request_body = StartProcess, responses((status = 201, body = Process), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn start(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    let request = checked(request, validate::start_process).await?;
+    forward(&app, &caller, &id, "processes", request).await
+}
+
+/// Look at one process.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}", tag = "processes",
+    params(("id" = SandboxId, Path), ("process" = u64, Path)),
+    responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
+pub(crate) async fn look(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: Of,
+    request: Request,
+) -> ApiResult<Response> {
+    of.forward(&app, &caller, "", request).await
+}
+
+/// Wait for the end of a process, 30 seconds unless told; a process that still runs then is answered as such.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}/wait", tag = "processes",
+    params(("id" = SandboxId, Path), ("process" = u64, Path), ("timeout_seconds" = Option<u64>, Query)),
+    responses((status = 200, body = Process), (status = 404, body = ErrorBody)))]
+pub(crate) async fn wait(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: Of,
+    request: Request,
+) -> ApiResult<Response> {
+    of.forward(&app, &caller, "/wait", request).await
+}
+
+/// Follow a process's output as server-sent events from two offsets on, or from a `Last-Event-ID`: `stdout`, `stderr`,
+/// `gap`, then `exit` or `error`.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/processes/{process}/output", tag = "processes",
+    params(("id" = SandboxId, Path), ("process" = u64, Path), ("stdout_offset" = Option<u64>, Query),
+    ("stderr_offset" = Option<u64>, Query), ("encoding" = Option<String>, Query, description = "`text` or `base64`"),
+    ("last-event-id" = Option<String>, Header)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
+pub(crate) async fn output(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: Of,
+    request: Request,
+) -> ApiResult<Response> {
+    of.forward(&app, &caller, "/output", request).await
+}
+
+/// Write to a process's standard input, as fast as it reads. With an `offset` a write can be repeated: bytes that were
+/// taken already are skipped.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/stdin", tag = "processes",
+    params(("id" = SandboxId, Path), ("process" = u64, Path), ("offset" = Option<u64>, Query),
+    ("close" = Option<bool>, Query, description = "end the input after these bytes")),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses((status = 200, body = StdinWritten), (status = 400, body = ErrorBody), (status = 413, body = ErrorBody)))]
+pub(crate) async fn write_stdin(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: Of,
+    request: Request,
+) -> ApiResult<Response> {
+    let limit = usize::try_from(STDIN_BODY_BYTES_MAX).unwrap_or(usize::MAX);
+    let request = request.map(|body| Body::new(Limited::new(body, limit)));
+    of.forward(&app, &caller, "/stdin", request).await
+}
+
+/// Send a signal to a process's group. KILL reaches everything that the process ever started.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/signal", tag = "processes",
+    params(("id" = SandboxId, Path), ("process" = u64, Path)), request_body = SignalProcess,
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn signal(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: Of,
+    request: Request,
+) -> ApiResult<Response> {
+    let request = checked(request, |_: &SignalProcess| Ok(())).await?;
+    of.forward(&app, &caller, "/signal", request).await
+}
+
+/// Change the size of a process's terminal.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes/{process}/resize", tag = "processes",
+    params(("id" = SandboxId, Path), ("process" = u64, Path)), request_body = TerminalSize,
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn resize(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: Of,
+    request: Request,
+) -> ApiResult<Response> {
+    let request = checked(request, |size: &TerminalSize| validate::terminal(*size)).await?;
+    of.forward(&app, &caller, "/resize", request).await
+}

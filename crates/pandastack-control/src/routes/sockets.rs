@@ -1,0 +1,123 @@
+//! WebSockets of a sandbox: control authenticates, finds the host, and passes bytes both ways without reading them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use axum::routing::get;
+use http::{HeaderName, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use pandastack_types::{ErrorBody, SandboxId};
+
+use super::data::agent_query;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::Id;
+use crate::ops;
+
+/// What a handshake is made of.
+const HANDSHAKE: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::UPGRADE,
+    header::SEC_WEBSOCKET_KEY,
+    header::SEC_WEBSOCKET_VERSION,
+    header::SEC_WEBSOCKET_PROTOCOL,
+    header::SEC_WEBSOCKET_EXTENSIONS,
+];
+
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/sandboxes/{id}/exec/ws", get(commands))
+        .route("/sandboxes/{id}/exec/pty", get(terminal))
+        .route("/sandboxes/{id}/ssh", get(plain_terminal))
+}
+
+/// Many commands on one WebSocket.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/exec/ws", tag = "processes", params(("id" = SandboxId, Path),
+    ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
+    responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn commands(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    tunnel(&app, &caller, &id, "exec/ws", request).await
+}
+
+/// A terminal on a WebSocket: a new one, or one that there is from an offset on.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/exec/pty", tag = "processes", params(("id" = SandboxId, Path),
+    ("rows" = Option<u16>, Query), ("cols" = Option<u16>, Query), ("user" = Option<String>, Query),
+    ("process" = Option<u64>, Query), ("offset" = Option<u64>, Query)),
+    responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn terminal(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    tunnel(&app, &caller, &id, "exec/pty", request).await
+}
+
+/// A terminal on a WebSocket that carries nothing but its bytes, and ends with it.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/ssh", tag = "processes", params(("id" = SandboxId, Path),
+    ("rows" = Option<u16>, Query), ("cols" = Option<u16>, Query)),
+    responses((status = 101), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn plain_terminal(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Response> {
+    tunnel(&app, &caller, &id, "ssh", request).await
+}
+
+async fn tunnel(
+    app: &Arc<App>,
+    caller: &Caller,
+    id: &SandboxId,
+    tail: &str,
+    mut request: Request,
+) -> ApiResult<Response> {
+    let upgrade = request.headers().get(header::UPGRADE).and_then(|value| value.to_str().ok());
+    if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
+        return Err(ApiError::bad_request("this address is for WebSockets; connect with a WebSocket client"));
+    }
+    let (record, client) = ops::live(app, &caller.workspace, id).await?;
+    let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
+    if let Some(query) = agent_query(request.uri().query()) {
+        uri.push('?');
+        uri.push_str(&query);
+    }
+    let mut onward = http::Request::builder().uri(uri);
+    for name in HANDSHAKE {
+        if let Some(value) = request.headers().get(&name) {
+            onward = onward.header(name, value);
+        }
+    }
+    let onward = onward.body(Body::empty()).map_err(ApiError::internal)?;
+    let mut answer = client.send(onward, Some(record.incarnation)).await?;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Err(ApiError::internal(format!("an agent answered {} to a WebSocket", answer.status())));
+    }
+    let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(&mut answer));
+    let stop = app.shutdown.clone();
+    app.tasks.spawn(async move {
+        let pass = async {
+            let (client, agent) = tokio::try_join!(ours, theirs)?;
+            let (mut client, mut agent) = (TokioIo::new(client), TokioIo::new(agent));
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(
+                tokio::io::copy_bidirectional(&mut client, &mut agent).await?,
+            )
+        };
+        tokio::select! {
+            // Ends of all kinds are the clients' business: both sides see their connection close.
+            passed = pass => if let Err(error) = passed { tracing::debug!(%error, "a WebSocket broke") },
+            () = stop.cancelled() => {}
+        }
+    });
+    Ok(answer.map(|_| Body::empty()))
+}

@@ -1,0 +1,132 @@
+# Generated from _async/process.py by tools/generate_sync.py: change that file, not this one.
+"""A process of a sandbox: started, followed, written to and ended by id.
+
+It belongs to the sandbox, not to this client: it outlives connections, restarts of the servers and
+sleep. A handle can be made again at any time with ``sandbox.process(id)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Union
+
+from .. import _wire
+from .._reconnect import Reconnect
+from ..errors import BadRequestError, PandaStackError
+from ..models import ProcessInfo
+from ._io import sleep
+from .exec_stream import ExecStream
+from .transport import Transport
+
+#: One wait of the server; asked again until the process has ended.
+_WAIT_SECONDS = 25
+
+
+class Process:
+    """A handle on one process. ``info`` is what the server said last."""
+
+    def __init__(self, transport: Transport, sandbox_id: str, info: ProcessInfo) -> None:
+        self._transport = transport
+        self._sandbox_id = sandbox_id
+        self.info = info
+
+    @property
+    def id(self) -> int:
+        """Names the process in this sandbox, and in forks made while it existed."""
+        return self.info.id
+
+    @property
+    def pid(self) -> int:
+        """The kernel's process id inside the sandbox."""
+        return self.info.pid
+
+    def refresh(self) -> Process:
+        """Ask the server for the current state; changes this object and returns it."""
+        answer = self._transport.send(_wire.get(self._path()))
+        self.info = ProcessInfo.from_dict(answer.record())
+        return self
+
+    def output(self, stdout_offset: int = 0, stderr_offset: int = 0) -> ExecStream:
+        """Follow its output from two byte offsets on; the stream finds back by itself after a lost connection.
+
+        Output is kept up to a limit; what is gone by then is told in ``stream.gaps``.
+        """
+        offsets = (stdout_offset, stderr_offset)
+        return ExecStream.attach(self._transport, self._path(), offsets)
+
+    def wait(
+        self,
+        on_stdout: Optional[Callable[[str], Any]] = None,
+        on_stderr: Optional[Callable[[str], Any]] = None,
+    ) -> int:
+        """Wait for its end and return the exit code; with a callback, hand it the output, all that is kept."""
+        if on_stdout is not None or on_stderr is not None:
+            with self.output() as stream:
+                return stream.wait(on_stdout, on_stderr)
+        retry = Reconnect()
+        while self.info.exit_code is None:
+            try:
+                call = _wire.get(self._path("/wait"), {"timeout_seconds": str(_WAIT_SECONDS)})
+                self.info = ProcessInfo.from_dict((self._transport.send(call)).record())
+                retry.succeeded()
+            except PandaStackError as error:
+                _pause(retry, error)
+        return self.info.exit_code
+
+    def write(self, data: Union[str, bytes]) -> None:
+        """Write to its standard input; returns once the process's pipe took it all."""
+        self._send_input(data.encode("utf-8") if isinstance(data, str) else data, close=False)
+
+    def close_stdin(self) -> None:
+        """End its standard input; on a terminal, as Ctrl-D does."""
+        self._send_input(b"", close=True)
+
+    def signal(self, signal: Union[str, int]) -> None:
+        """Send a signal, such as ``"INT"``. ``"KILL"`` reaches everything that the process ever started."""
+        self._transport.send(_wire.post(self._path("/signal"), {"signal": signal}))
+
+    def kill(self) -> None:
+        """End it and everything it started, at once."""
+        self.signal("KILL")
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Change the size of its terminal."""
+        self._transport.send(_wire.post(self._path("/resize"), {"rows": rows, "cols": cols}))
+
+    def _send_input(self, data: bytes, close: bool) -> None:
+        # Bytes that were taken before a connection broke are not sent again: the server counts them.
+        start, retry = self.info.stdin_offset, Reconnect()
+        sent, was_repeated = 0, False
+        while True:
+            try:
+                answer = self._transport.send(_wire.stdin_call(self._path("/stdin"), data[sent:], close))
+                self.info = self.info.with_stdin_offset(answer.record())
+                return
+            except BadRequestError:
+                if was_repeated and close and sent == len(data):
+                    return  # closed by the attempt whose answer was lost
+                raise
+            except PandaStackError as error:
+                _pause(retry, error)
+            was_repeated = True
+            sent = self._taken_since(start, len(data), retry)
+
+    def _taken_since(self, start: int, length: int, retry: Reconnect) -> int:
+        while True:
+            try:
+                self.refresh()
+                return min(max(self.info.stdin_offset - start, 0), length)
+            except PandaStackError as error:
+                _pause(retry, error)
+
+    def _path(self, rest: str = "") -> str:
+        return _wire.sandbox_path(self._sandbox_id, f"/processes/{self.info.id}{rest}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.info!r})"
+
+
+def _pause(retry: Reconnect, error: PandaStackError) -> None:
+    delay = retry.delay_after(error)
+    if delay is None:
+        raise error
+    sleep(delay)

@@ -1,0 +1,47 @@
+/**
+ * When a lost stream is taken up again, and after how long.
+ *
+ * A process outlives every connection to it, and its output waits by offset, so a follower that lost its
+ * stream asks for the rest. Only failures that say nothing about the process are worth that.
+ */
+
+import { NetworkError, RequestTimeout, ServerError } from "./errors.js";
+
+/** How long a follower tries without getting anything. A restarted server is back in seconds. */
+const RECONNECT_MS_MAX = 60_000;
+/** Waits between attempts: from the first, doubling, to the last. */
+const DELAY_MS_MIN = 100;
+const DELAY_MS_MAX = 2_000;
+
+/** Whether the failure may be over soon; no error is a stream that just ended. */
+export function isPassing(error: unknown): boolean {
+  if (error === undefined) return true;
+  if (error instanceof RequestTimeout) return false;
+  return error instanceof NetworkError || (error instanceof ServerError && [502, 503].includes(error.status ?? 0));
+}
+
+/** The state of one follower's attempts. */
+export class Reconnect {
+  #lostAt: number | undefined;
+  #delayMs = 0;
+
+  /** Something came: the next loss is a new one. */
+  succeeded(): void {
+    this.#lostAt = undefined;
+  }
+
+  /** Waits before the next attempt; false to give up. */
+  async pause(error: unknown): Promise<boolean> {
+    if (!isPassing(error)) return false;
+    if (this.#lostAt === undefined) {
+      this.#lostAt = Date.now();
+      this.#delayMs = DELAY_MS_MIN;
+    } else if (Date.now() - this.#lostAt > RECONNECT_MS_MAX) {
+      return false;
+    }
+    const delayMs = this.#delayMs;
+    this.#delayMs = Math.min(delayMs * 2, DELAY_MS_MAX);
+    await new Promise((resolve) => setTimeout(resolve, delayMs));
+    return true;
+  }
+}

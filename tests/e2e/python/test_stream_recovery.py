@@ -1,0 +1,105 @@
+"""A stream gets every byte of its process once, whatever happens to the servers and to the machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from threading import Thread
+from typing import Callable, Iterator, List
+
+import pytest
+from pandastack import ConflictError, PandaStackError, Sandbox
+
+from platform_process import Platform, wait_until
+
+LAST = 150_000
+# Slowly at first, so that something happens in its middle; then far more than any buffer holds.
+COUNT = f"i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.01; done; seq 300 {LAST}"
+EXPECTED = "".join(f"{number}\n" for number in range(LAST + 1))
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    running = Platform("pdss", "10.212.0.0/16", "--warm", "base")
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def sandbox(platform: Platform) -> Iterator[Sandbox]:
+    made = platform.client().sandboxes.create(template="base")
+    try:
+        yield made
+    finally:
+        made.delete()
+
+
+def sleep_and_wake(platform: Platform, sandbox: Sandbox) -> None:
+    sandbox.hibernate()
+    assert platform.machine_pids(sandbox.id) == []
+    # The stream that is open must not wake it. There is no event for something not happening.
+    time.sleep(1)
+    assert sandbox.refresh().status == "hibernated"
+    sandbox.wake()
+
+
+def pause_and_resume(platform: Platform, sandbox: Sandbox) -> None:
+    sandbox.pause()
+    sandbox.resume()
+
+
+def kill_agent_asleep(platform: Platform, sandbox: Sandbox) -> None:
+    sandbox.hibernate()
+    platform.kill_role("agent")
+    sandbox.wake()
+
+
+MIDDLES = {
+    "kill agent": lambda platform, sandbox: platform.kill_role("agent"),
+    "kill control": lambda platform, sandbox: platform.kill_role("control"),
+    "hibernate": sleep_and_wake,
+    "pause": pause_and_resume,
+    "snapshot": lambda platform, sandbox: sandbox.snapshot(),
+    "kill agent while asleep": kill_agent_asleep,
+}
+
+
+@pytest.mark.parametrize("name", MIDDLES)
+def test_every_byte_once(platform: Platform, sandbox: Sandbox, name: str) -> None:
+    middle: Callable[[Platform, Sandbox], object] = MIDDLES[name]
+    failures: List[BaseException] = []
+
+    def happen() -> None:
+        try:
+            middle(platform, sandbox)
+        except BaseException as error:
+            failures.append(error)
+
+    worker = Thread(target=happen)
+    stream = sandbox.exec_stream(COUNT, timeout_seconds=300)
+    seen: List[str] = []
+    for chunk in stream:
+        seen.append(chunk.text)
+        if len(seen) == 5:
+            worker.start()
+    worker.join()
+    assert failures == []
+    assert "".join(seen) == EXPECTED
+    assert (stream.exit_code, stream.gaps, stream.offsets) == (0, [], (len(EXPECTED), 0))
+
+
+def test_a_dead_machine_fails_calls_at_once(platform: Platform, sandbox: Sandbox) -> None:
+    stream = iter(sandbox.exec_stream("echo on; sleep 1000", timeout_seconds=300))
+    assert next(stream).text == "on\n"
+    (pid,) = platform.machine_pids(sandbox.id)
+    began = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(PandaStackError):
+        list(stream)
+    with pytest.raises(ConflictError) as refused:
+        wait_until("a refusal", lambda: sandbox.exec("true") is None, 10)
+    assert refused.value.code == "sandbox_failed"
+    assert time.monotonic() - began < 10
