@@ -13,9 +13,9 @@ use pandastack_types::agent_api::{AgentTemplate, HostReport};
 use pandastack_types::api::{Host, Template, TemplateStatus};
 use pandastack_types::link::LinkKey;
 
-use crate::agent_client::{AgentClient, AgentError};
 use crate::placement::{Candidate, PlacementRefused, choose};
 use crate::store::HostRecord;
+use pandastack_agent_client::{AgentClient, AgentError};
 
 /// All hosts.
 pub(crate) struct Hosts {

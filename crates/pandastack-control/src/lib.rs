@@ -16,7 +16,6 @@
 
 #![forbid(unsafe_code)]
 
-mod agent_client;
 mod app;
 mod auth;
 mod bootstrap;

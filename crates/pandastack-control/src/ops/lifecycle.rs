@@ -8,11 +8,11 @@ use pandastack_types::api::{Lifecycle, PatchLifecycle};
 use pandastack_types::{SandboxState, Transition};
 
 use super::{MOVE_WAIT, NOTHING, call_on, check_live, look};
-use crate::agent_client::AgentClient;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, Change, SandboxRecord};
+use pandastack_agent_client::AgentClient;
 
 /// A move that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,11 +12,11 @@ use pandastack_types::{SnapshotId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MOVE_WAIT, NOTHING, SNAPSHOT_WAIT, call_on};
-use crate::agent_client::{AgentClient, AgentError, Call};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::record::SnapshotSpecRecord;
 use crate::store::{SandboxRecord, SnapshotRecord};
+use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// Longest name of a snapshot.
 const NAME_BYTES_MAX: usize = 256;
