@@ -10,7 +10,7 @@ use pandastack_types::{Residency, SandboxState, Transition};
 use tokio::sync::{mpsc, watch};
 
 use super::accept::{Request, Verdict, accept};
-use super::{Activity, Command, Lease, QUEUE_MAX, SandboxHandle};
+use super::{Activity, Command, Doors, Lease, QUEUE_MAX, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{self, GUEST_ANSWER_MAX, Live};
@@ -22,6 +22,8 @@ pub(crate) struct Driver {
     pub(super) record: SandboxRecord,
     pub(super) live: Option<Live>,
     pub(super) activity: Arc<Activity>,
+    /// Where edges send requests past this driver; closed before the guest stops.
+    pub(super) doors: Doors,
     /// When the present sleep began.
     asleep_since: Instant,
     commands: mpsc::Receiver<Command>,
@@ -44,7 +46,16 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
     };
     host.sandboxes().insert(record.spec.id.clone(), handle.clone());
     let asleep_since = Instant::now();
-    let driver = Driver { host: host.clone(), record, live, activity, asleep_since, commands, view };
+    let driver = Driver {
+        host: host.clone(),
+        record,
+        live,
+        activity,
+        doors: Doors::default(),
+        asleep_since,
+        commands,
+        view,
+    };
     host.tasks.spawn(driver.run());
     handle
 }
@@ -76,6 +87,7 @@ impl Driver {
     async fn serve(&mut self, command: Command) {
         match command {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
+            Command::Door(reply) => drop(reply.send(self.open_door().await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Snapshot(id, reply) => drop(reply.send(self.snapshot(&id).await)),
             Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
@@ -126,6 +138,7 @@ impl Driver {
 
     /// User processes are frozen first, so that a copy of the paused machine passes the identity gate as a new one does.
     async fn pause(&mut self) -> Result<()> {
+        self.doors.close().await;
         self.stop_guest().await?;
         self.step(Transition::Paused)
     }
@@ -198,6 +211,7 @@ impl Driver {
 
     async fn lose(&mut self, exit: MachineExit) {
         tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
+        self.doors.hold();
         self.settle_usage();
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
@@ -211,6 +225,7 @@ impl Driver {
     }
 
     async fn delete(&mut self) {
+        self.doors.hold();
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }
@@ -237,7 +252,7 @@ impl Driver {
         }
     }
 
-    fn refusal(&self, reason: &'static str) -> AgentError {
+    pub(super) fn refusal(&self, reason: &'static str) -> AgentError {
         match &self.record.failure {
             Some(failure) if self.record.state == SandboxState::Failed => AgentError::Failed(failure.clone()),
             _ => AgentError::Conflict(reason.to_owned()),

@@ -14,6 +14,7 @@
 mod accept;
 mod activity;
 mod create;
+mod doors;
 mod driver;
 mod fork;
 mod sleep;
@@ -31,6 +32,7 @@ use crate::error::{AgentError, Result};
 pub(crate) use accept::Request;
 pub(crate) use activity::{Activity, ActivityGuard};
 pub(crate) use create::create;
+pub(crate) use doors::{DoorEnd, Doors};
 pub(crate) use driver::{Driver, spawn};
 
 /// Requests that may wait for one sandbox. A full queue answers 503.
@@ -41,6 +43,7 @@ type Reply<T> = oneshot::Sender<Result<T>>;
 /// What a driver is asked.
 pub(crate) enum Command {
     Lease(Reply<Lease>),
+    Door(Reply<DoorEnd>),
     Move(Request, Reply<AgentSandbox>),
     Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
     Fork(Vec<SandboxSpec>, Reply<AgentForked>),
@@ -100,6 +103,11 @@ impl SandboxHandle {
 
     pub(crate) async fn lease(&self) -> Result<Lease> {
         self.ask(Command::Lease).await
+    }
+
+    /// A door for an edge; see [`pandastack_types::door`].
+    pub(crate) async fn door(&self) -> Result<DoorEnd> {
+        self.ask(Command::Door).await
     }
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {

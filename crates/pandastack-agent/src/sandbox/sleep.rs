@@ -39,6 +39,7 @@ impl Driver {
 
     /// Goes to sleep: written to disk, no process, slot or memory left.
     pub(super) async fn hibernate(&mut self) -> Result<()> {
+        self.doors.close().await;
         let was_running = self.record.state == SandboxState::Running;
         if was_running {
             self.stop_guest().await?;

@@ -6,6 +6,7 @@
 
 mod account;
 mod command;
+mod preview;
 mod sandbox;
 mod snapshot;
 mod template;
@@ -14,6 +15,7 @@ pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version
 pub use command::{
     DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, RenameFile, RunRequest, RunResult,
 };
+pub use preview::{Preview, SetPreview, SignPreview, SignedPreview};
 pub use sandbox::{
     CreateSandbox, Event, EventList, Items, Lifecycle, Metadata, OnTimeout, PatchLifecycle, Port, PortList,
     Sandbox, StatusAnswer,
