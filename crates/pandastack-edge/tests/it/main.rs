@@ -1,0 +1,5 @@
+//! The edge in front of real servers on loopback.
+
+mod attacks;
+mod harness;
+mod protocols;
