@@ -19,6 +19,7 @@ mod exec;
 mod files;
 mod sandboxes;
 pub mod sse;
+mod tunnel;
 
 pub use catalog::BuildLogs;
 pub use client::Client;

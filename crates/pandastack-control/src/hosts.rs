@@ -133,6 +133,14 @@ impl Hosts {
         entry.map(|entry| entry.client.clone()).ok_or_else(unreachable)
     }
 
+    /// Where a host's agent is, if it was heard lately.
+    pub(crate) fn address(&self, host: &HostId) -> Result<String, AgentError> {
+        let entries = self.lock();
+        let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
+        let unreachable = || AgentError::Unreachable { host: host.clone(), source: None };
+        entry.map(|entry| entry.summary.address.clone()).ok_or_else(unreachable)
+    }
+
     /// Clients for all hosts that were heard lately.
     pub(crate) fn clients(&self) -> Vec<(HostId, AgentClient)> {
         let entries = self.lock();

@@ -28,6 +28,7 @@ mod metrics;
 mod openapi;
 mod ops;
 mod placement;
+mod preview_routes;
 mod rate;
 mod reaper;
 mod report;

@@ -4,7 +4,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, fork, health, hosts, lifecycle, run, sandboxes, snapshots, templates, tokens,
+    data, events, fork, health, hosts, lifecycle, preview, run, sandboxes, snapshots, templates, tokens,
 };
 
 #[derive(OpenApi)]
@@ -18,7 +18,8 @@ use crate::routes::{
         sandboxes::create, sandboxes::list, sandboxes::get, sandboxes::delete,
         data::exec, data::exec_stream, run::run,
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
-        data::ports, data::logs, events::events,
+        preview::ports, data::logs, events::events,
+        preview::get, preview::set, preview::revoke, preview::sign, preview::tunnel,
         lifecycle::pause, lifecycle::resume, lifecycle::hibernate, lifecycle::wake, lifecycle::show,
         lifecycle::change,
         snapshots::create, snapshots::list, snapshots::get, snapshots::delete,

@@ -49,6 +49,9 @@ pub struct ControlArgs {
     /// Requests per second that one workspace may make; 0 for no limit [default: 1000]
     #[arg(long, env = "PANDASTACK_REQUESTS_PER_SECOND", value_name = "COUNT")]
     pub requests_per_second: Option<u32>,
+    /// Log every request to a sandbox's ports to this file
+    #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
+    pub access_log: Option<PathBuf>,
 }
 
 /// Settings of an agent.

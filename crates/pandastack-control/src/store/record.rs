@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
 use pandastack_types::api::{Metadata, OnTimeout, Scope};
+use pandastack_types::preview::Visibility;
 use pandastack_types::{
     HostId, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
     WorkspaceId,
@@ -112,6 +113,10 @@ pub struct SandboxSpecRecord {
     pub failure: Option<String>,
     /// Totals already in the usage events.
     pub usage: Usage,
+    /// Who may open its ports.
+    pub visibility: Visibility,
+    /// How often the credentials of its previews were revoked.
+    pub preview_revision: u64,
 }
 
 impl Default for SandboxSpecRecord {
@@ -136,6 +141,8 @@ impl Default for SandboxSpecRecord {
             pause_ms: None,
             failure: None,
             usage: Usage::default(),
+            visibility: Visibility::default(),
+            preview_revision: 0,
         }
     }
 }
@@ -231,6 +238,10 @@ pub enum Amendment {
     },
     /// It won: it is a candidate no longer.
     Promoted,
+    /// Other people may open its ports.
+    Visibility(Visibility),
+    /// Tokens and signed URLs of its previews work no more.
+    PreviewsRevoked,
 }
 
 impl SandboxRecord {
@@ -301,6 +312,14 @@ impl SandboxRecord {
                     false => format!("{ttl_seconds} seconds from now"),
                 };
                 ("lifecycle_changed", Some(detail))
+            }
+            Amendment::Visibility(visibility) => {
+                self.spec.visibility = *visibility;
+                ("visibility_changed", Some(visibility.as_str().to_owned()))
+            }
+            Amendment::PreviewsRevoked => {
+                self.spec.preview_revision += 1;
+                ("previews_revoked", None)
             }
             Amendment::Promoted => {
                 self.spec.candidate = false;
