@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use serde::Deserialize;
 
 use crate::failure::Failure;
