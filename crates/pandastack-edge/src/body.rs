@@ -134,7 +134,7 @@ impl Body for ResponseBody {
 pub struct GuestBody {
     incoming: Incoming,
     /// `None` for HTTP/2 and upgrades, whose connections have tasks.
-    upstream: Option<Upstream>,
+    upstream: Option<Box<Upstream>>,
     port: u16,
     ticket: Ticket,
     /// Made only when the body has to wait: most come in one piece.
@@ -143,7 +143,12 @@ pub struct GuestBody {
 }
 
 impl GuestBody {
-    pub(crate) fn new(incoming: Incoming, upstream: Option<Upstream>, port: u16, ticket: Ticket) -> Self {
+    pub(crate) fn new(
+        incoming: Incoming,
+        upstream: Option<Box<Upstream>>,
+        port: u16,
+        ticket: Ticket,
+    ) -> Self {
         Self { incoming, upstream, port, ticket, cut: None, log: None }
     }
 

@@ -116,7 +116,7 @@ impl Exchange {
         Ok(self.finish(response, None))
     }
 
-    fn finish(self, response: Response<Incoming>, upstream: Option<Upstream>) -> Response<GuestBody> {
+    fn finish(self, response: Response<Incoming>, upstream: Option<Box<Upstream>>) -> Response<GuestBody> {
         let (mut parts, incoming) = response.into_parts();
         strip_hop_by_hop(&mut parts.headers);
         parts.extensions.clear();
@@ -137,7 +137,7 @@ impl Exchange {
         parts.extensions.clear();
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
-        let Upstream { mut sender, connection, .. } = connect(&door, self.port).await?;
+        let Upstream { mut sender, connection, .. } = *connect(&door, self.port).await?;
         let cut = door.cut.clone();
         tasks.spawn(async move {
             tokio::select! {

@@ -75,7 +75,7 @@ pub async fn dial(way: &Way, port: u16) -> Result<GuestStream, DialError> {
     }
 }
 
-/// An HTTP/1 connection that its user drives.
+/// An HTTP/1 connection that its user drives. Always boxed: it is large, and changes hands several times a request.
 pub(crate) struct Upstream {
     pub(crate) sender: http1::SendRequest<RequestBody>,
     pub(crate) connection: http1::Connection<TokioIo<GuestStream>, RequestBody>,
@@ -105,7 +105,7 @@ impl Upstream {
 struct PortPool {
     port: u16,
     /// The last one used is the last one here, and the first to be taken.
-    idle: Vec<(Upstream, Instant)>,
+    idle: Vec<(Box<Upstream>, Instant)>,
     shared: Option<http2::SendRequest<RequestBody>>,
 }
 
@@ -119,7 +119,7 @@ impl Pools {
     }
 
     /// An idle connection that still lives.
-    pub(crate) fn take(&self, port: u16) -> Option<Upstream> {
+    pub(crate) fn take(&self, port: u16) -> Option<Box<Upstream>> {
         loop {
             let (mut upstream, _) =
                 self.lock().iter_mut().find(|pool| pool.port == port).and_then(|pool| pool.idle.pop())?;
@@ -131,7 +131,7 @@ impl Pools {
     }
 
     /// Keeps a connection for the next request, if it can take one.
-    pub(crate) fn put(&self, port: u16, mut upstream: Upstream) {
+    pub(crate) fn put(&self, port: u16, mut upstream: Box<Upstream>) {
         if !upstream.is_ready() {
             return;
         }
@@ -168,11 +168,11 @@ fn entry(pools: &mut Vec<PortPool>, port: u16) -> &mut PortPool {
 }
 
 /// A fresh HTTP/1 connection.
-pub(crate) async fn connect(door: &Door, port: u16) -> Result<Upstream, DialError> {
+pub(crate) async fn connect(door: &Door, port: u16) -> Result<Box<Upstream>, DialError> {
     let stream = dial(&door.way, port).await?;
     let handshake = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(|error| DialError::Failed(error.to_string()))?;
-    Ok(Upstream { sender, connection, ended: false, reused: false })
+    Ok(Box::new(Upstream { sender, connection, ended: false, reused: false }))
 }
 
 /// The shared HTTP/2 connection of a port.

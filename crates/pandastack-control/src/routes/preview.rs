@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use pandastack_edge::Trouble;
 use pandastack_edge::limits::SIGNED_URL_SECONDS_MAX;
-use pandastack_types::api::{PortList, Preview, SetPreview, SignPreview, SignedPreview};
+use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
 use pandastack_types::door::TUNNEL_UPGRADE;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
 use pandastack_types::{ErrorBody, SandboxId};
@@ -36,9 +36,10 @@ fn key(app: &App, record: &SandboxRecord) -> PreviewKey {
     PreviewKey::new(&app.link, &record.id, record.spec.preview_revision)
 }
 
-fn shown(app: &App, record: &SandboxRecord) -> Json<Preview> {
+/// The token only for those who may change it: it opens the sandbox.
+fn shown(app: &App, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
     let visibility = record.spec.visibility;
-    let private = visibility == Visibility::Private;
+    let private = visibility == Visibility::Private && caller.scope > Scope::Read;
     Json(Preview { visibility, token: private.then(|| key(app, record).token().to_owned()) })
 }
 
@@ -51,7 +52,7 @@ pub(crate) async fn get(
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Preview>> {
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(shown(&app, &record))
+    Ok(shown(&app, &caller, &record))
 }
 
 /// Change who may open the sandbox's ports.
@@ -68,7 +69,7 @@ pub(crate) async fn set(
     app.store.sandbox(Some(&caller.workspace), &id).await?;
     let record = app.amend(&id, &Amendment::Visibility(wanted.visibility)).await?;
     app.edge.forget_route(Some(&id));
-    Ok(shown(&app, &record))
+    Ok(shown(&app, &caller, &record))
 }
 
 /// Make every token and signed URL of this sandbox useless. Answers the new token.
@@ -82,7 +83,7 @@ pub(crate) async fn revoke(
     app.store.sandbox(Some(&caller.workspace), &id).await?;
     let record = app.amend(&id, &Amendment::PreviewsRevoked).await?;
     app.edge.forget_route(Some(&id));
-    Ok(shown(&app, &record))
+    Ok(shown(&app, &caller, &record))
 }
 
 /// A URL that opens one port of a private sandbox for a while.
