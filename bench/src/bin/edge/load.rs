@@ -10,6 +10,9 @@ use tokio::task::JoinSet;
 
 use crate::proxy::Proxy;
 
+/// WebSockets that are opened at the same time.
+const WEBSOCKETS_AT_ONCE: usize = 64;
+
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -114,6 +117,16 @@ async fn read_answer(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<u64> {
     Ok(length as u64)
 }
 
+async fn open_websocket(port: u16, request: String) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.write_all(request.as_bytes()).await?;
+    let mut buffer = [0; 1024];
+    let read = stream.read(&mut buffer).await?;
+    let head = String::from_utf8_lossy(&buffer[..read]);
+    ensure!(head.starts_with("HTTP/1.1 101"), "no upgrade: {head}");
+    Ok(stream)
+}
+
 /// Opens WebSockets, holds them, and says what they cost the proxy in memory.
 pub async fn hold_websockets(proxy: &Proxy, count: usize) -> Result<u64> {
     let request = format!(
@@ -122,14 +135,14 @@ pub async fn hold_websockets(proxy: &Proxy, count: usize) -> Result<u64> {
     );
     let before = proxy.resident_bytes()?;
     let mut held = Vec::with_capacity(count);
-    let mut buffer = [0; 1024];
-    for _ in 0..count {
-        let mut stream = TcpStream::connect(("127.0.0.1", proxy.process.port)).await?;
-        stream.write_all(request.as_bytes()).await?;
-        let read = stream.read(&mut buffer).await?;
-        let head = String::from_utf8_lossy(&buffer[..read]);
-        ensure!(head.starts_with("HTTP/1.1 101"), "no upgrade: {head}");
-        held.push(stream);
+    while held.len() < count {
+        let mut opening = JoinSet::new();
+        for _ in 0..WEBSOCKETS_AT_ONCE.min(count - held.len()) {
+            opening.spawn(open_websocket(proxy.process.port, request.clone()));
+        }
+        while let Some(opened) = opening.join_next().await {
+            held.push(opened??);
+        }
     }
     Ok(proxy.resident_bytes()?.saturating_sub(before))
 }

@@ -4,7 +4,7 @@
 pub fn configuration(dir: &std::path::Path, listen: u16, upstream: u16) -> String {
     let dir = dir.display();
     format!(
-        "daemon off;\nworker_processes 1;\npid {dir}/nginx.pid;\nerror_log {dir}/nginx-error.log;\n\
+        "daemon off;\nmaster_process off;\nworker_processes 1;\npid {dir}/nginx.pid;\nerror_log {dir}/nginx-error.log;\n\
          events {{ worker_connections 16384; }}\n\
          http {{\n\
            access_log {dir}/nginx-access.log;\n\

@@ -1,7 +1,7 @@
 //! The processes that are measured.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -68,8 +68,6 @@ impl Proxy {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let configuration = dir.join("nginx.conf");
         std::fs::write(&configuration, nginx::configuration(dir, port, upstream))?;
-        // The worker runs as another user and writes below here.
-        std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
         let child = Command::new(program)
             .arg("-p")
             .arg(dir)
@@ -78,7 +76,8 @@ impl Proxy {
             .spawn()
             .with_context(|| format!("start {}", program.display()))?;
         let process = Process { child, port };
-        let worker = wait_for_worker(process.child.id())?;
+        wait_until_listening(port)?;
+        let worker = process.child.id();
         Ok(Self { name: "nginx", host: "bench.localhost".to_owned(), process, worker })
     }
 
@@ -102,15 +101,13 @@ impl Proxy {
     }
 }
 
-/// nginx's worker is a child of the process that was started.
-fn wait_for_worker(master: u32) -> Result<u32> {
+fn wait_until_listening(port: u16) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
-    while Instant::now() < deadline {
-        let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children"));
-        if let Some(worker) = children.ok().and_then(|text| text.split_whitespace().next()?.parse().ok()) {
-            return Ok(worker);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if Instant::now() > deadline {
+            bail!("nginx does not listen");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    bail!("nginx started no worker")
+    Ok(())
 }
