@@ -25,6 +25,7 @@ use crate::pool::Pools;
 
 /// How bytes reach the guest.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "one per sandbox, never moved on the way of a request")]
 pub enum Way {
     /// Its address is reachable from here.
     Direct(IpAddr),

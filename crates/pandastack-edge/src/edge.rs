@@ -137,7 +137,7 @@ impl Edge {
         let exchange = Exchange { ticket, port: target.port };
         let answer = match upgrade {
             Some(protocol) => {
-                let on_upgrade = hyper::upgrade::on(&mut Request::from_parts(parts.clone(), ()));
+                let on_upgrade = hyper::upgrade::on(Request::from_parts(parts.clone(), ()));
                 exchange.upgrade(parts, protocol, on_upgrade, &self.tasks).await
             }
             None => exchange.send(parts, RequestBody::of(body)).await,

@@ -166,7 +166,8 @@ impl Exchange {
             let streams = async {
                 let (client, guest) = tokio::try_join!(client, guest)?;
                 let guest = Stirring::new(TokioIo::new(guest), ticket);
-                Ok::<_, hyper::Error>(copy(TokioIo::new(client), guest, UPGRADED_BUFFER_BYTES).await)
+                copy(TokioIo::new(client), guest, UPGRADED_BUFFER_BYTES).await;
+                Ok::<_, hyper::Error>(())
             };
             tokio::select! {
                 ended = streams => drop(ended.inspect_err(|error| tracing::debug!(%error, "no upgrade"))),

@@ -20,6 +20,7 @@ pub struct Route {
 
 /// Where requests go.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "one per sandbox, and nearly always the large one")]
 pub enum Place {
     /// A sandbox on a host, which may sleep.
     Sandbox {
