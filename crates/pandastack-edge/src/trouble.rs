@@ -4,7 +4,7 @@
 //! headers the JSON and statuses that those read.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use pandastack_types::{ErrorCode, SandboxId};
@@ -129,6 +129,10 @@ impl Trouble {
             answer.insert(REQUEST_ID, id);
         }
         tracing::debug!(request_id, trouble = ?self, "answered by the edge itself");
+        if matches!(self, Trouble::Malformed(_)) {
+            // What follows a head that can be read in two ways may be read in two ways too.
+            answer.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         if let Some(seconds) = self.code().retry_after_seconds() {
             answer.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
