@@ -1,5 +1,6 @@
 //! `cargo xtask bench`: measurements on a platform of their own.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -24,17 +25,52 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// The edge and nginx in front of the same upstream, in turns
+    Edge {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
 }
 
 /// Carries it out.
 pub fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Create { full } => create(full),
-        Command::State { full } => state(full),
+        Command::Create { full } => run_create(full),
+        Command::State { full } => run_state(full),
+        Command::Edge { full } => run_edge(full),
     }
 }
 
-fn state(full: bool) -> Result<ExitCode> {
+/// Rounds of one proxy worth publishing.
+const EDGE_ROUNDS_FULL: &str = "15";
+
+fn run_edge(full: bool) -> Result<ExitCode> {
+    let package = ["--package", "pandastack-bench", "--bin", "pandastack-bench-edge"];
+    program::run(cargo(&[&["build", "--release"], package.as_slice()].concat()))?;
+    let mut bench = program::program(tree::target_dir().join("release/pandastack-bench-edge"));
+    bench.arg("run").arg("--nginx").arg(nginx()?);
+    bench.args(full.then_some(["--rounds", EDGE_ROUNDS_FULL]).into_iter().flatten());
+    bench.arg("--results").arg(tree::root().join("bench/results"));
+    program::run(bench)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// nginx from its Debian package, unpacked and not installed: a measurement must not leave a server running.
+fn nginx() -> Result<PathBuf> {
+    let dir = tree::target_dir().join("nginx");
+    let found = dir.join("usr/sbin/nginx");
+    if !found.exists() {
+        std::fs::create_dir_all(&dir)?;
+        let script = "apt-get download nginx && dpkg -x nginx_*.deb . && rm nginx_*.deb";
+        let mut unpack = program::program("sh");
+        unpack.args(["-c", script]).current_dir(&dir);
+        program::run(unpack)?;
+    }
+    Ok(found)
+}
+
+fn run_state(full: bool) -> Result<ExitCode> {
     up::build_product()?;
     program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
     host::install_for_product()?;
@@ -53,7 +89,7 @@ fn state(full: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn create(full: bool) -> Result<ExitCode> {
+fn run_create(full: bool) -> Result<ExitCode> {
     up::build_product()?;
     program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
     host::install_for_product()?;

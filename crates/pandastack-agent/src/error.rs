@@ -45,6 +45,8 @@ pub(crate) enum AgentError {
     Guest(#[from] ClientError),
     #[error("{0}")]
     Launch(String),
+    #[error("nothing listens on port {0} of the sandbox")]
+    PortClosed(u16),
     #[error("the command was killed by its timeout of {seconds} s")]
     ExecTimeout { seconds: u64 },
     #[error("{0}")]
@@ -113,6 +115,7 @@ impl AgentError {
             AgentError::NoCapacity(_) => ErrorCode::NoCapacity,
             AgentError::Guest(error) => guest_code(error),
             AgentError::Launch(_) => ErrorCode::GuestUnavailable,
+            AgentError::PortClosed(_) => ErrorCode::PortClosed,
             AgentError::ExecTimeout { .. } => ErrorCode::ExecTimeout,
             AgentError::Unauthorized(_) => ErrorCode::Unauthorized,
             AgentError::Stopping => ErrorCode::Unavailable,

@@ -17,7 +17,7 @@ use pandastack_types::limits;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{AgentError, Result};
-use crate::exec::ascii_json;
+use crate::process::ascii_json;
 use crate::files::{check_path, entry, join, parse_mode, stat, too_large};
 use crate::sandbox::Lease;
 

@@ -194,6 +194,16 @@ impl Call {
         Ok(Chunks { origin, headers, bytes: Box::pin(response.bytes_stream()) })
     }
 
+    /// Sends it and goes on with plain bytes.
+    pub(crate) async fn upgrade(self) -> Result<reqwest::Upgraded> {
+        let Call { origin, builder } = self;
+        let response = builder.send().await.map_err(|error| origin.transport_error(&error))?;
+        if response.status() != reqwest::StatusCode::SWITCHING_PROTOCOLS {
+            return Err(refusal(response).await);
+        }
+        response.upgrade().await.map_err(|error| origin.transport_error(&error))
+    }
+
     /// Sends it and reads events.
     pub(crate) async fn events(self) -> Result<Events> {
         let chunks = self.with(|builder| builder.header(ACCEPT, "text/event-stream")).chunks().await?;

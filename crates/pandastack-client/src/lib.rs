@@ -22,6 +22,7 @@ mod processes;
 mod sandboxes;
 pub mod sse;
 mod trees;
+mod tunnel;
 
 pub use catalog::BuildLogs;
 pub use client::Client;

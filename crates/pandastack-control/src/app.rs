@@ -8,6 +8,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
+use pandastack_edge::Edge;
 use pandastack_types::api::Event;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{SandboxId, Transition};
@@ -34,6 +35,8 @@ pub(crate) const EVENTS_BUFFERED_MAX: usize = 1024;
 pub(crate) struct App {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) hosts: Arc<Hosts>,
+    /// The way to servers inside sandboxes.
+    pub(crate) edge: Arc<Edge>,
     pub(crate) link: LinkKey,
     pub(crate) events: broadcast::Sender<Event>,
     /// Told when a lifetime may have changed.

@@ -29,6 +29,8 @@ pub struct ControlConfig {
     pub requests_per_second: Option<NonZeroU32>,
     /// A host not heard for this long counts as unreachable.
     pub host_lost_after: Duration,
+    /// Where requests to sandboxes are logged, a line each.
+    pub access_log: Option<PathBuf>,
 }
 
 impl ControlConfig {
@@ -42,6 +44,7 @@ impl ControlConfig {
             link_key,
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
+            access_log: None,
         }
     }
 

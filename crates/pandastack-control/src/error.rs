@@ -9,9 +9,9 @@ use http::header::RETRY_AFTER;
 use http::{HeaderValue, StatusCode};
 use pandastack_types::{ErrorBody, ErrorCode};
 
-use crate::agent_client::AgentError;
 use crate::placement::PlacementRefused;
 use crate::store::StoreError;
+use pandastack_agent_client::AgentError;
 
 /// Result of a handler.
 pub(crate) type ApiResult<T> = Result<T, ApiError>;

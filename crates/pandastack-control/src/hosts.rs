@@ -13,9 +13,9 @@ use pandastack_types::agent_api::{AgentTemplate, HostReport};
 use pandastack_types::api::{Host, Template, TemplateStatus};
 use pandastack_types::link::LinkKey;
 
-use crate::agent_client::{AgentClient, AgentError};
 use crate::placement::{Candidate, PlacementRefused, choose};
 use crate::store::HostRecord;
+use pandastack_agent_client::{AgentClient, AgentError};
 
 /// All hosts.
 pub(crate) struct Hosts {
@@ -131,6 +131,14 @@ impl Hosts {
         let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
         let unreachable = || AgentError::Unreachable { host: host.clone(), source: None };
         entry.map(|entry| entry.client.clone()).ok_or_else(unreachable)
+    }
+
+    /// Where a host's agent is, if it was heard lately.
+    pub(crate) fn address(&self, host: &HostId) -> Result<String, AgentError> {
+        let entries = self.lock();
+        let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
+        let unreachable = || AgentError::Unreachable { host: host.clone(), source: None };
+        entry.map(|entry| entry.summary.address.clone()).ok_or_else(unreachable)
     }
 
     /// Clients for all hosts that were heard lately.

@@ -16,7 +16,6 @@
 
 #![forbid(unsafe_code)]
 
-mod agent_client;
 mod app;
 mod audit;
 mod auth;
@@ -31,6 +30,7 @@ mod metrics;
 mod openapi;
 mod ops;
 mod placement;
+mod preview_routes;
 mod rate;
 mod reaper;
 mod report;

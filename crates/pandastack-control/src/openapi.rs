@@ -4,9 +4,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, files, fork, health, hosts, lifecycle, observe, processes, run, sandboxes, snapshots, sockets,
-    templates,
-    tokens,
+    data, events, files, fork, health, hosts, lifecycle, observe, preview, processes, run, sandboxes,
+    snapshots, sockets, templates, tokens,
 };
 
 #[derive(OpenApi)]
@@ -25,7 +24,8 @@ use crate::routes::{
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
         files::find, files::grep, files::copy, files::set_attributes, files::pack, files::unpack, files::watch,
         files::sign,
-        data::ports, data::logs, events::events, observe::metrics,
+        preview::ports, data::logs, events::events, observe::metrics,
+        preview::get, preview::set, preview::revoke, preview::sign, preview::tunnel,
         lifecycle::pause, lifecycle::resume, lifecycle::hibernate, lifecycle::wake, lifecycle::show,
         lifecycle::change, lifecycle::keep_awake,
         snapshots::create, snapshots::list, snapshots::get, snapshots::delete, snapshots::rollback,

@@ -1,7 +1,6 @@
 //! Every request has an id: the client's `x-request-id` or a fresh one. It is echoed, logged, and put into error
 //! bodies here, since only here are both known. Also counts and times requests.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,38 +8,17 @@ use axum::Json;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderValue, header};
+use pandastack_agent_client::request_id::scope;
+pub(crate) use pandastack_agent_client::request_id::{REQUEST_ID, carry};
 use tracing::Instrument;
 
 use crate::app::App;
 use crate::audit::sandbox_of;
 use crate::error::Failure;
 
-/// Carries the id, both ways.
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id taken from a client; a longer one is replaced.
 const REQUEST_ID_BYTES_MAX: usize = 128;
-
-tokio::task_local! {
-    /// The id of the request that a task works for.
-    static CURRENT: HeaderValue;
-}
-
-/// The id of the request that this task works for.
-pub(crate) fn current() -> Option<HeaderValue> {
-    CURRENT.try_with(HeaderValue::clone).ok()
-}
-
-/// Takes the present request's id along into another task.
-pub(crate) fn carry<F: Future>(work: F) -> impl Future<Output = F::Output> {
-    let id = current();
-    async move {
-        match id {
-            Some(id) => CURRENT.scope(id, work).await,
-            None => work.await,
-        }
-    }
-}
 
 fn accepted(value: &HeaderValue) -> Option<&str> {
     let text = value.to_str().ok()?;
@@ -64,7 +42,7 @@ pub(crate) async fn with_request_id(
     let route = route.unwrap_or_else(|| "unknown".to_owned());
     let sandbox = sandbox_of(request.uri().path()).map(|id| id.to_string());
     let span = tracing::info_span!("request", id = %id, sandbox, %method, %route);
-    let response = CURRENT.scope(value.clone(), next.run(request)).instrument(span.clone()).await;
+    let response = scope(value.clone(), next.run(request)).instrument(span.clone()).await;
     let _entered = span.enter();
     let mut response = finish(response, &id);
     response.headers_mut().insert(REQUEST_ID, value);

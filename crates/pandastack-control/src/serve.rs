@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
+use pandastack_edge::{AccessLog, Edge, Server};
 use pandastack_types::SandboxId;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, broadcast};
@@ -26,6 +27,7 @@ use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
+use crate::preview_routes::{self, StoredRoutes};
 use crate::rate::Rates;
 use crate::report::UsageClock;
 use crate::store::sqlite::SqliteStore;
@@ -108,7 +110,9 @@ impl Control {
             make_private_dir(parent).map_err(usable(parent))?;
         }
         let internal_socket = bind_socket(socket).map_err(usable(socket))?;
-        let app = Arc::new(new_app(Arc::new(store), hosts, &config));
+        let log = AccessLog::open(config.access_log.as_deref())
+            .map_err(usable(config.access_log.as_deref().unwrap_or(&dir)))?;
+        let app = Arc::new(new_app(Arc::new(store), hosts, &config, log));
         Ok(Self { app, public, internal_socket, internal_tcp, _lock: lock })
     }
 
@@ -122,8 +126,10 @@ impl Control {
         let app = self.app;
         let mut servers = JoinSet::new();
         for (_, listener) in self.public {
-            servers.spawn(serve_tcp(listener, routes::public(Arc::clone(&app)), app.shutdown.clone()));
+            let server = Server::new(Arc::clone(&app.edge), routes::public(Arc::clone(&app)));
+            servers.spawn(server.serve(listener, app.shutdown.clone()));
         }
+        servers.spawn(preview_routes::tell_changes(Arc::clone(&app)));
         let private = routes::private(Arc::clone(&app));
         if let Some(listener) = self.internal_tcp {
             servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
@@ -148,6 +154,7 @@ impl Control {
             tracing::info!("stopped with work in progress; it is taken up again at the next start");
         }
         servers.shutdown().await;
+        app.edge.shut_down().await;
         audit_stop.cancel();
         if let Err(failed) = auditor.await {
             tracing::error!(%failed, "the audit log was not finished");
@@ -159,10 +166,13 @@ impl Control {
     }
 }
 
-fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig) -> App {
+fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: AccessLog) -> App {
+    let (hosts, link) = (Arc::new(hosts), config.link_key.clone());
+    let routes = StoredRoutes { store: Arc::clone(&store), hosts: Arc::clone(&hosts), link };
     App {
         store,
-        hosts: Arc::new(hosts),
+        hosts,
+        edge: Edge::new(Arc::new(routes), log),
         link: config.link_key.clone(),
         events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
         expiry_changed: Notify::new(),

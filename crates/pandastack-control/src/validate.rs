@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use pandastack_types::api::{
-    Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle, StartProcess, TerminalSize,
+    Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle, StartProcess,
+    TerminalSize,
 };
 use pandastack_types::limits::{
     CHECKPOINT_SECONDS_MIN, ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, KEEP_LAST_MAX,

@@ -21,6 +21,7 @@ use crate::qmp::Qmp;
 use crate::shim_client;
 use crate::start::{self, Start};
 use crate::surroundings::Surroundings;
+use crate::tsc;
 
 /// Runs machines in QEMU processes.
 #[derive(Debug)]
@@ -65,7 +66,9 @@ impl Engine for QemuEngine {
 
     async fn boot(&self, boot: Boot) -> Result<Arc<dyn Machine>> {
         let Boot { shape, place, kernel, initrd, kernel_args, memory } = boot;
-        let origin = Origin::Kernel { kernel: kernel.into(), initrd: initrd.into(), args: kernel_args };
+        let rate = tokio::task::spawn_blocking(tsc::kernel_arg).await.ok().flatten();
+        let args = rate.into_iter().chain([kernel_args]).collect::<Vec<_>>().join(" ");
+        let origin = Origin::Kernel { kernel: kernel.into(), initrd: initrd.into(), args };
         let start = Start { shape, place, memory, origin, state: None };
         Ok(start::start(self.host.clone(), start).await?)
     }

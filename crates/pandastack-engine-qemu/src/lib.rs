@@ -43,6 +43,7 @@ mod spawn;
 mod start;
 mod surroundings;
 mod tap;
+mod tsc;
 
 pub use config::QemuConfig;
 pub use engine::QemuEngine;

@@ -19,13 +19,14 @@
 //! | `GET /builds`, `GET /builds/{id}` | [`crate::api::Build`]s |
 //! | `GET /sandboxes/{id}/metrics` | [`crate::api::SandboxMetrics`]; wakes nobody |
 //! | `/sandboxes/{id}/exec`, `/exec/stream`, `/processes...`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/fs/copy`, `/fs/find`, `/fs/grep`, `/fs/tar`, `/fs/watch`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
+//! | `POST /sandboxes/{id}/door`, `POST /sandboxes/{id}/tunnel?port=N` | streams for an edge, see [`crate::door`]; wakes a sleeper |
 //!
 //! Calls on a sandbox carry its incarnation in [`INCARNATION_HEADER`]; a stale one is refused with 409. Errors have the
 //! public [`crate::ErrorBody`].
 //!
 //! An agent calls control under `/internal/v1`: `POST /hosts/{host}/report` ([`HostReport`], every
 //! [`REPORT_SECONDS`] and after every change) answers [`ReportAnswer`]. Reports are complete, so one that is lost is
-//! made good by the next.
+//! made good by the next. An edge asks there for `GET /routes/{sandbox}` ([`EdgeRoute`]) and follows `GET /routes`.
 
 use std::collections::BTreeMap;
 
@@ -268,6 +269,21 @@ pub struct HostReport {
     pub snapshots: Vec<SnapshotId>,
     /// When the report was made.
     pub at: Timestamp,
+}
+
+/// What an edge must know of a sandbox: `GET /internal/v1/routes/{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeRoute {
+    /// Host it lives on.
+    pub host: HostId,
+    /// Where that host's agent is: `unix:/path` or `http://address:port`.
+    pub agent_address: String,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Who may open its ports.
+    pub visibility: crate::preview::Visibility,
+    /// How often the credentials of its previews were revoked.
+    pub preview_revision: u64,
 }
 
 /// Answer to a report.

@@ -69,6 +69,8 @@ error_codes! {
     Internal = 500,
     /// The guest answered nonsense or not at all.
     GuestUnavailable = 502,
+    /// Nothing listens on this port of the sandbox, or only inside it.
+    PortClosed = 502,
     /// No host can take the sandbox now.
     NoCapacity = 503,
     /// The template is being built; try again.

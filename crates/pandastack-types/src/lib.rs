@@ -8,10 +8,12 @@
 
 pub mod agent_api;
 pub mod api;
+pub mod door;
 mod error;
 mod id;
 pub mod limits;
 pub mod link;
+pub mod preview;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};

@@ -126,6 +126,16 @@ impl LinkKey {
         host.parse().map_err(|_| LinkRefused::Missing)
     }
 
+    /// A secret for another purpose, of which nothing leads back to this one.
+    pub(crate) fn derive(&self, purpose: &str, parts: &[&str]) -> String {
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return String::new() };
+        for part in [LINK_VERSION, "derive", purpose].iter().chain(parts) {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part.as_bytes());
+        }
+        hex(&mac.finalize().into_bytes())
+    }
+
     fn mac(&self, direction: Direction, host: &str, method: &str, path: &str, at: i64) -> Vec<u8> {
         // HMAC accepts keys of every length, so this cannot fail; an empty MAC would match nothing anyway.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return Vec::new() };
@@ -137,7 +147,7 @@ impl LinkKey {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -7,9 +7,9 @@ use clap::{Parser, Subcommand};
 
 #[cfg(feature = "server")]
 use crate::commands::{
-    agent, control, doctor, down, host_packages, image, join_secret, kvm_probe, openapi, up,
+    agent, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
-use crate::commands::{host, run, sandbox, snapshot, template, token, whoami};
+use crate::commands::{forward, host, run, sandbox, snapshot, template, token, whoami};
 use crate::output::Output;
 
 /// Sandboxes with a kernel of their own, on your machines.
@@ -41,6 +41,8 @@ pub enum Command {
     /// Make, use and delete sandboxes
     #[command(subcommand, visible_alias = "sb")]
     Sandbox(sandbox::Command),
+    /// Lead ports of this machine to ports of a sandbox
+    Forward(forward::Args),
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
@@ -61,6 +63,9 @@ pub enum Command {
     /// Run the agent of this host alone
     #[cfg(feature = "server")]
     Agent(agent::Args),
+    /// Serve what runs inside sandboxes to the outside, apart from control
+    #[cfg(feature = "server")]
+    Edge(edge::Args),
     /// Print a fresh secret for the link between control and agents
     #[cfg(feature = "server")]
     #[command(hide = true)]
@@ -95,6 +100,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(args, output),
             Command::Run(args) => run::run(args, output),
             Command::Sandbox(command) => command.run(output),
+            Command::Forward(args) => forward::run(args, output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Token(command) => command.run(output),
@@ -104,6 +110,8 @@ impl Command {
             Command::Control(args) => control::run(args),
             #[cfg(feature = "server")]
             Command::Agent(args) => agent::run(args),
+            #[cfg(feature = "server")]
+            Command::Edge(args) => edge::run(args),
             #[cfg(feature = "server")]
             Command::JoinSecret => join_secret::run(output),
             #[cfg(feature = "server")]

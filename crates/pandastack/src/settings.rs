@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use serde::Deserialize;
 
 use crate::failure::Failure;
@@ -51,6 +52,9 @@ pub struct ControlArgs {
     /// Requests per second that one workspace may make; 0 for no limit [default: 1000]
     #[arg(long, env = "PANDASTACK_REQUESTS_PER_SECOND", value_name = "COUNT")]
     pub requests_per_second: Option<u32>,
+    /// Log every request to a sandbox's ports to this file
+    #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
+    pub access_log: Option<PathBuf>,
 }
 
 /// Settings of an agent.

@@ -359,6 +359,11 @@ export class Sandbox {
     return previewUrl(this.#client.baseUrl, this.id, port, { host: this.#client.previewHost, scheme });
   }
 
+  /** Host name of a port, as in its preview address, without the scheme. */
+  getHost(port: number): string {
+    return this.previewUrl(port).replace(/^\w+:\/\//, "");
+  }
+
   /** The public address of every port that there is. */
   async previewUrls(): Promise<Record<number, string>> {
     return Object.fromEntries((await this.ports()).map(({ port }) => [port, this.previewUrl(port)]));

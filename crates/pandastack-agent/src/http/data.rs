@@ -154,6 +154,7 @@ pub(super) async fn ports(Target(handle): Target) -> Result<Json<PortList>> {
         port: port.port,
         address: port.address.to_string(),
         listening: true,
+        proxy_url: None,
     };
     Ok(Json(PortList { ports: found.into_iter().map(port).collect() }))
 }

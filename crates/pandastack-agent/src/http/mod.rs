@@ -4,6 +4,7 @@
 
 mod builds;
 mod data;
+mod door;
 mod processes;
 mod sandboxes;
 mod trees;
@@ -59,6 +60,8 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         .route("/sandboxes/{id}/ports", get(data::ports))
         .route("/sandboxes/{id}/logs", get(data::logs))
         .route("/sandboxes/{id}/metrics", get(data::metrics))
+        .route("/sandboxes/{id}/door", post(door::door))
+        .route("/sandboxes/{id}/tunnel", post(door::tunnel))
         .layer(DefaultBodyLimit::max(limits::JSON_BODY_BYTES_MAX));
     // Uploads stream and have a limit of their own.
     let streamed = Router::new()

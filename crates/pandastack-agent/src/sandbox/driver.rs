@@ -13,7 +13,7 @@ use pandastack_types::{Residency, SandboxState, Transition};
 use tokio::sync::{mpsc, watch};
 
 use super::accept::{Request, Verdict, accept};
-use super::{Activity, Command, Lease, QUEUE_MAX, SandboxHandle};
+use super::{Activity, Command, Doors, Lease, QUEUE_MAX, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{self, GUEST_ANSWER_MAX, Live};
@@ -28,6 +28,8 @@ pub(crate) struct Driver {
     pub(super) activity: Arc<Activity>,
     /// When the processor time was last looked at, and what it was.
     cpu_seen: Option<(Instant, u64)>,
+    /// Where edges send requests past this driver; closed before the guest stops.
+    pub(super) doors: Doors,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
     /// Bytes over the network at the last look.
@@ -52,10 +54,19 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
     };
     host.sandboxes().insert(record.spec.id.clone(), handle.clone());
     let asleep_since = Instant::now();
-    let (host, cpu_seen, traffic_bytes) = (host.clone(), None, 0);
     let tasks = host.tasks.clone();
-    let driver =
-        Driver { host, record, live, activity, cpu_seen, asleep_since, traffic_bytes, commands, view };
+    let driver = Driver {
+        host: host.clone(),
+        record,
+        live,
+        activity,
+        cpu_seen: None,
+        doors: Doors::default(),
+        asleep_since,
+        traffic_bytes: 0,
+        commands,
+        view,
+    };
     tasks.spawn(driver.run());
     handle
 }
@@ -88,6 +99,7 @@ impl Driver {
         match command {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
             Command::Join(reply) => drop(reply.send(self.join().await)),
+            Command::Door(reply) => drop(reply.send(self.open_door().await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Hibernate(keep, reply) => drop(reply.send(self.go_to_sleep(keep).await)),
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
@@ -182,6 +194,7 @@ impl Driver {
 
     /// User processes are frozen first, so that a copy of the paused machine passes the identity gate as a new one does.
     async fn pause(&mut self) -> Result<()> {
+        self.doors.close().await;
         self.stop_guest().await?;
         self.step(Transition::Paused)
     }
@@ -287,6 +300,7 @@ impl Driver {
 
     async fn lose(&mut self, exit: MachineExit) {
         tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
+        self.doors.hold();
         self.settle_usage();
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
@@ -300,6 +314,7 @@ impl Driver {
     }
 
     async fn delete(&mut self) {
+        self.doors.hold();
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }

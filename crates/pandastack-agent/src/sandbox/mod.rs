@@ -14,6 +14,7 @@
 mod accept;
 mod activity;
 mod create;
+mod doors;
 mod driver;
 mod fork;
 mod idle;
@@ -37,6 +38,7 @@ use crate::observe::Observed;
 pub(crate) use accept::Request;
 pub(crate) use activity::{Activity, ActivityGuard};
 pub(crate) use create::create;
+pub(crate) use doors::{DoorEnd, Doors};
 pub(crate) use driver::{Driver, spawn};
 
 /// Requests that may wait for one sandbox. A full queue answers 503.
@@ -51,6 +53,7 @@ pub(crate) enum Command {
     Lease(Reply<Lease>),
     /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
     Join(Reply<Option<Lease>>),
+    Door(Reply<DoorEnd>),
     Move(Request, Reply<AgentSandbox>),
     Hibernate(Keep, Reply<AgentSandbox>),
     KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
@@ -153,6 +156,11 @@ impl SandboxHandle {
             Ok(Err(_)) => AgentError::NoSandbox(self.id.clone()),
             Err(_) => error,
         }
+    }
+
+    /// A door for an edge; see [`pandastack_types::door`].
+    pub(crate) async fn door(&self) -> Result<DoorEnd> {
+        self.ask(Command::Door).await
     }
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {

@@ -25,6 +25,7 @@ impl Driver {
         if self.live.is_none() {
             self.host.admit(self.record.shape, 1)?;
         }
+        self.doors.close().await;
         snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id)).await?;
         fault::point("rollback.published");
         self.record_sleep()?;

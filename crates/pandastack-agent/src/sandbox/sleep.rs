@@ -53,6 +53,7 @@ impl Driver {
 
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
     pub(super) async fn doze(&mut self) -> Result<()> {
+        self.doors.close().await;
         self.stop_guest().await?;
         self.record.residency = Some(Residency::Memory);
         self.step(Transition::Hibernated)
@@ -60,6 +61,7 @@ impl Driver {
 
     /// Goes to sleep on disk: no process, slot or memory left. One that sleeps in memory is written out.
     pub(super) async fn hibernate(&mut self, keep: Keep) -> Result<()> {
+        self.doors.close().await;
         let was_running = self.record.state == SandboxState::Running;
         let written = match (keep, was_running) {
             (Keep::Memory, true) => match self.stop_guest().await {

@@ -8,12 +8,12 @@ use pandastack_types::api::CreateSandbox;
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
 
 use super::{MAKE_WAIT, call_on, remove_machine};
-use crate::agent_client::AgentClient;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Promise;
 use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord};
+use pandastack_agent_client::AgentClient;
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";

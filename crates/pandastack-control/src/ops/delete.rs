@@ -8,10 +8,10 @@ use std::sync::Arc;
 use pandastack_types::Transition;
 
 use super::{look, remove_machine};
-use crate::agent_client::AgentError;
 use crate::app::{App, now};
 use crate::error::ApiResult;
 use crate::store::{Change, SandboxRecord, StoreError};
+use pandastack_agent_client::AgentError;
 
 /// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
 pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&str>) -> ApiResult<()> {

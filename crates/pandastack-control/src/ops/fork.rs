@@ -12,11 +12,11 @@ use pandastack_types::{SandboxId, SandboxState, Transition, TreeId};
 
 use super::create::{agent_spec, undo};
 use super::{MAKE_WAIT, call_on, delete};
-use crate::agent_client::AgentClient;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select};
+use pandastack_agent_client::AgentClient;
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
 const TREE_LABEL: &str = "fork_tree_id";

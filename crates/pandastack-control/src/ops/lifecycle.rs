@@ -9,11 +9,11 @@ use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
 use pandastack_types::{SandboxState, Transition};
 
 use super::{MOVE_WAIT, call_on, check_live, look};
-use crate::agent_client::AgentClient;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, Change, SandboxRecord};
+use pandastack_agent_client::AgentClient;
 
 /// A move that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

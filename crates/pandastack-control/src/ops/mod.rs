@@ -16,10 +16,10 @@ use http::Method;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::{ErrorCode, SandboxId, SandboxState};
 
-use crate::agent_client::{AgentClient, AgentError, Call};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::store::SandboxRecord;
+use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to make sandboxes: the hold for a bake, and the making.
 const MAKE_WAIT: Duration = Duration::from_secs(90);

@@ -11,10 +11,10 @@ use pandastack_types::{SnapshotId, WorkspaceId};
 
 use super::lifecycle::settle;
 use super::{MAKE_WAIT, call_on};
-use crate::agent_client::AgentClient;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::store::{Amendment, SandboxRecord, SnapshotRecord};
+use pandastack_agent_client::AgentClient;
 
 /// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
 pub(crate) async fn rollback(

@@ -12,11 +12,11 @@ use pandastack_types::{SnapshotId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MOVE_WAIT, NOTHING, SNAPSHOT_WAIT, call_on};
-use crate::agent_client::{AgentClient, AgentError, Call};
 use crate::app::{App, now};
 use crate::error::ApiResult;
 use crate::store::record::{SnapshotSpecRecord, after_seconds};
 use crate::store::{SandboxRecord, SnapshotRecord, StoreError};
+use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// Takes a snapshot. Runs to its end even if the caller is dropped.
 pub(crate) async fn take(

@@ -11,9 +11,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, Method, header};
 use http_body_util::Limited;
-use pandastack_types::api::{
-    DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, PortList, RenameFile,
-};
+use pandastack_types::api::{DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, RenameFile};
 use pandastack_types::limits::FILE_BODY_BYTES_MAX;
 use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
 use serde::Deserialize;
@@ -217,18 +215,6 @@ pub(crate) async fn rename(
     })
     .await?;
     forward(&app, &caller, &id, "fs/rename", request).await
-}
-
-/// Ports that something listens on.
-#[utoipa::path(get, path = "/v1/sandboxes/{id}/ports", tag = "sandboxes", params(("id" = SandboxId, Path)),
-    responses((status = 200, body = PortList), (status = 404, body = ErrorBody)))]
-pub(crate) async fn ports(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<SandboxId>,
-    request: Request,
-) -> ApiResult<Response> {
-    forward(&app, &caller, &id, "ports", request).await
 }
 
 /// Console log; with `follow`, as server-sent events.

@@ -49,7 +49,8 @@ pub(crate) async fn version() -> Json<Version> {
 /// Metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    let page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list());
+    let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list());
+    page.push_str(&app.edge.metrics());
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 

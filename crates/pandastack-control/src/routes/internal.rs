@@ -1,33 +1,85 @@
-//! What agents call. Signed, never with an API key.
+//! What agents and edges call. Signed, never with an API key.
 
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
+use http::request::Parts;
 use http_body_util::{BodyExt, Limited};
-use pandastack_types::agent_api::{HostReport, ReportAnswer};
+use pandastack_types::agent_api::{EdgeRoute, HostReport, ReportAnswer};
 use pandastack_types::link::{Direction, LINK_HEADER};
-use pandastack_types::{ErrorCode, HostId};
+use pandastack_types::{ErrorCode, HostId, SandboxId, SandboxState};
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
-use crate::extract::InPath;
+use crate::extract::{Id, InPath};
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
 const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// How often a stream of changes that is silent shows that it lives.
+const SIGN_OF_LIFE: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl InPath for HostId {
     const WHAT: &'static str = "host";
 }
 
+/// Who signed a request.
+fn signer(app: &App, parts: &Parts) -> ApiResult<HostId> {
+    let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let (method, at) = (parts.method.as_str(), now().as_second());
+    let signer = app.link.verify(Direction::AgentToControl, header, method, path, at);
+    signer.map_err(|refused| ApiError::new(ErrorCode::Unauthorized, refused.to_string()))
+}
+
+/// An edge asks for a sandbox.
+pub(crate) async fn route(
+    State(app): State<Arc<App>>,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Json<EdgeRoute>> {
+    signer(&app, &request.into_parts().0)?;
+    let record = app.store.sandbox(None, &id).await?;
+    if matches!(record.state, SandboxState::Stopping | SandboxState::Deleted) {
+        return Err(ApiError::not_found("sandbox", id.as_str()));
+    }
+    let agent_address = app.hosts.address(&record.host)?;
+    Ok(Json(EdgeRoute {
+        agent_address,
+        host: record.host,
+        incarnation: record.incarnation,
+        visibility: record.spec.visibility,
+        preview_revision: record.spec.preview_revision,
+    }))
+}
+
+/// An edge follows changes: a sandbox's id per line, an empty line now and then.
+pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request) -> ApiResult<Body> {
+    let edge = signer(&app, &request.into_parts().0)?;
+    tracing::info!(%edge, "an edge follows");
+    let events = app.events.subscribe();
+    let lines = futures::stream::unfold((app, events), |(app, mut events)| async move {
+        let line = tokio::select! {
+            event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
+                Ok(Ok(event)) => format!("{}\n", event.sandbox_id),
+                // The edge reads everything again when it does not understand.
+                Ok(Err(RecvError::Lagged(_))) => "*\n".to_owned(),
+                Ok(Err(RecvError::Closed)) => return None,
+                Err(_) => "\n".to_owned(),
+            },
+            () = app.shutdown.cancelled() => return None,
+        };
+        Some((Ok::<_, std::convert::Infallible>(line), (app, events)))
+    });
+    Ok(Body::from_stream(lines))
+}
+
 /// A host reports.
 pub(crate) async fn report(State(app): State<Arc<App>>, request: Request) -> ApiResult<Json<ReportAnswer>> {
     let (mut parts, body) = request.into_parts();
-    let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
-    let method = parts.method.as_str();
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let signer = app.link.verify(Direction::AgentToControl, header, method, path, now().as_second());
-    let signer = signer.map_err(|refused| ApiError::new(ErrorCode::Unauthorized, refused.to_string()))?;
+    let signer = signer(&app, &parts)?;
     let crate::extract::Id(host) = crate::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;
     let bytes = Limited::new(body, REPORT_BYTES_MAX).collect().await;
     let bytes =

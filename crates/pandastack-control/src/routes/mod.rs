@@ -9,6 +9,7 @@ pub(crate) mod hosts;
 pub(crate) mod internal;
 pub(crate) mod lifecycle;
 pub(crate) mod observe;
+pub(crate) mod preview;
 pub(crate) mod processes;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
@@ -54,7 +55,10 @@ pub(crate) fn public(app: Arc<App>) -> Router {
 
 /// What agents call.
 pub(crate) fn private(app: Arc<App>) -> Router {
-    let router = Router::new().route("/internal/v1/hosts/{host}/report", post(internal::report));
+    let router = Router::new()
+        .route("/internal/v1/hosts/{host}/report", post(internal::report))
+        .route("/internal/v1/routes", get(internal::route_changes))
+        .route("/internal/v1/routes/{id}", get(internal::route));
     finish(router, app)
 }
 
@@ -107,7 +111,11 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/fs/watch", get(files::watch))
         .route("/sandboxes/{id}/fs/sign", post(files::sign))
         .route("/sandboxes/{id}/metrics", get(observe::metrics))
-        .route("/sandboxes/{id}/ports", get(data::ports))
+        .route("/sandboxes/{id}/ports", get(preview::ports))
+        .route("/sandboxes/{id}/preview", get(preview::get).merge(put(preview::set)))
+        .route("/sandboxes/{id}/preview/revoke", post(preview::revoke))
+        .route("/sandboxes/{id}/preview-token", post(preview::sign))
+        .route("/sandboxes/{id}/tunnel", get(preview::tunnel))
         .route("/sandboxes/{id}/logs", get(data::logs))
         .route("/sandboxes/{id}/pause", post(lifecycle::pause))
         .route("/sandboxes/{id}/resume", post(lifecycle::resume))

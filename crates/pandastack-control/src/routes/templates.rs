@@ -15,12 +15,12 @@ use tokio::time::Instant;
 
 use super::events::is_set;
 use super::sse;
-use crate::agent_client::{AgentClient, AgentError, Call};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Id, Query};
 use crate::ops::NOTHING;
+use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to say what it builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
 use pandastack_types::api::{Checkpoints, Metadata, OnTimeout, Scope, SnapshotKind};
+use pandastack_types::preview::Visibility;
 use pandastack_types::{
     HostId, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
     WorkspaceId,
@@ -118,6 +119,10 @@ pub struct SandboxSpecRecord {
     pub failure: Option<String>,
     /// Totals already in the usage events.
     pub usage: Usage,
+    /// Who may open its ports.
+    pub visibility: Visibility,
+    /// How often the credentials of its previews were revoked.
+    pub preview_revision: u64,
 }
 
 impl Default for SandboxSpecRecord {
@@ -145,6 +150,8 @@ impl Default for SandboxSpecRecord {
             pause_ms: None,
             failure: None,
             usage: Usage::default(),
+            visibility: Visibility::default(),
+            preview_revision: 0,
         }
     }
 }
@@ -250,6 +257,10 @@ pub enum Amendment {
     Promoted,
     /// It returned to a snapshot.
     RolledBack(SnapshotId),
+    /// Other people may open its ports.
+    Visibility(Visibility),
+    /// Tokens and signed URLs of its previews work no more.
+    PreviewsRevoked,
 }
 
 impl SandboxRecord {
@@ -324,6 +335,14 @@ impl SandboxRecord {
                     false => format!("{ttl_seconds} seconds from now"),
                 };
                 ("lifecycle_changed", Some(detail))
+            }
+            Amendment::Visibility(visibility) => {
+                self.spec.visibility = *visibility;
+                ("visibility_changed", Some(visibility.as_str().to_owned()))
+            }
+            Amendment::PreviewsRevoked => {
+                self.spec.preview_revision += 1;
+                ("previews_revoked", None)
             }
             Amendment::Promoted => {
                 self.spec.candidate = false;

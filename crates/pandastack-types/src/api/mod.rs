@@ -8,6 +8,7 @@ mod account;
 mod command;
 mod file;
 mod observe;
+mod preview;
 mod process;
 mod sandbox;
 mod snapshot;
@@ -22,6 +23,7 @@ pub use file::{
 pub use observe::{
     AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,
 };
+pub use preview::{Preview, SetPreview, SignPreview, SignedPreview};
 pub use process::{
     Process, ProcessLimits, ProcessList, ProcessState, Signal, SignalProcess, StartProcess, StdinWritten,
     TerminalSize,

@@ -233,6 +233,9 @@ pub struct Port {
     pub address: String,
     /// Always true: only listening ports are listed.
     pub listening: bool,
+    /// Where it is reached from outside, unless it listens inside the sandbox only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy_url: Option<String>,
 }
 
 /// `GET /v1/sandboxes/{id}/ports`.

@@ -57,6 +57,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         internal_socket: settings.control_socket(),
         internal_listen: args.agents_listen,
         requests_per_second: settings.requests_per_second,
+        access_log: args.control.access_log.clone(),
         ..ControlConfig::new(settings.data_dir.clone(), key)
     };
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;

@@ -9,6 +9,9 @@ mod create;
 pub mod doctor;
 #[cfg(feature = "server")]
 pub mod down;
+#[cfg(feature = "server")]
+pub mod edge;
+pub mod forward;
 pub mod host;
 #[cfg(feature = "server")]
 pub mod host_packages;

@@ -16,6 +16,7 @@ pub fn log_file(settings: &Settings, role: &str) -> PathBuf {
 pub fn control(settings: &Settings, secret: &Path) -> Role {
     let mut args = common("control", settings, secret);
     args.extend(["--listen".into(), settings.listen.to_string().into()]);
+    args.extend(["--access-log".into(), log_file(settings, "access").into()]);
     Role { name: "control", args }
 }
 

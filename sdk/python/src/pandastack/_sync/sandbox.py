@@ -418,6 +418,10 @@ class Sandbox:
             self._client.base_url, self.id, port, host=self._client.preview_host, scheme=scheme
         )
 
+    def get_host(self, port: int) -> str:
+        """Host name of a port, as in its preview address, without the scheme."""
+        return self.preview_url(port).split("://", 1)[1]
+
     def preview_urls(self) -> Dict[int, str]:
         """The public address of every port that there is."""
         return {port.port: self.preview_url(port.port) for port in self.ports()}

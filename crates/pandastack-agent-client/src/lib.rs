@@ -3,6 +3,11 @@
 //! Every request is signed and goes over a pooled connection that is kept alive, so a call costs no connection setup.
 //! Nothing is ever sent twice: the pool repeats a request only if not a byte of it was written. Dropping the returned
 //! future or response body closes the connection, which is how the agent learns that a client went away.
+//! [`AgentClient::upgrade`] turns a call into a plain stream of bytes.
+
+#![forbid(unsafe_code)]
+
+pub mod request_id;
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -12,9 +17,10 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -27,7 +33,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::request_id::{self, REQUEST_ID};
+use crate::request_id::REQUEST_ID;
 
 /// How long connecting to an agent may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
@@ -43,82 +49,121 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a call to an agent did not succeed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AgentError {
+pub enum AgentError {
     /// Nothing was sent.
     #[error("host `{host}` does not answer; its sandboxes keep running and come back with it")]
     Unreachable {
+        /// Which.
         host: HostId,
+        /// Why.
         #[source]
         source: Option<Cause>,
     },
     /// It was sent, and no answer came.
     #[error("host `{host}` broke off the call; whether it took effect is not known")]
     Broken {
+        /// Which.
         host: HostId,
+        /// Why.
         #[source]
         source: Cause,
     },
     /// It was sent, and no answer came in time.
     #[error("host `{host}` did not finish within {} s", .wait.as_secs())]
-    Late { host: HostId, wait: Duration },
+    Late {
+        /// Which.
+        host: HostId,
+        /// How long it had.
+        wait: Duration,
+    },
     /// The answer is not what was asked for.
     #[error(
         "host `{host}` answered something that this server does not understand; do their versions match?"
     )]
     Nonsense {
+        /// Which.
         host: HostId,
+        /// What is wrong with it.
         #[source]
         source: Cause,
     },
     /// The agent refused or failed, and says why.
     #[error("{}", .body.error)]
-    Answered { status: u16, body: Box<ErrorBody>, retry_after: Option<u32> },
+    Answered {
+        /// Status of the answer.
+        status: u16,
+        /// What it says.
+        body: Box<ErrorBody>,
+        /// When to try again.
+        retry_after: Option<u32>,
+    },
     /// The client's body is longer than allowed.
     #[error("the body is larger than {} bytes", pandastack_types::limits::FILE_BODY_BYTES_MAX)]
     BodyTooLarge,
     /// The host reported an address that is not one.
     #[error("host `{host}` reported the address `{address}`; expected unix:/path or http://address:port")]
-    Address { host: HostId, address: String },
+    Address {
+        /// Which.
+        host: HostId,
+        /// What it reported.
+        address: String,
+    },
 }
 
 impl AgentError {
     /// Whether the agent says that it has no such thing.
-    pub(crate) fn is_absent(&self) -> bool {
+    pub fn is_absent(&self) -> bool {
         matches!(self, AgentError::Answered { status: 404, .. })
     }
 }
 
 /// A client of one agent. Clones share the connections.
 #[derive(Clone)]
-pub(crate) struct AgentClient {
+pub struct AgentClient {
     host: HostId,
     key: LinkKey,
     http: Client<Connector, Body>,
+    local: bool,
 }
 
 /// A call that answers JSON.
-pub(crate) struct Call<'a> {
-    pub(crate) method: Method,
+pub struct Call<'a> {
+    /// Its method.
+    pub method: Method,
     /// Under `/agent/v1`.
-    pub(crate) path: &'a str,
-    pub(crate) incarnation: Option<u64>,
-    pub(crate) wait: Duration,
+    pub path: &'a str,
+    /// The life of the sandbox that is meant.
+    pub incarnation: Option<u64>,
+    /// How long the answer may take.
+    pub wait: Duration,
 }
 
 impl AgentClient {
-    pub(crate) fn new(host: HostId, address: &str, key: LinkKey) -> Result<Self, AgentError> {
+    /// A client of the agent at an address of the form that agents report. Connects when first used.
+    pub fn new(host: HostId, address: &str, key: LinkKey) -> Result<Self, AgentError> {
         let Some(connector) = Connector::parse(address) else {
             return Err(AgentError::Address { host, address: address.chars().take(200).collect() });
         };
+        let local = matches!(connector, Connector::Unix(_));
         let http = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .build(connector);
-        Ok(Self { host, key, http })
+        Ok(Self { host, key, http, local })
+    }
+
+    /// Whether the agent is on this machine, so that its guests' addresses are reachable from here.
+    pub fn is_local(&self) -> bool {
+        self.local
+    }
+
+    /// The host that is called.
+    pub fn host(&self) -> &HostId {
+        &self.host
     }
 
     /// Sends JSON and reads JSON; an empty answer reads as `null`.
-    pub(crate) async fn call<T: DeserializeOwned>(
+    pub async fn call<T: DeserializeOwned>(
         &self,
         call: Call<'_>,
         body: Option<&(impl Serialize + Sync)>,
@@ -145,7 +190,7 @@ impl AgentClient {
     }
 
     /// Sends a request whose URI is a path with query, streaming both ways. An error status becomes an error.
-    pub(crate) async fn send(
+    pub async fn send(
         &self,
         mut request: Request<Body>,
         incarnation: Option<u64>,
@@ -171,6 +216,33 @@ impl AgentClient {
             return Err(self.refusal(response).await);
         }
         Ok(response)
+    }
+
+    /// Asks for a stream of bytes under `/agent/v1`. Answers its head's headers and the stream.
+    pub async fn upgrade(
+        &self,
+        call: Call<'_>,
+        protocol: &'static str,
+    ) -> Result<(HeaderMap, TokioIo<Upgraded>), AgentError> {
+        let nonsense = |source: Cause| AgentError::Nonsense { host: self.host.clone(), source };
+        let request = Request::builder()
+            .method(call.method)
+            .uri(format!("/agent/v1{}", call.path))
+            .header(header::CONNECTION, "upgrade")
+            .header(header::UPGRADE, protocol)
+            .body(Body::empty())
+            .map_err(|error| nonsense(error.into()))?;
+        let answer = async {
+            let mut response = self.send(request, call.incarnation).await?;
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                return Err(nonsense(format!("status {} to `{protocol}`", response.status()).into()));
+            }
+            let headers = std::mem::take(response.headers_mut());
+            let stream = hyper::upgrade::on(response).await.map_err(|error| self.broken(error.into()))?;
+            Ok((headers, TokioIo::new(stream)))
+        };
+        let late = |_| AgentError::Late { host: self.host.clone(), wait: call.wait };
+        tokio::time::timeout(call.wait, answer).await.map_err(late)?
     }
 
     fn failed(&self, error: hyper_util::client::legacy::Error) -> AgentError {

@@ -1,0 +1,132 @@
+//! The edge and nginx in front of the same upstream on loopback, in turns.
+//!
+//! The figure is the proxy's own processor time per request, because load, upstream and proxy share the processors; a
+//! proxy that is slow only because the load generator took its core is not measured as slow. Run by
+//! `cargo xtask bench edge`; prints a table and writes every sample.
+
+mod load;
+mod nginx;
+mod proxy;
+mod servers;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use load::{Requests, Round};
+use proxy::Proxy;
+
+/// Connections of the load generator: what the bar names.
+const CONNECTIONS: usize = 64;
+/// WebSockets held open: what the bar names.
+const WEBSOCKETS: usize = 10_000;
+
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Measure
+    Run {
+        /// The nginx program
+        #[arg(long)]
+        nginx: PathBuf,
+        /// Rounds of each proxy
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Seconds of each round
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        /// WebSockets to hold open; 0 for none
+        #[arg(long, default_value_t = WEBSOCKETS)]
+        websockets: usize,
+        /// Where results are written
+        #[arg(long)]
+        results: Option<PathBuf>,
+    },
+    /// The upstream, as a process of its own
+    Upstream,
+    /// The edge, as a process of its own
+    Edge {
+        #[arg(long)]
+        access_log: PathBuf,
+    },
+}
+
+fn main() -> Result<()> {
+    match Args::parse().command {
+        Command::Upstream => servers::upstream(),
+        Command::Edge { access_log } => servers::edge(&access_log),
+        Command::Run { nginx, rounds, seconds, websockets, results } => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(run(nginx, rounds, Duration::from_secs(seconds), websockets, results))
+        }
+    }
+}
+
+async fn run(
+    nginx: PathBuf,
+    rounds: usize,
+    length: Duration,
+    websockets: usize,
+    results: Option<PathBuf>,
+) -> Result<()> {
+    let scratch = tempfile::tempdir().context("a directory for the servers")?;
+    let upstream = proxy::start_upstream()?;
+    let edge = Proxy::edge(scratch.path(), upstream.port)?;
+    let nginx = Proxy::nginx(&nginx, scratch.path(), upstream.port)?;
+    let proxies = [&nginx, &edge];
+    let mut samples = Vec::new();
+    for what in [Requests::Small, Requests::Large] {
+        // Warm up: connections, caches, and nginx's first pages.
+        for proxy in proxies {
+            load::round(proxy, what, CONNECTIONS, Duration::from_secs(1)).await?;
+        }
+        for _ in 0..rounds {
+            for proxy in proxies {
+                samples.push(load::round(proxy, what, CONNECTIONS, length).await?);
+            }
+        }
+    }
+    report(&samples);
+    if websockets > 0 {
+        let held = load::hold_websockets(&edge, websockets).await?;
+        println!("{websockets} idle WebSockets: {} MiB", held / (1024 * 1024));
+    }
+    if let Some(results) = results {
+        std::fs::create_dir_all(&results)?;
+        let path = results.join("edge.json");
+        std::fs::write(&path, serde_json::to_vec_pretty(&samples)?)
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Medians of the rounds, side by side.
+fn report(samples: &[Round]) {
+    println!("| | nginx | edge | ratio |\n|---|---|---|---|");
+    let row = |name: &str, what: Requests, value: &dyn Fn(&Round) -> f64| {
+        let of = |proxy: &str| {
+            let mut values: Vec<f64> = samples
+                .iter()
+                .filter(|round| round.proxy == proxy && round.what == what)
+                .map(value)
+                .collect();
+            values.sort_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+        };
+        let (nginx, edge) = (of("nginx"), of("edge"));
+        println!("| {name} | {nginx:.2} | {edge:.2} | {:.2} |", edge / nginx);
+    };
+    row("CPU per request, us", Requests::Small, &|round| round.cpu_us / round.requests as f64);
+    row("p50, ms", Requests::Small, &|round| round.p50_ms);
+    row("p99, ms", Requests::Small, &|round| round.p99_ms);
+    row("CPU per GiB streamed, ms", Requests::Large, &|round| {
+        round.cpu_us / 1e3 / (round.bytes as f64 / (1u64 << 30) as f64)
+    });
+}

@@ -1,0 +1,130 @@
+//! Streams for edges: the door of a sandbox, and tunnels to its ports for edges that cannot reach its address.
+
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use pandastack_types::door;
+use serde::Deserialize;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{Shared, Target};
+use crate::error::{AgentError, Result};
+use crate::sandbox::{ActivityGuard, DoorEnd};
+
+/// How long a guest may take to accept a connection. It is on this machine; only an overloaded one takes longer.
+const DIAL_WAIT: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+pub(super) struct TunnelQuery {
+    port: u16,
+}
+
+/// Wakes the sandbox and keeps the edge informed of it.
+pub(super) async fn door(
+    State(host): Shared,
+    Target(handle): Target,
+    mut request: Request,
+) -> Result<Response> {
+    let upgrade = requested(&mut request, door::UPGRADE)?;
+    let end = handle.door().await?;
+    let address = HeaderValue::from_str(&end.address.to_string());
+    let address = address.map_err(|error| AgentError::Launch(error.to_string()))?;
+    let mut response = switching(door::UPGRADE);
+    response.headers_mut().insert(door::ADDRESS_HEADER, address);
+    host.tasks.spawn(serve_door(upgrade, end, host.shutdown.clone()));
+    Ok(response)
+}
+
+/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake.
+pub(super) async fn tunnel(
+    State(host): Shared,
+    Target(handle): Target,
+    Query(query): Query<TunnelQuery>,
+    mut request: Request,
+) -> Result<Response> {
+    let upgrade = requested(&mut request, door::TUNNEL_UPGRADE)?;
+    let guest = dial(&handle, query.port).await?;
+    let shutdown = host.shutdown.clone();
+    host.tasks.spawn(async move {
+        let copy = async {
+            let mut edge = TokioIo::new(upgrade.await.map_err(std::io::Error::other)?);
+            let mut guest = guest;
+            tokio::io::copy_bidirectional(&mut edge, &mut guest).await
+        };
+        tokio::select! {
+            ended = copy => drop(ended.inspect_err(|error| tracing::debug!(%error, "a tunnel broke"))),
+            () = shutdown.cancelled() => {}
+        }
+    });
+    Ok(switching(door::TUNNEL_UPGRADE))
+}
+
+async fn dial(handle: &crate::sandbox::SandboxHandle, port: u16) -> Result<TcpStream> {
+    let address = handle.view().guest_ip;
+    let address = address.ok_or_else(|| AgentError::Conflict("the sandbox is not awake".to_owned()))?;
+    let dialed = tokio::time::timeout(DIAL_WAIT, TcpStream::connect(format!("{address}:{port}"))).await;
+    let stream = match dialed {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            return Err(AgentError::PortClosed(port));
+        }
+        Ok(Err(error)) => return Err(AgentError::Launch(format!("port {port} does not answer: {error}"))),
+        Err(_) => return Err(AgentError::Launch(format!("port {port} did not answer in time"))),
+    };
+    // Tunnels carry small messages as often as bulk.
+    stream.set_nodelay(true).map_err(|error| AgentError::Launch(error.to_string()))?;
+    Ok(stream)
+}
+
+fn requested(request: &mut Request, protocol: &str) -> Result<OnUpgrade> {
+    let asked = |headers: &HeaderMap| headers.get(header::UPGRADE).is_some_and(|asked| asked == protocol);
+    if !asked(request.headers()) {
+        return Err(AgentError::BadRequest(format!("this call needs `Upgrade: {protocol}`")));
+    }
+    Ok(hyper::upgrade::on(request))
+}
+
+fn switching(protocol: &'static str) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(protocol));
+    response
+}
+
+/// Follows an edge until it drained, went away, or this agent stops. Dropping `end` closes the door.
+async fn serve_door(upgrade: OnUpgrade, end: DoorEnd, shutdown: CancellationToken) {
+    let stream = match upgrade.await {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%error, "an edge went away before its door opened"),
+    };
+    let mut stream = TokioIo::new(stream);
+    // Whoever asked has a request to send.
+    let mut busy: Option<ActivityGuard> = Some(end.activity.begin());
+    let mut told = false;
+    loop {
+        let byte = tokio::select! {
+            byte = stream.read_u8() => byte,
+            () = end.hold.cancelled(), if !told => {
+                told = true;
+                match stream.write_all(&[door::HOLD]).await {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                }
+            }
+            () = shutdown.cancelled() => return,
+        };
+        match byte {
+            Ok(door::BUSY) => drop(busy.replace(end.activity.begin())),
+            Ok(door::IDLE) => drop(busy.take()),
+            // Drained, gone, or an edge of another mind: in each case the door is closed.
+            Ok(_) | Err(_) => return,
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Streams of bytes to ports of sandboxes.
+
+use pandastack_types::SandboxId;
+use pandastack_types::door::TUNNEL_UPGRADE;
+use reqwest::header::{CONNECTION, UPGRADE};
+use reqwest::{Method, Upgraded};
+
+use crate::{Client, Result};
+
+impl Client {
+    /// Opens a stream to a port. A sleeper wakes.
+    pub async fn tunnel(&self, id: &SandboxId, port: u16) -> Result<Upgraded> {
+        let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "tunnel"]);
+        let call = call.query(&[("port", &port.to_string())]);
+        let call = call.with(|builder| builder.header(CONNECTION, "upgrade").header(UPGRADE, TUNNEL_UPGRADE));
+        call.upgrade().await
+    }
+}

@@ -1,0 +1,59 @@
+//! Routes of sandboxes for the edge: read from the record of truth, told when it changes.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pandastack_edge::{Place, Route, RouteSource, RouteUnavailable};
+use pandastack_types::link::LinkKey;
+use pandastack_types::preview::PreviewKey;
+use pandastack_types::{SandboxId, SandboxState};
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::app::App;
+use crate::hosts::Hosts;
+use crate::store::{Store, StoreError};
+
+/// Routes from the store.
+pub(crate) struct StoredRoutes {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) link: LinkKey,
+}
+
+#[async_trait]
+impl RouteSource for StoredRoutes {
+    async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
+        let record = match self.store.sandbox(None, sandbox).await {
+            Ok(record) => record,
+            Err(StoreError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(RouteUnavailable(error.to_string())),
+        };
+        if matches!(record.state, SandboxState::Stopping | SandboxState::Deleted) {
+            return Ok(None);
+        }
+        let agent = self.hosts.client(&record.host).map_err(|error| RouteUnavailable(error.to_string()))?;
+        let key = PreviewKey::new(&self.link, sandbox, record.spec.preview_revision);
+        Ok(Some(Route {
+            to: Place::Sandbox { agent, incarnation: record.incarnation },
+            visibility: record.spec.visibility,
+            key: Some(key),
+        }))
+    }
+}
+
+/// Tells the edge which routes may have changed, until told to stop.
+pub(crate) async fn tell_changes(app: Arc<App>) {
+    let mut events = app.events.subscribe();
+    loop {
+        let event = tokio::select! {
+            event = events.recv() => event,
+            () = app.shutdown.cancelled() => return,
+        };
+        match event {
+            Ok(event) => app.edge.forget_route(Some(&event.sandbox_id)),
+            // Which ones were missed is not known, so all are read again.
+            Err(RecvError::Lagged(_)) => app.edge.forget_route(None),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Previews: who may open a sandbox's ports, URLs that do, and streams for `pandastack forward`.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use pandastack_edge::Trouble;
+use pandastack_edge::limits::SIGNED_URL_SECONDS_MAX;
+use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
+use pandastack_types::door::TUNNEL_UPGRADE;
+use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
+use pandastack_types::{ErrorBody, SandboxId};
+use serde::Deserialize;
+
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, Query, parse_json, read_body};
+use crate::ops;
+use crate::store::record::after_seconds;
+use crate::store::{Amendment, SandboxRecord};
+
+/// How long a signed URL works unless said.
+const SIGNED_SECONDS_DEFAULT: u64 = 3600;
+/// Bytes held in each direction of a forwarded connection.
+const TUNNEL_BUFFER_BYTES: usize = 16 * 1024;
+/// How long a host may take to say what a sandbox listens on. It may have to wake it.
+const PORTS_WAIT: std::time::Duration = std::time::Duration::from_secs(60);
+
+fn key(app: &App, record: &SandboxRecord) -> PreviewKey {
+    PreviewKey::new(&app.link, &record.id, record.spec.preview_revision)
+}
+
+/// The token only for those who may change it: it opens the sandbox.
+fn shown(app: &App, caller: &Caller, record: &SandboxRecord) -> Json<Preview> {
+    let visibility = record.spec.visibility;
+    let private = visibility == Visibility::Private && caller.scope > Scope::Read;
+    Json(Preview { visibility, token: private.then(|| key(app, record).token().to_owned()) })
+}
+
+/// Who may open the sandbox's ports.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/preview", tag = "previews", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<Preview>> {
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(shown(&app, &caller, &record))
+}
+
+/// Change who may open the sandbox's ports.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/preview", tag = "previews", params(("id" = SandboxId, Path)),
+    request_body = SetPreview, responses((status = 200, body = Preview), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn set(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Json<Preview>> {
+    let wanted: SetPreview = parse_json(&read_body(request.into_body()).await?)?;
+    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = app.amend(&id, &Amendment::Visibility(wanted.visibility)).await?;
+    app.edge.forget_route(Some(&id));
+    Ok(shown(&app, &caller, &record))
+}
+
+/// Make every token and signed URL of this sandbox useless. Answers the new token.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/preview/revoke", tag = "previews", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = Preview), (status = 404, body = ErrorBody)))]
+pub(crate) async fn revoke(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<Preview>> {
+    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = app.amend(&id, &Amendment::PreviewsRevoked).await?;
+    app.edge.forget_route(Some(&id));
+    Ok(shown(&app, &caller, &record))
+}
+
+/// A URL that opens one port of a private sandbox for a while.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/preview-token", tag = "previews", params(("id" = SandboxId, Path)),
+    request_body = SignPreview, responses((status = 200, body = SignedPreview), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn sign(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Json<SignedPreview>> {
+    let (parts, body) = request.into_parts();
+    let wanted: SignPreview = parse_json(&read_body(body).await?)?;
+    let seconds = wanted.ttl_seconds.unwrap_or(SIGNED_SECONDS_DEFAULT);
+    if wanted.port == 0 || seconds == 0 || seconds > SIGNED_URL_SECONDS_MAX {
+        return Err(ApiError::bad_request(format!(
+            "a signed URL needs a port of 1 to 65535 and a ttl_seconds of 1 to {SIGNED_URL_SECONDS_MAX}"
+        )));
+    }
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let expires_at =
+        after_seconds(now(), seconds).ok_or_else(|| ApiError::bad_request("ttl_seconds is too large"))?;
+    let token = key(&app, &record).sign(wanted.port, expires_at.as_second());
+    let url = format!("{}/?{PARAMETER}={token}", preview_url(&parts.headers, &id, wanted.port));
+    Ok(Json(SignedPreview { url, token, sandbox_id: id, port: wanted.port, expires_at }))
+}
+
+/// Ports that something listens on. Those that listen to the outside come with their URL.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/ports", tag = "sandboxes", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = PortList), (status = 404, body = ErrorBody)))]
+pub(crate) async fn ports(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    headers: HeaderMap,
+) -> ApiResult<Json<PortList>> {
+    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
+    let path = format!("/sandboxes/{id}/ports");
+    let call = ops::call_on(&record, Method::GET, &path, PORTS_WAIT);
+    let mut list: PortList = client.call(call, ops::NOTHING).await?;
+    for port in &mut list.ports {
+        let inside = port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        port.proxy_url = (!inside).then(|| preview_url(&headers, &id, port.port));
+    }
+    Ok(Json(list))
+}
+
+/// The address of a port as the caller would reach it: beside the API, by a name of its own.
+fn preview_url(headers: &HeaderMap, id: &SandboxId, port: u16) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    let host = text("host").unwrap_or("localhost");
+    let (name, number) = match host.rsplit_once(':') {
+        Some((name, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => (name, Some(number)),
+        _ => (host, None),
+    };
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    let name = match bare.parse::<IpAddr>() {
+        Ok(_) => "localhost",
+        Err(_) => name.strip_prefix("api.").unwrap_or(name),
+    };
+    let number = number.map(|number| format!(":{number}")).unwrap_or_default();
+    format!("{scheme}://{port}-{id}.{name}{number}")
+}
+
+#[derive(Deserialize)]
+pub(crate) struct TunnelArg {
+    port: u16,
+}
+
+/// A stream of bytes to a port: `Upgrade: pandastack-tunnel`.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/tunnel", tag = "previews",
+    params(("id" = SandboxId, Path), ("port" = u16, Query)),
+    responses((status = 101, description = "Bytes both ways"), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 502, description = "Nothing listens there", body = ErrorBody)))]
+pub(crate) async fn tunnel(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    Query(arg): Query<TunnelArg>,
+    mut request: Request,
+) -> ApiResult<Response> {
+    let asked = request.headers().get(header::UPGRADE).is_some_and(|asked| asked == TUNNEL_UPGRADE);
+    if !asked || arg.port == 0 {
+        return Err(ApiError::bad_request(format!(
+            "this call needs `Connection: upgrade`, `Upgrade: {TUNNEL_UPGRADE}` and a port of 1 to 65535"
+        )));
+    }
+    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let upgrade = hyper::upgrade::on(&mut request);
+    let guest =
+        app.edge.tunnel(&id, arg.port).await.map_err(|trouble| trouble_of(&trouble, &id, arg.port))?;
+    let stop = app.shutdown.clone();
+    app.tasks.spawn(async move {
+        let Ok(client) = upgrade.await else { return };
+        tokio::select! {
+            () = pandastack_edge::copy(TokioIo::new(client), guest, TUNNEL_BUFFER_BYTES) => {}
+            () = stop.cancelled() => {}
+        }
+    });
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(TUNNEL_UPGRADE));
+    Ok(response)
+}
+
+fn trouble_of(trouble: &Trouble, id: &SandboxId, port: u16) -> ApiError {
+    ApiError::new(trouble.code(), trouble.sentence(id, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(host: &'static str, expect: &str) {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static(host));
+        assert_eq!(preview_url(&headers, &"a".parse().unwrap(), 80), expect, "{host}");
+    }
+
+    #[test]
+    fn a_preview_has_a_name_beside_the_api() {
+        check("127.0.0.1:8080", "http://80-a.localhost:8080");
+        check("[::1]:8080", "http://80-a.localhost:8080");
+        check("localhost", "http://80-a.localhost");
+        check("api.example.com", "http://80-a.example.com");
+        check("panda.example.com:8443", "http://80-a.panda.example.com:8443");
+    }
+}

@@ -1,0 +1,209 @@
+//! Who may open a preview.
+//!
+//! A signed URL works once as a link: it sets a cookie and leads to the same address without the signature, so that the
+//! page's own requests carry the cookie and nobody copies the signature out of the address bar. Credentials of ours never
+//! reach the guest.
+
+use http::header::{COOKIE, LOCATION, SET_COOKIE};
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
+use pandastack_types::preview::{Accepted, PARAMETER, PreviewKey, TOKEN_HEADER, Visibility};
+
+use crate::body::ResponseBody;
+use crate::route::Route;
+use crate::trouble::Trouble;
+
+const TOKEN: HeaderName = HeaderName::from_static(TOKEN_HEADER);
+/// The same token as clients of the header form send it.
+const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
+
+/// What to do with a request.
+pub enum Verdict {
+    /// Pass it on.
+    Pass,
+    /// Send this.
+    Redirect(Box<Response<ResponseBody>>),
+}
+
+/// Decides whether a request may pass, and removes our credentials from it.
+pub fn check(
+    parts: &mut Parts,
+    route: &Route,
+    port: u16,
+    secure: bool,
+    now_unix: i64,
+) -> Result<Verdict, Trouble> {
+    match (route.visibility, &route.key) {
+        (Visibility::Unlisted, _) => Ok(Verdict::Pass),
+        (Visibility::Off, _) => Err(Trouble::Unknown),
+        (Visibility::Private, None) => Err(Trouble::NeedsToken),
+        (Visibility::Private, Some(key)) => check_private(parts, key, port, secure, now_unix),
+    }
+}
+
+fn check_private(
+    parts: &mut Parts,
+    key: &PreviewKey,
+    port: u16,
+    secure: bool,
+    now_unix: i64,
+) -> Result<Verdict, Trouble> {
+    let by_header = [TOKEN, TRAFFIC_TOKEN].into_iter().any(|name| {
+        let given = parts.headers.remove(name);
+        given.is_some_and(|given| {
+            given.to_str().is_ok_and(|given| key.accepts(given, port, now_unix).is_some())
+        })
+    });
+    let by_cookie =
+        take_cookie(&mut parts.headers).is_some_and(|given| key.accepts(&given, port, now_unix).is_some());
+    let signed = take_parameter(&mut parts.uri);
+    let by_url = signed.as_deref().and_then(|given| Some((given, key.accepts(given, port, now_unix)?)));
+    match by_url {
+        Some((given, Accepted::Until(expires))) if matches!(parts.method, Method::GET | Method::HEAD) => {
+            Ok(Verdict::Redirect(Box::new(set_cookie(&parts.uri, given, expires - now_unix, secure)?)))
+        }
+        Some(_) => Ok(Verdict::Pass),
+        None if by_header || by_cookie => Ok(Verdict::Pass),
+        None => Err(Trouble::NeedsToken),
+    }
+}
+
+fn set_cookie(
+    uri: &Uri,
+    signed: &str,
+    seconds: i64,
+    secure: bool,
+) -> Result<Response<ResponseBody>, Trouble> {
+    let flag = if secure { "; Secure" } else { "" };
+    let cookie = format!("{PARAMETER}={signed}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{flag}");
+    // Two slashes at the start would lead to another site.
+    let target = uri.path_and_query().map_or("/", PathAndQuery::as_str).trim_start_matches('/');
+    let malformed = |_| Trouble::Malformed("the address is malformed".to_owned());
+    let mut response = Response::new(ResponseBody::empty());
+    *response.status_mut() = StatusCode::FOUND;
+    response.headers_mut().insert(SET_COOKIE, HeaderValue::from_str(&cookie).map_err(malformed)?);
+    let target = HeaderValue::from_str(&format!("/{target}")).map_err(malformed)?;
+    response.headers_mut().insert(LOCATION, target);
+    Ok(response)
+}
+
+/// Takes our cookie out, and leaves the guest's.
+fn take_cookie(headers: &mut HeaderMap) -> Option<String> {
+    let mut ours = None;
+    let mut others = Vec::new();
+    for value in headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok()) {
+        for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some((PARAMETER, value)) => ours = Some(value.to_owned()),
+                _ => others.push(pair),
+            }
+        }
+    }
+    let kept = HeaderValue::from_str(&others.join("; ")).ok().filter(|value| !value.is_empty());
+    headers.remove(COOKIE);
+    if let Some(kept) = kept {
+        headers.insert(COOKIE, kept);
+    }
+    ours
+}
+
+/// Takes our parameter out, and leaves the guest's.
+fn take_parameter(uri: &mut Uri) -> Option<String> {
+    let query = uri.query()?;
+    let (mut ours, mut others) = (None, Vec::new());
+    for pair in query.split('&') {
+        match pair.split_once('=') {
+            Some((PARAMETER, value)) => ours = Some(value.to_owned()),
+            _ => others.push(pair),
+        }
+    }
+    ours.as_ref()?;
+    let rest = others.join("&");
+    let target = if rest.is_empty() { uri.path().to_owned() } else { format!("{}?{rest}", uri.path()) };
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = target.parse().ok();
+    *uri = Uri::from_parts(parts).unwrap_or_default();
+    ours
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use pandastack_types::link::LinkKey;
+
+    use super::*;
+    use crate::route::Place;
+
+    const NOW: i64 = 1_000;
+
+    fn route(visibility: Visibility) -> Route {
+        let key = PreviewKey::new(&LinkKey::new(&[7; 32]).unwrap(), &"a".parse().unwrap(), 0);
+        Route { to: Place::Fixed([127, 0, 0, 1].into()), visibility, key: Some(key) }
+    }
+
+    fn signed() -> String {
+        route(Visibility::Private).key.unwrap().sign(80, 2_000)
+    }
+
+    fn token() -> String {
+        route(Visibility::Private).key.unwrap().token().to_owned()
+    }
+
+    fn head(method: Method, uri: &str, lines: &[(&'static str, String)]) -> Parts {
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in lines {
+            request = request.header(*name, value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn passes(head: &mut Parts, visibility: Visibility) -> bool {
+        matches!(check(head, &route(visibility), 80, false, NOW), Ok(Verdict::Pass))
+    }
+
+    #[test]
+    fn visibility_decides() {
+        assert!(passes(&mut head(Method::GET, "/", &[]), Visibility::Unlisted));
+        assert!(!passes(&mut head(Method::GET, "/", &[]), Visibility::Private));
+        let mut good = head(Method::GET, "/", &[("x-pandastack-preview-token", token())]);
+        assert!(passes(&mut good, Visibility::Private));
+        assert!(good.headers.is_empty(), "the guest must not see the token");
+        let mut good = head(Method::GET, "/", &[("x-pandastack-preview-token", token())]);
+        assert!(!passes(&mut good, Visibility::Off));
+    }
+
+    #[test]
+    fn a_signed_url_becomes_a_cookie_and_the_cookie_opens() {
+        let uri = format!("/page?a=1&{PARAMETER}={}&b=2", signed());
+        let Ok(Verdict::Redirect(answer)) =
+            check(&mut head(Method::GET, &uri, &[]), &route(Visibility::Private), 80, false, NOW)
+        else {
+            panic!("no redirect");
+        };
+        assert_eq!(answer.headers()[LOCATION], "/page?a=1&b=2");
+        let cookie = answer.headers()[SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned();
+        let mut next = head(Method::GET, "/page", &[("cookie", format!("theme=dark; {cookie}"))]);
+        assert!(passes(&mut next, Visibility::Private));
+        assert_eq!(next.headers[COOKIE], "theme=dark");
+    }
+
+    #[test]
+    fn a_signed_post_passes_without_its_signature() {
+        let mut post = head(Method::POST, &format!("/hook?{PARAMETER}={}", signed()), &[]);
+        assert!(passes(&mut post, Visibility::Private));
+        assert_eq!(post.uri, "/hook");
+    }
+
+    #[test]
+    fn a_redirect_stays_on_the_site() {
+        let uri = format!("//evil.example/?{PARAMETER}={}", signed());
+        let mut request = head(Method::GET, "/", &[]);
+        request.uri = Uri::builder().path_and_query(uri.as_str()).build().unwrap();
+        let Ok(Verdict::Redirect(answer)) = check(&mut request, &route(Visibility::Private), 80, false, NOW)
+        else {
+            panic!("no redirect");
+        };
+        assert_eq!(answer.headers()[LOCATION], "/evil.example/");
+    }
+}

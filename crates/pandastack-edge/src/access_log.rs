@@ -1,0 +1,134 @@
+//! One line per request, for operators; and the counters made from the same facts.
+//!
+//! ```text
+//! 2026-11-15T05:19:07.123Z 203.0.113.9 8000-<sandbox id> GET /path 200 5316 12.3ms
+//! ```
+//!
+//! Lines are gathered and written in pieces, so that a request costs no system call. Query strings are left out: they
+//! carry secrets more often than answers.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::{Method, Uri};
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::ACCESS_LOG_BUFFER_BYTES;
+use crate::site::Site;
+
+/// Longest time a line is held back.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// Longest path in a line; the rest is cut.
+const PATH_BYTES_MAX: usize = 512;
+/// Statuses by their first digit; the rest is counted as zero.
+const STATUS_CLASSES: usize = 6;
+
+/// Where lines go, and what is counted.
+#[derive(Default)]
+pub struct AccessLog {
+    file: Option<File>,
+    buffer: Mutex<Vec<u8>>,
+    requests: [AtomicU64; STATUS_CLASSES],
+    bytes: AtomicU64,
+}
+
+impl AccessLog {
+    /// Counts, and appends to a file if there is one.
+    pub fn open(path: Option<&Path>) -> std::io::Result<Self> {
+        let file = path.map(|path| File::options().create(true).append(true).open(path)).transpose()?;
+        Ok(Self { file, ..Self::default() })
+    }
+
+    fn write(&self, entry: &Entry) {
+        let class = usize::from(entry.status / 100);
+        self.requests[if class < STATUS_CLASSES { class } else { 0 }].fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(entry.bytes, Ordering::Relaxed);
+        if self.file.is_none() {
+            return;
+        }
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        entry.write_to(&mut buffer);
+        if buffer.len() >= ACCESS_LOG_BUFFER_BYTES {
+            let full = std::mem::replace(&mut *buffer, Vec::with_capacity(ACCESS_LOG_BUFFER_BYTES));
+            drop(buffer);
+            self.append(&full);
+        }
+    }
+
+    fn append(&self, lines: &[u8]) {
+        if let Some(mut file) = self.file.as_ref()
+            && let Err(error) = file.write_all(lines)
+        {
+            tracing::warn!(%error, "the access log cannot be written");
+        }
+    }
+
+    /// Writes what is held back.
+    pub fn flush(&self) {
+        let lines = std::mem::take(&mut *self.buffer.lock().unwrap_or_else(PoisonError::into_inner));
+        if !lines.is_empty() {
+            self.append(&lines);
+        }
+    }
+
+    /// Flushes now and then, until told to stop.
+    pub async fn keep_flushed(&self, stop: CancellationToken) {
+        while tokio::time::timeout(FLUSH_EVERY, stop.cancelled()).await.is_err() {
+            self.flush();
+        }
+        self.flush();
+    }
+
+    /// Counters in the Prometheus text format.
+    pub fn render(&self) -> String {
+        use std::fmt::Write;
+        let mut page = "# HELP pandastack_edge_requests_total Requests to sandboxes by class of status.\n\
+             # TYPE pandastack_edge_requests_total counter\n"
+            .to_owned();
+        for (class, count) in self.requests.iter().enumerate().skip(1) {
+            let count = count.load(Ordering::Relaxed);
+            let _ = writeln!(page, "pandastack_edge_requests_total{{status=\"{class}xx\"}} {count}");
+        }
+        page.push_str("# HELP pandastack_edge_sent_bytes_total Bytes of answers of sandboxes.\n");
+        page.push_str("# TYPE pandastack_edge_sent_bytes_total counter\n");
+        let _ = writeln!(page, "pandastack_edge_sent_bytes_total {}", self.bytes.load(Ordering::Relaxed));
+        page
+    }
+}
+
+/// A line, written when it is dropped: at the end of the answer, however that comes.
+pub struct Entry {
+    pub(crate) log: Arc<AccessLog>,
+    pub(crate) site: Arc<Site>,
+    pub(crate) port: u16,
+    pub(crate) client: IpAddr,
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) status: u16,
+    pub(crate) bytes: u64,
+    pub(crate) began: Instant,
+}
+
+impl Entry {
+    fn write_to(&self, buffer: &mut Vec<u8>) {
+        let Entry { client, method, status, bytes, port, .. } = self;
+        let (at, id) = (Timestamp::now(), &self.site.id);
+        let path = self.uri.path();
+        let path = path.get(..PATH_BYTES_MAX).unwrap_or(path);
+        let took = self.began.elapsed().as_secs_f64() * 1e3;
+        // Writing to memory cannot fail.
+        let _ = writeln!(buffer, "{at:.3} {client} {port}-{id} {method} {path} {status} {bytes} {took:.1}ms");
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.log.write(self);
+    }
+}

@@ -1,0 +1,217 @@
+//! Bodies as they pass through: never collected, counted where there is a limit, cut when a door closes.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use crate::access_log::Entry;
+use crate::door::Ticket;
+use crate::limits::BODY_BYTES_MAX;
+use crate::pool::Upstream;
+
+/// Error of any body.
+pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The client sent more than allowed.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the body is larger than {BODY_BYTES_MAX} bytes")]
+pub struct BodyTooLarge;
+
+/// The sandbox stopped before its answer was complete.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the sandbox stopped before the answer was complete")]
+struct Cut;
+
+/// What a client sends.
+pub enum RequestBody {
+    /// Nothing: most requests.
+    Empty,
+    /// As it comes.
+    Client {
+        /// From the client's connection.
+        incoming: Incoming,
+        /// Bytes that may still come.
+        left: u64,
+    },
+}
+
+impl RequestBody {
+    /// Wraps what a client sends.
+    pub fn of(incoming: Incoming) -> Self {
+        if incoming.is_end_stream() { Self::Empty } else { Self::Client { incoming, left: BODY_BYTES_MAX } }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let RequestBody::Client { incoming, left } = self.get_mut() else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(incoming).poll_frame(context));
+        let Some(frame) = frame.transpose()? else { return Poll::Ready(None) };
+        let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+        match left.checked_sub(bytes) {
+            Some(rest) => *left = rest,
+            None => return Poll::Ready(Some(Err(BodyTooLarge.into()))),
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            RequestBody::Empty => true,
+            RequestBody::Client { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Client { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+/// What a client gets.
+pub enum ResponseBody {
+    /// An answer of ours.
+    Own(Full<Bytes>),
+    /// An answer of the API.
+    Api(axum::body::Body),
+    /// An answer of a guest.
+    Guest(Box<GuestBody>),
+}
+
+impl ResponseBody {
+    /// Nothing.
+    pub fn empty() -> Self {
+        Self::Own(Full::default())
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            ResponseBody::Own(body) => Pin::new(body).poll_frame(context).map_err(|never| match never {}),
+            ResponseBody::Api(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
+            ResponseBody::Guest(body) => Pin::new(&mut **body).poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            ResponseBody::Own(body) => body.is_end_stream(),
+            ResponseBody::Api(body) => body.is_end_stream(),
+            ResponseBody::Guest(body) => body.incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ResponseBody::Own(body) => body.size_hint(),
+            ResponseBody::Api(body) => body.size_hint(),
+            ResponseBody::Guest(body) => body.incoming.size_hint(),
+        }
+    }
+}
+
+/// A guest's answer. Drives the connection it comes from, and gives it back at its end.
+pub struct GuestBody {
+    incoming: Incoming,
+    /// `None` for HTTP/2 and upgrades, whose connections have tasks.
+    upstream: Option<Box<Upstream>>,
+    port: u16,
+    ticket: Ticket,
+    /// Made only when the body has to wait: most come in one piece.
+    cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    log: Option<Entry>,
+}
+
+impl GuestBody {
+    pub(crate) fn new(
+        incoming: Incoming,
+        upstream: Option<Box<Upstream>>,
+        port: u16,
+        ticket: Ticket,
+    ) -> Self {
+        Self { incoming, upstream, port, ticket, cut: None, log: None }
+    }
+
+    /// Writes this line of the access log when the body ended.
+    pub(crate) fn log_at_end(&mut self, entry: Entry) {
+        self.log = Some(entry);
+    }
+
+    fn end(&mut self) {
+        if let Some(upstream) = self.upstream.take() {
+            self.ticket.door().pools.put(self.port, upstream);
+        }
+    }
+}
+
+impl Body for GuestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        // The first look asks for bytes, driving brings them, the second look takes them.
+        let mut polled = Pin::new(&mut this.incoming).poll_frame(context);
+        if polled.is_pending()
+            && let Some(upstream) = &mut this.upstream
+        {
+            upstream.drive(context);
+            polled = Pin::new(&mut this.incoming).poll_frame(context);
+        }
+        match polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                this.ticket.stir();
+                if let Some(log) = &mut this.log {
+                    log.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                }
+                if this.incoming.is_end_stream() {
+                    this.end();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(None) => {
+                this.end();
+                Poll::Ready(None)
+            }
+            Poll::Pending => {
+                let token = Arc::clone(this.ticket.door());
+                let cut = this.cut.get_or_insert_with(|| Box::pin(token.cut.clone().cancelled_owned()));
+                ready!(cut.as_mut().poll(context));
+                Poll::Ready(Some(Err(Cut.into())))
+            }
+        }
+    }
+}
+
+impl Drop for GuestBody {
+    fn drop(&mut self) {
+        // A body that the server never polled because it is empty ends here.
+        if self.incoming.is_end_stream() {
+            self.end();
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! An open way to one sandbox: its address, its connections, and what is under way on them.
+//!
+//! Must hold: a [`Ticket`] exists only while the guest runs, because the agent stops a guest only after this side said
+//! that no ticket is left ([`pandastack_types::door`]). Taking one costs two atomic additions, so a request to a sandbox
+//! that is awake asks nobody.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::Method;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_types::{SandboxId, door};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::gate::Opened;
+use crate::limits::{HELD_WAIT, IDLE_AFTER, REQUESTS_PER_SANDBOX_MAX};
+use crate::pool::Pools;
+
+/// How bytes reach the guest.
+#[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "one per sandbox, never moved on the way of a request")]
+pub enum Way {
+    /// Its address is reachable from here.
+    Direct(IpAddr),
+    /// Through its agent, which is on another machine.
+    Agent {
+        /// The agent.
+        client: AgentClient,
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// The life of it that is meant.
+        incarnation: u64,
+    },
+}
+
+/// An open way to a sandbox.
+pub struct Door {
+    pub(crate) way: Way,
+    pub(crate) pools: Pools,
+    /// Tickets out.
+    under_way: AtomicUsize,
+    /// Tickets whose answer has not begun.
+    unanswered: AtomicUsize,
+    /// Something happened since the agent was last told.
+    moved: AtomicBool,
+    /// The agent was told that nothing happens.
+    idle: AtomicBool,
+    stirred: Notify,
+    held: AtomicBool,
+    drained: Notify,
+    /// Ends whatever is still under way.
+    pub(crate) cut: CancellationToken,
+}
+
+impl Opened for Door {
+    fn is_open(&self) -> bool {
+        !self.held.load(Ordering::SeqCst)
+    }
+}
+
+/// Why no ticket was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoTicket {
+    /// The door closed; the next one may be opened.
+    Closed,
+    /// [`REQUESTS_PER_SANDBOX_MAX`] are under way.
+    Full,
+}
+
+impl Door {
+    /// A door that no agent watches over, for upstreams that never sleep.
+    pub fn fixed(address: IpAddr) -> Arc<Self> {
+        Arc::new(Self::new(Way::Direct(address)))
+    }
+
+    fn new(way: Way) -> Self {
+        Self {
+            way,
+            pools: Pools::default(),
+            under_way: AtomicUsize::new(0),
+            unanswered: AtomicUsize::new(0),
+            moved: AtomicBool::new(true),
+            idle: AtomicBool::new(false),
+            stirred: Notify::new(),
+            held: AtomicBool::new(false),
+            drained: Notify::new(),
+            cut: CancellationToken::new(),
+        }
+    }
+
+    /// Asks the agent for a door, which wakes a sleeper. The agent is listened to until either side closes.
+    pub async fn open(
+        client: AgentClient,
+        sandbox: SandboxId,
+        incarnation: u64,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Result<Arc<Self>, AgentError> {
+        let path = format!("/sandboxes/{sandbox}/door");
+        let call =
+            Call { method: Method::POST, path: &path, incarnation: Some(incarnation), wait: HELD_WAIT };
+        let (headers, stream) = client.upgrade(call, door::UPGRADE).await?;
+        let address = headers.get(door::ADDRESS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
+        let way = match address {
+            Some(address) if client.is_local() => Way::Direct(address),
+            _ => Way::Agent { client, sandbox, incarnation },
+        };
+        let opened = Arc::new(Self::new(way));
+        tasks.spawn(follow(Arc::clone(&opened), stream, shutdown.clone()));
+        Ok(opened)
+    }
+
+    /// A ticket for one request, stream or tunnel.
+    pub fn enter(self: &Arc<Self>) -> Result<Ticket, NoTicket> {
+        // Counted before the look, so that a drain that begins in between waits for this one.
+        let before = self.under_way.fetch_add(1, Ordering::SeqCst);
+        self.unanswered.fetch_add(1, Ordering::SeqCst);
+        let ticket = Ticket { door: Arc::clone(self), unanswered: true };
+        if self.held.load(Ordering::SeqCst) {
+            return Err(NoTicket::Closed);
+        }
+        if before >= REQUESTS_PER_SANDBOX_MAX {
+            return Err(NoTicket::Full);
+        }
+        self.stir();
+        Ok(ticket)
+    }
+
+    /// Notes that bytes move.
+    fn stir(&self) {
+        if !self.moved.load(Ordering::Relaxed) {
+            self.moved.store(true, Ordering::Relaxed);
+        }
+        if self.idle.load(Ordering::SeqCst) && self.idle.swap(false, Ordering::SeqCst) {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// Begins nothing more.
+    pub fn hold(&self) {
+        self.held.store(true, Ordering::SeqCst);
+        if self.under_way.load(Ordering::SeqCst) == 0 {
+            self.drained.notify_one();
+        }
+    }
+
+    /// Waits until no ticket is left, for at most `wait`; then cuts what is still under way.
+    pub async fn drain(&self, wait: Duration) {
+        let all = async {
+            while self.under_way.load(Ordering::SeqCst) > 0 {
+                self.drained.notified().await;
+            }
+        };
+        if tokio::time::timeout(wait, all).await.is_err() {
+            tracing::info!("requests did not end before their sandbox stopped; they are cut");
+        }
+        self.cut.cancel();
+        self.pools.clear();
+    }
+
+    /// Whether nothing happened since the last call.
+    fn is_quiet(&self) -> bool {
+        !self.moved.swap(false, Ordering::SeqCst) && self.unanswered.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// Leave to have one request, stream or tunnel under way.
+pub struct Ticket {
+    door: Arc<Door>,
+    unanswered: bool,
+}
+
+impl Ticket {
+    /// The door it is for.
+    pub fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    /// The answer has begun: from now on only moving bytes keep the sandbox awake.
+    pub fn answered(&mut self) {
+        if std::mem::take(&mut self.unanswered) {
+            self.door.unanswered.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Notes that bytes move.
+    pub fn stir(&self) {
+        self.door.stir();
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.answered();
+        let last = self.door.under_way.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.door.held.load(Ordering::SeqCst) {
+            self.door.drained.notify_one();
+        }
+    }
+}
+
+/// Keeps the agent informed and does as it says.
+async fn follow(opened: Arc<Door>, mut stream: TokioIo<Upgraded>, shutdown: CancellationToken) {
+    let mut busy = true;
+    loop {
+        let said = tokio::select! {
+            byte = stream.read_u8() => {
+                opened.hold();
+                if byte.is_ok_and(|byte| byte == door::HOLD) {
+                    opened.drain(Duration::from_secs(door::DRAIN_SECONDS)).await;
+                    // If the agent is gone by now, it needs no answer.
+                    let _ = stream.write_all(&[door::DRAINED]).await;
+                }
+                return;
+            }
+            () = tokio::time::sleep(IDLE_AFTER), if busy => {
+                if !opened.is_quiet() {
+                    continue;
+                }
+                opened.idle.store(true, Ordering::SeqCst);
+                busy = false;
+                door::IDLE
+            }
+            () = opened.stirred.notified(), if !busy => {
+                busy = true;
+                door::BUSY
+            }
+            // Requests were waited for by the server; what is left are tunnels.
+            () = shutdown.cancelled() => {
+                opened.hold();
+                return opened.cut.cancel();
+            }
+        };
+        if stream.write_all(&[said]).await.is_err() {
+            return opened.hold();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn open() -> Arc<Door> {
+        Door::fixed(Ipv4Addr::LOCALHOST.into())
+    }
+
+    #[tokio::test]
+    async fn a_drain_waits_for_tickets_and_gives_no_more() {
+        let door = open();
+        let ticket = door.enter().ok().unwrap();
+        door.hold();
+        assert_eq!(door.enter().err(), Some(NoTicket::Closed));
+        let mut drain = Box::pin(door.drain(Duration::from_secs(60)));
+        assert!(futures::poll!(&mut drain).is_pending());
+        assert!(!door.cut.is_cancelled());
+        drop(ticket);
+        drain.await;
+        assert!(door.cut.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn what_does_not_end_is_cut() {
+        let door = open();
+        let _ticket = door.enter().ok().unwrap();
+        door.hold();
+        door.drain(Duration::from_millis(1)).await;
+        assert!(door.cut.is_cancelled());
+    }
+
+    #[test]
+    fn a_request_without_an_answer_is_not_quiet_and_a_silent_stream_is() {
+        let door = open();
+        let mut ticket = door.enter().ok().unwrap();
+        assert!(!door.is_quiet());
+        assert!(!door.is_quiet());
+        ticket.answered();
+        assert!(door.is_quiet());
+        ticket.stir();
+        assert!(!door.is_quiet());
+    }
+}

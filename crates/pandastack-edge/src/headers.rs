@@ -1,0 +1,244 @@
+//! What an edge changes in heads as they pass.
+//!
+//! Headers that belong to one connection are not passed on (RFC 9110, 7.6.1), nor is anything that a client may claim
+//! about itself: the guest can trust every `X-Forwarded-*` and `Forwarded` it sees. Bodies are framed anew on each side,
+//! so two ends can never disagree about where one ends.
+
+use std::net::IpAddr;
+
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderMap, Version};
+
+const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Set by us or by nobody.
+const CLAIMS: [HeaderName; 6] = [
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("x-forwarded-server"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-forwarded-scheme"),
+    HeaderName::from_static("x-forwarded-ssl"),
+    // Programs that take their environment from headers read it as their own proxy.
+    HeaderName::from_static("proxy"),
+];
+
+/// Of one connection, whatever `Connection` says.
+const HOP_BY_HOP: [HeaderName; 4] = [
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("proxy-authorization"),
+    TRANSFER_ENCODING,
+];
+
+/// A client's connection, as guests are told of it.
+pub struct Client {
+    /// Where it comes from.
+    pub address: IpAddr,
+    /// Over TLS.
+    pub secure: bool,
+    forwarded_for: HeaderValue,
+    forwarded_port: HeaderValue,
+}
+
+impl Client {
+    /// A client at an address, connected to a port of ours.
+    pub fn new(address: IpAddr, port: u16, secure: bool) -> Self {
+        let address = address.to_canonical();
+        let text = HeaderValue::from_str(&address.to_string());
+        Self {
+            address,
+            secure,
+            // An address is always a valid value.
+            forwarded_for: text.unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            forwarded_port: HeaderValue::from(port),
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.secure { "https" } else { "http" }
+    }
+
+    fn forwarded(&self, host: &str) -> Option<HeaderValue> {
+        let (address, scheme) = (self.address, self.scheme());
+        let quoted = host.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
+        let host = if quoted { host } else { "unknown" };
+        let value = match address {
+            IpAddr::V4(address) => format!("for={address};host=\"{host}\";proto={scheme}"),
+            IpAddr::V6(address) => format!("for=\"[{address}]\";host=\"{host}\";proto={scheme}"),
+        };
+        HeaderValue::from_str(&value).ok()
+    }
+}
+
+/// Whether two parties could read two lengths from this head. Such a request is refused, not repaired.
+pub fn is_ambiguous(headers: &HeaderMap) -> bool {
+    let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
+    let coded = headers.contains_key(TRANSFER_ENCODING);
+    lengths > 1 || (lengths == 1 && coded) || headers.get_all(HOST).iter().count() > 1
+}
+
+/// The protocol that a client wants to go on with, such as `websocket`.
+pub fn upgrade_of(parts: &Parts) -> Option<HeaderValue> {
+    let wanted = parts.version == Version::HTTP_11 && names(&parts.headers, "upgrade");
+    parts.headers.get(UPGRADE).filter(|_| wanted).cloned()
+}
+
+fn names(headers: &HeaderMap, token: &str) -> bool {
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case(token))
+}
+
+/// Removes what belongs to one connection.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+        let named: Vec<HeaderName> =
+            values.flat_map(|value| value.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
+        for name in named.into_iter().filter(|name| *name != HOST && *name != CONTENT_LENGTH) {
+            headers.remove(name);
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+    headers.remove(UPGRADE);
+}
+
+/// Makes a client's head one for the guest.
+pub fn to_guest(parts: &mut Parts, client: &Client) {
+    let trailers =
+        parts.headers.get(TE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    strip_hop_by_hop(&mut parts.headers);
+    let headers = &mut parts.headers;
+    headers.remove(EXPECT);
+    // Clients of the API may send their key along; the program in the sandbox must never see it.
+    if headers.get(AUTHORIZATION).is_some_and(|value| value.as_bytes().windows(4).any(|part| part == b"pds_"))
+    {
+        headers.remove(AUTHORIZATION);
+    }
+    if !trailers {
+        headers.remove(TE);
+    }
+    for name in &CLAIMS {
+        headers.remove(name);
+    }
+    // HTTP/2 and absolute forms carry the host in the URI; the guest gets the usual form.
+    if let Some(authority) = parts.uri.authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        headers.insert(HOST, host);
+    }
+    let host = headers.get(HOST).cloned().unwrap_or_else(|| HeaderValue::from_static(""));
+    match client.forwarded(host.to_str().unwrap_or("unknown")) {
+        Some(value) => drop(headers.insert(FORWARDED, value)),
+        None => drop(headers.remove(FORWARDED)),
+    }
+    headers.insert(FORWARDED_FOR, client.forwarded_for.clone());
+    headers.insert(FORWARDED_HOST, host);
+    headers.insert(FORWARDED_PORT, client.forwarded_port.clone());
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+
+    fn parts(lines: &[(&'static str, &'static str)]) -> Parts {
+        let mut request = Request::builder().uri("/x?y=1");
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn client() -> Client {
+        Client::new("203.0.113.9".parse().unwrap(), 8080, false)
+    }
+
+    #[test]
+    fn a_client_says_nothing_about_itself() {
+        let mut head = parts(&[
+            ("host", "80-a.localhost:8080"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "2.2.2.2"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=9.9.9.9"),
+            ("x-real-ip", "9.9.9.9"),
+            ("proxy", "http://evil"),
+        ]);
+        to_guest(&mut head, &client());
+        let get = |name: &str| -> Vec<_> { head.headers.get_all(name).iter().collect() };
+        assert_eq!(get("x-forwarded-for"), ["203.0.113.9"]);
+        assert_eq!(get("x-forwarded-proto"), ["http"]);
+        assert_eq!(get("x-forwarded-host"), ["80-a.localhost:8080"]);
+        assert_eq!(get("x-forwarded-port"), ["8080"]);
+        assert_eq!(get("forwarded"), ["for=203.0.113.9;host=\"80-a.localhost:8080\";proto=http"]);
+        assert!(get("x-real-ip").is_empty() && get("proxy").is_empty());
+    }
+
+    #[test]
+    fn what_belongs_to_a_connection_stays_on_it() {
+        let mut head = parts(&[
+            ("host", "a"),
+            ("connection", "keep-alive, X-Secret-Hop, host"),
+            ("x-secret-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "gzip"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("x-kept", "1"),
+        ]);
+        to_guest(&mut head, &client());
+        for gone in ["connection", "x-secret-hop", "keep-alive", "te", "transfer-encoding", "upgrade"] {
+            assert!(!head.headers.contains_key(gone), "{gone}");
+        }
+        assert!(head.headers.contains_key("x-kept") && head.headers.contains_key("host"));
+    }
+
+    #[test]
+    fn a_key_of_ours_stays_here_and_a_guest_has_its_own() {
+        for (value, kept) in [("Bearer pds_0123", false), ("Bearer eyJ", true), ("Basic dTpw", true)] {
+            let mut head = parts(&[("authorization", value)]);
+            to_guest(&mut head, &client());
+            assert_eq!(head.headers.contains_key("authorization"), kept, "{value}");
+        }
+    }
+
+    #[test]
+    fn two_lengths_are_one_too_many() {
+        let check = |lines: &[(&'static str, &'static str)], expect| {
+            assert_eq!(is_ambiguous(&parts(lines).headers), expect, "{lines:?}");
+        };
+        check(&[("content-length", "3")], false);
+        check(&[("transfer-encoding", "chunked")], false);
+        check(&[("content-length", "3"), ("transfer-encoding", "chunked")], true);
+        check(&[("content-length", "3"), ("content-length", "4")], true);
+        check(&[("host", "a"), ("host", "b")], true);
+    }
+
+    #[test]
+    fn only_a_real_upgrade_is_one() {
+        assert!(
+            upgrade_of(&parts(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")])).is_some()
+        );
+        assert!(upgrade_of(&parts(&[("upgrade", "websocket")])).is_none());
+        assert!(upgrade_of(&parts(&[("connection", "upgrade")])).is_none());
+    }
+
+    #[test]
+    fn a_host_cannot_break_out_of_its_quotes() {
+        let value = client().forwarded("a\";for=1.1.1.1;x=\"").unwrap();
+        assert_eq!(value, "for=203.0.113.9;host=\"unknown\";proto=http");
+    }
+}

@@ -1,0 +1,57 @@
+//! The edge: what stands between clients and the servers inside sandboxes.
+//!
+//! ```text
+//!   client --HTTP/1, /2, WebSocket--> server --Host, headers--> api (control's router, or nobody)
+//!                                        |
+//!                                        +--> edge: site -> access -> gate -> door -> pool --> guest's port
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `server` | connections, limits per client, stopping |
+//! | `destination` | which requests are for a sandbox |
+//! | `route`, `control_routes`, `site` | what is known of a sandbox, kept while its source is away |
+//! | `access` | private previews |
+//! | `gate` | hold and wake; knows nothing of sandboxes |
+//! | `door` | the agreement with the agent about when the guest may be used |
+//! | `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
+//! | `headers` | what changes in heads |
+//! | `trouble` | answers of our own |
+//!
+//! Must hold: a transition of ours (sleep, wake, move) fails no request; a guest learns nothing about a client that the
+//! client made up; nothing is collected in memory; losing control stops no traffic.
+//!
+//! Left to others: waking and stopping machines (the agent), keys and records (control), certificates (not yet here).
+
+#![forbid(unsafe_code)]
+
+mod access;
+mod access_log;
+mod body;
+mod control_routes;
+mod destination;
+mod door;
+mod edge;
+mod exchange;
+pub mod gate;
+mod headers;
+pub mod limits;
+mod pool;
+mod route;
+mod server;
+mod site;
+mod trouble;
+mod tunnel;
+
+pub use access_log::AccessLog;
+pub use body::ResponseBody;
+pub use control_routes::ControlRoutes;
+pub use destination::{Destination, Target, destination};
+pub use door::{Door, Ticket, Way};
+pub use edge::Edge;
+pub use headers::Client;
+pub use pool::{DialError, GuestStream};
+pub use route::{Place, Route, RouteSource, RouteUnavailable};
+pub use server::Server;
+pub use trouble::Trouble;
+pub use tunnel::{Stirring, copy};

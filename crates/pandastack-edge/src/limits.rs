@@ -1,0 +1,38 @@
+//! Every promised number of the edge in one place. What happens at a limit is said beside it.
+
+use std::time::Duration;
+
+/// Requests that may wait for one sandbox to wake. Beyond it: 503 with `Retry-After`.
+pub const HELD_REQUESTS_MAX: usize = 1_000;
+/// How long a request waits for its sandbox to wake. Beyond it: 503 with `Retry-After`.
+pub const HELD_WAIT: Duration = Duration::from_secs(30);
+/// Requests, streams and tunnels under way to one sandbox. Beyond it: 503 with `Retry-After`.
+pub const REQUESTS_PER_SANDBOX_MAX: usize = 16_384;
+/// Connections of one client address. Beyond it: closed at once.
+pub const CONNECTIONS_PER_CLIENT_MAX: usize = 12_288;
+/// Connections of one listen address. Beyond it: closed at once.
+pub const CONNECTIONS_MAX: usize = 65_536;
+/// Bytes of a request's head, and of each direction's buffer. Beyond it: 431.
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Header lines of a request. Beyond it: 431.
+pub const HEADER_LINES_MAX: usize = 128;
+/// How long a head may take to arrive, and a kept connection may stay silent. Beyond it: closed.
+pub const HEAD_WAIT: Duration = Duration::from_secs(30);
+/// Requests that one HTTP/2 connection may have under way. Beyond it: the client waits.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
+/// Bytes of one request body. Beyond it: 413. Bodies stream; memory does not grow with it.
+pub const BODY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+/// Idle connections kept to one port of one sandbox. Beyond it: the oldest is closed.
+pub const IDLE_UPSTREAMS_MAX: usize = 128;
+/// How long a guest may take to accept a connection. Beyond it: 504.
+pub const DIAL_WAIT: Duration = Duration::from_secs(10);
+/// How long requests under way may take when the edge stops. Beyond it: cut.
+pub const STOP_WAIT: Duration = Duration::from_secs(5);
+/// A door without a byte for this long is reported as idle to its agent.
+pub const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Sandboxes an edge remembers. Beyond it: those without a door are forgotten.
+pub const SITES_MAX: usize = 16_384;
+/// Longest time a signed preview URL works. Beyond it: refused when made.
+pub const SIGNED_URL_SECONDS_MAX: u64 = 30 * 24 * 3600;
+/// Bytes of the access log held back to be written at once. They are written after a second at the latest.
+pub const ACCESS_LOG_BUFFER_BYTES: usize = 64 * 1024;

@@ -1,0 +1,257 @@
+//! Connections to the ports of one sandbox.
+//!
+//! An HTTP/1 connection has no task of its own: whoever uses it drives it, in the task of the client's connection, so a
+//! request costs no hand-over between tasks. An idle one is looked at when it is taken; one that the guest closed is
+//! dropped then. HTTP/2 (gRPC) is one shared connection per port, with a task.
+
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use http::Method;
+use hyper::client::conn::{http1, http2};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use pandastack_agent_client::{AgentError, Call};
+use pandastack_types::{ErrorCode, door};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::body::RequestBody;
+use crate::door::{Door, Way};
+use crate::limits::{DIAL_WAIT, HEAD_BYTES_MAX, IDLE_UPSTREAMS_MAX};
+
+/// Idle connections older than this are not kept: guests close theirs about then.
+const IDLE_KEPT: Duration = Duration::from_secs(60);
+
+/// Why a port was not reached.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DialError {
+    /// Nothing listens there.
+    #[error("nothing listens on the port")]
+    Closed,
+    /// No answer.
+    #[error("the guest did not accept a connection within {} s", DIAL_WAIT.as_secs())]
+    Late,
+    /// Anything else.
+    #[error("the guest was not reached: {0}")]
+    Failed(String),
+}
+
+/// Bytes to and from a port of a guest.
+pub enum GuestStream {
+    /// Straight.
+    Tcp(TcpStream),
+    /// Through the agent of another machine.
+    Tunnel(Box<TokioIo<Upgraded>>),
+}
+
+/// Connects to a port.
+pub async fn dial(way: &Way, port: u16) -> Result<GuestStream, DialError> {
+    match way {
+        Way::Direct(address) => {
+            let dialed = tokio::time::timeout(DIAL_WAIT, TcpStream::connect((*address, port))).await;
+            let stream = dialed.map_err(|_| DialError::Late)?.map_err(|error| match error.kind() {
+                std::io::ErrorKind::ConnectionRefused => DialError::Closed,
+                _ => DialError::Failed(error.to_string()),
+            })?;
+            stream.set_nodelay(true).map_err(|error| DialError::Failed(error.to_string()))?;
+            Ok(GuestStream::Tcp(stream))
+        }
+        Way::Agent { client, sandbox, incarnation } => {
+            let path = format!("/sandboxes/{sandbox}/tunnel?port={port}");
+            let (method, incarnation) = (Method::POST, Some(*incarnation));
+            let call = Call { method, path: &path, incarnation, wait: DIAL_WAIT };
+            match client.upgrade(call, door::TUNNEL_UPGRADE).await {
+                Ok((_, stream)) => Ok(GuestStream::Tunnel(Box::new(stream))),
+                Err(AgentError::Answered { body, .. }) if body.code == ErrorCode::PortClosed => {
+                    Err(DialError::Closed)
+                }
+                Err(AgentError::Late { .. }) => Err(DialError::Late),
+                Err(error) => Err(DialError::Failed(error.to_string())),
+            }
+        }
+    }
+}
+
+/// An HTTP/1 connection that its user drives. Always boxed: it is large, and changes hands several times a request.
+pub(crate) struct Upstream {
+    pub(crate) sender: http1::SendRequest<RequestBody>,
+    pub(crate) connection: http1::Connection<TokioIo<GuestStream>, RequestBody>,
+    /// The connection's future ended; it must not be polled again.
+    pub(crate) ended: bool,
+    /// It carried a request before, so the guest may have closed it meanwhile.
+    pub(crate) reused: bool,
+}
+
+impl Upstream {
+    /// Moves bytes. Its end shows in the answer or the body.
+    pub(crate) fn drive(&mut self, context: &mut Context<'_>) {
+        if !self.ended && Pin::new(&mut self.connection).poll(context).is_ready() {
+            self.ended = true;
+        }
+    }
+
+    /// Whether it can take a request now.
+    fn is_ready(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        self.drive(&mut context);
+        !self.ended && matches!(self.sender.poll_ready(&mut context), Poll::Ready(Ok(())))
+    }
+}
+
+#[derive(Default)]
+struct PortPool {
+    port: u16,
+    /// The last one used is the last one here, and the first to be taken.
+    idle: Vec<(Box<Upstream>, Instant)>,
+    shared: Option<http2::SendRequest<RequestBody>>,
+}
+
+/// Connections by port. A sandbox has a handful of ports, so a list is the fastest map.
+#[derive(Default)]
+pub(crate) struct Pools(Mutex<Vec<PortPool>>);
+
+impl Pools {
+    fn lock(&self) -> MutexGuard<'_, Vec<PortPool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An idle connection that still lives.
+    pub(crate) fn take(&self, port: u16) -> Option<Box<Upstream>> {
+        loop {
+            let (mut upstream, _) =
+                self.lock().iter_mut().find(|pool| pool.port == port).and_then(|pool| pool.idle.pop())?;
+            if upstream.is_ready() {
+                upstream.reused = true;
+                return Some(upstream);
+            }
+        }
+    }
+
+    /// Keeps a connection for the next request, if it can take one.
+    pub(crate) fn put(&self, port: u16, mut upstream: Box<Upstream>) {
+        if !upstream.is_ready() {
+            return;
+        }
+        let now = Instant::now();
+        let mut pools = self.lock();
+        let idle = &mut entry(&mut pools, port).idle;
+        idle.push((upstream, now));
+        let aged = idle.first().is_some_and(|(_, since)| now.duration_since(*since) > IDLE_KEPT);
+        // Closing a connection takes a moment; not under the lock.
+        let oldest = (aged || idle.len() > IDLE_UPSTREAMS_MAX).then(|| idle.remove(0));
+        drop(pools);
+        drop(oldest);
+    }
+
+    fn shared(&self, port: u16) -> Option<http2::SendRequest<RequestBody>> {
+        let pools = self.lock();
+        let shared = pools.iter().find(|pool| pool.port == port)?.shared.clone()?;
+        (!shared.is_closed()).then_some(shared)
+    }
+
+    /// Closes everything idle.
+    pub(crate) fn clear(&self) {
+        let pools = std::mem::take(&mut *self.lock());
+        drop(pools);
+    }
+}
+
+fn entry(pools: &mut Vec<PortPool>, port: u16) -> &mut PortPool {
+    let at = pools.iter().position(|pool| pool.port == port).unwrap_or_else(|| {
+        pools.push(PortPool { port, ..PortPool::default() });
+        pools.len() - 1
+    });
+    &mut pools[at]
+}
+
+/// A fresh HTTP/1 connection.
+pub(crate) async fn connect(door: &Door, port: u16) -> Result<Box<Upstream>, DialError> {
+    let stream = dial(&door.way, port).await?;
+    let handshake = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(|error| DialError::Failed(error.to_string()))?;
+    Ok(Box::new(Upstream { sender, connection, ended: false, reused: false }))
+}
+
+/// The shared HTTP/2 connection of a port.
+pub(crate) async fn connect_shared(
+    door: &Door,
+    port: u16,
+) -> Result<http2::SendRequest<RequestBody>, DialError> {
+    if let Some(sender) = door.pools.shared(port) {
+        return Ok(sender);
+    }
+    let stream = dial(&door.way, port).await?;
+    let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(|error| DialError::Failed(error.to_string()))?;
+    let cut = door.cut.clone();
+    // Ends with the guest's side, with the last sender, or with the door.
+    tokio::spawn(async move {
+        tokio::select! {
+            ended = connection => drop(ended.inspect_err(|error| tracing::debug!(%error, "HTTP/2 upstream"))),
+            () = cut.cancelled() => {}
+        }
+    });
+    entry(&mut door.pools.lock(), port).shared = Some(sender.clone());
+    Ok(sender)
+}
+
+impl AsyncRead for GuestStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        match self.get_mut() {
+            GuestStream::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            GuestStream::Tunnel(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for GuestStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        match self.get_mut() {
+            GuestStream::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            GuestStream::Tunnel(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match self.get_mut() {
+            GuestStream::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            GuestStream::Tunnel(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match self.get_mut() {
+            GuestStream::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            GuestStream::Tunnel(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            GuestStream::Tcp(stream) => stream.is_write_vectored(),
+            GuestStream::Tunnel(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        match self.get_mut() {
+            GuestStream::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            GuestStream::Tunnel(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+        }
+    }
+}

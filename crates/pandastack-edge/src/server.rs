@@ -1,0 +1,230 @@
+//! Listening: connections in, each request told apart and sent on its way.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt;
+
+use crate::body::ResponseBody;
+use crate::destination::{Destination, destination};
+use crate::edge::Edge;
+use crate::headers::Client;
+use crate::limits::{
+    CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, HEADER_LINES_MAX, STOP_WAIT,
+    STREAMS_PER_CONNECTION_MAX,
+};
+use crate::trouble::Trouble;
+
+/// Pause after the system refused a connection (no descriptors left), so that the loop does not spin.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+
+/// One listen address for the API and for sandboxes.
+pub struct Server {
+    /// Requests to sandboxes.
+    pub edge: Arc<Edge>,
+    /// Everything else.
+    pub api: Router,
+    /// How long a head may take, and a kept connection may stay silent.
+    pub head_wait: Duration,
+}
+
+impl Server {
+    /// With the usual patience.
+    pub fn new(edge: Arc<Edge>, api: Router) -> Self {
+        Self { edge, api, head_wait: HEAD_WAIT }
+    }
+
+    /// Serves until `stop`, then lets requests under way finish within [`STOP_WAIT`].
+    pub async fn serve(self, listener: TcpListener, stop: CancellationToken) {
+        let server = Arc::new(self);
+        let connections = TaskTracker::new();
+        let crowd = Arc::new(Crowd::default());
+        let port = listener.local_addr().map_or(0, |address| address.port());
+        loop {
+            let (stream, peer) = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(REFUSED_PAUSE).await;
+                        continue;
+                    }
+                },
+                () = stop.cancelled() => break,
+            };
+            let Some(place) = crowd.enter(peer.ip()) else { continue };
+            let (server, stop) = (Arc::clone(&server), stop.clone());
+            connections.spawn(async move {
+                connection(server, stream, peer, port, stop).await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        connections.close();
+        if tokio::time::timeout(STOP_WAIT, connections.wait()).await.is_err() {
+            tracing::info!("stopped with answers under way; they are cut");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
+        match destination(request.uri(), request.headers()) {
+            Destination::Sandbox(target) => self.edge.serve(target, request, client).await,
+            Destination::Api => {
+                let answered = self.api.clone().oneshot(request.map(axum::body::Body::new)).await;
+                answered.unwrap_or_else(|never| match never {}).map(ResponseBody::Api)
+            }
+            Destination::Malformed(what) => {
+                Trouble::Malformed(what.to_owned()).answer(None, request.headers())
+            }
+        }
+    }
+}
+
+async fn connection(
+    server: Arc<Server>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    port: u16,
+    stop: CancellationToken,
+) {
+    // Small answers must not wait for the client's delayed acknowledgement.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "set_nodelay");
+    }
+    http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await;
+}
+
+/// What the requests of one connection share.
+struct Shared {
+    server: Arc<Server>,
+    client: Client,
+    asked: AtomicBool,
+}
+
+async fn http<I>(server: Arc<Server>, io: I, client: Client, stop: CancellationToken)
+where
+    I: Read + Write + Unpin + Send + 'static,
+{
+    let shared = Arc::new(Shared { server, client, asked: AtomicBool::new(false) });
+    let service = service_fn(|request| {
+        let shared = Arc::clone(&shared);
+        async move {
+            shared.asked.store(true, Ordering::Relaxed);
+            Ok::<_, Infallible>(shared.server.answer(request, &shared.client).await)
+        }
+    });
+    let head_wait = shared.server.head_wait;
+    let builder = builder(head_wait);
+    let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
+    // The parser's own clock starts with the first line; this one covers a client that never gets there.
+    let mut silent = pin!(tokio::time::sleep(head_wait));
+    let (mut stopping, mut watched) = (false, true);
+    loop {
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection broke");
+                }
+                return;
+            }
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = silent.as_mut(), if watched => {
+                if !shared.asked.load(Ordering::Relaxed) {
+                    return;
+                }
+                watched = false;
+            }
+        }
+    }
+}
+
+fn builder(head_wait: Duration) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_wait)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADER_LINES_MAX)
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX);
+    builder
+}
+
+/// Connections by client.
+#[derive(Default)]
+struct Crowd {
+    all: AtomicUsize,
+    by_client: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A place among them.
+struct Place {
+    crowd: Arc<Crowd>,
+    client: IpAddr,
+}
+
+impl Crowd {
+    fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
+        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_client.entry(client).or_default();
+        if *count >= CONNECTIONS_PER_CLIENT_MAX || self.all.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+            return None;
+        }
+        *count += 1;
+        self.all.fetch_add(1, Ordering::Relaxed);
+        Some(Place { crowd: Arc::clone(self), client })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut by_client = self.crowd.by_client.lock().unwrap_or_else(PoisonError::into_inner);
+        self.crowd.all.fetch_sub(1, Ordering::Relaxed);
+        if let Some(count) = by_client.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                by_client.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_cannot_take_all_places() {
+        let crowd = Arc::new(Crowd::default());
+        let (greedy, other) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let mut places: Vec<_> =
+            (0..CONNECTIONS_PER_CLIENT_MAX).map(|_| crowd.enter(greedy).unwrap()).collect();
+        assert!(crowd.enter(greedy).is_none());
+        assert!(crowd.enter(other).is_some());
+        places.pop();
+        assert!(crowd.enter(greedy).is_some());
+        places.clear();
+        assert!(crowd.by_client.lock().unwrap().is_empty());
+    }
+}

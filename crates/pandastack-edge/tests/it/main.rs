@@ -1,0 +1,7 @@
+//! The edge in front of real servers on loopback.
+
+#![allow(clippy::unwrap_used)]
+
+mod attacks;
+mod harness;
+mod protocols;

@@ -1,0 +1,138 @@
+//! Who may open a preview, and the credentials of a private one.
+//!
+//! Nothing secret is stored: a preview's token is derived from the installation's join secret, the sandbox and a number
+//! that counts revocations. Raising the number revokes the token and every URL signed with it.
+//!
+//! ```text
+//!   join secret --HMAC--> token (sandbox, revision) --HMAC--> signature (port, expiry) in a signed URL
+//! ```
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+use crate::SandboxId;
+use crate::link::LinkKey;
+
+/// Query parameter of a signed URL, and the cookie it becomes: `<expiry>.<signature>`.
+pub const PARAMETER: &str = "pandastack_preview";
+/// Header with the token of a private preview.
+pub const TOKEN_HEADER: &str = "x-pandastack-preview-token";
+
+/// Who may open a sandbox's ports from outside.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Visibility {
+    /// Whoever knows the sandbox's id, which nobody can guess.
+    #[default]
+    Unlisted,
+    /// Whoever has the token or a signed URL.
+    Private,
+    /// Nobody.
+    Off,
+}
+
+impl Visibility {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Visibility::Unlisted => "unlisted",
+            Visibility::Private => "private",
+            Visibility::Off => "off",
+        }
+    }
+}
+
+/// The credentials of one sandbox's previews.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PreviewKey(String);
+
+impl std::fmt::Debug for PreviewKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PreviewKey(secret)")
+    }
+}
+
+impl PreviewKey {
+    /// The key of a sandbox after `revision` revocations.
+    pub fn new(link: &LinkKey, sandbox: &SandboxId, revision: u64) -> Self {
+        Self(link.derive("preview", &[sandbox.as_str(), &revision.to_string()]))
+    }
+
+    /// What goes into [`TOKEN_HEADER`].
+    pub fn token(&self) -> &str {
+        &self.0
+    }
+
+    /// Value of [`PARAMETER`] for one port, good until `expires_unix`.
+    pub fn sign(&self, port: u16, expires_unix: i64) -> String {
+        format!("{expires_unix}.{}", self.signature(port, expires_unix))
+    }
+
+    /// Whether a token or a signed value opens `port` at `now_unix`; for a signed value, until when.
+    pub fn accepts(&self, given: &str, port: u16, now_unix: i64) -> Option<Accepted> {
+        if let Some((expires, signature)) = given.split_once('.') {
+            let expires_unix: i64 = expires.parse().ok()?;
+            let good = same(&self.signature(port, expires_unix), signature) && now_unix < expires_unix;
+            return good.then_some(Accepted::Until(expires_unix));
+        }
+        same(&self.0, given).then_some(Accepted::Always)
+    }
+
+    fn signature(&self, port: u16, expires_unix: i64) -> String {
+        // HMAC accepts keys of every length, so this cannot fail; an empty signature would match nothing.
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return String::new() };
+        mac.update(format!("{port} {expires_unix}").as_bytes());
+        crate::link::hex(&mac.finalize().into_bytes())
+    }
+}
+
+/// How long a credential is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepted {
+    /// Until it is revoked.
+    Always,
+    /// Until then, in Unix seconds.
+    Until(i64),
+}
+
+fn same(wanted: &str, given: &str) -> bool {
+    !wanted.is_empty() && bool::from(wanted.as_bytes().ct_eq(given.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(secret: u8, sandbox: &str, revision: u64) -> PreviewKey {
+        PreviewKey::new(&LinkKey::new(&[secret; 32]).unwrap(), &sandbox.parse().unwrap(), revision)
+    }
+
+    #[test]
+    fn a_token_is_of_one_sandbox_and_one_revision() {
+        let token = key(1, "a", 0).token().to_owned();
+        assert_eq!(key(1, "a", 0).accepts(&token, 80, 0), Some(Accepted::Always));
+        for other in [key(1, "a", 1), key(1, "b", 0), key(2, "a", 0)] {
+            assert_eq!(other.accepts(&token, 80, 0), None);
+        }
+    }
+
+    #[test]
+    fn a_signed_value_is_of_one_port_and_ends() {
+        let signed = key(1, "a", 0).sign(80, 1_000);
+        assert_eq!(key(1, "a", 0).accepts(&signed, 80, 999), Some(Accepted::Until(1_000)));
+        assert_eq!(key(1, "a", 0).accepts(&signed, 80, 1_000), None);
+        assert_eq!(key(1, "a", 0).accepts(&signed, 81, 999), None);
+        assert_eq!(key(1, "a", 1).accepts(&signed, 80, 999), None);
+        let later = signed.replacen("1000", "2000", 1);
+        assert_eq!(key(1, "a", 0).accepts(&later, 80, 999), None);
+    }
+
+    #[test]
+    fn nonsense_opens_nothing() {
+        for given in ["", ".", "x.y", "1000.", "99999999999999999999.ab"] {
+            assert_eq!(key(1, "a", 0).accepts(given, 80, 0), None, "{given}");
+        }
+    }
+}

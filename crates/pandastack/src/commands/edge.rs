@@ -1,0 +1,80 @@
+//! `pandastack edge`: the way to servers inside sandboxes, as a process of its own.
+//!
+//! For fleets, where it runs on the hosts that face the internet, and wherever a restart of control must not be seen by
+//! those who use previews. On one machine `control` does the same on its own address.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use pandastack_edge::{AccessLog, ControlRoutes, Edge, Server};
+use pandastack_types::HostId;
+use tokio::net::TcpListener;
+
+use super::control::LinkArgs;
+use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
+use crate::supervise::{secret, stop_requested};
+use crate::trace;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    common: CommonArgs,
+    /// Address to serve previews on
+    #[arg(long, env = "PANDASTACK_EDGE_LISTEN", default_value = "0.0.0.0:80", value_name = "ADDRESS")]
+    edge_listen: SocketAddr,
+    /// Where control hears agents and edges: unix:/path or http://address:port [default: this machine's]
+    #[arg(long, env = "PANDASTACK_CONTROL", value_name = "ADDRESS")]
+    control: Option<String>,
+    /// Name of this edge in control's log
+    #[arg(long, env = "PANDASTACK_EDGE_NAME", default_value = "edge", value_name = "NAME")]
+    name: HostId,
+    /// Log every request to this file
+    #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
+    access_log: Option<PathBuf>,
+    #[command(flatten)]
+    link: LinkArgs,
+}
+
+/// Carries it out.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
+    trace::log_panics();
+    let key = secret::read(&args.link.secret_file(&settings))?;
+    let control = args.control.unwrap_or_else(|| format!("unix:{}", settings.control_socket().display()));
+    let routes = ControlRoutes::new(&control, args.name, key).context("prepare the way to control")?;
+    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    runtime.block_on(async {
+        let stop = stop_requested(args.link.supervised)?;
+        let log = AccessLog::open(args.access_log.as_deref()).context("open the access log")?;
+        let listener = TcpListener::bind(args.edge_listen).await;
+        let listener = listener.with_context(|| format!("listen on {}", args.edge_listen))?;
+        tracing::info!(address = %args.edge_listen, control, "edge ready");
+        let edge = Edge::new(Arc::clone(&routes) as _, log);
+        let server = Server::new(Arc::clone(&edge), own_routes(Arc::clone(&edge)));
+        tokio::join!(server.serve(listener, stop.clone()), routes.follow(&edge, stop));
+        edge.shut_down().await;
+        anyhow::Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What an edge answers in its own name.
+fn own_routes(edge: Arc<Edge>) -> Router {
+    let unknown = || async {
+        let text =
+            r#"{"error":"this is an edge: it serves <port>-<sandbox id>.<domain>","code":"not_found"}"#;
+        (StatusCode::NOT_FOUND, [("content-type", "application/json")], text)
+    };
+    Router::new()
+        .route("/healthz", get(|| async { r#"{"status":"ok"}"# }))
+        .route("/metrics", get(move || async move { edge.metrics() }))
+        .fallback(unknown)
+}
