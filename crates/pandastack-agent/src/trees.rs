@@ -17,8 +17,8 @@ use pandastack_types::limits;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{AgentError, Result};
-use crate::process::ascii_json;
 use crate::files::{check_path, entry, join, parse_mode, stat, too_large};
+use crate::process::ascii_json;
 use crate::sandbox::Lease;
 
 /// What a walk shall find.
