@@ -64,6 +64,8 @@ fn without_reflink_a_loop_store_is_made_and_survives_a_reboot() {
     let store = Store::open(&data).unwrap();
     assert!(matches!(store.cloning(), Cloning::ReflinkInLoop { .. }), "{:?}", store.cloning());
     assert!(!data.join("store.xfs.making").exists());
+    // Everybody's disks and memory are in it.
+    assert_eq!(std::fs::metadata(data.join("store.xfs")).unwrap().mode() & 0o777, 0o600);
     std::fs::write(store.root().join("kept"), "still here").unwrap();
 
     // A second opener, as after the agent's own restart, finds it mounted.
