@@ -106,8 +106,10 @@ fn run_create(full: bool) -> Result<ExitCode> {
     bench.arg("--data-dir").arg(&platform.ready.data_dir);
     bench.arg("--plain-api").arg(&plain.platform()?.ready.api_url);
     bench.arg("--plain-key").arg(&plain.platform()?.ready.token);
-    bench.arg("--results").arg(tree::root().join("bench/results"));
+    let results = tree::root().join("bench/results");
+    bench.arg("--results").arg(&results);
     program::run(bench)?;
+    host::give_back(&results)?;
     for left in scratch.stop()?.into_iter().chain(plain.stop()?) {
         eprintln!("warning: left behind: {left}");
     }

@@ -4,9 +4,10 @@
 //! developer commands.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::statvfs::statvfs;
 use nix::unistd::Uid;
 
 use crate::program::{program, read, run};
@@ -41,6 +42,42 @@ pub fn as_root(name: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = program("sudo");
     command.arg(format!("--preserve-env={}", KEPT_BY_SUDO.join(","))).arg(name);
     command
+}
+
+/// Build output, packages, two templates and the first sandboxes, with some air.
+const DISK_BYTES_FIRST: u64 = 15 << 30;
+
+/// Finds out in a second what would otherwise stop us after the build: rights, and space for a first run.
+pub fn require_rights_and_space() -> Result<()> {
+    if !Uid::effective().is_root() {
+        ensure!(
+            is_on_path("sudo"),
+            "making machines and networks needs root, and there is no `sudo`: install it and allow this user to use \
+             it, or run this as root"
+        );
+        // Asks for the password now, if one is needed, and not when the person has gone for a coffee.
+        run(with_args(program("sudo"), &["true"]))
+            .context("this user may not use `sudo`; run this as root")?;
+    }
+    if !tree::pandastack().exists() {
+        for dir in [tree::root(), Path::new("/var")] {
+            let space = statvfs(dir).with_context(|| format!("measure {}", dir.display()))?;
+            let free = space.blocks_available() * space.fragment_size();
+            if free < DISK_BYTES_FIRST {
+                let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+                let (dir, free, first) = (dir.display(), gib(free), gib(DISK_BYTES_FIRST));
+                eprintln!("warning: {free:.1} GiB free in {dir}; a first run takes up to {first:.0} GiB");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives what root's programs wrote below `path` to whoever has the clone.
+pub fn give_back(path: &Path) -> Result<()> {
+    let mut chown = as_root("chown");
+    chown.args(["--recursive", "--reference"]).arg(tree::root()).arg(path);
+    run(chown)
 }
 
 /// Installs what the product and the Python SDK need. The `pandastack` program is built by now.
@@ -81,13 +118,26 @@ fn install(mut packages: Vec<String>) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
-    eprintln!("Installing {}", packages.join(" "));
+    let names = packages.join(" ");
+    if !is_on_path("apt-get") {
+        bail!(
+            "install these first, by whatever names this system has for them: {names} (there is no apt-get here)"
+        );
+    }
+    eprintln!("Installing {names} with what they need");
     // A bare machine may have no package lists, or old ones; fresh ones are fetched only when they are needed.
-    if run(apt_install(&packages)).is_ok() {
+    if is_known_to_apt(&packages) && run(apt_install(&packages)).is_ok() {
         return Ok(());
     }
     run(with_args(apt_get(), &["update", "-q"])).context("refresh the package lists")?;
-    run(apt_install(&packages)).context("install packages")
+    run(apt_install(&packages)).with_context(|| format!("install the Debian packages {names}"))
+}
+
+/// Asked first, so that a machine without package lists does not begin with a page of errors.
+fn is_known_to_apt(packages: &[String]) -> bool {
+    let mut simulated = with_args(program("apt-get"), &["install", "--simulate", "--no-install-recommends"]);
+    let simulated = simulated.args(packages).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    simulated.status().is_ok_and(|status| status.success())
 }
 
 fn apt_install(packages: &[String]) -> Command {

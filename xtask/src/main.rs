@@ -23,6 +23,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Exit code after Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 130;
+
 /// Developer commands of PandaStack.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
@@ -53,6 +56,10 @@ fn main() -> ExitCode {
         Command::Tidy(args) => tidy::run(args),
     };
     outcome.unwrap_or_else(|error| {
+        if program::interrupted() {
+            eprintln!("Interrupted.");
+            return ExitCode::from(INTERRUPTED);
+        }
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
     })

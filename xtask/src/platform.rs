@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::{SigSet, Signal};
 use serde::Deserialize;
 
 use crate::host::as_root;
-use crate::program::{program, run};
+use crate::program::{interrupted, program, run};
 use crate::{leaks, tree};
 
 /// What `pandastack up --json` prints when it is ready.
@@ -22,6 +21,8 @@ pub struct Ready {
     pub token: String,
     /// Where everything is kept.
     pub data_dir: PathBuf,
+    /// Whether another `up` serves it and this one only found it.
+    pub already_up: bool,
 }
 
 /// A platform in the foreground.
@@ -63,7 +64,9 @@ impl Platform {
             command.env(name, &self.ready.token);
         }
         // For tests that start platforms of their own.
-        command.env("PANDASTACK_BIN", tree::pandastack()).env("PANDASTACK_CACHE_DIR", tree::cache_dir());
+        command
+            .env("PANDASTACK_BIN", tree::pandastack())
+            .env("PANDASTACK_CACHE_DIR", tree::machine_cache_dir());
         command
     }
 
@@ -72,11 +75,22 @@ impl Platform {
         run(self.client(&["template", "build", name]))
     }
 
-    /// Stays until the platform ends. Ctrl-C reaches it through the terminal; we must outlive it to see its end.
+    /// Stays until the platform ends. Ctrl-C reaches it through the terminal.
     pub fn wait(mut self) -> Result<()> {
-        let mut interrupt = SigSet::empty();
-        interrupt.add(Signal::SIGINT);
-        interrupt.thread_block().context("leave Ctrl-C to the platform")?;
+        let status = self.child.wait().context("wait for `pandastack up`")?;
+        if !status.success() && !interrupted() {
+            bail!("`pandastack up` ended with {status}");
+        }
+        Ok(())
+    }
+
+    /// Stops a platform that we started: it must not go on without us. Sandboxes stay.
+    pub fn stop(mut self) -> Result<()> {
+        if !self.ready.already_up && !interrupted() {
+            let mut down = as_root(tree::pandastack());
+            down.args(["down", "--data-dir"]).arg(&self.ready.data_dir);
+            run(down)?;
+        }
         self.child.wait().context("wait for `pandastack up`")?;
         Ok(())
     }
@@ -109,7 +123,7 @@ impl Place {
     fn of(pid: u32, nth: u32) -> Self {
         let name = format!("{SCRATCH}{pid}-{nth}");
         Self {
-            data_dir: tree::cache_dir().join(&name),
+            data_dir: tree::machine_cache_dir().join(&name),
             runtime_dir: format!("/run/pandastack-{name}").into(),
             net_prefix: format!("t{}x{nth}", pid % 1_000_000),
             // Away from the default network, so that a platform in use on this machine is not disturbed.
@@ -188,7 +202,7 @@ impl Drop for Scratch {
 }
 
 fn sweep() {
-    for entry in std::fs::read_dir(tree::cache_dir()).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(tree::machine_cache_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let ids = name.strip_prefix(SCRATCH).and_then(|ids| ids.split_once('-'));
         let ids = ids.and_then(|(pid, nth)| Some((pid.parse::<u32>().ok()?, nth.parse::<u32>().ok()?)));

@@ -3,10 +3,27 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result, bail};
 
 use crate::tree;
+
+/// Set by Ctrl-C. The terminal sends it to every program we started as well; we must outlive them to see their end.
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// From now on Ctrl-C ends what we run, not us.
+pub fn outlive_interrupts() -> Result<()> {
+    let flag = Arc::clone(&INTERRUPTED);
+    signal_hook::flag::register(signal_hook::consts::SIGINT, flag).context("watch for Ctrl-C")?;
+    Ok(())
+}
+
+/// Whether Ctrl-C was pressed.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
 
 /// A program to run in the clone's root.
 pub fn program(name: impl AsRef<OsStr>) -> Command {

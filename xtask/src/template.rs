@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use crate::host::as_root;
+use crate::host::{as_root, give_back};
 use crate::program::run as run_program;
 use crate::{tree, up};
 
@@ -33,11 +33,16 @@ pub fn run(command: Command) -> Result<ExitCode> {
     up::build_product()?;
     let mut product = as_root(tree::pandastack());
     product.arg("image");
+    let templates = tree::root().join("templates");
+    let locks = matches!(command, Command::Lock { .. });
     match command {
         Command::List => product.arg("list"),
-        Command::Lock { name } => product.args(["lock", &name]).arg(tree::root().join("templates")),
+        Command::Lock { name } => product.args(["lock", &name]).arg(&templates),
         Command::Build { name, locked } => product.args(["build", &name]).args(locked.then_some("--locked")),
     };
     run_program(product)?;
+    if locks {
+        give_back(&templates)?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,16 +9,27 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// Images, kernels, virtual environments and package caches: outside the clone, shared by all clones.
+/// Images and kernels, and the data of scratch platforms: what root's processes write. Never in a person's home: that
+/// may be closed to the users that machines run as, and root's files in it would be in the way.
+pub fn machine_cache_dir() -> PathBuf {
+    given_cache_dir().unwrap_or_else(|| "/var/cache/pandastack".into())
+}
+
+/// Virtual environments, npm's cache and CI's build output: what the caller writes. Outside the clone, shared by all
+/// clones.
 pub fn cache_dir() -> PathBuf {
-    if let Some(dir) = std::env::var_os("PANDASTACK_CACHE_DIR").filter(|dir| !dir.is_empty()) {
-        return dir.into();
-    }
     if Uid::effective().is_root() {
-        return "/var/cache/pandastack".into();
+        return machine_cache_dir();
     }
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-    std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("pandastack")
+    let of_person = || {
+        let home = std::env::home_dir().unwrap_or_else(std::env::temp_dir);
+        std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from)
+    };
+    given_cache_dir().unwrap_or_else(|| of_person().join("pandastack"))
+}
+
+fn given_cache_dir() -> Option<PathBuf> {
+    std::env::var_os("PANDASTACK_CACHE_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
 /// Where cargo builds to. In CI every clone is fresh, so its build output goes where the next clone finds it.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::platform::Platform;
 use crate::program::{self, cargo, program, read};
 use crate::steps::Steps;
-use crate::{host, python};
+use crate::{host, python, tree};
 
 /// The first lines of the program in the README.
 const FIRST_PROGRAM: &str = include_str!("first_program.py");
@@ -33,11 +33,16 @@ pub fn build_product() -> Result<()> {
     program::run(cargo(&["build", "--release", "--package", "pandastack"]))
 }
 
-/// Everything up to a platform that has proved itself.
+/// Everything up to a platform that runs.
 fn bring_up(args: Args, steps: &mut Steps) -> Result<Platform> {
+    host::require_rights_and_space()?;
     steps.step("build", build_product)?;
     steps.step("install what is missing", host::install_for_product)?;
-    let platform = steps.step("start the platform", || Platform::start(&pass_on(args)))?;
+    steps.step("start the platform", || Platform::start(&pass_on(args)))
+}
+
+/// Makes the platform ready for use and uses it.
+fn prove(platform: &Platform, steps: &mut Steps) -> Result<()> {
     for name in TEMPLATES {
         steps.step(&format!("template {name}"), || platform.build_template(name))?;
     }
@@ -49,23 +54,41 @@ fn bring_up(args: Args, steps: &mut Steps) -> Result<Platform> {
         print!("{printed}");
         ensure!(printed.trim() == "1024", "the first program printed {printed:?} instead of 1024");
         Ok(())
-    })?;
-    Ok(platform)
+    })
 }
 
 /// Carries it out and serves.
 pub fn run(args: Args) -> Result<ExitCode> {
     let mut steps = Steps::default();
+    program::outlive_interrupts()?;
     let outcome = bring_up(args, &mut steps);
+    let proved = outcome.and_then(|platform| match prove(&platform, &mut steps) {
+        Ok(()) => Ok(platform),
+        Err(error) => {
+            // The first error is the one to see.
+            let _ = platform.stop();
+            Err(error)
+        }
+    });
     eprintln!("\n{}", steps.table());
-    let platform = outcome?;
-    let bin = crate::tree::pandastack();
-    eprintln!("\nPandaStack is up at {}. Ctrl-C stops it; sandboxes stay.", platform.ready.api_url);
-    eprintln!("Try, in another terminal:\n");
-    eprintln!("  {} run -- uname -a", bin.display());
-    eprintln!("  {} sandbox create --template code-interpreter", bin.display());
+    let platform = proved?;
+    say_what_next(&platform);
     platform.wait()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn say_what_next(platform: &Platform) {
+    let (url, bin) = (&platform.ready.api_url, tree::pandastack());
+    if platform.ready.already_up {
+        eprintln!("\nPandaStack is up at {url}: another `up` serves it.");
+    } else {
+        eprintln!("\nPandaStack is up at {url}. Ctrl-C stops it; sandboxes stay.");
+    }
+    eprintln!("Try, in another terminal:\n\n  alias pandastack={}", bin.display());
+    eprintln!("  pandastack run -- uname -a");
+    eprintln!("  pandastack run -t code-interpreter -- python -c 'print(2 ** 10)'");
+    eprintln!("  pandastack sandbox create --template code-interpreter\n");
+    eprintln!("README.md goes on from there.");
 }
 
 fn pass_on(args: Args) -> Vec<String> {

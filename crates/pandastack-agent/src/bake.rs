@@ -56,7 +56,7 @@ async fn boot_files(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) 
     let (host, build) = (host.clone(), build.clone());
     blocking(move || {
         let progress = |step: Progress<'_>| {
-            let line = format!("{}: {}", step.subject, step.detail);
+            let line = step.to_string();
             host.templates.progress(&build, step.phase.label(), line);
         };
         let kernel = Kernel::ensure(&host.config.cache_dir, &progress)?;

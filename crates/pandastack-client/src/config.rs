@@ -45,7 +45,7 @@ impl Config {
 
     /// Resolves from this process's environment and home directory.
     pub fn from_environment() -> Result<Self> {
-        let home = std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
         Self::resolve(|name| std::env::var(name).ok(), home.as_deref())
     }
 

@@ -124,6 +124,9 @@ impl ClientError {
             hints.push(
                 "set PANDASTACK_API_KEY, or run `pandastack up` again to renew the configuration".to_owned(),
             );
+        } else if code.is_empty() {
+            // Our own errors always have a code: this is a proxy's answer, or another program's.
+            hints.push("check that PANDASTACK_API_URL names a PandaStack server".to_owned());
         } else if is(ErrorCode::TemplateBaking) {
             hints.push("`pandastack template build NAME` shows its progress".to_owned());
         } else if is(ErrorCode::NoCapacity) || is(ErrorCode::HostUnreachable) {

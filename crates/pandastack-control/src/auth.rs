@@ -173,8 +173,8 @@ async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
 }
 
 fn unauthorized(what: &str) -> ApiError {
-    let hint = "`pandastack up` writes a key to ~/.config/pandastack/config.json, `pandastack token create` makes more";
-    ApiError::new(ErrorCode::Unauthorized, format!("{what}; hint: {hint}"))
+    let next = "`pandastack up` writes a key to ~/.config/pandastack/config.json, `pandastack token create` makes more";
+    ApiError::new(ErrorCode::Unauthorized, format!("{what}; {next}"))
 }
 
 #[cfg(test)]

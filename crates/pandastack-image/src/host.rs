@@ -50,7 +50,8 @@ pub fn missing_host_programs() -> Vec<HostProgram> {
     if !Path::new(DEBIAN_KEYRING).exists() {
         missing.push(needs(DEBIAN_KEYRING, "debian-archive-keyring", "checking Debian packages"));
     }
-    if is_on_path("python3") && !has_pip() {
+    // Debian's Python comes without pip, so where Python is missing pip is, too.
+    if !has_pip() {
         missing.push(needs("python3 -m pip", "python3-pip", "fetching Python packages"));
     }
     missing

@@ -54,5 +54,25 @@ pub struct Progress<'a> {
     pub detail: &'a str,
 }
 
+impl std::fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.subject, self.phase.label())?;
+        if self.detail.is_empty() { Ok(()) } else { write!(f, " ({})", self.detail) }
+    }
+}
+
 /// Called from the building thread at every step; must not block for long.
 pub type ProgressFn<'a> = &'a (dyn Fn(Progress<'_>) + Sync);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_says_what_it_does_also_without_detail() {
+        let mut step = Progress { subject: "base", phase: Phase::Npm, detail: "4 packages" };
+        assert_eq!(step.to_string(), "base: install npm packages (4 packages)");
+        (step.phase, step.detail) = (Phase::Seal, "");
+        assert_eq!(step.to_string(), "base: seal image");
+    }
+}

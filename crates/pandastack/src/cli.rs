@@ -91,6 +91,12 @@ pub enum Command {
 impl Command {
     /// Carries it out.
     pub fn run(self, output: Output) -> Result<ExitCode> {
+        #[cfg(feature = "server")]
+        if matches!(self, Command::Up(_) | Command::Control(_) | Command::Agent(_) | Command::Image(_)) {
+            // Machines run as users of their own and reach their files through our directories, and template builds
+            // take the mask over into the guests' trees. What is secret says so itself, with a mode of its own.
+            nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+        }
         match self {
             #[cfg(feature = "server")]
             Command::Up(args) => up::run(args, output),

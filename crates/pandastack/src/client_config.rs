@@ -48,8 +48,9 @@ impl Person {
             let user = user.with_context(|| format!("there is no user {uid}"))?;
             return Ok(Self { home: user.dir, owner: Some((user.uid.as_raw(), user.gid.as_raw())) });
         }
-        let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-        Ok(Self { home: home.context("HOME is not set")?.into(), owner: None })
+        // Services and bare shells may have no HOME; the user database still knows.
+        let home = std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
+        Ok(Self { home: home.context("this user has no home directory")?, owner: None })
     }
 }
 

@@ -9,8 +9,8 @@
 //! The loop device is made by mount(8), which marks it to vanish with the mount: nothing is left after `umount`.
 //! Deleted data is given back to the outer file system (`discard` punches holes into the image).
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::StoreError;
@@ -26,6 +26,9 @@ const IMAGE_BYTES_MIN: u64 = 2 << 30;
 
 /// An image is grown when its share of the outer file system has become larger by at least this much.
 const GROW_STEP_BYTES: u64 = 4 << 30;
+
+/// The image holds every machine's disk and memory, and whoever can read the file reads past the modes inside it.
+const IMAGE_MODE: u32 = 0o600;
 
 /// The image file beside a data directory, and its mount point.
 #[derive(Debug, Clone)]
@@ -60,7 +63,8 @@ impl LoopImage {
                 needed_bytes: (IMAGE_BYTES_MIN + OUTER_RESERVE_BYTES) * 100 / SHARE_PERCENT,
             });
         }
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&making);
+        let _ = std::fs::remove_file(&making);
+        let file = OpenOptions::new().write(true).create_new(true).mode(IMAGE_MODE).open(&making);
         let file = file.map_err(StoreError::io("create", &making))?;
         file.set_len(bytes).map_err(StoreError::io("size", &making))?;
         let formatted = Program::new("mkfs.xfs", "format the store's image")
@@ -79,6 +83,9 @@ impl LoopImage {
     /// Mounts the image unless it is mounted already.
     pub(super) fn mount(&self) -> Result<(), StoreError> {
         std::fs::create_dir_all(&self.mount_point).map_err(StoreError::io("create", &self.mount_point))?;
+        // Images made by earlier versions were open to everybody.
+        std::fs::set_permissions(&self.image, Permissions::from_mode(IMAGE_MODE))
+            .map_err(StoreError::io("set permissions of", &self.image))?;
         if self.is_mounted()? {
             return Ok(());
         }

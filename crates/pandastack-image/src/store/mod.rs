@@ -196,7 +196,7 @@ fn prepare(root: &Path, image: &LoopImage) -> Result<Cloning, StoreError> {
         Ok(()) => return Ok(Cloning::Reflink),
         Err(error) => format!("no reflink in {}: {error}", root.display()),
     };
-    if !is_empty(root)? {
+    if holds_file(root)? {
         let reason = format!(
             "{refusal}; files copied earlier are kept. Use a new data directory to get a reflink store"
         );
@@ -228,9 +228,17 @@ fn take_turn(data_dir: &Path) -> Result<File, StoreError> {
     Ok(file)
 }
 
-fn is_empty(dir: &Path) -> Result<bool, StoreError> {
-    let mut entries = std::fs::read_dir(dir).map_err(StoreError::io("list", dir))?;
-    Ok(entries.next().is_none())
+/// Whether there is anything to lose in `dir`. A start that failed on a host without the store's programs leaves
+/// directories, and those must not keep the store from being made well once the programs are there.
+fn holds_file(dir: &Path) -> Result<bool, StoreError> {
+    for entry in std::fs::read_dir(dir).map_err(StoreError::io("list", dir))? {
+        let entry = entry.map_err(StoreError::io("list", dir))?;
+        let is_dir = entry.file_type().map_err(StoreError::io("examine", &entry.path()))?.is_dir();
+        if !is_dir || holds_file(&entry.path())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Copies a file outside any store, sharing extents where the file system can and keeping holes where not.

@@ -57,12 +57,15 @@ fn without_reflink_a_loop_store_is_made_and_survives_a_reboot() {
     require_host!("without_reflink_a_loop_store_is_made_and_survives_a_reboot");
     let host = Ext4::new();
     let data = host.dir().join("data");
-    std::fs::create_dir(&data).unwrap();
+    // Left by a start that failed before there was anything to keep: no reason to settle for copies.
+    std::fs::create_dir_all(data.join("store/.staging")).unwrap();
     std::fs::write(data.join("store.xfs.making"), "half made by a start that was killed").unwrap();
 
     let store = Store::open(&data).unwrap();
     assert!(matches!(store.cloning(), Cloning::ReflinkInLoop { .. }), "{:?}", store.cloning());
     assert!(!data.join("store.xfs.making").exists());
+    // Everybody's disks and memory are in it.
+    assert_eq!(std::fs::metadata(data.join("store.xfs")).unwrap().mode() & 0o777, 0o600);
     std::fs::write(store.root().join("kept"), "still here").unwrap();
 
     // A second opener, as after the agent's own restart, finds it mounted.

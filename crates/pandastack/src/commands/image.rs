@@ -67,12 +67,10 @@ fn lock(name: &str, templates: &Path) -> Result<()> {
         return Ok(());
     }
     let progress = Progress::start(format!("Locking {name}"));
-    pandastack_image::relock_template(&templates.join(name), &cache, &|step| progress.step(words(&step)))?;
+    pandastack_image::relock_template(&templates.join(name), &cache, &|step| {
+        progress.step(step.to_string())
+    })?;
     Ok(())
-}
-
-fn words(step: &pandastack_image::Progress<'_>) -> String {
-    format!("{}: {} {}", step.subject, step.phase.label(), step.detail).trim_end().to_owned()
 }
 
 fn build(builder: &ImageBuilder, name: &str) -> Result<PathBuf> {
@@ -81,8 +79,7 @@ fn build(builder: &ImageBuilder, name: &str) -> Result<PathBuf> {
     })?;
     let progress = Progress::start(format!("Building {name}"));
     let image = builder.ensure(recipe, &|step| {
-        progress
-            .step(format!("{}: {} {}", step.subject, step.phase.label(), step.detail).trim_end().to_owned());
+        progress.step(step.to_string());
     })?;
     for change in &image.manifest.drifted {
         eprintln!("warning: not as locked: {change}");

@@ -1,5 +1,6 @@
 //! The checks, in the order in which a start would stumble over them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use nix::unistd::Uid;
 use pandastack_agent::cgroup::Cgroups;
 use pandastack_engine::{Capabilities, Engine, kvm_probe};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
-use pandastack_image::{Cloning, Store, missing_host_programs};
+use pandastack_image::{Cloning, Store};
 
 use super::Finding;
+use crate::commands::host_packages;
 use crate::output::size;
 use crate::settings::Settings;
 
@@ -24,7 +26,7 @@ const DISK_BYTES_MIN: u64 = 10 << 30;
 pub fn all(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![rights()];
     findings.extend(engine(&settings.data_dir));
-    findings.extend(programs());
+    findings.push(programs());
     findings.push(store(&settings.data_dir));
     findings.push(cgroups());
     findings.extend(network());
@@ -85,17 +87,18 @@ fn describe(engine: &Capabilities) -> Finding {
     }
 }
 
-/// One line for all programs, or one per package that is missing.
-fn programs() -> Vec<Finding> {
-    let missing = missing_host_programs();
+/// One line, also when much is missing: the remedy is one command.
+fn programs() -> Finding {
+    let missing = host_packages::missing();
     if missing.is_empty() {
-        return vec![Finding::ok("programs", "everything that template builds run is installed")];
+        return Finding::ok("programs", "everything that machines and template builds run is installed");
     }
-    let line = |host: &pandastack_image::HostProgram| {
-        let detail = format!("{} is missing, needed for {}", host.program, host.needed_for);
-        Finding::fail("programs", detail, format!("apt-get install {}", host.package))
-    };
-    missing.iter().map(line).collect()
+    let programs: Vec<&str> = missing.values().flat_map(|lack| lack.programs.iter().copied()).collect();
+    let needed_for: BTreeSet<&str> =
+        missing.values().flat_map(|lack| lack.needed_for.iter().copied()).collect();
+    let needed_for: Vec<&str> = needed_for.into_iter().collect();
+    let detail = format!("missing: {}; needed for {}", programs.join(", "), needed_for.join(", "));
+    Finding::fail("programs", detail, host_packages::install_command(&missing))
 }
 
 fn store(data_dir: &Path) -> Finding {

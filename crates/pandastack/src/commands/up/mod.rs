@@ -20,6 +20,7 @@ use nix::unistd::Uid;
 use pandastack_client::{Client, Config};
 use tokio::sync::mpsc;
 
+use super::host_packages;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -65,6 +66,7 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
         let failure = Failure::new("starting virtual machines and their networks needs root");
         return Err(failure.hint("run `sudo pandastack up`; clients need no rights").into());
     }
+    require_programs(&settings)?;
     prepare_directories(&settings)?;
     if args.detach {
         return detach::run(&settings, output);
@@ -74,6 +76,23 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     }
     trace::init(None, "warn")?;
     super::block_on(serve(settings, !args.no_client_config, output))
+}
+
+/// The first start decides how the store is made, so it wants everything that this takes. An installation that has run
+/// before starts without: its sandboxes matter more than what only a template build needs.
+fn require_programs(settings: &Settings) -> Result<()> {
+    let missing = host_packages::missing();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let programs: Vec<&str> = missing.values().flat_map(|lack| lack.programs.iter().copied()).collect();
+    let install = host_packages::install_command(&missing);
+    if settings.data_dir.join("store").exists() {
+        eprintln!("warning: this machine lacks {}; install it with: {install}", programs.join(", "));
+        return Ok(());
+    }
+    let failure = Failure::new(format!("this machine lacks {}", programs.join(", ")));
+    Err(failure.hint(format!("run `{install}`")).into())
 }
 
 fn prepare_directories(settings: &Settings) -> Result<()> {
@@ -140,7 +159,9 @@ fn already_up(
         return Err(failure.hint("wait for it, or use another --data-dir").into());
     };
     eprintln!("PandaStack is already up (process {}).", holder.pid);
-    Ready::of(&settings.data_dir, holder.api_url, client_config)?.announce(output)?;
+    let mut ready = Ready::of(&settings.data_dir, holder.api_url, client_config)?;
+    ready.already_up = true;
+    ready.announce(output)?;
     Ok(ExitCode::SUCCESS)
 }
 

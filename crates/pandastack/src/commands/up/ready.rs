@@ -21,13 +21,22 @@ pub struct Ready {
     pub client_config: Option<PathBuf>,
     /// Why no client configuration was written.
     pub client_config_note: Option<String>,
+    /// Whether another `up` serves it and this one only found it.
+    pub already_up: bool,
 }
 
 impl Ready {
     /// The platform of a data directory; also points the person's client there, if that is wanted.
     pub fn of(data_dir: &Path, api_url: String, client_config: bool) -> Result<Self> {
         let (token, data_dir) = (read_token(data_dir)?, data_dir.to_owned());
-        let mut ready = Self { api_url, token, data_dir, client_config: None, client_config_note: None };
+        let mut ready = Self {
+            api_url,
+            token,
+            data_dir,
+            client_config: None,
+            client_config_note: None,
+            already_up: false,
+        };
         if client_config {
             // A home that cannot be written must not keep the platform down.
             match ready.write_client_config() {
