@@ -15,9 +15,10 @@ const ADMIN_ROUTES: [&str; 3] = ["/me/tokens", "/hosts", "/audit"];
 /// The least scope that may make a request.
 pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope {
     let path = path.strip_prefix("/v1").unwrap_or(path);
-    let under =
-        |route: &&str| path.strip_prefix(*route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    if ADMIN_ROUTES.iter().any(|route| under(&route)) {
+    let under = |route: &str| {
+        path.strip_prefix(route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if ADMIN_ROUTES.iter().any(|route| under(route)) {
         return Scope::Admin;
     }
     // A GET that asks for another protocol opens a session in the sandbox.

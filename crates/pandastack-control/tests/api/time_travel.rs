@@ -67,7 +67,7 @@ async fn checkpoints_are_taken_by_reports_of_activity() {
     let id = made["id"].as_str().unwrap().to_owned();
     let manual = snapshot(&world, &id, json!({})).await;
     agent.report().await;
-    assert_eq!(snapshots(&world).await, [manual.clone()], "not yet due");
+    assert_eq!(snapshots(&world).await, std::slice::from_ref(&manual), "not yet due");
     world
         .post("/v1/sandboxes", json!({"checkpoints": {"every_seconds": 1}}))
         .await
