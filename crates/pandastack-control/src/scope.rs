@@ -15,9 +15,8 @@ const ADMIN_ROUTES: [&str; 3] = ["/me/tokens", "/hosts", "/audit"];
 /// The least scope that may make a request.
 pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope {
     let path = path.strip_prefix("/v1").unwrap_or(path);
-    let under = |route: &str| {
-        path.strip_prefix(route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
+    let under =
+        |route: &str| path.strip_prefix(route).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if ADMIN_ROUTES.iter().any(|route| under(route)) {
         return Scope::Admin;
     }
@@ -31,7 +30,7 @@ pub(crate) fn refusal(caller: &Caller, needed: Scope) -> ApiError {
     let (prefix, has) = (&caller.prefix, caller.scope);
     let what = format!(
         "this needs a key with scope `{needed}`, and `{prefix}...` has `{has}`; \
-         hint: `pandastack token create --scope {needed}` makes one, with an admin key"
+         `pandastack token create --scope {needed}` makes one, with an admin key"
     );
     ApiError::new(ErrorCode::Forbidden, what)
 }

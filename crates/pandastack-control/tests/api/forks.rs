@@ -113,7 +113,8 @@ async fn a_lost_sandbox_cannot_be_forked() {
     agent.report().await;
     let shown = world.get(&format!("/v1/sandboxes/{id}")).await.expect(200);
     assert_eq!((&shown["status"], &shown["failure"]), (&json!("failed"), &json!("the machine crashed")));
-    let refused = world.post(&format!("/v1/sandboxes/{id}/fork"), json!({})).await.refused(409, "conflict");
+    let refused = world.post(&format!("/v1/sandboxes/{id}/fork"), json!({})).await;
+    let refused = refused.refused(409, "sandbox_failed");
     assert!(refused["error"].as_str().unwrap().contains("the machine crashed"), "{refused}");
     world.delete(&format!("/v1/sandboxes/{id}")).await.expect(204);
 }

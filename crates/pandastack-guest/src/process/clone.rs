@@ -226,8 +226,11 @@ fn become_program(frame: &ChildFrame) -> Stage {
         }
         // All of ours close on exec already; this is for what an ancestor may have left open.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-        // Rust ignores SIGPIPE, and ignored signals stay ignored across exec.
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        // Rust ignores SIGPIPE, a shell ignores the others for what it starts in the background; and ignored signals
+        // stay ignored across exec.
+        for signal in [libc::SIGPIPE, libc::SIGINT, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_DFL);
+        }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
         libc::syscall(

@@ -11,7 +11,7 @@ fn run_streams_output_passes_the_exit_code_and_deletes() {
     program.check(&["run", "--", "echo", "hello"], 0, "out ä\n", "err\n");
     let delete = format!("DELETE /v1/sandboxes/{ID}");
     assert_eq!(program.server.calls().last(), Some(&delete));
-    let exec = program.server.body_of(&format!("POST /v1/sandboxes/{ID}/exec/stream"));
+    let exec = program.server.body_of(&format!("POST /v1/sandboxes/{ID}/exec/stream?encoding=base64"));
     assert_eq!(exec["argv"], serde_json::json!(["echo", "hello"]));
     program.check(&["run", "--", "fail"], 3, "", "no\n");
     assert_eq!(program.server.calls().iter().filter(|call| **call == delete).count(), 2);

@@ -66,9 +66,9 @@ fn router(api: Arc<Api>) -> Router {
         .route("/sandboxes", get(|| async { axum::Json(json!({"items": [sandbox(ID)]})) }).post(create))
         .route("/sandboxes/{id}", get(get_one).delete(|| async { StatusCode::NO_CONTENT }))
         .route("/sandboxes/{id}/exec/stream", post(exec_stream))
-        .route("/sandboxes/{id}/exec", post(exec))
         .route("/sandboxes/{id}/fs", get(read_file).put(write_file).delete(remove_file))
         .route("/sandboxes/{id}/fs/stat", get(stat_file))
+        .route("/sandboxes/{id}/fs/tar", get(pack).put(unpack))
         .route("/sandboxes/{id}/hibernate", post(|| async { axum::Json(json!({"status": "hibernated"})) }))
         .route(
             "/sandboxes/{id}/fork",
@@ -163,21 +163,6 @@ async fn exec_stream(body: Bytes) -> Response {
     ([("content-type", "text/event-stream; charset=utf-8")], frames).into_response()
 }
 
-/// Stands in for the guest: `tar -c` leaves an archive with one file, everything else succeeds.
-async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
-    let request: Value = serde_json::from_slice(&body).unwrap();
-    let argv: Vec<&str> = request["argv"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
-    if argv.starts_with(&["tar", "-c", "-f"]) {
-        let mut archive = tar::Builder::new(Vec::new());
-        let mut header = tar::Header::new_gnu();
-        header.set_size(5);
-        header.set_mode(0o755);
-        archive.append_data(&mut header, "./inside.txt", b"hello".as_slice()).unwrap();
-        api.files.lock().unwrap().insert(argv[3].to_owned(), archive.into_inner().unwrap());
-    }
-    axum::Json(json!({"stdout": "", "stderr": "", "exit_code": 0, "duration_ms": 1, "truncated": false}))
-}
-
 type Params = Query<HashMap<String, String>>;
 
 async fn read_file(State(api): Shared, Query(query): Params) -> Response {
@@ -189,6 +174,30 @@ async fn read_file(State(api): Shared, Query(query): Params) -> Response {
 
 async fn write_file(State(api): Shared, Query(query): Params, body: Bytes) -> axum::Json<Value> {
     api.files.lock().unwrap().insert(query["path"].clone(), body.to_vec());
+    axum::Json(json!({"path": query["path"], "bytes": body.len()}))
+}
+
+/// A directory with one file.
+async fn pack() -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(5);
+    header.set_mode(0o755);
+    archive.append_data(&mut header, "./inside.txt", b"hello".as_slice()).unwrap();
+    archive.into_inner().unwrap()
+}
+
+async fn unpack(State(api): Shared, Query(query): Params, body: Bytes) -> axum::Json<Value> {
+    let mut archive = tar::Archive::new(body.as_ref());
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        if entry.header().entry_type().is_file() {
+            let path = format!("{}/{}", query["path"], entry.path().unwrap().display());
+            let mut bytes = Vec::new();
+            std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+            api.files.lock().unwrap().insert(path, bytes);
+        }
+    }
     axum::Json(json!({"path": query["path"], "bytes": body.len()}))
 }
 
