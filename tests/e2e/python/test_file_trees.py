@@ -20,12 +20,12 @@ from pandastack import BadRequestError, FileChange, NotFoundError, PandaStack, S
 def tree(shared: Sandbox) -> str:
     """A small tree with odd names, a link to a directory and a link to itself."""
     shared.exec(
-        "mkdir -p '/srv/tree/src/deep er' && cd /srv/tree && printf 'fn main() {}\n// panda\n' > src/main.rs && "
+        "mkdir -p '/srv/trees/src/deep er' && cd /srv/trees && printf 'fn main() {}\n// panda\n' > src/main.rs && "
         "printf 'one\nPANDA two\n' > 'src/deep er/übung.rs' && printf 'panda' > notes.txt && "
         "printf 'panda\\0' > binary && ln -s src link && ln -s loop loop",
         check=True,
     )
-    return "/srv/tree"
+    return "/srv/trees"
 
 
 def test_ranges(shared: Sandbox, raw: httpx.Client) -> None:

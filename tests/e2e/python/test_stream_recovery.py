@@ -54,7 +54,15 @@ def pause_and_resume(platform: Platform, sandbox: Sandbox) -> None:
 def kill_agent_asleep(platform: Platform, sandbox: Sandbox) -> None:
     sandbox.hibernate()
     platform.kill_role("agent")
-    sandbox.wake()
+
+    def wakes() -> bool:
+        try:
+            sandbox.wake()
+        except PandaStackError:
+            return False
+        return True
+
+    wait_until("the new agent wakes it", wakes, 60)
 
 
 MIDDLES = {
