@@ -26,7 +26,9 @@ async fn read_until(stream: &mut ProcessStream, seen: &mut String, wanted: &str)
 async fn a_terminal_is_one_with_a_size_and_a_foreground() {
     let guest = Guest::start();
     let client = guest.connect().await;
-    let line = "trap 'stty size' WINCH; tty; stty size; echo $TERM; read name; echo hello $name; sleep 1000";
+    // A signal that comes while the shell reads ends the read: it has to ask again.
+    let line = "trap 'stty size' WINCH; tty; stty size; echo $TERM; \
+                until read name; do :; done; echo hello $name; sleep 1000";
     let started = client.start(on_terminal(line)).await.unwrap();
     assert!(started.terminal);
     let mut stream = client.attach(started.process, 0, 0).await.unwrap();
