@@ -3,7 +3,7 @@
 use axum::body::{Body, BodyDataStream};
 use bytes::Bytes;
 use futures::StreamExt;
-use pandastack_guest_proto::client::FileReader;
+use pandastack_guest_proto::client::{FileReader, FileWriter};
 use pandastack_guest_proto::message::{self as guest, FileKind, FileRead, FileWrite, RawPath, WriteMode};
 use pandastack_types::api::{self, DirectoryListing, FileEntry, FileWritten};
 use pandastack_types::limits;
@@ -152,7 +152,7 @@ pub(crate) fn parse_mode(text: &str) -> Result<u32> {
     })
 }
 
-pub(crate) fn too_large() -> AgentError {
+fn too_large() -> AgentError {
     AgentError::TooLarge(format!(
         "the body is larger than {} bytes; upload it in parts",
         limits::FILE_BODY_BYTES_MAX
@@ -164,7 +164,11 @@ pub(crate) async fn write(lease: &Lease, path: &str, write: Write, body: Body) -
     check_path(path)?;
     let Write { mode: write_mode, permissions: mode, user } = write;
     let write = FileWrite { path: path.into(), write_mode, mode, make_parents: true, user };
-    let mut writer = lease.guest.write_file(write).await?;
+    pour(body, lease.guest.write_file(write).await?, path).await
+}
+
+/// Streams a request body into the guest, within the limit of all uploads.
+pub(crate) async fn pour(body: Body, mut writer: FileWriter, path: &str) -> Result<FileWritten> {
     let mut stream: BodyDataStream = body.into_data_stream();
     let mut total = 0u64;
     while let Some(chunk) = stream.next().await {

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use axum::body::{Body, BodyDataStream};
+use axum::body::Body;
 use axum::response::sse::Event;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -17,7 +17,7 @@ use pandastack_types::limits;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{AgentError, Result};
-use crate::files::{check_path, entry, join, parse_mode, stat, too_large};
+use crate::files::{check_path, entry, join, parse_mode, pour, stat};
 use crate::process::ascii_json;
 use crate::sandbox::Lease;
 
@@ -113,20 +113,7 @@ pub(crate) async fn unpack(
     user: Option<String>,
     body: Body,
 ) -> Result<FileWritten> {
-    let mut writer = lease.guest.unpack(path, user).await?;
-    let mut stream: BodyDataStream = body.into_data_stream();
-    let mut total = 0u64;
-    while let Some(chunk) = stream.next().await {
-        let chunk =
-            chunk.map_err(|error| AgentError::BadRequest(format!("the upload broke off: {error}")))?;
-        total += chunk.len() as u64;
-        if total > limits::FILE_BODY_BYTES_MAX {
-            return Err(too_large());
-        }
-        writer.write(&chunk).await?;
-    }
-    let written = writer.finish().await?;
-    Ok(FileWritten { path: path.to_owned(), bytes: written.bytes })
+    pour(body, lease.guest.unpack(path, user).await?, path).await
 }
 
 /// A place in a watch, as it stands in `Last-Event-ID`.
