@@ -203,6 +203,7 @@ fn requests() -> Vec<Request> {
         Request::Stdin(StdinWrite { process, offset: Some(1), close: true }),
         Request::Signal { process, signal: 9 },
         Request::Resize { process, size: TerminalSize { rows: 24, cols: 80 } },
+        Request::HangUp { process },
         Request::Processes,
         Request::FileRead(FileRead { path: "/p".into(), offset: 1, length: Some(2) }),
         Request::FileWrite(FileWrite {
@@ -234,7 +235,7 @@ fn requests() -> Vec<Request> {
         match request {
             Request::Ping | Request::Start(_) | Request::Exec(_) | Request::Attach(_) | Request::Stdin(_) => {
             }
-            Request::Signal { .. } | Request::Resize { .. } => {}
+            Request::Signal { .. } | Request::Resize { .. } | Request::HangUp { .. } => {}
             Request::Processes | Request::FileRead(_) | Request::FileWrite(_) => {}
             Request::FileStat { .. } | Request::FileList { .. } | Request::FileMkdir { .. } => {}
             Request::FileRemove { .. }

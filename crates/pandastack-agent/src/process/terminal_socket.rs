@@ -50,26 +50,32 @@ impl TerminalSocket {
         let (keys, typed) = mpsc::channel(INPUT_QUEUE_MAX);
         let typist = tokio::spawn(type_in(self.handle.clone(), process, typed));
         let hello = json!({ "process": process.0, "offset": self.offset });
-        if self.tell(&mut socket, hello).await.is_ok() {
-            self.relay(&mut socket, keys).await;
-        }
+        let greeted = self.tell(&mut socket, hello).await.is_ok();
+        let has_ended = greeted && self.relay(&mut socket, keys).await;
         typist.abort();
-        if self.is_plain
-            && let Ok(lease) = self.handle.lease().await
-        {
-            // A process that has ended needs no hanging up.
-            let _ = lease.guest.signal(process, libc::SIGHUP).await;
+        if self.is_plain && !has_ended {
+            self.hang_up().await;
         }
     }
 
-    async fn relay(&mut self, socket: &mut WebSocket, keys: mpsc::Sender<Bytes>) {
+    async fn hang_up(&self) {
+        let process = self.feed.process();
+        let hung_up = async { Ok::<_, AgentError>(self.handle.lease().await?.guest.hang_up(process).await?) };
+        if let Err(error) = hung_up.await {
+            tracing::warn!(%error, %process, "a terminal whose socket is gone was not hung up");
+        }
+    }
+
+    /// Works until the process ends (true) or the socket does (false).
+    async fn relay(&mut self, socket: &mut WebSocket, keys: mpsc::Sender<Bytes>) -> bool {
         let mut ping = interval(PING_EVERY);
         let mut waiting: Option<Bytes> = None;
         loop {
             let relayed = tokio::select! {
                 event = self.feed.next() => match self.show(socket, event).await {
                     Ok(true) => Ok(()),
-                    Ok(false) | Err(_) => return,
+                    Ok(false) => return true,
+                    Err(_) => return false,
                 },
                 room = keys.reserve(), if waiting.is_some() => {
                     if let (Ok(room), Some(bytes)) = (room, waiting.take()) {
@@ -90,12 +96,12 @@ impl TerminalSocket {
                         Err(error) => self.tell(socket, json!({ "error": error.to_string() })).await,
                     },
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => Ok(()),
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return false,
                 },
                 _ = ping.tick() => socket.send(Message::Ping(Bytes::new())).await,
             };
             if relayed.is_err() {
-                return;
+                return false;
             }
         }
     }

@@ -118,6 +118,15 @@ impl GuestClient {
         Ok(())
     }
 
+    /// Takes a process's terminal away. Unlike a signal alone this cannot be missed: whoever reads it next finds its end.
+    ///
+    /// # Errors
+    /// When the process is unknown or has no terminal, or the guest cannot be reached.
+    pub async fn hang_up(&self, process: ProcessId) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::HangUp { process }).await?;
+        Ok(())
+    }
+
     /// Sends a signal to a process's group. SIGKILL reaches everything that the process ever started.
     ///
     /// # Errors

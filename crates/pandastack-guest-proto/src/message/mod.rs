@@ -65,6 +65,11 @@ pub enum Request {
         /// The new size.
         size: TerminalSize,
     },
+    /// Takes a process's terminal away, as when a line drops: its programs get SIGHUP and read no more.
+    HangUp {
+        /// The process.
+        process: ProcessId,
+    },
     /// [`Event::Processes`] pages.
     Processes,
     /// [`Event::File`], then the file's bytes.

@@ -111,7 +111,8 @@ impl Output {
         self.pipe.is_some() && !self.watched
     }
 
-    fn close(&mut self, poller: &Poller) {
+    /// Reads no more.
+    pub(crate) fn close(&mut self, poller: &Poller) {
         if let Some(pipe) = self.pipe.take() {
             poller.forget(&pipe);
         }

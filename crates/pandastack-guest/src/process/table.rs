@@ -93,13 +93,25 @@ impl Process {
 
     /// Changes its terminal's size.
     pub(crate) fn resize(&mut self, size: TerminalSize) -> Result<(), ErrorBody> {
-        let none = || {
-            ErrorBody::new(
-                ErrorCode::Invalid,
-                format!("process {} has no terminal, or not any more", self.id),
-            )
-        };
-        self.terminal.as_mut().ok_or_else(none)?.resize(size)
+        let none = self.no_terminal();
+        self.terminal.as_mut().ok_or(none)?.resize(size)
+    }
+
+    /// Closes this side of its terminal. The kernel then sends SIGHUP to its session, and a shell that missed the signal
+    /// between two reads finds the end of its input.
+    pub(crate) fn hang_up(&mut self, poller: &Poller) -> Result<(), ErrorBody> {
+        let terminal = self.terminal.take();
+        drop(terminal.ok_or_else(|| self.no_terminal())?);
+        if let Some(stdin) = &mut self.stdin {
+            stdin.close(poller);
+        }
+        self.stdout.close(poller);
+        Ok(())
+    }
+
+    fn no_terminal(&self) -> ErrorBody {
+        let message = format!("process {} has no terminal, or not any more", self.id);
+        ErrorBody::new(ErrorCode::Invalid, message)
     }
 
     fn elapsed(&self) -> Duration {

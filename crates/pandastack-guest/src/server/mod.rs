@@ -62,6 +62,8 @@ pub(crate) struct Server {
     surroundings: Surroundings,
     frozen: bool,
     scratch: Vec<u8>,
+    /// When the events that are being handled arrived.
+    woken: Instant,
     shutdown: Option<Shutdown>,
 }
 
@@ -96,6 +98,7 @@ impl Server {
             surroundings,
             frozen: false,
             scratch: vec![0; FRAME_BYTES_MAX],
+            woken: Instant::now(),
             shutdown: None,
         })
     }
@@ -103,7 +106,9 @@ impl Server {
     /// Serves until told to shut down.
     pub(crate) fn run(&mut self) -> io::Result<Shutdown> {
         loop {
-            for token in self.poller.wait(self.processes.next_deadline())? {
+            let ready = self.poller.wait(self.processes.next_deadline())?;
+            self.woken = Instant::now();
+            for token in ready {
                 self.handle(token);
             }
             let now = Instant::now();

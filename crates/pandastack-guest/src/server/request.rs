@@ -1,6 +1,6 @@
 //! What each request does. Quick ones are done here, the rest is handed to workers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pandastack_guest_proto::limits::frame_charge;
 use pandastack_guest_proto::message::{
@@ -35,6 +35,12 @@ impl Server {
             Request::Resize { process, size } => {
                 let resized = self.processes.get_mut(process).and_then(|process| process.resize(size));
                 self.reply(id, resized.map(|()| Done {}));
+            }
+            Request::HangUp { process } => {
+                let hung_up = self.processes.get_mut(process).and_then(|found| found.hang_up(&self.poller));
+                self.reply(id, hung_up.map(|()| Done {}));
+                self.pump_stdin(process);
+                self.pump_process(process);
             }
             Request::Processes => {
                 self.processes.tidy();
@@ -113,7 +119,7 @@ impl Server {
             Err(error) => return self.reply_error(id, &error),
         };
         let context = SpawnContext {
-            asked: Instant::now(),
+            asked: self.woken,
             root: self.surroundings.root.clone(),
             cgroup: self.surroundings.cgroup.clone(),
             is_machine: self.surroundings.is_machine,

@@ -62,6 +62,18 @@ async fn closing_the_input_of_a_terminal_ends_what_reads_it() {
 }
 
 #[tokio::test]
+async fn a_hang_up_ends_also_what_misses_the_signal() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    let started = client.start(on_terminal("trap '' HUP; cat; exit 7")).await.unwrap();
+    client.hang_up(started.process).await.unwrap();
+    let output = client.attach(started.process, 0, 0).await.unwrap().collect(ALL).await.unwrap();
+    assert_eq!(output.exit.code, Some(7));
+    let refused = client.hang_up(started.process).await.unwrap_err();
+    assert_eq!(refused.refusal(), Some(ErrorCode::Invalid), "it has no terminal any more");
+}
+
+#[tokio::test]
 async fn a_resize_without_a_terminal_is_refused() {
     let guest = Guest::start();
     let client = guest.connect().await;
