@@ -23,6 +23,7 @@ use crate::checkpoint::CheckpointClock;
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
+use crate::places::Places;
 use crate::rate::Rates;
 use crate::report::UsageClock;
 use crate::request_id;
@@ -43,6 +44,7 @@ pub(crate) struct App {
     pub(crate) expiry_changed: Notify,
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) keys: KeyCache,
+    pub(crate) places: Places,
     pub(crate) rates: Rates,
     pub(crate) usage_clock: UsageClock,
     pub(crate) checkpoints: CheckpointClock,
@@ -76,9 +78,10 @@ impl App {
         Ok(moved.record)
     }
 
-    /// Tells followers; nobody following is fine.
+    /// Tells whoever follows, if anybody does, and forgets where the sandboxes were.
     pub(crate) fn publish(&self, events: impl IntoIterator<Item = Event>) {
         for event in events {
+            self.places.forget(&event.sandbox_id);
             let _ = self.events.send(event);
         }
     }

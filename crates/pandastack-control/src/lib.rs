@@ -30,6 +30,7 @@ mod metrics;
 mod openapi;
 mod ops;
 mod placement;
+mod places;
 mod preview_routes;
 mod rate;
 mod reaper;

@@ -27,6 +27,7 @@ use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
+use crate::places::Places;
 use crate::preview_routes::{self, StoredRoutes};
 use crate::rate::Rates;
 use crate::report::UsageClock;
@@ -178,6 +179,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         expiry_changed: Notify::new(),
         under_way: Arc::default(),
         keys: KeyCache::default(),
+        places: Places::default(),
         rates: Rates::new(config.requests_per_second),
         usage_clock: UsageClock::default(),
         checkpoints: CheckpointClock::default(),

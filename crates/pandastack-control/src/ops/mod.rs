@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use http::Method;
 use pandastack_types::agent_api::AgentSandbox;
-use pandastack_types::{ErrorCode, SandboxId, SandboxState};
+use pandastack_types::{ErrorCode, SandboxId, SandboxState, WorkspaceId};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
+use crate::places::Place;
 use crate::store::SandboxRecord;
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
@@ -77,14 +78,38 @@ pub(crate) fn check_live(record: &SandboxRecord) -> ApiResult<()> {
     }
 }
 
+/// Where a live sandbox of the workspace is, and a client of its host. Does not ask the store on every call.
+pub(crate) async fn place(
+    app: &App,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> ApiResult<(Place, AgentClient)> {
+    let place = match app.places.find(workspace, id) {
+        Ok(place) => place,
+        Err(reading) => {
+            let SandboxRecord { workspace, host, incarnation, .. } = live_record(app, workspace, id).await?;
+            let place = Place { workspace, host, incarnation };
+            app.places.remember(reading, id, &place);
+            place
+        }
+    };
+    let client = app.hosts.client(&place.host)?;
+    Ok((place, client))
+}
+
+async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {
+    let record = app.store.sandbox(Some(workspace), id).await?;
+    check_live(&record)?;
+    Ok(record)
+}
+
 /// A live sandbox of the workspace and a client of its host.
 pub(crate) async fn live(
     app: &App,
-    workspace: &pandastack_types::WorkspaceId,
+    workspace: &WorkspaceId,
     id: &SandboxId,
 ) -> ApiResult<(SandboxRecord, AgentClient)> {
-    let record = app.store.sandbox(Some(workspace), id).await?;
-    check_live(&record)?;
+    let record = live_record(app, workspace, id).await?;
     let client = app.hosts.client(&record.host)?;
     Ok((record, client))
 }

@@ -251,7 +251,7 @@ pub(super) async fn forward(
     tail: &str,
     request: Request,
 ) -> ApiResult<Response> {
-    let (record, client) = ops::live(app, &caller.workspace, id).await?;
+    let (place, client) = ops::place(app, &caller.workspace, id).await?;
     let (parts, body) = request.into_parts();
     let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
     if let Some(query) = agent_query(parts.uri.query()) {
@@ -267,7 +267,7 @@ pub(super) async fn forward(
         }
     }
     let onward = onward.body(body).map_err(ApiError::internal)?;
-    let mut response = client.send(onward, Some(record.incarnation)).await?;
+    let mut response = client.send(onward, Some(place.incarnation)).await?;
     for name in DROPPED {
         response.headers_mut().remove(name);
     }

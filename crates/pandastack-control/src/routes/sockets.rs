@@ -86,7 +86,7 @@ async fn tunnel(
     if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
         return Err(ApiError::bad_request("this address is for WebSockets; connect with a WebSocket client"));
     }
-    let (record, client) = ops::live(app, &caller.workspace, id).await?;
+    let (place, client) = ops::place(app, &caller.workspace, id).await?;
     let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
     if let Some(query) = agent_query(request.uri().query()) {
         uri.push('?');
@@ -99,7 +99,7 @@ async fn tunnel(
         }
     }
     let onward = onward.body(Body::empty()).map_err(ApiError::internal)?;
-    let mut answer = client.send(onward, Some(record.incarnation)).await?;
+    let mut answer = client.send(onward, Some(place.incarnation)).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(ApiError::internal(format!("an agent answered {} to a WebSocket", answer.status())));
     }

@@ -1,0 +1,105 @@
+//! Where sandboxes live, remembered: the data path asks the store once per sandbox, not once per call.
+//!
+//! Every change that this process commits makes it forget the sandbox ([`App::publish`](crate::app::App::publish)). One
+//! that another replica commits is noticed within [`REMEMBERED`]; until then the agent, which has the last word, refuses
+//! the stale incarnation or does not know the sandbox.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pandastack_types::{HostId, SandboxId, WorkspaceId};
+
+/// How long a place is not looked up again.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Places remembered at once; beyond it all are forgotten and looked up again.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Where a live sandbox is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) host: HostId,
+    pub(crate) incarnation: u64,
+}
+
+/// The places of live sandboxes that were used lately.
+#[derive(Default)]
+pub(crate) struct Places(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    places: HashMap<SandboxId, (Place, Instant)>,
+    /// Counts what was forgotten, so that what was read before is not remembered after.
+    forgotten: u64,
+}
+
+/// Taken before the store is read; see [`Places::remember`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reading(u64);
+
+impl Places {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sandbox's place if it is known, else what to remember it with.
+    pub(crate) fn find(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Place, Reading> {
+        let known = self.known();
+        let place = known
+            .places
+            .get(id)
+            .filter(|(place, since)| place.workspace == *workspace && since.elapsed() < REMEMBERED);
+        place.map(|(place, _)| place.clone()).ok_or(Reading(known.forgotten))
+    }
+
+    /// Remembers what was read since [`Places::find`], unless something changed meanwhile.
+    pub(crate) fn remember(&self, reading: Reading, id: &SandboxId, place: &Place) {
+        let mut known = self.known();
+        if known.forgotten != reading.0 {
+            return;
+        }
+        if known.places.len() >= REMEMBERED_MAX {
+            known.places.clear();
+        }
+        known.places.insert(id.clone(), (place.clone(), Instant::now()));
+    }
+
+    /// Forgets a sandbox that changed.
+    pub(crate) fn forget(&self, id: &SandboxId) {
+        let mut known = self.known();
+        known.forgotten += 1;
+        known.places.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Place {
+        let host = "host-1".parse().unwrap();
+        Place { workspace: WorkspaceId::default_workspace(), host, incarnation: 1 }
+    }
+
+    #[test]
+    fn a_place_is_known_to_its_workspace_until_it_changes() {
+        let (places, id) = (Places::default(), SandboxId::random());
+        let reading = places.find(&place().workspace, &id).unwrap_err();
+        places.remember(reading, &id, &place());
+        assert_eq!(places.find(&place().workspace, &id).unwrap(), place());
+        assert!(places.find(&"another".parse().unwrap(), &id).is_err());
+        places.forget(&id);
+        assert!(places.find(&place().workspace, &id).is_err());
+    }
+
+    #[test]
+    fn what_was_read_before_a_change_is_not_remembered_after_it() {
+        let (places, id) = (Places::default(), SandboxId::random());
+        let reading = places.find(&place().workspace, &id).unwrap_err();
+        places.forget(&id);
+        places.remember(reading, &id, &place());
+        assert!(places.find(&place().workspace, &id).is_err());
+    }
+}
