@@ -122,6 +122,12 @@ async fn forks(client: &Client, count: u32, report: &mut Report) -> Result<()> {
     exec(client, &parent.id, DIRTY_64_MIB).await.context("dirty 64 MiB")?;
     for _ in 0..count {
         let began = Instant::now();
+        let fresh = create(client, "base").await?;
+        report.sample("create, beside forks", "ms", ms_since(began));
+        exec(client, &fresh.id, "true").await?;
+        report.sample("create, beside forks, sandbox answers", "ms", ms_since(began));
+        delete(client, &fresh.id).await?;
+        let began = Instant::now();
         let child = client.fork_sandbox(&parent.id, &ForkSandbox::default()).await.context("fork")?;
         report.sample("fork, 64 MiB dirty", "ms", ms_since(began));
         exec(client, &child.id, "true").await?;
@@ -131,6 +137,8 @@ async fn forks(client: &Client, count: u32, report: &mut Report) -> Result<()> {
         }
         delete(client, &child.id).await?;
     }
+    report.ratio("fork, 64 MiB dirty", "create, beside forks");
+    report.ratio("fork, 64 MiB dirty, child answers", "create, beside forks, sandbox answers");
     delete(client, &parent.id).await
 }
 
