@@ -10,6 +10,7 @@ mod host;
 mod leaks;
 mod openapi;
 mod platform;
+mod postgres;
 mod program;
 mod python;
 mod steps;

@@ -12,6 +12,41 @@ use pandastack_types::link::LinkKey;
 /// Port of the public API unless told otherwise.
 const PORT_DEFAULT: u16 = 8080;
 
+/// Where a PostgreSQL database is: `postgres://user:password@host/name`. Shown without its content, which has a password.
+#[derive(Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub struct DatabaseUrl(String);
+
+impl DatabaseUrl {
+    /// The whole address.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("postgres://...")
+    }
+}
+
+impl std::str::FromStr for DatabaseUrl {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.to_owned().try_into()
+    }
+}
+
+impl TryFrom<String> for DatabaseUrl {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        match ["postgres://", "postgresql://"].iter().any(|start| text.starts_with(start)) {
+            true => Ok(Self(text)),
+            false => Err("a database's address begins with `postgres://`".to_owned()),
+        }
+    }
+}
+
 /// Settings of the control plane.
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
@@ -23,6 +58,8 @@ pub struct ControlConfig {
     pub internal_listen: Option<SocketAddr>,
     /// The database and the first key live in `control/` under it.
     pub data_dir: PathBuf,
+    /// A PostgreSQL database for the record of truth; `None` for a SQLite file in `data_dir`.
+    pub database_url: Option<DatabaseUrl>,
     /// The join secret shared with the agents.
     pub link_key: LinkKey,
     /// Requests per second of one workspace; `None` for no limit.
@@ -41,6 +78,7 @@ impl ControlConfig {
             internal_socket: data_dir.join("control").join("internal.sock"),
             internal_listen: None,
             data_dir,
+            database_url: None,
             link_key,
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),

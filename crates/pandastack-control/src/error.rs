@@ -108,7 +108,10 @@ impl From<StoreError> for ApiError {
             StoreError::Refused(_) | StoreError::LastToken(_) => ErrorCode::Conflict,
             StoreError::Quota { .. } => ErrorCode::QuotaExceeded,
             StoreError::DiskFull => ErrorCode::DiskFull,
-            StoreError::Corrupt { .. } | StoreError::Database(_) | StoreError::Migrate(_) => {
+            StoreError::Corrupt { .. }
+            | StoreError::Database(_)
+            | StoreError::Migrate(_)
+            | StoreError::Taken => {
                 return Self::internal(error);
             }
         };

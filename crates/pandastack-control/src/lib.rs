@@ -45,6 +45,6 @@ mod unread_body;
 mod validate;
 mod view;
 
-pub use config::ControlConfig;
+pub use config::{ControlConfig, DatabaseUrl};
 pub use openapi::openapi_json;
 pub use serve::{Control, ServeError, serve};

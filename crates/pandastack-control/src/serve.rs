@@ -31,7 +31,7 @@ use crate::places::Places;
 use crate::preview_routes::{self, StoredRoutes};
 use crate::rate::Rates;
 use crate::report::UsageClock;
-use crate::store::sqlite::SqliteStore;
+use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
 use crate::{bootstrap, reaper, routes};
 
@@ -93,7 +93,10 @@ impl Control {
         };
         make_private_dir(&dir).map_err(usable(&dir))?;
         let lock = lock(&dir.join("lock"))?;
-        let store = SqliteStore::open(&dir.join("control.db")).await?;
+        let store = match &config.database_url {
+            Some(url) => SqlStore::postgres(url.expose()).await?,
+            None => SqlStore::sqlite(&dir.join("control.db")).await?,
+        };
         bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         let hosts = Hosts::new(config.link_key.clone(), config.host_lost_after);
         hosts.load(crate::store::HostStore::hosts(&store).await?, now());

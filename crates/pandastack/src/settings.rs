@@ -9,6 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use pandastack_control::DatabaseUrl;
 use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use serde::Deserialize;
 
@@ -24,6 +25,8 @@ const RUNTIME_DIR: &str = "/run/pandastack";
 const SUBNET: &str = "10.201.0.0/16";
 /// Prefix of interface and table names.
 const NET_PREFIX: &str = "pds";
+/// Names the control server's database; its value has a password.
+pub const DATABASE_URL_VARIABLE: &str = "PANDASTACK_DATABASE_URL";
 /// Slots kept ready.
 const SLOTS_READY: usize = 16;
 /// How long an idle sandbox stays in memory.
@@ -49,6 +52,9 @@ pub struct ControlArgs {
     /// Address of the API [default: 127.0.0.1:8080]
     #[arg(long, env = "PANDASTACK_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
+    /// PostgreSQL database to keep the records in, `postgres://...` [default: a SQLite file in the data directory]
+    #[arg(long, env = DATABASE_URL_VARIABLE, hide_env_values = true, value_name = "URL")]
+    pub database_url: Option<DatabaseUrl>,
     /// Requests per second that one workspace may make; 0 for no limit [default: 1000]
     #[arg(long, env = "PANDASTACK_REQUESTS_PER_SECOND", value_name = "COUNT")]
     pub requests_per_second: Option<u32>,
@@ -114,6 +120,7 @@ struct File {
 #[serde(deny_unknown_fields, default)]
 struct ControlSection {
     listen: Option<SocketAddr>,
+    database_url: Option<DatabaseUrl>,
     requests_per_second: Option<u32>,
 }
 
@@ -140,6 +147,8 @@ pub struct Settings {
     pub runtime_dir: PathBuf,
     /// Address of the API.
     pub listen: SocketAddr,
+    /// Where the records are kept; `None` for a file in the data directory.
+    pub database_url: Option<DatabaseUrl>,
     /// Requests per second of one workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
     /// Built images and kernels.
@@ -173,6 +182,7 @@ impl Settings {
         Ok(Self {
             runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),
             listen: control.listen.or(file.control.listen).unwrap_or_else(default_listen),
+            database_url: control.database_url.clone().or(file.control.database_url),
             requests_per_second: NonZeroU32::new(
                 control
                     .requests_per_second

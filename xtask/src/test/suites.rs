@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, program};
-use crate::{host, python, tidy, tree, up};
+use crate::{host, postgres, python, tidy, tree, up};
 
 /// What suites share.
 #[derive(Default)]
@@ -36,7 +36,8 @@ impl Session {
         // The host's programs are the product's to name, so it is built first.
         up::build_product()?;
         host::install_for_product()?;
-        let tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
+        let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
+        tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
         let (output, success) = tee(tests)?;
         Ok(of_cargo(&output).with_status(success))
     }

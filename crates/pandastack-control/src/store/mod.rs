@@ -9,8 +9,10 @@
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
 pub mod ledger;
+#[cfg(test)]
+mod postgres_server;
 pub mod record;
-pub mod sqlite;
+pub mod sql;
 #[cfg(test)]
 mod suite;
 
@@ -65,6 +67,11 @@ pub enum StoreError {
     /// The disk under the database is full.
     #[error("the disk that holds the database is full; free some space and try again")]
     DiskFull,
+    /// A second control server on one database.
+    #[error(
+        "another control server works on this database; stop it first, or give this one a database of its own"
+    )]
+    Taken,
     /// The database failed.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),

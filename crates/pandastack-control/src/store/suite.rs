@@ -305,7 +305,7 @@ async fn concurrent_writers_lose_nothing(store: &dyn Store) {
 }
 
 mod sqlite {
-    use super::super::sqlite::SqliteStore;
+    use super::super::sql::SqlStore;
 
     #[tokio::test]
     async fn the_suite() {
@@ -314,7 +314,7 @@ mod sqlite {
         super::run_all(|| {
             let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string();
             let path = dir.path().join(name);
-            async move { SqliteStore::open(&path).await.unwrap() }
+            async move { SqlStore::sqlite(&path).await.unwrap() }
         })
         .await;
     }
@@ -323,7 +323,7 @@ mod sqlite {
     async fn usage_events_are_append_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
-        let store = SqliteStore::open(&path).await.unwrap();
+        let store = SqlStore::sqlite(&path).await.unwrap();
         super::TokenStore::ensure_workspace(&store, &super::ws(), super::now()).await.unwrap();
         super::running(&store).await;
         let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
@@ -333,6 +333,43 @@ mod sqlite {
         assert_eq!(creates, 1);
         assert!(sqlx::query("DELETE FROM usage_events").execute(&pool).await.is_err());
         assert!(sqlx::query("UPDATE usage_events SET cpu_ms = 0").execute(&pool).await.is_err());
+    }
+}
+
+mod postgres {
+    use super::super::postgres_server::Server;
+    use super::super::sql::SqlStore;
+    use super::StoreError;
+
+    #[tokio::test]
+    async fn the_suite() {
+        let Some(server) = Server::start("the store's suite on PostgreSQL") else { return };
+        super::run_all(|| async { SqlStore::postgres(&server.database().await).await.unwrap() }).await;
+    }
+
+    #[tokio::test]
+    async fn one_control_server_at_a_time() {
+        let Some(server) = Server::start("two control servers on one PostgreSQL database") else { return };
+        let url = server.database().await;
+        let first = SqlStore::postgres(&url).await.unwrap();
+        assert!(matches!(SqlStore::postgres(&url).await, Err(StoreError::Taken)));
+        super::Store::close(&first).await;
+        super::Store::close(&SqlStore::postgres(&url).await.unwrap()).await;
+    }
+
+    #[tokio::test]
+    async fn usage_events_are_append_only() {
+        let Some(server) = Server::start("append-only tables on PostgreSQL") else { return };
+        let url = server.database().await;
+        let store = SqlStore::postgres(&url).await.unwrap();
+        super::TokenStore::ensure_workspace(&store, &super::ws(), super::now()).await.unwrap();
+        super::running(&store).await;
+        let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+        for change in
+            ["DELETE FROM usage_events", "UPDATE usage_events SET cpu_ms = 0", "TRUNCATE usage_events"]
+        {
+            assert!(sqlx::query(change).execute(&pool).await.is_err(), "{change}");
+        }
     }
 }
 

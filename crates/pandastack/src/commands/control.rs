@@ -56,6 +56,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         listen: vec![settings.listen],
         internal_socket: settings.control_socket(),
         internal_listen: args.agents_listen,
+        database_url: settings.database_url.clone(),
         requests_per_second: settings.requests_per_second,
         access_log: args.control.access_log.clone(),
         ..ControlConfig::new(settings.data_dir.clone(), key)

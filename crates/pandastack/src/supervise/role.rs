@@ -31,6 +31,8 @@ pub struct Role {
     pub name: &'static str,
     /// Arguments of this very program.
     pub args: Vec<OsString>,
+    /// Variables that it gets beside this program's own: what must not be read off the list of processes.
+    pub env: Vec<(&'static str, OsString)>,
 }
 
 /// Something happened to a child.
@@ -108,7 +110,12 @@ fn spawn(role: &Role) -> Result<(Child, Option<ChildStdin>)> {
     // Not the path we were started by: an upgrade may have replaced that file, and all parts of one `up` must be of
     // one version.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("pandastack").args(&role.args).stdin(Stdio::piped()).stdout(Stdio::null());
+    command
+        .arg0("pandastack")
+        .args(&role.args)
+        .envs(role.env.iter().cloned())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
     // A group of its own: Ctrl-C on the terminal is for us, and we stop the children in order.
     command.process_group(0);
     let mut child = command.spawn().with_context(|| format!("start {}", role.name))?;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::logs_dir;
-use crate::settings::{Engine, Settings};
+use crate::settings::{DATABASE_URL_VARIABLE, Engine, Settings};
 use crate::supervise::Role;
 
 /// Where a role logs to.
@@ -17,7 +17,11 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     let mut args = common("control", settings, secret);
     args.extend(["--listen".into(), settings.listen.to_string().into()]);
     args.extend(["--access-log".into(), log_file(settings, "access").into()]);
-    Role { name: "control", args }
+    let per_second = settings.requests_per_second.map_or(0, std::num::NonZeroU32::get);
+    args.extend(["--requests-per-second".into(), per_second.to_string().into()]);
+    let database = settings.database_url.as_ref();
+    let env = database.map(|url| (DATABASE_URL_VARIABLE, url.expose().into())).into_iter().collect();
+    Role { name: "control", args, env }
 }
 
 /// This host's agent.
@@ -39,7 +43,7 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
         set("--warm", template.into());
     }
     args.extend((!settings.zygotes).then(|| "--no-zygotes".into()));
-    Role { name: "agent", args }
+    Role { name: "agent", args, env: Vec::new() }
 }
 
 /// What both need. Every setting is handed over decided, so that the two cannot read different files.

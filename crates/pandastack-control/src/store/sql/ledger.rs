@@ -6,7 +6,7 @@ use pandastack_types::WorkspaceId;
 use pandastack_types::api::{AuditEntry, SandboxUsage, UsageTotals};
 
 use super::rows::{signed, time, unsigned};
-use super::{SqliteStore, corrupt, database};
+use super::{SqlStore, corrupt, database};
 use crate::store::ledger::{AuditRecord, AuditSelect, LedgerStore};
 use crate::store::{Durability, Result};
 
@@ -68,13 +68,13 @@ impl UsageRow {
 }
 
 #[async_trait]
-impl LedgerStore for SqliteStore {
+impl LedgerStore for SqlStore {
     async fn insert_audit(&self, records: &[AuditRecord]) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
         for AuditRecord { workspace, entry } in records {
             sqlx::query(
                 "INSERT INTO audit (workspace_id, at_us, token_prefix, token_label, method, route, path, sandbox_id, \
-                 status, request_id, took_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 status, request_id, took_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             )
             .bind(workspace.as_str())
             .bind(entry.at.as_microsecond())
@@ -97,13 +97,12 @@ impl LedgerStore for SqliteStore {
     async fn audit(&self, workspace: &WorkspaceId, select: &AuditSelect) -> Result<Vec<AuditEntry>> {
         let rows: Vec<AuditRow> = sqlx::query_as(
             "SELECT id, at_us, token_prefix, token_label, method, route, path, sandbox_id, status, request_id, took_ms \
-             FROM audit WHERE workspace_id = ? AND id < ? AND (? IS NULL OR sandbox_id = ?) ORDER BY id DESC LIMIT ?",
+             FROM audit WHERE workspace_id = $1 AND id < $2 AND (CAST($3 AS TEXT) IS NULL OR sandbox_id = $3) ORDER BY id DESC LIMIT $4",
         )
         .bind(workspace.as_str())
         .bind(select.before.unwrap_or(i64::MAX))
         .bind(select.sandbox.as_ref().map(|id| id.as_str()))
-        .bind(select.sandbox.as_ref().map(|id| id.as_str()))
-        .bind(select.limit)
+        .bind(i64::from(select.limit))
         .fetch_all(&self.readers)
         .await
         .map_err(database)?;
@@ -112,7 +111,7 @@ impl LedgerStore for SqliteStore {
 
     async fn prune_audit(&self, before: Timestamp) -> Result<u64> {
         let mut write = self.write(Durability::Process).await?;
-        let done = sqlx::query("DELETE FROM audit WHERE at_us < ?")
+        let done = sqlx::query("DELETE FROM audit WHERE at_us < $1")
             .bind(before.as_microsecond())
             .execute(write.conn())
             .await
@@ -123,11 +122,11 @@ impl LedgerStore for SqliteStore {
 
     async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals> {
         let row: UsageRow = sqlx::query_as(
-            "SELECT '' AS sandbox_id, COALESCE(SUM(creates), 0) AS creates, COALESCE(SUM(cpu_ms), 0) AS cpu_ms, \
-             COALESCE(SUM(memory_mb_seconds), 0) AS memory_mb_seconds, \
-             COALESCE(SUM(asleep_seconds), 0) AS asleep_seconds, COALESCE(SUM(sent_bytes), 0) AS sent_bytes, \
-             COALESCE(SUM(received_bytes), 0) AS received_bytes \
-             FROM usage_events WHERE workspace_id = ? AND at_us >= ? AND at_us < ?",
+            "SELECT '' AS sandbox_id, CAST(COALESCE(SUM(creates), 0) AS BIGINT) AS creates, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
+             CAST(COALESCE(SUM(memory_mb_seconds), 0) AS BIGINT) AS memory_mb_seconds, \
+             CAST(COALESCE(SUM(asleep_seconds), 0) AS BIGINT) AS asleep_seconds, CAST(COALESCE(SUM(sent_bytes), 0) AS BIGINT) AS sent_bytes, \
+             CAST(COALESCE(SUM(received_bytes), 0) AS BIGINT) AS received_bytes \
+             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3",
         )
         .bind(workspace.as_str())
         .bind(from.as_microsecond())
@@ -146,16 +145,16 @@ impl LedgerStore for SqliteStore {
         limit: u32,
     ) -> Result<Vec<SandboxUsage>> {
         let rows: Vec<UsageRow> = sqlx::query_as(
-            "SELECT sandbox_id, SUM(creates) AS creates, SUM(cpu_ms) AS cpu_ms, \
-             SUM(memory_mb_seconds) AS memory_mb_seconds, SUM(asleep_seconds) AS asleep_seconds, \
-             SUM(sent_bytes) AS sent_bytes, SUM(received_bytes) AS received_bytes \
-             FROM usage_events WHERE workspace_id = ? AND at_us >= ? AND at_us < ? \
-             GROUP BY sandbox_id ORDER BY SUM(cpu_ms) DESC, sandbox_id LIMIT ?",
+            "SELECT sandbox_id, CAST(SUM(creates) AS BIGINT) AS creates, CAST(SUM(cpu_ms) AS BIGINT) AS cpu_ms, \
+             CAST(SUM(memory_mb_seconds) AS BIGINT) AS memory_mb_seconds, CAST(SUM(asleep_seconds) AS BIGINT) AS asleep_seconds, \
+             CAST(SUM(sent_bytes) AS BIGINT) AS sent_bytes, CAST(SUM(received_bytes) AS BIGINT) AS received_bytes \
+             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3 \
+             GROUP BY sandbox_id ORDER BY SUM(cpu_ms) DESC, sandbox_id LIMIT $4",
         )
         .bind(workspace.as_str())
         .bind(from.as_microsecond())
         .bind(to.as_microsecond())
-        .bind(limit)
+        .bind(i64::from(limit))
         .fetch_all(&self.readers)
         .await
         .map_err(database)?;

@@ -5,21 +5,23 @@ use jiff::Timestamp;
 use pandastack_types::api::Event;
 use pandastack_types::limits::SNAPSHOTS_PER_WORKSPACE_MAX;
 use pandastack_types::{HostId, SandboxId, SnapshotId, WorkspaceId};
-use sqlx::sqlite::SqliteConnection;
+use sqlx::AnyConnection;
 
 use super::rows::{SnapshotRow, records, time, to_json, unsigned};
-use super::{SqliteStore, corrupt, database, insert_event};
+use super::sandboxes::find;
+use super::{SqlStore, corrupt, database, insert_event};
 use crate::store::{Durability, Result, SnapshotRecord, SnapshotStore, StoreError};
 
 #[async_trait]
-impl SnapshotStore for SqliteStore {
+impl SnapshotStore for SqlStore {
     async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event> {
         let spec = to_json("snapshot spec", &snapshot.spec)?;
         let mut write = self.write(Durability::Power).await?;
+        write.lock_workspace(&snapshot.workspace).await?;
         check_quota(write.conn(), &snapshot.workspace).await?;
         sqlx::query(
             "INSERT INTO snapshots (id, workspace_id, sandbox_id, host_id, created_at_us, expires_at_us, spec) \
-             VALUES (?, ?, ?, ?, ?, ?, ?)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(snapshot.id.as_str())
         .bind(snapshot.workspace.as_str())
@@ -31,6 +33,8 @@ impl SnapshotStore for SqliteStore {
         .execute(write.conn())
         .await
         .map_err(database)?;
+        // Events of a sandbox are committed in the order of their ids.
+        find(&mut write, &snapshot.sandbox).await?;
         let event = insert_event(
             write.conn(),
             &snapshot.workspace,
@@ -46,7 +50,7 @@ impl SnapshotStore for SqliteStore {
 
     async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
         let row: Option<SnapshotRow> =
-            sqlx::query_as("SELECT * FROM snapshots WHERE workspace_id = ? AND id = ?")
+            sqlx::query_as("SELECT * FROM snapshots WHERE workspace_id = $1 AND id = $2")
                 .bind(workspace.as_str())
                 .bind(id.as_str())
                 .fetch_optional(&self.readers)
@@ -61,7 +65,7 @@ impl SnapshotStore for SqliteStore {
         sandbox: Option<&SandboxId>,
     ) -> Result<Vec<SnapshotRecord>> {
         let rows: Vec<SnapshotRow> = sqlx::query_as(
-            "SELECT * FROM snapshots WHERE workspace_id = ?1 AND (?2 IS NULL OR sandbox_id = ?2) \
+            "SELECT * FROM snapshots WHERE workspace_id = $1 AND (CAST($2 AS TEXT) IS NULL OR sandbox_id = $2) \
              ORDER BY created_at_us DESC, id",
         )
         .bind(workspace.as_str())
@@ -73,7 +77,7 @@ impl SnapshotStore for SqliteStore {
     }
 
     async fn snapshot_ids(&self, host: &HostId) -> Result<Vec<SnapshotId>> {
-        let ids: Vec<String> = sqlx::query_scalar("SELECT id FROM snapshots WHERE host_id = ?")
+        let ids: Vec<String> = sqlx::query_scalar("SELECT id FROM snapshots WHERE host_id = $1")
             .bind(host.as_str())
             .fetch_all(&self.readers)
             .await
@@ -83,7 +87,7 @@ impl SnapshotStore for SqliteStore {
 
     async fn snapshots_due(&self, at: Timestamp) -> Result<Vec<SnapshotRecord>> {
         let rows: Vec<SnapshotRow> =
-            sqlx::query_as("SELECT * FROM snapshots WHERE expires_at_us <= ? ORDER BY expires_at_us")
+            sqlx::query_as("SELECT * FROM snapshots WHERE expires_at_us <= $1 ORDER BY expires_at_us")
                 .bind(at.as_microsecond())
                 .fetch_all(&self.readers)
                 .await
@@ -108,7 +112,7 @@ impl SnapshotStore for SqliteStore {
     ) -> Result<(SnapshotRecord, Event)> {
         let mut write = self.write(Durability::Power).await?;
         let row: Option<SnapshotRow> =
-            sqlx::query_as("DELETE FROM snapshots WHERE workspace_id = ? AND id = ? RETURNING *")
+            sqlx::query_as("DELETE FROM snapshots WHERE workspace_id = $1 AND id = $2 RETURNING *")
                 .bind(workspace.as_str())
                 .bind(id.as_str())
                 .fetch_optional(write.conn())
@@ -116,6 +120,7 @@ impl SnapshotStore for SqliteStore {
                 .map_err(database)?;
         let snapshot: SnapshotRecord = row.ok_or_else(|| unknown(id))?.try_into()?;
         let detail = Some(id.as_str());
+        find(&mut write, &snapshot.sandbox).await?;
         let event =
             insert_event(write.conn(), workspace, &snapshot.sandbox, "snapshot_deleted", at, detail).await?;
         write.commit().await?;
@@ -127,8 +132,8 @@ fn unknown(id: &SnapshotId) -> StoreError {
     StoreError::NotFound { what: "snapshot", id: id.to_string() }
 }
 
-async fn check_quota(conn: &mut SqliteConnection, workspace: &WorkspaceId) -> Result<()> {
-    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM snapshots WHERE workspace_id = ?")
+async fn check_quota(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM snapshots WHERE workspace_id = $1")
         .bind(workspace.as_str())
         .fetch_one(conn)
         .await

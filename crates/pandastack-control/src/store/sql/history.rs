@@ -4,11 +4,10 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::Event;
 use pandastack_types::{SandboxId, WorkspaceId};
-use sqlx::sqlite::SqliteConnection;
 
 use super::rows::{EventRow, records};
 use super::sandboxes::find;
-use super::{SqliteStore, corrupt, database};
+use super::{SqlStore, Write, corrupt, database};
 use crate::store::{Durability, HistoryStore, IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, Result};
 
 #[derive(sqlx::FromRow)]
@@ -22,7 +21,7 @@ struct IdempotencyRow {
 }
 
 #[async_trait]
-impl HistoryStore for SqliteStore {
+impl HistoryStore for SqlStore {
     async fn events_after(
         &self,
         workspace: &WorkspaceId,
@@ -32,12 +31,12 @@ impl HistoryStore for SqliteStore {
     ) -> Result<Vec<Event>> {
         let rows: Vec<EventRow> = sqlx::query_as(
             "SELECT id, sandbox_id, kind, at_us, detail FROM events \
-             WHERE sandbox_id = ? AND workspace_id = ? AND id > ? ORDER BY id LIMIT ?",
+             WHERE sandbox_id = $1 AND workspace_id = $2 AND id > $3 ORDER BY id LIMIT $4",
         )
         .bind(id.as_str())
         .bind(workspace.as_str())
         .bind(after)
-        .bind(limit)
+        .bind(i64::from(limit))
         .fetch_all(&self.readers)
         .await
         .map_err(database)?;
@@ -47,11 +46,11 @@ impl HistoryStore for SqliteStore {
     async fn events_tail(&self, workspace: &WorkspaceId, id: &SandboxId, limit: u32) -> Result<Vec<Event>> {
         let rows: Vec<EventRow> = sqlx::query_as(
             "SELECT id, sandbox_id, kind, at_us, detail FROM events \
-             WHERE sandbox_id = ? AND workspace_id = ? ORDER BY id DESC LIMIT ?",
+             WHERE sandbox_id = $1 AND workspace_id = $2 ORDER BY id DESC LIMIT $3",
         )
         .bind(id.as_str())
         .bind(workspace.as_str())
-        .bind(limit)
+        .bind(i64::from(limit))
         .fetch_all(&self.readers)
         .await
         .map_err(database)?;
@@ -62,9 +61,10 @@ impl HistoryStore for SqliteStore {
 
     async fn idempotency_begin(&self, claim: &IdempotencyClaim) -> Result<IdempotencyOutcome> {
         let mut write = self.write(Durability::Process).await?;
+        write.lock_workspace(&claim.key.workspace).await?;
         let row: Option<IdempotencyRow> = sqlx::query_as(
             "SELECT fingerprint, instance, sandbox_id, status, body, created_at_us FROM idempotency \
-             WHERE workspace_id = ? AND key = ?",
+             WHERE workspace_id = $1 AND key = $2",
         )
         .bind(claim.key.workspace.as_str())
         .bind(&claim.key.key)
@@ -72,12 +72,12 @@ impl HistoryStore for SqliteStore {
         .await
         .map_err(database)?;
         let live = row.filter(|row| row.created_at_us >= claim.not_before.as_microsecond());
-        if let Some(outcome) = judge(write.conn(), live, claim).await? {
+        if let Some(outcome) = judge(&mut write, live, claim).await? {
             return Ok(outcome);
         }
         sqlx::query(
             "INSERT INTO idempotency (workspace_id, key, fingerprint, instance, created_at_us) \
-             VALUES (?, ?, ?, ?, ?) ON CONFLICT (workspace_id, key) DO UPDATE SET \
+             VALUES ($1, $2, $3, $4, $5) ON CONFLICT (workspace_id, key) DO UPDATE SET \
              fingerprint = excluded.fingerprint, instance = excluded.instance, \
              created_at_us = excluded.created_at_us, sandbox_id = NULL, status = NULL, body = NULL",
         )
@@ -96,12 +96,12 @@ impl HistoryStore for SqliteStore {
     async fn idempotency_finish(&self, key: &IdempotencyKey, answer: Option<(u16, &[u8])>) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
         let query = match answer {
-            Some((status, body)) => {
-                sqlx::query("UPDATE idempotency SET status = ?, body = ? WHERE workspace_id = ? AND key = ?")
-                    .bind(i64::from(status))
-                    .bind(body)
-            }
-            None => sqlx::query("DELETE FROM idempotency WHERE workspace_id = ? AND key = ?"),
+            Some((status, body)) => sqlx::query(
+                "UPDATE idempotency SET status = $1, body = $2 WHERE workspace_id = $3 AND key = $4",
+            )
+            .bind(i64::from(status))
+            .bind(body),
+            None => sqlx::query("DELETE FROM idempotency WHERE workspace_id = $1 AND key = $2"),
         };
         query.bind(key.workspace.as_str()).bind(&key.key).execute(write.conn()).await.map_err(database)?;
         write.commit().await
@@ -116,8 +116,8 @@ impl HistoryStore for SqliteStore {
         let mut write = self.write(Durability::Process).await?;
         let mut removed = 0;
         for (statement, before) in [
-            ("DELETE FROM events WHERE at_us < ?", events_before),
-            ("DELETE FROM idempotency WHERE created_at_us < ?", idempotency_before),
+            ("DELETE FROM events WHERE at_us < $1", events_before),
+            ("DELETE FROM idempotency WHERE created_at_us < $1", idempotency_before),
         ] {
             let done = sqlx::query(statement)
                 .bind(before.as_microsecond())
@@ -128,9 +128,9 @@ impl HistoryStore for SqliteStore {
         }
         let done = sqlx::query(
             "DELETE FROM events WHERE id IN (SELECT id FROM (SELECT id, ROW_NUMBER() OVER \
-             (PARTITION BY sandbox_id ORDER BY id DESC) AS place FROM events) WHERE place > ?)",
+             (PARTITION BY sandbox_id ORDER BY id DESC) AS place FROM events) AS placed WHERE place > $1)",
         )
-        .bind(per_sandbox)
+        .bind(i64::from(per_sandbox))
         .execute(write.conn())
         .await
         .map_err(database)?;
@@ -141,7 +141,7 @@ impl HistoryStore for SqliteStore {
 
 /// What a record that is still good says about a request; `None` when the request may begin.
 async fn judge(
-    conn: &mut SqliteConnection,
+    write: &mut Write,
     row: Option<IdempotencyRow>,
     claim: &IdempotencyClaim,
 ) -> Result<Option<IdempotencyOutcome>> {
@@ -157,6 +157,6 @@ async fn judge(
         return Ok(Some(IdempotencyOutcome::Running));
     }
     let Some(id) = row.sandbox_id else { return Ok(None) };
-    let record = find(conn, &id.parse().map_err(corrupt("sandbox id"))?).await?;
+    let record = find(write, &id.parse().map_err(corrupt("sandbox id"))?).await?;
     Ok(record.map(|record| IdempotencyOutcome::Orphan(Box::new(record))))
 }

@@ -7,19 +7,19 @@ use pandastack_types::api::Scope;
 use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 
 use super::rows::{TokenRow, records, unsigned};
-use super::{SqliteStore, database};
+use super::{SqlStore, database};
 use crate::store::{Durability, Result, StoreError, TokenRecord, TokenStore};
 
 const COLUMNS_BY_PREFIX: &str = "SELECT prefix, workspace_id, hash, label, scope, created_at_us, \
-     expires_at_us FROM tokens WHERE prefix = ?";
+     expires_at_us FROM tokens WHERE prefix = $1";
 const COLUMNS_BY_WORKSPACE: &str = "SELECT prefix, workspace_id, hash, label, scope, created_at_us, \
-     expires_at_us FROM tokens WHERE workspace_id = ? ORDER BY created_at_us, prefix";
+     expires_at_us FROM tokens WHERE workspace_id = $1 ORDER BY created_at_us, prefix";
 
 #[async_trait]
-impl TokenStore for SqliteStore {
+impl TokenStore for SqlStore {
     async fn ensure_workspace(&self, id: &WorkspaceId, at: Timestamp) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
-        sqlx::query("INSERT INTO workspaces (id, created_at_us) VALUES (?, ?) ON CONFLICT DO NOTHING")
+        sqlx::query("INSERT INTO workspaces (id, created_at_us) VALUES ($1, $2) ON CONFLICT DO NOTHING")
             .bind(id.as_str())
             .bind(at.as_microsecond())
             .execute(write.conn())
@@ -30,7 +30,8 @@ impl TokenStore for SqliteStore {
 
     async fn insert_token(&self, token: &TokenRecord) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
-        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tokens WHERE workspace_id = ?")
+        write.lock_workspace(&token.workspace).await?;
+        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tokens WHERE workspace_id = $1")
             .bind(token.workspace.as_str())
             .fetch_one(write.conn())
             .await
@@ -40,7 +41,7 @@ impl TokenStore for SqliteStore {
         }
         sqlx::query(
             "INSERT INTO tokens (prefix, workspace_id, hash, label, scope, created_at_us, expires_at_us) \
-             VALUES (?, ?, ?, ?, ?, ?, ?)",
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(&token.prefix)
         .bind(token.workspace.as_str())
@@ -75,8 +76,9 @@ impl TokenStore for SqliteStore {
 
     async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
+        write.lock_workspace(workspace).await?;
         let keys: Vec<(String, String)> =
-            sqlx::query_as("SELECT prefix, scope FROM tokens WHERE workspace_id = ?")
+            sqlx::query_as("SELECT prefix, scope FROM tokens WHERE workspace_id = $1")
                 .bind(workspace.as_str())
                 .fetch_all(write.conn())
                 .await
@@ -88,7 +90,7 @@ impl TokenStore for SqliteStore {
         if keys.iter().filter(is_admin).all(|(known, _)| known == prefix) {
             return Err(StoreError::LastToken(prefix.to_owned()));
         }
-        sqlx::query("DELETE FROM tokens WHERE prefix = ?")
+        sqlx::query("DELETE FROM tokens WHERE prefix = $1")
             .bind(prefix)
             .execute(write.conn())
             .await
@@ -99,7 +101,7 @@ impl TokenStore for SqliteStore {
     async fn touch_tokens(&self, used: &[(String, Timestamp)]) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
         for (prefix, at) in used {
-            sqlx::query("UPDATE tokens SET last_used_at_us = ? WHERE prefix = ?")
+            sqlx::query("UPDATE tokens SET last_used_at_us = $1 WHERE prefix = $2")
                 .bind(at.as_microsecond())
                 .bind(prefix)
                 .execute(write.conn())

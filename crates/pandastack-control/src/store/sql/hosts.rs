@@ -4,21 +4,21 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
 use pandastack_types::{SandboxId, WorkspaceId};
-use sqlx::sqlite::SqliteConnection;
+use sqlx::AnyConnection;
 
 use super::rows::{HostRow, records, signed, to_json};
 use super::sandboxes::{find, update};
-use super::{SqliteStore, database};
+use super::{SqlStore, database};
 use crate::store::record::usage_since;
 use crate::store::{Durability, HostRecord, HostStore, Result};
 
 #[async_trait]
-impl HostStore for SqliteStore {
+impl HostStore for SqlStore {
     async fn put_host(&self, host: &HostRecord) -> Result<()> {
         let summary = to_json("host summary", &host.summary)?;
         let mut write = self.write(Durability::Process).await?;
         sqlx::query(
-            "INSERT INTO hosts (id, summary, last_seen_at_us) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE \
+            "INSERT INTO hosts (id, summary, last_seen_at_us) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
              SET summary = excluded.summary, last_seen_at_us = excluded.last_seen_at_us",
         )
         .bind(host.summary.host.as_str())
@@ -41,7 +41,7 @@ impl HostStore for SqliteStore {
     async fn record_usage(&self, totals: &[(SandboxId, Usage)], at: Timestamp) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
         for (id, now) in totals {
-            let Some(mut record) = find(write.conn(), id).await? else { continue };
+            let Some(mut record) = find(&mut write, id).await? else { continue };
             let used = usage_since(record.spec.usage, *now);
             if used == Usage::default() {
                 continue;
@@ -56,7 +56,7 @@ impl HostStore for SqliteStore {
 
 /// Appends a usage event within a transaction.
 pub(super) async fn insert_usage(
-    conn: &mut SqliteConnection,
+    conn: &mut AnyConnection,
     workspace: &WorkspaceId,
     sandbox: &SandboxId,
     at: Timestamp,
@@ -65,7 +65,7 @@ pub(super) async fn insert_usage(
 ) -> Result<()> {
     sqlx::query(
         "INSERT INTO usage_events (workspace_id, sandbox_id, at_us, creates, cpu_ms, memory_mb_seconds, \
-         asleep_seconds, sent_bytes, received_bytes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         asleep_seconds, sent_bytes, received_bytes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     )
     .bind(workspace.as_str())
     .bind(sandbox.as_str())

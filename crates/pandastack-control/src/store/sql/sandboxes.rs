@@ -6,29 +6,29 @@ use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
 use pandastack_types::limits::SANDBOXES_PER_WORKSPACE_MAX;
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
-use sqlx::sqlite::SqliteConnection;
+use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::hosts::insert_usage;
 use super::rows::{SandboxRow, records, signed, state, time, to_json, unsigned};
-use super::{SqliteStore, database, insert_event};
+use super::{SqlStore, Write, database, insert_event};
 use crate::store::record::usage_since;
 use crate::store::{
     Amendment, Change, Durability, IdempotencyKey, Moved, Result, SandboxRecord, SandboxStore, Select,
     StoreError, durability_of,
 };
 
-const BY_ID: &str = "SELECT * FROM sandboxes WHERE id = ?";
-const BY_WORKSPACE: &str = "SELECT * FROM sandboxes WHERE workspace_id = ? ORDER BY created_at_us, id";
-const BY_HOST: &str = "SELECT * FROM sandboxes WHERE host_id = ? ORDER BY created_at_us, id";
+const BY_ID: &str = "SELECT * FROM sandboxes WHERE id = $1";
+const BY_WORKSPACE: &str = "SELECT * FROM sandboxes WHERE workspace_id = $1 ORDER BY created_at_us, id";
+const BY_HOST: &str = "SELECT * FROM sandboxes WHERE host_id = $1 ORDER BY created_at_us, id";
 const BY_TREE: &str =
-    "SELECT * FROM sandboxes WHERE workspace_id = ? AND tree_id = ? ORDER BY created_at_us, id";
+    "SELECT * FROM sandboxes WHERE workspace_id = $1 AND tree_id = $2 ORDER BY created_at_us, id";
 const BY_PARENT: &str =
-    "SELECT * FROM sandboxes WHERE workspace_id = ? AND parent_id = ? ORDER BY created_at_us, id";
-const DUE: &str = "SELECT * FROM sandboxes WHERE expires_at_us <= ? AND state NOT IN ('creating', 'stopping') \
+    "SELECT * FROM sandboxes WHERE workspace_id = $1 AND parent_id = $2 ORDER BY created_at_us, id";
+const DUE: &str = "SELECT * FROM sandboxes WHERE expires_at_us <= $1 AND state NOT IN ('creating', 'stopping') \
      ORDER BY expires_at_us";
 
 #[async_trait]
-impl SandboxStore for SqliteStore {
+impl SandboxStore for SqlStore {
     async fn insert_sandboxes(
         &self,
         new: &[SandboxRecord],
@@ -37,6 +37,7 @@ impl SandboxStore for SqliteStore {
         let mut write = self.write(Durability::Process).await?;
         let mut events = Vec::with_capacity(new.len());
         for record in new {
+            write.lock_workspace(&record.workspace).await?;
             check_quota(write.conn(), &record.workspace).await?;
             insert(write.conn(), record).await?;
             let at = record.created_at;
@@ -44,7 +45,7 @@ impl SandboxStore for SqliteStore {
                 .push(insert_event(write.conn(), &record.workspace, &record.id, "creating", at, None).await?);
         }
         if let (Some(key), Some(first)) = (key, new.first()) {
-            sqlx::query("UPDATE idempotency SET sandbox_id = ? WHERE workspace_id = ? AND key = ?")
+            sqlx::query("UPDATE idempotency SET sandbox_id = $1 WHERE workspace_id = $2 AND key = $3")
                 .bind(first.id.as_str())
                 .bind(key.workspace.as_str())
                 .bind(&key.key)
@@ -81,7 +82,7 @@ impl SandboxStore for SqliteStore {
 
     async fn transition(&self, id: &SandboxId, transition: Transition, change: &Change) -> Result<Moved> {
         let mut write = self.write(durability_of(transition)).await?;
-        let mut record = find(write.conn(), id).await?.ok_or_else(|| unknown(id))?;
+        let mut record = find(&mut write, id).await?.ok_or_else(|| unknown(id))?;
         let moved = record.apply(transition, change)?;
         let mut used = change.seen.as_ref().map(|seen| usage_since(record.spec.usage, seen.usage));
         if let (Some(used), Some(seen)) = (used.take_if(|used| *used != Usage::default()), &change.seen) {
@@ -107,7 +108,7 @@ impl SandboxStore for SqliteStore {
 
     async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved> {
         let mut write = self.write(Durability::Power).await?;
-        let mut record = find(write.conn(), id).await?.ok_or_else(|| unknown(id))?;
+        let mut record = find(&mut write, id).await?.ok_or_else(|| unknown(id))?;
         let (kind, detail) = record.amend(amendment, at);
         update(write.conn(), &record).await?;
         let event = insert_event(write.conn(), &record.workspace, id, kind, at, detail.as_deref()).await?;
@@ -139,8 +140,8 @@ fn unknown(id: &SandboxId) -> StoreError {
     StoreError::NotFound { what: "sandbox", id: id.to_string() }
 }
 
-async fn check_quota(conn: &mut SqliteConnection, workspace: &WorkspaceId) -> Result<()> {
-    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM sandboxes WHERE workspace_id = ?")
+async fn check_quota(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM sandboxes WHERE workspace_id = $1")
         .bind(workspace.as_str())
         .fetch_one(conn)
         .await
@@ -151,17 +152,18 @@ async fn check_quota(conn: &mut SqliteConnection, workspace: &WorkspaceId) -> Re
     Ok(())
 }
 
-/// The row, read within a transaction.
-pub(super) async fn find(conn: &mut SqliteConnection, id: &SandboxId) -> Result<Option<SandboxRecord>> {
+/// The row, read to be changed within a transaction.
+pub(super) async fn find(write: &mut Write, id: &SandboxId) -> Result<Option<SandboxRecord>> {
+    let by_id = AssertSqlSafe(format!("{BY_ID}{}", write.lock_clause()));
     let row: Option<SandboxRow> =
-        sqlx::query_as(BY_ID).bind(id.as_str()).fetch_optional(conn).await.map_err(database)?;
+        sqlx::query_as(by_id).bind(id.as_str()).fetch_optional(write.conn()).await.map_err(database)?;
     row.map(SandboxRecord::try_from).transpose()
 }
 
-async fn insert(conn: &mut SqliteConnection, record: &SandboxRecord) -> Result<()> {
+async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, workspace_id, host_id, state, incarnation, template, parent_id, tree_id, \
-         created_at_us, changed_at_us, expires_at_us, metadata, spec) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         created_at_us, changed_at_us, expires_at_us, metadata, spec) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
     )
     .bind(record.id.as_str())
     .bind(record.workspace.as_str())
@@ -183,10 +185,10 @@ async fn insert(conn: &mut SqliteConnection, record: &SandboxRecord) -> Result<(
 }
 
 /// Writes what can change, within a transaction.
-pub(super) async fn update(conn: &mut SqliteConnection, record: &SandboxRecord) -> Result<()> {
+pub(super) async fn update(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
     sqlx::query(
-        "UPDATE sandboxes SET state = ?, template = ?, changed_at_us = ?, expires_at_us = ?, metadata = ?, \
-         spec = ? WHERE id = ?",
+        "UPDATE sandboxes SET state = $1, template = $2, changed_at_us = $3, expires_at_us = $4, metadata = $5, \
+         spec = $6 WHERE id = $7",
     )
     .bind(record.state.as_str())
     .bind(&record.template)
@@ -201,8 +203,8 @@ pub(super) async fn update(conn: &mut SqliteConnection, record: &SandboxRecord) 
     Ok(())
 }
 
-async fn remove(conn: &mut SqliteConnection, id: &SandboxId) -> Result<()> {
-    sqlx::query("DELETE FROM sandboxes WHERE id = ?")
+async fn remove(conn: &mut AnyConnection, id: &SandboxId) -> Result<()> {
+    sqlx::query("DELETE FROM sandboxes WHERE id = $1")
         .bind(id.as_str())
         .execute(conn)
         .await
