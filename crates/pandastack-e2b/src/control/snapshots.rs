@@ -19,6 +19,7 @@ use crate::native::{Caller, encode};
 #[derive(Debug, Default, Deserialize)]
 struct NewSnapshot {
     name: Option<String>,
+    memory: Option<bool>,
 }
 
 fn show(snapshot: &Snapshot) -> Value {
@@ -32,6 +33,9 @@ pub(super) async fn create(
     body: Body,
 ) -> RestResult<(StatusCode, Json<Value>)> {
     let wanted: NewSnapshot = read_json(body).await?;
+    if wanted.memory == Some(false) {
+        return Err(RestError::unsupported("snapshots without memory are"));
+    }
     let request = CreateSnapshot { name: wanted.name, ..CreateSnapshot::default() };
     let path = format!("/sandboxes/{id}/snapshots");
     let snapshot: Snapshot = caller.json(Method::POST, &path, Some(&request)).await?;

@@ -68,13 +68,15 @@ class Wire:
 
 
 class Stream(io.TextIOBase):
-    """What stands in the place of `sys.stdout` and `sys.stderr`."""
+    """What stands in the place of `sys.stdout` and `sys.stderr`. Tells whole lines, and the rest when it is flushed."""
 
     encoding = "utf-8"
     errors = "replace"
 
     def __init__(self, wire, name, fd):
         self.wire, self.name, self.fd = wire, name, fd
+        self.buffer = open(fd, "wb", 0, closefd=False)
+        self.held, self.lock = "", threading.RLock()
 
     def writable(self):
         return True
@@ -85,16 +87,25 @@ class Stream(io.TextIOBase):
     def fileno(self):
         return self.fd
 
-    @property
-    def buffer(self):
-        return os.fdopen(os.dup(self.fd), "wb", 0)
-
     def write(self, text):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        with self.lock:
+            lines, end, rest = (self.held + text).rpartition("\n")
+            self.held = rest
+            self.tell(lines + end)
+            if len(rest) > TEXT_CHARS_MAX:
+                self.flush()
+        return len(text)
+
+    def flush(self):
+        with self.lock:
+            held, self.held = self.held, ""
+            self.tell(held)
+
+    def tell(self, text):
         for start in range(0, len(text), TEXT_CHARS_MAX):
             self.wire.send(self.name, text=text[start:start + TEXT_CHARS_MAX], timestamp=time.time_ns())
-        return len(text)
 
 
 class Catcher:
@@ -233,6 +244,8 @@ class Kernel:
             self.count += 1
             self.wire.send("started", execution_count=self.count)
             self.run_one(request)
+            sys.stdout.flush()
+            sys.stderr.flush()
             for catcher in self.catchers:
                 catcher.settle()
             self.wire.send("ended")
@@ -299,7 +312,7 @@ class Kernel:
 
     def tell(self, error):
         here = error.__traceback__
-        while here is not None and here.tb_frame.f_code.co_filename == __file_name__:
+        while here is not None and not here.tb_frame.f_code.co_filename.startswith("<cell "):
             here = here.tb_next
         text = "".join(traceback.format_exception(type(error), error, here))
         self.wire.send("error", name=type(error).__name__, value=str(error), traceback=text)
@@ -325,5 +338,4 @@ class Kernel:
             plots.close(figure)
 
 
-__file_name__ = Kernel.tell.__code__.co_filename
 Kernel().serve()
