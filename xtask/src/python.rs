@@ -8,14 +8,19 @@ use anyhow::{Context, Result};
 use crate::program::{program, read, run};
 use crate::tree;
 
-/// The interpreter of a virtual environment that has this clone's SDK and its test tools.
+/// The interpreter of a virtual environment that has this clone's SDK, its test tools, and other people's clients; in
+/// `published/` beside them, where nothing finds it by itself, the published client that has the name of ours.
 pub fn ensure() -> Result<PathBuf> {
     let sdk = tree::root().join("sdk/python");
     let manifest = std::fs::read(sdk.join("pyproject.toml")).context("read sdk/python/pyproject.toml")?;
+    let clients = tree::root().join("tests/e2e/python/requirements.txt");
+    let published = tree::root().join("tests/e2e/python/requirements-published.txt");
+    let pins = [&clients, &published].map(std::fs::read).into_iter().collect::<Result<Vec<_>, _>>();
+    let pins = pins.context("read the requirements in tests/e2e/python")?;
     let mut ask_version = program("python3");
     ask_version.args(["-c", "import sys; print(sys.prefix, sys.version)"]);
     let mut hasher = DefaultHasher::new();
-    (read(ask_version)?, &sdk, manifest).hash(&mut hasher);
+    (read(ask_version)?, &sdk, manifest, pins).hash(&mut hasher);
     let dir = tree::cache_dir().join(format!("venvs/{:016x}", hasher.finish()));
     let python = dir.join("bin/python");
     let finished = dir.join("finished");
@@ -25,10 +30,17 @@ pub fn ensure() -> Result<PathBuf> {
     let mut venv = program("python3");
     venv.args(["-m", "venv", "--clear"]).arg(&dir);
     run(venv)?;
-    let mut pip = program(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--editable"]);
-    pip.arg(format!("{}[test]", sdk.display()));
-    run(pip)?;
+    let pip = || {
+        let mut pip = program(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        pip
+    };
+    let mut own = pip();
+    own.arg("--requirement").arg(&clients).arg("--editable").arg(format!("{}[test]", sdk.display()));
+    run(own)?;
+    let mut apart = pip();
+    apart.arg("--target").arg(dir.join("published")).arg("--requirement").arg(&published);
+    run(apart)?;
     std::fs::write(&finished, "").context("mark the environment as finished")?;
     Ok(python)
 }

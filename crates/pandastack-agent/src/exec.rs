@@ -97,7 +97,7 @@ impl Exec {
         };
         let feed = Feed::exec(handle, self.spec).await?;
         if let Some(input) = self.input {
-            feed.send_input(input).await?;
+            feed.send_input(input, true).await?;
         }
         Ok(OutputEvents::new(feed, (0, 0), style))
     }

@@ -14,8 +14,9 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::header::AUTHORIZATION;
 use jiff::Timestamp;
+use pandastack_e2b::OnBehalf;
 use pandastack_types::api::Scope;
-use pandastack_types::{ErrorCode, WorkspaceId};
+use pandastack_types::{ErrorCode, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -28,6 +29,8 @@ const KEY_START: &str = "pds_";
 const KEY_RANDOM_BYTES: usize = 16;
 /// `pds_` and the first 8 hex digits.
 const PREFIX_CHARS: usize = 12;
+/// Stands in the place of a key's prefix for holders of a sandbox's access token.
+const TOKEN_HOLDER: &str = "e2b";
 /// How long a good key is not looked up again.
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Keys remembered at once; beyond it all are forgotten and looked up again.
@@ -126,9 +129,10 @@ pub(crate) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> ApiResult<Response> {
-    let caller = match signed_url::presented(&request) {
-        Some(signed) => signed.check(&app).await?,
-        None => {
+    let caller = match (request.extensions().get::<OnBehalf>(), signed_url::presented(&request)) {
+        (Some(OnBehalf(sandbox)), _) => holder(&app, sandbox).await?,
+        (None, Some(signed)) => signed.check(&app).await?,
+        (None, None) => {
             let missing = "this call needs an API key: send `Authorization: Bearer pds_...`";
             check(&app, &presented(&request).ok_or_else(|| unauthorized(missing))?).await?
         }
@@ -140,6 +144,13 @@ pub(crate) async fn authenticate(
     }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
+}
+
+/// Who holds a sandbox's own access token, which the facade checked: what they do is done in its workspace.
+async fn holder(app: &App, sandbox: &SandboxId) -> ApiResult<Caller> {
+    let workspace = app.store.sandbox(None, sandbox).await?.workspace;
+    let label = format!("access token of {sandbox}");
+    Ok(Caller { workspace, prefix: TOKEN_HOLDER.to_owned(), label, scope: Scope::Sandboxes })
 }
 
 /// The key in the header, else in the query.

@@ -22,6 +22,7 @@ mod auth;
 mod bootstrap;
 mod checkpoint;
 mod config;
+mod e2b_directory;
 mod error;
 mod extract;
 mod hosts;

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::ListenerExt;
-use pandastack_edge::{AccessLog, Edge, Server};
+use pandastack_e2b::Facade;
+use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_types::SandboxId;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, broadcast};
@@ -25,6 +26,7 @@ use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
+use crate::e2b_directory::StoredDirectory;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -129,8 +131,13 @@ impl Control {
     pub async fn run(self, shutdown: CancellationToken) {
         let app = self.app;
         let mut servers = JoinSet::new();
+        let native = routes::public(Arc::clone(&app));
+        let e2b = Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&app))), &app.link);
+        let own_ports =
+            OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
+        let api = native.merge(routes::facade(e2b.control_plane()));
         for (_, listener) in self.public {
-            let server = Server::new(Arc::clone(&app.edge), routes::public(Arc::clone(&app)));
+            let server = Server::new(Arc::clone(&app.edge), api.clone()).with_own_ports(own_ports.clone());
             servers.spawn(server.serve(listener, app.shutdown.clone()));
         }
         servers.spawn(preview_routes::tell_changes(Arc::clone(&app)));

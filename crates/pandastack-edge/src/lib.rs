@@ -52,6 +52,6 @@ pub use edge::Edge;
 pub use headers::Client;
 pub use pool::{DialError, GuestStream};
 pub use route::{Place, Route, RouteSource, RouteUnavailable};
-pub use server::Server;
+pub use server::{OwnPorts, Server};
 pub use trouble::Trouble;
 pub use tunnel::{Stirring, copy};

@@ -39,14 +39,31 @@ pub struct Server {
     pub edge: Arc<Edge>,
     /// Everything else.
     pub api: Router,
+    /// Ports of every sandbox that the platform answers in the guest's place.
+    pub own_ports: Option<OwnPorts>,
     /// How long a head may take, and a kept connection may stay silent.
     pub head_wait: Duration,
 }
 
+/// Ports of every sandbox behind which the platform stands, not the guest. Requests carry their
+/// [`crate::Target`] as an extension.
+#[derive(Clone)]
+pub struct OwnPorts {
+    /// Which.
+    pub ports: &'static [u16],
+    /// What answers.
+    pub router: Router,
+}
+
 impl Server {
-    /// With the usual patience.
+    /// With the usual patience, and all ports the guest's.
     pub fn new(edge: Arc<Edge>, api: Router) -> Self {
-        Self { edge, api, head_wait: HEAD_WAIT }
+        Self { edge, api, own_ports: None, head_wait: HEAD_WAIT }
+    }
+
+    /// With ports that the platform answers.
+    pub fn with_own_ports(self, own_ports: OwnPorts) -> Self {
+        Self { own_ports: Some(own_ports), ..self }
     }
 
     /// Serves until `stop`, then lets requests under way finish within [`STOP_WAIT`].
@@ -83,16 +100,25 @@ impl Server {
 
     async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
         match destination(request.uri(), request.headers()) {
-            Destination::Sandbox(target) => self.edge.serve(target, request, client).await,
-            Destination::Api => {
-                let answered = self.api.clone().oneshot(request.map(axum::body::Body::new)).await;
-                answered.unwrap_or_else(|never| match never {}).map(ResponseBody::Api)
-            }
+            Destination::Sandbox(target) => match &self.own_ports {
+                Some(own) if own.ports.contains(&target.port) => {
+                    let mut request = request;
+                    request.extensions_mut().insert(target);
+                    ask(&own.router, request).await
+                }
+                _ => self.edge.serve(target, request, client).await,
+            },
+            Destination::Api => ask(&self.api, request).await,
             Destination::Malformed(what) => {
                 Trouble::Malformed(what.to_owned()).answer(None, request.headers())
             }
         }
     }
+}
+
+async fn ask(router: &Router, request: Request<Incoming>) -> Response<ResponseBody> {
+    let answered = router.clone().oneshot(request.map(axum::body::Body::new)).await;
+    answered.unwrap_or_else(|never| match never {}).map(ResponseBody::Api)
 }
 
 async fn connection(

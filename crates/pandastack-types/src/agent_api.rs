@@ -41,6 +41,8 @@ pub const INCARNATION_HEADER: &str = "x-pandastack-incarnation";
 pub const REQUEST_ID_HEADER: &str = "x-request-id";
 /// Header of an event stream that names the process it is of.
 pub const PROCESS_HEADER: &str = "x-pandastack-process";
+/// Header of the event stream of a process that was just started: the kernel's process id inside the sandbox.
+pub const PID_HEADER: &str = "x-pandastack-pid";
 /// Longest time between two reports of an agent.
 pub const REPORT_SECONDS: u64 = 5;
 /// A host not heard for this long is shown as unreachable.

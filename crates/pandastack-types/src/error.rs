@@ -67,6 +67,8 @@ error_codes! {
     RateLimited = 429,
     /// A fault of ours.
     Internal = 500,
+    /// This server does not have this service yet.
+    NotImplemented = 501,
     /// The guest answered nonsense or not at all.
     GuestUnavailable = 502,
     /// Nothing listens on this port of the sandbox, or only inside it.

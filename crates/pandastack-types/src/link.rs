@@ -127,7 +127,7 @@ impl LinkKey {
     }
 
     /// A secret for another purpose, of which nothing leads back to this one.
-    pub(crate) fn derive(&self, purpose: &str, parts: &[&str]) -> String {
+    pub fn derive(&self, purpose: &str, parts: &[&str]) -> String {
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return String::new() };
         for part in [LINK_VERSION, "derive", purpose].iter().chain(parts) {
             mac.update(&(part.len() as u64).to_be_bytes());

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from typing import Any, Callable, Dict, Iterator, TypeVar
+from typing import Any, Callable, Dict, Iterator, List, TypeVar
 
 import httpx
 import pytest
@@ -20,7 +20,20 @@ RUN = {"e2e": uuid.uuid4().hex}
 PATIENCE_SECONDS = 60.0
 
 
+#: Features of E2B's clients that a test of this run proved, with what was proved of each.
+E2B_PASSED: Dict[str, List[str]] = {}
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    outcome: Any = yield
+    marker = item.get_closest_marker("e2b")
+    if marker is not None and call.when == "call" and outcome.get_result().passed:
+        E2B_PASSED.setdefault(marker.args[0], []).append(marker.args[1])
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "e2b(feature, detail): the feature of E2B's clients that a test proves")
     missing = [name for name in ("PANDASTACK_API", "PANDASTACK_API_KEY") if not os.environ.get(name)]
     if missing:
         raise pytest.UsageError(f"{' and '.join(missing)} must name a running server: see tests/e2e/README.md")

@@ -144,7 +144,7 @@ pub(super) async fn stat(Target(handle): Target, Query(query): Query<PathQuery>)
 
 pub(super) async fn mkdir(Target(handle): Target, Query(query): Query<PathQuery>) -> Result<StatusCode> {
     let path = query.path()?;
-    handle.lease().await?.guest.mkdir(path, true, None, None).await?;
+    handle.lease().await?.guest.mkdir(path, true, None, query.user.clone()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

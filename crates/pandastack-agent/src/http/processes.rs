@@ -5,15 +5,16 @@ use std::sync::Arc;
 use axum::body::{Body, HttpBody};
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, Query};
-use axum::http::HeaderMap;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures::StreamExt;
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::{ProcessId, StdinWrite};
+use pandastack_types::agent_api::PID_HEADER;
 use pandastack_types::api::{
     ExecRequest, Process, ProcessList, SignalProcess, StartProcess, StdinWritten, TerminalSize,
 };
@@ -27,6 +28,8 @@ use crate::host::Host;
 use crate::process::{self, Feed, Offsets, OutputEvents, Start, Style, TerminalSocket, named, terminal_size};
 use crate::sandbox::SandboxHandle;
 
+/// Names a started process to those who follow it.
+const PID: HeaderName = HeaderName::from_static(PID_HEADER);
 /// Wait of a caller that names none.
 const WAIT_SECONDS_DEFAULT: u64 = 30;
 
@@ -69,10 +72,18 @@ async fn list(Target(handle): Target) -> Result<Json<ProcessList>> {
 
 async fn start(
     Target(handle): Target,
+    Query(query): Query<OutputQuery>,
     Json(request): Json<StartProcess>,
-) -> Result<(StatusCode, Json<Process>)> {
-    let process = Start::from_request(request)?.run(&handle).await?;
-    Ok((StatusCode::CREATED, Json(process)))
+) -> Result<Response> {
+    let start = Start::from_request(request)?;
+    if data::is_set("follow", query.follow.as_deref())? {
+        let (pid, events) = start.follow(handle, query.style()?).await?;
+        let mut response = data::output(events);
+        response.headers_mut().extend(pid.map(|pid| (PID, HeaderValue::from(pid))));
+        return Ok(response);
+    }
+    let process = start.run(&handle).await?;
+    Ok((StatusCode::CREATED, Json(process)).into_response())
 }
 
 async fn look(Target(handle): Target, Named(id): Named) -> Result<Json<Process>> {
@@ -124,6 +135,8 @@ pub(super) struct OutputQuery {
     stdout_offset: Option<u64>,
     stderr_offset: Option<u64>,
     encoding: Option<String>,
+    /// Of a start: answer with its events.
+    follow: Option<String>,
 }
 
 impl OutputQuery {

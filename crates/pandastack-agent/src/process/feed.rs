@@ -60,10 +60,15 @@ impl Feed {
         self.process
     }
 
-    /// Writes all of the process's input and ends it, beside whatever else happens to the feed.
-    pub(crate) async fn send_input(&self, input: String) -> Result<()> {
+    /// The kernel's process id, known to the feed of a process that it started.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.joined.as_ref().and_then(|(stream, _)| stream.pid())
+    }
+
+    /// Writes the process's first input and, with `close`, ends it, beside whatever else happens to the feed.
+    pub(crate) async fn send_input(&self, input: String, close: bool) -> Result<()> {
         let Some((stream, _)) = &self.joined else { return Ok(()) };
-        let write = StdinWrite { process: stream.process(), offset: Some(0), close: true };
+        let write = StdinWrite { process: stream.process(), offset: Some(0), close };
         tokio::spawn(feed_input(self.handle.lease().await?, write, input));
         Ok(())
     }

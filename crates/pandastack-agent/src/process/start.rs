@@ -1,12 +1,12 @@
 //! Starting a process as the API asks for it.
 
 use pandastack_guest_proto::message::{
-    Command, ErrorCode, ProcessLimits, ProcessSpec, Started, StdinWrite, TerminalSize,
+    Command, ErrorCode, ProcessId, ProcessLimits, ProcessSpec, Started, StdinWrite, TerminalSize,
 };
 use pandastack_types::api::{self, Process, StartProcess};
 use pandastack_types::limits;
 
-use super::{named, view};
+use super::{Feed, OutputEvents, Style, named, view};
 use crate::error::{AgentError, Result};
 use crate::exec::Exec;
 use crate::sandbox::{Lease, SandboxHandle};
@@ -71,6 +71,28 @@ impl Start {
             ));
         }
         Ok(view::started(started, tag, command, pty))
+    }
+}
+
+impl Start {
+    /// Starts it and follows it from its first byte, so that nothing of its output can be lost. Also answers the
+    /// kernel's process id.
+    pub(crate) async fn follow(
+        self,
+        handle: SandboxHandle,
+        style: Style,
+    ) -> Result<(Option<i32>, OutputEvents)> {
+        let offsets = (0, 0);
+        if self.pty.is_some() {
+            let Process { id, pid, .. } = self.run(&handle).await?;
+            let feed = Feed::attach(handle, ProcessId(id), offsets).await?;
+            return Ok((Some(pid), OutputEvents::new(feed, offsets, style)));
+        }
+        let feed = Feed::exec(handle, self.spec).await?;
+        if let Some(input) = self.input {
+            feed.send_input(input, !self.stdin_open).await?;
+        }
+        Ok((feed.pid(), OutputEvents::new(feed, offsets, style)))
     }
 }
 

@@ -187,7 +187,9 @@ pub(crate) async fn stat(
 }
 
 /// Make a directory and its parents.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/mkdir", tag = "files", params(("id" = SandboxId, Path), ("path" = String, Query)),
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/fs/mkdir", tag = "files",
+    params(("id" = SandboxId, Path), ("path" = String, Query),
+        ("user" = Option<String>, Query, description = "Owner of the new directories")),
     responses((status = 204), (status = 400, body = ErrorBody)))]
 pub(crate) async fn mkdir(
     State(app): State<Arc<App>>,

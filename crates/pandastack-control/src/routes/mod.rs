@@ -1,5 +1,6 @@
 //! The HTTP surface: one file per resource, all of it put together here.
 
+mod absent;
 pub(crate) mod data;
 pub(crate) mod events;
 pub(crate) mod files;
@@ -53,6 +54,11 @@ pub(crate) fn public(app: Arc<App>) -> Router {
     finish(router, app)
 }
 
+/// Routes of another API, which has errors of its own form.
+pub(crate) fn facade(router: Router) -> Router {
+    router.layer(from_fn(close_unread))
+}
+
 /// What agents call.
 pub(crate) fn private(app: Arc<App>) -> Router {
     let router = Router::new()
@@ -93,6 +99,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
         .merge(processes::routes())
         .merge(sockets::routes())
+        .merge(absent::routes())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

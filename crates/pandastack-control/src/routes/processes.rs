@@ -72,8 +72,11 @@ pub(crate) async fn list(
     forward(&app, &caller, &id, "processes", request).await
 }
 
-/// Start a process and leave it to itself. It outlives this call, restarts of the servers, sleep and forks.
-#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path)),
+/// Start a process and leave it to itself. It outlives this call, restarts of the servers, sleep and forks. With `follow`
+/// the answer is its events from the first byte on, as of `.../output`; `x-pandastack-process` and `x-pandastack-pid` name it.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/processes", tag = "processes", params(("id" = SandboxId, Path),
+    ("follow" = Option<String>, Query, description = "1: answer with its events"),
+    ("encoding" = Option<String>, Query, description = "`text` or `base64`")),
     request_body = StartProcess, responses((status = 201, body = Process), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
 pub(crate) async fn start(

@@ -1,0 +1,253 @@
+//! Making a sandbox.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+use pandastack_types::SnapshotId;
+use pandastack_types::api::{CreateSandbox, OnTimeout, Sandbox, SnapshotList};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Keyed, read_json, shape};
+use crate::error::{RestError, RestResult};
+use crate::limits::{TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_DEFAULT_V1};
+use crate::native::{Caller, Native, NativeError};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// E2B's names of templates that this platform has under another.
+const TEMPLATES: [(&str, &str); 2] =
+    [("code-interpreter-v1", "code-interpreter"), ("code-interpreter-beta", "code-interpreter")];
+
+/// What a client asks for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NewSandbox {
+    #[serde(rename = "templateID")]
+    template_id: String,
+    timeout: Option<u64>,
+    metadata: Option<BTreeMap<String, String>>,
+    env_vars: Option<BTreeMap<String, String>>,
+    auto_pause: Option<bool>,
+    auto_resume: Option<AutoResume>,
+    #[serde(rename = "allow_internet_access")]
+    allow_internet_access: Option<bool>,
+    network: Option<Network>,
+    volume_mounts: Option<Vec<Value>>,
+    mcp: Option<Value>,
+    iam: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct AutoResume {
+    #[serde(default)]
+    enabled: bool,
+}
+
+/// Rules of the network. What limits a sandbox is refused, because ignoring it would leave it open.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Network {
+    allow_public_traffic: Option<bool>,
+    allow_out: Option<Vec<Value>>,
+    deny_out: Option<Vec<Value>>,
+    dns_servers: Option<Vec<Value>>,
+    egress_proxy: Option<Value>,
+    mask_request_host: Option<String>,
+    rules: Option<Value>,
+    #[serde(rename = "allow_internet_access")]
+    allow_internet_access: Option<bool>,
+}
+
+impl Network {
+    /// Refuses what cannot be enforced.
+    pub(super) fn check(&self) -> RestResult<()> {
+        let some = |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        let given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !is_empty(value));
+        let limits_egress =
+            self.allow_internet_access == Some(false) || some(&self.deny_out) || some(&self.allow_out);
+        let shapes = some(&self.dns_servers) || given(&self.egress_proxy) || given(&self.rules);
+        if limits_egress || shapes || self.mask_request_host.is_some() {
+            return Err(RestError::unsupported("rules of the network are"));
+        }
+        Ok(())
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+/// Make a sandbox.
+pub(super) async fn create_v2(
+    State(native): State<Native>,
+    Keyed(caller): Keyed,
+    request: Request,
+) -> RestResult<(StatusCode, Json<Value>)> {
+    create(&native, &caller, request, TIMEOUT_SECONDS_DEFAULT).await
+}
+
+/// The same for older clients.
+pub(super) async fn create_v1(
+    State(native): State<Native>,
+    Keyed(caller): Keyed,
+    request: Request,
+) -> RestResult<(StatusCode, Json<Value>)> {
+    create(&native, &caller, request, TIMEOUT_SECONDS_DEFAULT_V1).await
+}
+
+async fn create(
+    native: &Native,
+    caller: &Caller,
+    request: Request,
+    timeout_default: u64,
+) -> RestResult<(StatusCode, Json<Value>)> {
+    let (parts, body) = request.into_parts();
+    let wanted: NewSandbox = read_json(body).await?;
+    check(&wanted)?;
+    let private = wanted.network.as_ref().and_then(|network| network.allow_public_traffic) == Some(false);
+    let create = translate(caller, wanted, timeout_default).await?;
+    let made = post(caller, &parts.headers, &create).await?;
+    let mut answer = shape::sandbox(native, &made, &shape::domain(&parts.headers));
+    if private {
+        answer["trafficAccessToken"] = make_private(caller, &made).await?;
+    }
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+fn check(wanted: &NewSandbox) -> RestResult<()> {
+    if wanted.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
+        return Err(RestError::unsupported("volumes are"));
+    }
+    if wanted.mcp.as_ref().is_some_and(|mcp| !mcp.is_null()) {
+        return Err(RestError::unsupported("the MCP gateway is"));
+    }
+    if wanted.iam.as_ref().is_some_and(|iam| !is_empty(iam)) {
+        return Err(RestError::unsupported("workload identities are"));
+    }
+    if wanted.allow_internet_access == Some(false) {
+        return Err(RestError::unsupported("rules of the network are"));
+    }
+    wanted.network.as_ref().map_or(Ok(()), Network::check)
+}
+
+async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) -> RestResult<CreateSandbox> {
+    let mut metadata = wanted.metadata.unwrap_or_default();
+    if wanted.auto_resume.is_some_and(|resume| resume.enabled) {
+        metadata.insert(shape::AUTO_RESUME_LABEL.to_owned(), "true".to_owned());
+    }
+    let pauses = wanted.auto_pause.unwrap_or(false);
+    let mut create = CreateSandbox {
+        metadata: Some(metadata),
+        env: wanted.env_vars,
+        ttl_seconds: Some(wanted.timeout.unwrap_or(timeout_default).max(1)),
+        on_timeout: Some(if pauses { OnTimeout::Hibernate } else { OnTimeout::Kill }),
+        ..CreateSandbox::default()
+    };
+    match snapshot_named(caller, &wanted.template_id).await? {
+        Some(snapshot) => create.from_snapshot = Some(snapshot),
+        None => create.template = Some(template_name(&wanted.template_id)),
+    }
+    Ok(create)
+}
+
+/// A template's name without namespace and tag, under the name that it has here.
+pub(super) fn template_name(given: &str) -> String {
+    let name = given.rsplit_once('/').map_or(given, |(_, name)| name);
+    let name = name.split_once(':').map_or(name, |(name, _)| name);
+    let known = TEMPLATES.iter().find(|(theirs, _)| *theirs == name);
+    known.map_or(name, |(_, ours)| ours).to_owned()
+}
+
+/// The snapshot that a template's name means: its id, or the name it was given. Only what looks like one is asked for.
+async fn snapshot_named(caller: &Caller, name: &str) -> RestResult<Option<SnapshotId>> {
+    let plain = template_name(name);
+    let templates: Vec<pandastack_types::api::Template> = caller.get("/templates").await?;
+    if templates.iter().any(|template| template.name == plain || template.aliases.contains(&plain)) {
+        return Ok(None);
+    }
+    let list: SnapshotList = caller.get("/snapshots").await?;
+    let found = list.snapshots.into_iter().find(|snapshot| {
+        snapshot.id.as_str() == name
+            || snapshot.name.as_deref().is_some_and(|own| own == name || own == plain)
+    });
+    Ok(found.map(|snapshot| snapshot.id))
+}
+
+async fn post(caller: &Caller, headers: &HeaderMap, create: &CreateSandbox) -> RestResult<Sandbox> {
+    let unreadable =
+        |error: String| RestError::bad_request(format!("the sandbox cannot be described: {error}"));
+    let body = serde_json::to_vec(create).map_err(|error| unreadable(error.to_string()))?;
+    let mut request = http::Request::builder().method(Method::POST).uri("/v1/sandboxes");
+    if let Some(key) = headers.get(IDEMPOTENCY_KEY) {
+        request = request.header(IDEMPOTENCY_KEY, key);
+    }
+    let request = request.body(Body::from(body)).map_err(|error| unreadable(error.to_string()))?;
+    let answer = caller.send(request).await?;
+    let bytes = axum::body::to_bytes(answer.into_body(), crate::limits::ANSWER_BYTES_MAX).await;
+    let sandbox = bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    sandbox
+        .ok_or_else(|| NativeError::new(StatusCode::BAD_GATEWAY, "the answer to the create broke off").into())
+}
+
+/// Closes the sandbox's ports to those without its token, and answers the token. A sandbox that stays open is not given out.
+async fn make_private(caller: &Caller, sandbox: &Sandbox) -> RestResult<Value> {
+    let path = format!("/sandboxes/{}/preview", sandbox.id);
+    let body = serde_json::json!({ "visibility": "private" });
+    let set: Result<Value, _> = caller.json(Method::PUT, &path, Some(&body)).await;
+    match set.map(|preview| preview["token"].clone()) {
+        Ok(token) if token.is_string() => Ok(token),
+        failed => {
+            caller.tell(Method::DELETE, &format!("/sandboxes/{}", sandbox.id), None::<&()>).await?;
+            failed.map_err(RestError::from)?;
+            Err(RestError::unsupported("private traffic is"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_templates_are_understood() {
+        for (given, name) in [
+            ("base", "base"),
+            ("code-interpreter-v1", "code-interpreter"),
+            ("team/base:latest", "base"),
+            ("mine:v2", "mine"),
+        ] {
+            assert_eq!(template_name(given), name, "{given}");
+        }
+    }
+
+    #[track_caller]
+    fn checked(json: &str) -> Option<u16> {
+        check(&serde_json::from_str(json).unwrap()).err().map(|error| error.status.as_u16())
+    }
+
+    #[test]
+    fn what_cannot_be_enforced_is_refused() {
+        assert_eq!(checked(r#"{"templateID":"base","allow_internet_access":true,"network":{}}"#), None);
+        assert_eq!(
+            checked(r#"{"templateID":"base","network":{"allowPublicTraffic":false,"denyOut":[]}}"#),
+            None
+        );
+        for refused in [
+            r#"{"templateID":"base","allow_internet_access":false}"#,
+            r#"{"templateID":"base","network":{"denyOut":["0.0.0.0/0"]}}"#,
+            r#"{"templateID":"base","network":{"rules":{"x":[]}}}"#,
+            r#"{"templateID":"base","volumeMounts":[{"name":"a","path":"/a"}]}"#,
+            r#"{"templateID":"base","mcp":{}}"#,
+        ] {
+            assert_eq!(checked(refused), Some(501), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Listing sandboxes, filtered and in pages.
+
+use axum::extract::RawQuery;
+use axum::response::Response;
+use jiff::Timestamp;
+use pandastack_types::api::{Items, Metadata, Sandbox};
+
+use super::paging::page;
+use super::{Keyed, create, shape};
+use crate::error::{RestError, RestResult};
+
+/// What a list is asked for.
+#[derive(Debug, Default, PartialEq)]
+struct Filter {
+    metadata: Metadata,
+    states: Vec<String>,
+    template: Option<String>,
+    started_after: Option<Timestamp>,
+    ascending: bool,
+    limit: Option<usize>,
+    next_token: Option<String>,
+}
+
+/// Sandboxes of the key's workspace, newest first.
+pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> RestResult<Response> {
+    let filter = Filter::parse(query.as_deref().unwrap_or_default())?;
+    let Items { mut items } = caller.get::<Items<Sandbox>>("/sandboxes").await?;
+    items.retain(|sandbox| shape::is_shown(sandbox) && filter.takes(sandbox));
+    items.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+    if !filter.ascending {
+        items.reverse();
+    }
+    let items = items.iter().map(|sandbox| (sandbox.id.to_string(), shape::listed(sandbox))).collect();
+    page(items, filter.limit, filter.next_token.as_deref())
+}
+
+impl Filter {
+    fn parse(query: &str) -> RestResult<Self> {
+        let mut filter = Filter::default();
+        for (key, value) in pairs(query) {
+            match key.as_str() {
+                "metadata" => filter.metadata = metadata(&value),
+                "state" => filter.states.extend(value.split(',').map(|state| state.trim().to_owned())),
+                "template" => filter.template = Some(create::template_name(&value)),
+                "startedAfter" => filter.started_after = Some(parsed("startedAfter", &value)?),
+                "order" if value == "asc" => filter.ascending = true,
+                "order" if value == "desc" => filter.ascending = false,
+                "order" => return Err(RestError::bad_request("`order` must be asc or desc")),
+                "limit" => filter.limit = Some(parsed("limit", &value)?),
+                "nextToken" => filter.next_token = Some(value),
+                _ => {}
+            }
+        }
+        Ok(filter)
+    }
+
+    fn takes(&self, sandbox: &Sandbox) -> bool {
+        let labelled = self.metadata.iter().all(|(key, value)| sandbox.metadata.get(key) == Some(value));
+        let state = self.states.is_empty() || self.states.iter().any(|state| state == shape::state(sandbox));
+        let template = self.template.as_ref().is_none_or(|name| *name == sandbox.template);
+        let started = self.started_after.is_none_or(|after| sandbox.created_at > after);
+        labelled && state && template && started
+    }
+}
+
+fn parsed<T: std::str::FromStr>(name: &str, value: &str) -> RestResult<T> {
+    value.parse().map_err(|_| RestError::bad_request(format!("`{name}` is not what it should be")))
+}
+
+/// The filter by labels is encoded three times: as a query value, as a query string, and key and value once more.
+fn metadata(value: &str) -> Metadata {
+    pairs(value).map(|(key, value)| (decode(&key, false), decode(&value, false))).collect()
+}
+
+/// Keys and values of a query string.
+pub(super) fn pairs(query: &str) -> impl Iterator<Item = (String, String)> + '_ {
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decode(key, true), decode(value, true))
+    })
+}
+
+/// Percent-decoded text; with `plus`, `+` is a space, as in queries.
+fn decode(text: &str, plus: bool) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        let hex = (byte == b'%')
+            .then(|| tail.get(..2))
+            .flatten()
+            .filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+        let hex = hex.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        rest = match (byte, hex) {
+            (_, Some(value)) => {
+                bytes.push(value);
+                &tail[2..]
+            }
+            (b'+', _) if plus => {
+                bytes.push(b' ');
+                tail
+            }
+            _ => {
+                bytes.push(byte);
+                tail
+            }
+        };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_decoded_three_times() {
+        // quote -> urlencode -> query value, as the Python client does for {"a b": "1&2"}.
+        let query = "metadata=a%252520b%3D1%2525262&state=running,paused&limit=5&order=asc";
+        let filter = Filter::parse(query).unwrap();
+        assert_eq!(filter.metadata, [("a b".to_owned(), "1&2".to_owned())].into());
+        assert_eq!(filter.states, ["running", "paused"]);
+        assert_eq!((filter.limit, filter.ascending), (Some(5), true));
+    }
+
+    #[test]
+    fn broken_filters_are_refused() {
+        for query in ["limit=x", "order=up", "startedAfter=yesterday"] {
+            assert!(Filter::parse(query).is_err(), "{query}");
+        }
+        assert_eq!(decode("100%+%zz", true), "100% %zz");
+    }
+}

@@ -1,0 +1,227 @@
+//! One sandbox: looking, connecting, pausing, forking, ending.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{RawQuery, Request, State};
+use http::{HeaderMap, Method, StatusCode};
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::api::{
+    ForkTree, ForkTreeResult, Hibernate, Keep, Lifecycle, PatchLifecycle, Sandbox, SandboxMetrics,
+};
+use pandastack_types::{SandboxId, SandboxState};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::create::Network;
+use super::list::pairs;
+use super::{Keyed, Of, no_sandbox, read_json, shape};
+use crate::error::{RestError, RestResult};
+use crate::limits::{FORK_TIMEOUT_SECONDS_DEFAULT, FORKS_MAX, TIMEOUT_SECONDS_DEFAULT};
+use crate::native::{Caller, Native, NativeResult};
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Connect {
+    timeout: Option<u64>,
+    memory: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Timeout {
+    timeout: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Refresh {
+    duration: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Pause {
+    memory: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Fork {
+    timeout: Option<u64>,
+    count: Option<u32>,
+}
+
+/// A sandbox that these clients may see.
+async fn find(caller: &Caller, id: &SandboxId) -> RestResult<Sandbox> {
+    let sandbox: Sandbox = caller.get(&format!("/sandboxes/{id}")).await?;
+    if shape::is_shown(&sandbox) { Ok(sandbox) } else { Err(no_sandbox(id.as_str())) }
+}
+
+/// Look at a sandbox; wakes nobody.
+pub(super) async fn get(
+    State(native): State<Native>,
+    Keyed(caller): Keyed,
+    Of(id): Of,
+    headers: HeaderMap,
+) -> RestResult<Json<Value>> {
+    let sandbox = find(&caller, &id).await?;
+    let lifecycle: Lifecycle = caller.get(&format!("/sandboxes/{id}/lifecycle")).await?;
+    Ok(Json(shape::detail(&native, &sandbox, lifecycle.on_timeout, &shape::domain(&headers))))
+}
+
+/// End a sandbox.
+pub(super) async fn kill(Keyed(caller): Keyed, Of(id): Of) -> RestResult<StatusCode> {
+    caller.tell(Method::DELETE, &format!("/sandboxes/{id}"), None::<&()>).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Wake a sandbox if it is paused, and give it at least so long to live.
+pub(super) async fn connect(
+    State(native): State<Native>,
+    Keyed(caller): Keyed,
+    Of(id): Of,
+    request: Request,
+) -> RestResult<(StatusCode, Json<Value>)> {
+    let (parts, body) = request.into_parts();
+    let wanted: Connect = read_json(body).await?;
+    let sandbox = find(&caller, &id).await?;
+    let paused = shape::is_paused(&sandbox);
+    if paused && wanted.memory == Some(false) {
+        return Err(RestError::unsupported("dropping a paused sandbox's memory is"));
+    }
+    if paused {
+        let verb = if sandbox.status == SandboxState::Paused { "resume" } else { "wake" };
+        caller.tell(Method::POST, &format!("/sandboxes/{id}/{verb}"), None::<&()>).await?;
+    }
+    let seconds = wanted.timeout.unwrap_or(TIMEOUT_SECONDS_DEFAULT).max(1);
+    if !sandbox.persistent && (paused || ends_before(&sandbox, seconds)) {
+        live_for(&caller, &id, seconds).await?;
+    }
+    let status = if paused { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(shape::sandbox(&native, &sandbox, &shape::domain(&parts.headers)))))
+}
+
+fn ends_before(sandbox: &Sandbox, seconds: u64) -> bool {
+    let seconds = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+    match (sandbox.expires_at, Timestamp::now().checked_add(seconds)) {
+        (Some(end), Ok(wanted)) => end < wanted,
+        _ => false,
+    }
+}
+
+async fn live_for(caller: &Caller, id: &SandboxId, seconds: u64) -> NativeResult<()> {
+    let change = PatchLifecycle { ttl_seconds: Some(seconds), ..PatchLifecycle::default() };
+    caller.tell(Method::PATCH, &format!("/sandboxes/{id}/lifecycle"), Some(&change)).await
+}
+
+/// Let a sandbox live so long from now.
+pub(super) async fn set_timeout(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+    let wanted: Timeout = read_json(body).await?;
+    find(&caller, &id).await?;
+    live_for(&caller, &id, wanted.timeout.max(1)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lengthen a sandbox's life, as older clients ask for it; never shorten it.
+pub(super) async fn refresh(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+    let wanted: Refresh = read_json(body).await?;
+    let seconds = wanted.duration.unwrap_or(TIMEOUT_SECONDS_DEFAULT).max(1);
+    let sandbox = find(&caller, &id).await?;
+    if ends_before(&sandbox, seconds) {
+        live_for(&caller, &id, seconds).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Put a sandbox to sleep on disk.
+pub(super) async fn pause(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+    let wanted: Pause = read_json(body).await?;
+    if find(&caller, &id).await?.status == SandboxState::Hibernated {
+        return Err(RestError::new(StatusCode::CONFLICT, format!("sandbox `{id}` is already paused")));
+    }
+    let keep = if wanted.memory == Some(false) { Keep::Disk } else { Keep::Memory };
+    caller.tell(Method::POST, &format!("/sandboxes/{id}/hibernate"), Some(&Hibernate { keep })).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Copy a running sandbox. One element per copy, in order: the sandbox, or why there is none.
+pub(super) async fn fork(
+    State(native): State<Native>,
+    Keyed(caller): Keyed,
+    Of(id): Of,
+    request: Request,
+) -> RestResult<(StatusCode, Json<Vec<Value>>)> {
+    let (parts, body) = request.into_parts();
+    let wanted: Fork = read_json(body).await?;
+    let count = wanted.count.unwrap_or(1);
+    if !(1..=FORKS_MAX).contains(&count) {
+        return Err(RestError::bad_request(format!("`count` must be 1 to {FORKS_MAX}")));
+    }
+    find(&caller, &id).await?;
+    let tree = ForkTree { count, metadata: None };
+    let path = format!("/sandboxes/{id}/fork-tree");
+    let forked: ForkTreeResult = caller.json(Method::POST, &path, Some(&tree)).await?;
+    let seconds = wanted.timeout.unwrap_or(FORK_TIMEOUT_SECONDS_DEFAULT).max(1);
+    let domain = shape::domain(&parts.headers);
+    let mut children = forked.children.into_iter();
+    let mut answers = Vec::new();
+    for index in 0..count {
+        let failed = forked.errors.iter().find(|error| error.index == index);
+        answers.push(match (failed, failed.is_none().then(|| children.next()).flatten()) {
+            (None, Some(child)) => settle(&native, &caller, &child, seconds, &domain).await,
+            (Some(error), _) => failure(&error.err),
+            (None, None) => failure("the host does not mention it"),
+        });
+    }
+    Ok((StatusCode::CREATED, Json(answers)))
+}
+
+/// Gives a child its own lifetime. One that cannot have it is not left behind.
+async fn settle(native: &Native, caller: &Caller, child: &Sandbox, seconds: u64, domain: &str) -> Value {
+    match live_for(caller, &child.id, seconds).await {
+        Ok(()) => json!({ "sandbox": shape::sandbox(native, child, domain) }),
+        Err(error) => {
+            let path = format!("/sandboxes/{}", child.id);
+            if let Err(error) = caller.tell(Method::DELETE, &path, None::<&()>).await {
+                tracing::warn!(sandbox = %child.id, %error, "a fork without its lifetime was not deleted");
+            }
+            failure(&error.message)
+        }
+    }
+}
+
+fn failure(message: &str) -> Value {
+    json!({ "error": { "code": StatusCode::INTERNAL_SERVER_ERROR.as_u16(), "message": message } })
+}
+
+/// Rules of the network: only the absence of rules can be had.
+pub(super) async fn set_network(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
+    let wanted: Network = read_json(body).await?;
+    find(&caller, &id).await?;
+    wanted.check()?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a sandbox uses now; nothing is recorded over time, so there is one value or, while it sleeps, none.
+pub(super) async fn metrics(
+    Keyed(caller): Keyed,
+    Of(id): Of,
+    RawQuery(query): RawQuery,
+) -> RestResult<Json<Vec<Value>>> {
+    find(&caller, &id).await?;
+    let seen: SandboxMetrics = caller.get(&format!("/sandboxes/{id}/metrics")).await?;
+    let within =
+        pairs(query.as_deref().unwrap_or_default()).all(|(key, value)| match (key.as_str(), value.parse()) {
+            ("start", Ok(start)) => seen.at.as_second() >= start,
+            // The clocks of two machines may differ by a little.
+            ("end", Ok(end)) => seen.at.as_second() <= end + 5,
+            _ => true,
+        });
+    let Some(guest) = seen.guest.filter(|_| within) else { return Ok(Json(Vec::new())) };
+    Ok(Json(vec![json!({
+        "timestamp": seen.at.to_string(),
+        "timestampUnix": seen.at.as_second(),
+        "cpuCount": seen.host.cpu_count,
+        "cpuUsedPct": seen.host.cpu_used_percent,
+        "memUsed": guest.memory_used_bytes,
+        "memTotal": guest.memory_total_bytes,
+        "memCache": guest.memory_cached_bytes,
+        "diskUsed": guest.disk_used_bytes,
+        "diskTotal": guest.disk_total_bytes,
+    })]))
+}

@@ -1,0 +1,86 @@
+//! Snapshots, which these clients take for a kind of template.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::RawQuery;
+use axum::response::Response;
+use http::{Method, StatusCode};
+use pandastack_types::SnapshotId;
+use pandastack_types::api::{CreateSnapshot, Snapshot, SnapshotKind, SnapshotList};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::list::pairs;
+use super::paging::page;
+use super::{Keyed, Of, Segment, read_json};
+use crate::error::{RestError, RestResult};
+use crate::native::{Caller, encode};
+
+#[derive(Debug, Default, Deserialize)]
+struct NewSnapshot {
+    name: Option<String>,
+    memory: Option<bool>,
+}
+
+fn show(snapshot: &Snapshot) -> Value {
+    json!({ "snapshotID": snapshot.id, "names": snapshot.name.iter().collect::<Vec<_>>() })
+}
+
+/// Take a snapshot; the sandbox runs on.
+pub(super) async fn create(
+    Keyed(caller): Keyed,
+    Of(id): Of,
+    body: Body,
+) -> RestResult<(StatusCode, Json<Value>)> {
+    let wanted: NewSnapshot = read_json(body).await?;
+    if wanted.memory == Some(false) {
+        return Err(RestError::unsupported("snapshots without memory are"));
+    }
+    let request = CreateSnapshot { name: wanted.name, ..CreateSnapshot::default() };
+    let path = format!("/sandboxes/{id}/snapshots");
+    let snapshot: Snapshot = caller.json(Method::POST, &path, Some(&request)).await?;
+    Ok((StatusCode::CREATED, Json(show(&snapshot))))
+}
+
+/// Snapshots that somebody took, newest first.
+pub(super) async fn list(Keyed(caller): Keyed, RawQuery(query): RawQuery) -> RestResult<Response> {
+    let (mut sandbox, mut name, mut limit, mut token) = (None, None, None, None);
+    for (key, value) in pairs(query.as_deref().unwrap_or_default()) {
+        match key.as_str() {
+            "sandboxID" => sandbox = Some(value),
+            "name" => name = Some(value),
+            "limit" => {
+                let wrong = |_| RestError::bad_request("`limit` is not a number");
+                limit = Some(value.parse().map_err(wrong)?);
+            }
+            "nextToken" => token = Some(value),
+            _ => {}
+        }
+    }
+    let filter = sandbox.map(|id| format!("?sandbox_id={}", encode(&id))).unwrap_or_default();
+    let found: SnapshotList = caller.get(&format!("/snapshots{filter}")).await?;
+    let wanted = |snapshot: &&Snapshot| {
+        snapshot.kind == SnapshotKind::Manual && (name.is_none() || snapshot.name == name)
+    };
+    let shown = found.snapshots.iter().filter(wanted);
+    page(shown.map(|snapshot| (snapshot.id.to_string(), show(snapshot))).collect(), limit, token.as_deref())
+}
+
+/// Delete a snapshot, by id or by name.
+pub(super) async fn delete(Keyed(caller): Keyed, Segment(name): Segment) -> RestResult<StatusCode> {
+    let id = find(&caller, &name).await?;
+    caller.tell(Method::DELETE, &format!("/snapshots/{id}"), None::<&()>).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn find(caller: &Caller, name: &str) -> RestResult<SnapshotId> {
+    let list: SnapshotList = caller.get("/snapshots").await?;
+    let found = list
+        .snapshots
+        .into_iter()
+        .find(|snapshot| snapshot.id.as_str() == name || snapshot.name.as_deref() == Some(name));
+    found.map(|snapshot| snapshot.id).ok_or_else(|| {
+        let shown: String = name.chars().take(80).collect();
+        RestError::new(StatusCode::NOT_FOUND, format!("there is no snapshot `{shown}`"))
+    })
+}

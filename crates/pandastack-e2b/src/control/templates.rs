@@ -1,0 +1,25 @@
+//! Templates: whether one exists. Building them through these clients is not supported yet.
+
+use axum::Json;
+use http::StatusCode;
+use pandastack_types::api::Template;
+use serde_json::{Value, json};
+
+use super::{Keyed, Segment, create};
+use crate::error::{RestError, RestResult};
+
+/// Whether there is a template of that name.
+pub(super) async fn exists(Keyed(caller): Keyed, Segment(name): Segment) -> RestResult<Json<Value>> {
+    let wanted = create::template_name(&name);
+    let templates: Vec<Template> = caller.get("/templates").await?;
+    let found =
+        templates.into_iter().find(|template| template.name == wanted || template.aliases.contains(&wanted));
+    let shown: String = name.chars().take(80).collect();
+    let missing = || RestError::new(StatusCode::NOT_FOUND, format!("there is no template `{shown}`"));
+    let template = found.ok_or_else(missing)?;
+    Ok(Json(json!({ "templateID": template.name, "public": true })))
+}
+
+pub(super) async fn unsupported() -> RestError {
+    RestError::unsupported("building templates with this client is")
+}

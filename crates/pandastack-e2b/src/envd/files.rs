@@ -1,0 +1,167 @@
+//! `/files`: bytes out and in, for holders of the token or of a URL signed with it.
+//!
+//! A signed URL that a client made with one address for all sandboxes names none. The sandbox is then the one whose token
+//! the signature was made with: the newest ones are tried.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use jiff::Timestamp;
+use pandastack_types::SandboxId;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Session, TOKEN_WANTED, has_token, serves, upload};
+use crate::error::{Gone, RestError, RestResult};
+use crate::limits::SIGNED_CANDIDATES_MAX;
+use crate::native::{Identity, Native, encode};
+use crate::token::{Operation, Signed};
+use crate::user;
+
+/// Headers of a read that the native API understands.
+const PASSED: [HeaderName; 2] = [header::RANGE, header::IF_RANGE];
+
+/// Query of both calls.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Args {
+    path: Option<String>,
+    username: Option<String>,
+    signature: Option<String>,
+    signature_expiration: Option<i64>,
+}
+
+impl Args {
+    fn signed(&self) -> Option<Signed<'_>> {
+        Some(Signed {
+            path: self.path.as_deref().unwrap_or_default(),
+            user: self.username.as_deref().unwrap_or_default(),
+            signature: self.signature.as_deref()?,
+            expiration: self.signature_expiration,
+        })
+    }
+
+    fn check(
+        &self,
+        native: &Native,
+        sandbox: &SandboxId,
+        operation: Operation,
+        headers: &HeaderMap,
+    ) -> RestResult<()> {
+        if has_token(native, sandbox, headers) {
+            return Ok(());
+        }
+        let refused = |what: String| RestError::new(StatusCode::UNAUTHORIZED, what);
+        let signed = self.signed().ok_or_else(|| refused(TOKEN_WANTED.to_owned()))?;
+        let now = Timestamp::now().as_second();
+        signed
+            .check(operation, &native.tokens.token(sandbox), now)
+            .map_err(|error| refused(error.to_string()))
+    }
+}
+
+/// A query that cannot be read, in the form that clients read.
+type ArgsResult = Result<Query<Args>, axum::extract::rejection::QueryRejection>;
+
+fn args(query: ArgsResult) -> RestResult<Args> {
+    let refused =
+        |_| RestError::bad_request("the query is not what this call takes: path, username, signature");
+    query.map(|Query(args)| args).map_err(refused)
+}
+
+/// Reads a file.
+pub(super) async fn read(
+    State(native): State<Native>,
+    session: Session,
+    query: ArgsResult,
+    headers: HeaderMap,
+) -> RestResult<Response> {
+    let args = args(query)?;
+    args.check(&native, &session.sandbox, Operation::Read, &headers)?;
+    download(&session, &args, &headers).await
+}
+
+/// Writes files.
+pub(super) async fn write(
+    State(native): State<Native>,
+    session: Session,
+    query: ArgsResult,
+    request: Request,
+) -> RestResult<Json<Vec<Value>>> {
+    let args = args(query)?;
+    args.check(&native, &session.sandbox, Operation::Write, request.headers())?;
+    store(&session, &args, request).await
+}
+
+/// Reads a file by a signed URL that names no sandbox.
+pub(crate) async fn read_signed(
+    State(native): State<Native>,
+    query: ArgsResult,
+    headers: HeaderMap,
+) -> Result<Response, Response> {
+    let args = args(query).map_err(IntoResponse::into_response)?;
+    let session = signer(&native, &args, Operation::Read).await?;
+    download(&session, &args, &headers).await.map_err(IntoResponse::into_response)
+}
+
+/// Writes a file by a signed URL that names no sandbox.
+pub(crate) async fn write_signed(
+    State(native): State<Native>,
+    query: ArgsResult,
+    request: Request,
+) -> Result<Json<Vec<Value>>, Response> {
+    let args = args(query).map_err(IntoResponse::into_response)?;
+    let session = signer(&native, &args, Operation::Write).await?;
+    store(&session, &args, request).await.map_err(IntoResponse::into_response)
+}
+
+/// The sandbox whose token a URL was signed with.
+async fn signer(native: &Native, args: &Args, operation: Operation) -> Result<Session, Response> {
+    let refused = |what: &str| RestError::new(StatusCode::UNAUTHORIZED, what).into_response();
+    let signed = args
+        .signed()
+        .ok_or_else(|| refused("name a sandbox by the E2b-Sandbox-Id header, or use a signed URL"))?;
+    let candidates = native.directory.newest(SIGNED_CANDIDATES_MAX).await;
+    let candidates = candidates.map_err(|error| RestError::from(error).into_response())?;
+    let now = Timestamp::now().as_second();
+    for sandbox in candidates {
+        match signed.check(operation, &native.tokens.token(&sandbox), now) {
+            Ok(()) => return session_of(native, sandbox).await,
+            Err(crate::token::SignatureRefused::Mismatch) => {}
+            Err(expired) => return Err(refused(&expired.to_string())),
+        }
+    }
+    Err(refused("the signature is of no sandbox that there is"))
+}
+
+async fn session_of(native: &Native, sandbox: SandboxId) -> Result<Session, Response> {
+    let found = native.directory.find(&sandbox).await;
+    let found = found.map_err(|error| RestError::from(error).into_response())?;
+    if let Err(why) = serves(found.as_ref()) {
+        return Err(Gone { sandbox, why }.into_response());
+    }
+    Ok(Session { native: native.caller(Identity::Sandbox(sandbox.clone())), sandbox })
+}
+
+async fn download(session: &Session, args: &Args, headers: &HeaderMap) -> RestResult<Response> {
+    let user = user::find(&session.native, &session.sandbox, args.username.clone()).await?;
+    let given = args.path.as_deref().filter(|path| !path.is_empty());
+    let path = user.absolute(given.ok_or_else(|| RestError::bad_request("say which file with `path`"))?);
+    let uri = format!("/v1{}", session.path(&format!("fs?path={}", encode(&path))));
+    let mut request = http::Request::builder().method(Method::GET).uri(uri);
+    for name in PASSED {
+        if let Some(value) = headers.get(&name) {
+            request = request.header(name, value);
+        }
+    }
+    let request = request.body(Body::empty()).map_err(|error| RestError::bad_request(error.to_string()))?;
+    Ok(session.native.send(request).await?)
+}
+
+async fn store(session: &Session, args: &Args, request: Request) -> RestResult<Json<Vec<Value>>> {
+    let user = user::find(&session.native, &session.sandbox, args.username.clone()).await?;
+    upload::store(session, &user, args.path.as_deref().filter(|path| !path.is_empty()), request)
+        .await
+        .map(Json)
+}

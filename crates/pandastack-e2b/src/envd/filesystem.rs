@@ -1,0 +1,124 @@
+//! `filesystem.Filesystem`, apart from watches.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::Request;
+use http::{HeaderMap, Method, StatusCode};
+use pandastack_types::api::{DirectoryListing, FileEntry, FileKind, RenameFile};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Session;
+use super::connect;
+use super::entry::entry;
+use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::native::{NativeResult, encode};
+
+#[derive(Debug, Default, Deserialize)]
+struct At {
+    #[serde(default)]
+    path: String,
+    #[serde(default)]
+    depth: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct Move {
+    source: String,
+    destination: String,
+}
+
+/// The request, its absolute path and its user.
+async fn read(session: &Session, request: Request) -> RpcResult<(At, String, crate::user::User)> {
+    let (parts, body) = request.into_parts();
+    let at: At = connect::read_unary(body).await?;
+    let user = session.user(&parts.headers).await?;
+    let path = user.absolute(&at.path);
+    Ok((at, path, user))
+}
+
+async fn look(session: &Session, path: &str) -> NativeResult<FileEntry> {
+    session.native.get(&session.path(&format!("fs/stat?path={}", encode(path)))).await
+}
+
+async fn shown(session: &Session, path: &str) -> RpcResult<Json<Value>> {
+    let file = look(session, path).await?;
+    let entry = entry(&file)
+        .ok_or_else(|| RpcError::invalid(format!("`{path}` is neither a file nor a directory")))?;
+    Ok(Json(json!({ "entry": entry })))
+}
+
+/// Looks at a file.
+pub(super) async fn stat(session: Session, request: Request) -> RpcResult<Json<Value>> {
+    let (_, path, _) = read(&session, request).await?;
+    shown(&session, &path).await
+}
+
+/// Makes a directory and its parents; one that is there is an error.
+pub(super) async fn make_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
+    let (_, path, user) = read(&session, request).await?;
+    match look(&session, &path).await {
+        Ok(file) if file.is_dir => {
+            return Err(RpcError::new(RpcCode::AlreadyExists, format!("directory already exists: {path}")));
+        }
+        Ok(_) => {
+            return Err(RpcError::invalid(format!("path already exists but it is not a directory: {path}")));
+        }
+        Err(error) if error.is_missing_file() => {}
+        Err(error) => return Err(error.into()),
+    }
+    let query = format!("fs/mkdir?path={}&user={}", encode(&path), encode(&user.name));
+    session.native.tell(Method::POST, &session.path(&query), None::<&()>).await?;
+    shown(&session, &path).await
+}
+
+/// Renames a file, making the parents of its new path.
+pub(super) async fn rename(session: Session, headers: HeaderMap, body: Body) -> RpcResult<Json<Value>> {
+    let wanted: Move = connect::read_unary(body).await?;
+    let user = session.user(&headers).await?;
+    let (from, to) = (user.absolute(&wanted.source), user.absolute(&wanted.destination));
+    let rename = RenameFile { from, to: to.clone(), make_parents: true };
+    session.native.tell(Method::POST, &session.path("fs/rename"), Some(&rename)).await?;
+    shown(&session, &to).await
+}
+
+/// Lists a directory.
+pub(super) async fn list_dir(session: Session, request: Request) -> RpcResult<Json<Value>> {
+    let (at, path, _) = read(&session, request).await?;
+    let query = format!("fs/dir?path={}&depth={}", encode(&path), at.depth.max(1));
+    let listing: DirectoryListing = session.native.get(&session.path(&query)).await.map_err(|error| {
+        let not_a_directory = error.status == StatusCode::BAD_REQUEST;
+        if not_a_directory {
+            RpcError::invalid(format!("path is not a directory: {path}"))
+        } else {
+            error.into()
+        }
+    })?;
+    if listing.truncated {
+        let what = format!(
+            "`{path}` has more than {} entries to that depth; list less of it",
+            listing.entries.len()
+        );
+        return Err(RpcError::new(RpcCode::ResourceExhausted, what));
+    }
+    Ok(Json(json!({ "entries": listing.entries.iter().filter_map(entry).collect::<Vec<_>>() })))
+}
+
+/// Removes a file, or a directory with all in it. What is not there is removed already.
+pub(super) async fn remove(session: Session, request: Request) -> RpcResult<Json<Value>> {
+    let (_, path, _) = read(&session, request).await?;
+    let query = format!("fs?path={}", encode(&path));
+    match session.native.tell(Method::DELETE, &session.path(&query), None::<&()>).await {
+        Err(error) if !error.is_missing_file() => Err(error.into()),
+        _ => Ok(Json(json!({}))),
+    }
+}
+
+/// Refuses to watch what is not a directory.
+pub(super) async fn check_directory(session: &Session, path: &str) -> RpcResult<()> {
+    let file = look(session, path).await?;
+    match file.is_dir || file.kind == FileKind::Directory {
+        true => Ok(()),
+        false => Err(RpcError::invalid(format!("path is not a directory: {path}"))),
+    }
+}

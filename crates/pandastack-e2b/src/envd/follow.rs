@@ -1,0 +1,210 @@
+//! A process's native events as the stream that clients read: `start`, `data`..., `end`, and the end frame.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use bytes::Bytes;
+use futures::Stream;
+use http::Method;
+use pandastack_types::api::{Signal, SignalProcess};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Session;
+use super::connect::{self, Pace};
+use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::sse::{Event, Events};
+
+/// A process as the client knows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Followed {
+    /// The platform's number.
+    pub(super) id: u64,
+    /// The kernel's number, which clients use.
+    pub(super) pid: i32,
+    /// Its output is a terminal's.
+    pub(super) is_terminal: bool,
+    /// The time limit is the process's, not only the stream's.
+    pub(super) is_owned: bool,
+}
+
+struct Follow {
+    session: Session,
+    process: Followed,
+    events: Events,
+    keepalive: Duration,
+    deadline: Option<Instant>,
+    step: Step,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Start,
+    Events,
+    End(RpcResult<()>),
+    Over,
+}
+
+/// Answers with what a process does.
+pub(super) fn answer(session: Session, process: Followed, native: Response, pace: Pace) -> Response {
+    connect::stream(frames(session, process, native, pace))
+}
+
+fn frames(session: Session, process: Followed, native: Response, pace: Pace) -> impl Stream<Item = Bytes> {
+    let follow = Follow {
+        session,
+        process,
+        events: Events::new(native.into_body()),
+        keepalive: pace.keepalive,
+        deadline: pace.timeout.map(|timeout| Instant::now() + timeout),
+        step: Step::Start,
+    };
+    futures::stream::unfold(follow, |mut follow| async move { Some((follow.next().await?, follow)) })
+}
+
+fn event(value: Value) -> Bytes {
+    connect::message(&json!({ "event": value }))
+}
+
+impl Follow {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match &self.step {
+                Step::Start => {
+                    self.step = Step::Events;
+                    return Some(event(json!({ "start": { "pid": self.process.pid } })));
+                }
+                Step::Events => {
+                    if let Some(frame) = self.next_event().await {
+                        return Some(frame);
+                    }
+                }
+                Step::End(result) => {
+                    let frame = connect::end(result.clone());
+                    self.step = Step::Over;
+                    return Some(frame);
+                }
+                Step::Over => return None,
+            }
+        }
+    }
+
+    /// The frame of what happens next; none where nothing is to be told, or the step changed.
+    async fn next_event(&mut self) -> Option<Bytes> {
+        let read = tokio::select! {
+            read = self.events.next() => read,
+            () = tokio::time::sleep(self.keepalive) => return Some(event(json!({ "keepalive": {} }))),
+            () = at(self.deadline) => {
+                self.step = Step::End(Err(self.out_of_time().await));
+                return None;
+            }
+        };
+        match read {
+            Ok(Some(told)) => self.translate(told),
+            Ok(None) => self.fail("the stream ended before the process did; connect to the process to go on"),
+            Err(broken) => self.fail(&broken.to_string()),
+        }
+    }
+
+    fn fail(&mut self, why: &str) -> Option<Bytes> {
+        self.step = Step::End(Err(RpcError::new(RpcCode::Unavailable, why)));
+        None
+    }
+
+    async fn out_of_time(&mut self) -> RpcError {
+        if self.process.is_owned {
+            let path = self.session.path(&format!("processes/{}/signal", self.process.id));
+            let kill = SignalProcess { signal: Signal::KILL };
+            if let Err(error) = self.session.native.tell(Method::POST, &path, Some(&kill)).await {
+                // It has ended, or its own limit will end it.
+                tracing::debug!(%error, "a process past its time was not killed");
+            }
+        }
+        RpcError::new(RpcCode::DeadlineExceeded, "the time limit of the call is over")
+    }
+
+    fn translate(&mut self, told: Event) -> Option<Bytes> {
+        let Event { name, data } = told;
+        match name.as_str() {
+            "stdout" | "stderr" => {
+                let stream = if self.process.is_terminal { "pty" } else { name.as_str() };
+                Some(event(json!({ "data": { stream: data["data"] } })))
+            }
+            "exit" if data["timed_out"] == true => {
+                self.step = Step::End(Err(RpcError::new(
+                    RpcCode::DeadlineExceeded,
+                    "the command ran past its timeout",
+                )));
+                None
+            }
+            "exit" => {
+                self.step = Step::End(Ok(()));
+                Some(event(json!({ "end": ended(&data) })))
+            }
+            "error" => {
+                let why = data["error"].as_str().unwrap_or("the process cannot be followed").to_owned();
+                self.fail(&why)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How a process ended, in the words of the daemon that clients know.
+fn ended(exit: &Value) -> Value {
+    let code = exit["exit_code"].as_i64().unwrap_or_default();
+    match exit["signal"].as_i64() {
+        Some(signal) => {
+            let status = format!("signal: {}", signal_word(signal));
+            json!({ "exitCode": -1, "exited": false, "status": status, "error": status })
+        }
+        None if code == 0 => json!({ "exitCode": 0, "exited": true, "status": "exit status 0" }),
+        None => {
+            let status = format!("exit status {code}");
+            json!({ "exitCode": code, "exited": true, "status": status, "error": status })
+        }
+    }
+}
+
+fn signal_word(signal: i64) -> String {
+    let word = match signal {
+        1 => "hangup",
+        2 => "interrupt",
+        3 => "quit",
+        6 => "aborted",
+        9 => "killed",
+        11 => "segmentation fault",
+        13 => "broken pipe",
+        15 => "terminated",
+        _ => return format!("signal {signal}"),
+    };
+    word.to_owned()
+}
+
+/// Waits until then; forever without a time.
+pub(super) async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_as_clients_expect_them() {
+        assert_eq!(
+            ended(&json!({ "exit_code": 0, "signal": null })),
+            json!({ "exitCode": 0, "exited": true, "status": "exit status 0" })
+        );
+        let failed = ended(&json!({ "exit_code": 3, "signal": null }));
+        assert_eq!((&failed["exitCode"], &failed["error"]), (&json!(3), &json!("exit status 3")));
+        let killed = ended(&json!({ "exit_code": 137, "signal": 9 }));
+        assert_eq!(
+            (&killed["exitCode"], &killed["exited"], &killed["status"]),
+            (&json!(-1), &json!(false), &json!("signal: killed"))
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! Uploads: one file as the body itself, or several as parts of a form. Everything streams.
+
+use std::io::Write as _;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
+use flate2::write::GzDecoder;
+use futures::{Stream, StreamExt};
+use http::{HeaderMap, Method, StatusCode, header};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::Session;
+use crate::error::{RestError, RestResult};
+use crate::native::encode;
+use crate::user::User;
+
+/// Pieces of a part on their way to the guest.
+const PIECES_BUFFERED_MAX: usize = 4;
+/// Compressed bytes unpacked at once: at gzip's best they become a thousand times as many.
+const PACKED_BYTES_AT_ONCE: usize = 4 * 1024;
+
+/// Stores what a request carries, and says what became of it.
+pub(super) async fn store(
+    session: &Session,
+    user: &User,
+    path: Option<&str>,
+    request: Request,
+) -> RestResult<Vec<Value>> {
+    let kind =
+        request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    if kind.starts_with("multipart/form-data") {
+        return store_parts(session, user, path, request).await;
+    }
+    let path = path.ok_or_else(|| RestError::bad_request("say where to write with `path`"))?;
+    let body = match encoding(request.headers())? {
+        Encoding::Identity => request.into_body(),
+        Encoding::Gzip => Body::from_stream(unpacked(request.into_body())),
+    };
+    Ok(vec![put(session, user, path, body).await?])
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Identity,
+    Gzip,
+}
+
+fn encoding(headers: &HeaderMap) -> RestResult<Encoding> {
+    match headers.get(header::CONTENT_ENCODING).map(|value| value.as_bytes()) {
+        None | Some(b"identity") => Ok(Encoding::Identity),
+        Some(b"gzip") => Ok(Encoding::Gzip),
+        Some(_) => {
+            let what = "only `gzip` is understood as Content-Encoding";
+            Err(RestError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what))
+        }
+    }
+}
+
+/// The bytes of a gzip stream; one that is damaged or cut off breaks the upload, and nothing is written.
+fn unpacked(body: Body) -> impl Stream<Item = std::io::Result<Bytes>> {
+    let start = (body.into_data_stream(), Some(GzDecoder::new(Vec::new())), Bytes::new());
+    futures::stream::try_unfold(start, |(mut body, decoder, mut packed)| async move {
+        let Some(mut decoder) = decoder else { return Ok(None) };
+        loop {
+            if packed.is_empty() {
+                packed = match body.next().await {
+                    Some(piece) => piece.map_err(std::io::Error::other)?,
+                    None => {
+                        let rest = Bytes::from(decoder.finish()?);
+                        return Ok(Some((rest, (body, None, Bytes::new()))));
+                    }
+                };
+            }
+            let piece = packed.split_to(packed.len().min(PACKED_BYTES_AT_ONCE));
+            decoder.write_all(&piece)?;
+            let out = std::mem::take(decoder.get_mut());
+            if !out.is_empty() {
+                return Ok(Some((Bytes::from(out), (body, Some(decoder), packed))));
+            }
+        }
+    })
+}
+
+async fn store_parts(
+    session: &Session,
+    user: &User,
+    path: Option<&str>,
+    mut request: Request,
+) -> RestResult<Vec<Value>> {
+    // The native write has the limit of a file.
+    DefaultBodyLimit::disable().apply(&mut request);
+    let broken = |error: String| RestError::bad_request(format!("the form cannot be read: {error}"));
+    let mut form = Multipart::from_request(request, &()).await.map_err(|error| broken(error.body_text()))?;
+    let mut stored = Vec::new();
+    while let Some(mut part) = form.next_field().await.map_err(|error| broken(error.body_text()))? {
+        if part.name() != Some("file") {
+            continue;
+        }
+        if path.is_some() && !stored.is_empty() {
+            return Err(RestError::bad_request(
+                "`path` names one file and the form has several; leave `path` out",
+            ));
+        }
+        // The whole name counts: it is a path, not only its last part.
+        let target = path.or(part.file_name()).map(str::to_owned);
+        let target = target
+            .ok_or_else(|| RestError::bad_request("a part has no file name, and there is no `path`"))?;
+        let (sender, receiver) = mpsc::channel(PIECES_BUFFERED_MAX);
+        let pump = async {
+            while let Some(piece) = part.chunk().await.transpose() {
+                let is_last = piece.is_err();
+                // Refused: the answer to the write says why.
+                if sender.send(piece).await.is_err() || is_last {
+                    break;
+                }
+            }
+            drop(sender);
+        };
+        let pieces =
+            futures::stream::unfold(
+                receiver,
+                |mut pieces| async move { Some((pieces.recv().await?, pieces)) },
+            );
+        let (entry, ()) = tokio::join!(put(session, user, &target, Body::from_stream(pieces)), pump);
+        stored.push(entry?);
+    }
+    match stored.is_empty() {
+        true => Err(RestError::bad_request("the form has no part named `file`")),
+        false => Ok(stored),
+    }
+}
+
+async fn put(session: &Session, user: &User, path: &str, body: Body) -> RestResult<Value> {
+    let path = user.absolute(path);
+    let query = format!("fs?path={}&user={}", encode(&path), encode(&user.name));
+    let request = http::Request::builder().method(Method::PUT).uri(format!("/v1{}", session.path(&query)));
+    let request = request.body(body).map_err(|error| RestError::bad_request(error.to_string()))?;
+    session.native.send(request).await?;
+    let name = path.rsplit('/').next().unwrap_or_default();
+    Ok(json!({ "path": path, "name": name, "type": "file" }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    async fn unpack(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
+        let pieces: Vec<_> = unpacked(Body::from(bytes)).collect().await;
+        pieces.into_iter().try_fold(Vec::new(), |mut all, piece| {
+            all.extend_from_slice(&piece?);
+            Ok(all)
+        })
+    }
+
+    fn pack(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[tokio::test]
+    async fn gzip_is_unpacked_and_damage_is_noticed() {
+        let text: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+        assert_eq!(unpack(pack(&text)).await.unwrap(), text);
+        assert_eq!(unpack(pack(b"")).await.unwrap(), b"");
+        let mut cut = pack(&text);
+        cut.truncate(cut.len() / 2);
+        assert!(unpack(cut).await.is_err());
+    }
+}

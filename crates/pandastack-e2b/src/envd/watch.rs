@@ -1,0 +1,178 @@
+//! `WatchDir`: changes of a directory as they happen.
+
+use std::collections::VecDeque;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use http::HeaderMap;
+use pandastack_types::api::{ChangeKind, FileChange};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Session;
+use super::connect::{self, Pace};
+use super::filesystem::check_directory;
+use super::follow::at;
+use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::native::encode;
+use crate::sse::Events;
+
+/// What to watch.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Watched {
+    path: String,
+    recursive: bool,
+}
+
+/// A native watch that has begun, and the directory it is of.
+pub(super) struct Watch {
+    pub(super) events: Events,
+    directory: String,
+}
+
+impl Watch {
+    /// Begins to watch; when it returns, no later change is missed.
+    pub(super) async fn begin(session: &Session, headers: &HeaderMap, wanted: &Watched) -> RpcResult<Self> {
+        let user = session.user(headers).await?;
+        let directory = user.absolute(&wanted.path);
+        check_directory(session, &directory).await?;
+        let query = format!("fs/watch?path={}&recursive={}", encode(&directory), wanted.recursive);
+        let mut events = Events::new(session.native.open(&session.path(&query)).await?.into_body());
+        let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
+        match events.next().await {
+            Ok(Some(_watching)) => Ok(Self { events, directory }),
+            Ok(None) => Err(broken("the watch ended before it began".to_owned())),
+            Err(error) => Err(broken(error.to_string())),
+        }
+    }
+
+    /// The next changes: a rename is the old name's and the new one's. `None` at the end.
+    pub(super) async fn next(&mut self) -> RpcResult<Option<Vec<Value>>> {
+        let broken = |why: String| RpcError::new(RpcCode::Unavailable, why);
+        let Some(event) = self.events.next().await.map_err(|error| broken(error.to_string()))? else {
+            return Ok(None);
+        };
+        if event.name == "error" {
+            return Err(broken(event.data["error"].as_str().unwrap_or("the watch failed").to_owned()));
+        }
+        let change = serde_json::from_value::<FileChange>(event.data);
+        Ok(Some(change.map_or_else(|_| Vec::new(), |change| translate(&self.directory, &change))))
+    }
+}
+
+fn translate(directory: &str, change: &FileChange) -> Vec<Value> {
+    let named = |path: &str, kind: &str| {
+        let below = path.strip_prefix(directory).unwrap_or(path).trim_start_matches('/');
+        json!({ "name": below, "type": kind })
+    };
+    let kind = match change.kind {
+        ChangeKind::Created => "EVENT_TYPE_CREATE",
+        ChangeKind::Modified => "EVENT_TYPE_WRITE",
+        ChangeKind::Removed => "EVENT_TYPE_REMOVE",
+        ChangeKind::Attributes => "EVENT_TYPE_CHMOD",
+        ChangeKind::Renamed => {
+            let created = change.to.as_deref().map(|to| named(to, "EVENT_TYPE_CREATE"));
+            return std::iter::once(named(&change.path, "EVENT_TYPE_RENAME")).chain(created).collect();
+        }
+        // There is no word for it; the directory itself was touched.
+        ChangeKind::Overflow => "EVENT_TYPE_WRITE",
+    };
+    vec![named(&change.path, kind)]
+}
+
+struct Stream {
+    watch: Watch,
+    pace: Pace,
+    deadline: Option<Instant>,
+    queue: VecDeque<Bytes>,
+    is_over: bool,
+}
+
+impl Stream {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(frame) = self.queue.pop_front() {
+                return Some(frame);
+            }
+            if self.is_over {
+                return None;
+            }
+            tokio::select! {
+                told = self.watch.next() => self.take(told),
+                () = tokio::time::sleep(self.pace.keepalive) => {
+                    self.queue.push_back(connect::message(&json!({ "keepalive": {} })));
+                }
+                () = at(self.deadline) => {
+                    self.end(Err(RpcError::new(RpcCode::DeadlineExceeded, "the time limit of the watch is over")));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, told: RpcResult<Option<Vec<Value>>>) {
+        match told {
+            Ok(Some(changes)) => {
+                let frames =
+                    changes.into_iter().map(|change| connect::message(&json!({ "filesystem": change })));
+                self.queue.extend(frames);
+            }
+            Ok(None) => self.end(Ok(())),
+            Err(error) => self.end(Err(error)),
+        }
+    }
+
+    fn end(&mut self, result: RpcResult<()>) {
+        self.is_over = true;
+        self.queue.push_back(connect::end(result));
+    }
+}
+
+/// Watches a directory until the client goes.
+pub(super) async fn watch_dir(session: Session, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    match begin(&session, &parts.headers, body).await {
+        Ok(stream) => connect::stream(futures::stream::unfold(stream, |mut stream| async move {
+            Some((stream.next().await?, stream))
+        })),
+        Err(error) => connect::refused(error),
+    }
+}
+
+async fn begin(session: &Session, headers: &HeaderMap, body: Body) -> RpcResult<Stream> {
+    let wanted: Watched = connect::read_first(body).await?;
+    let watch = Watch::begin(session, headers, &wanted).await?;
+    let pace = Pace::of(headers);
+    let deadline = pace.timeout.map(|timeout| Instant::now() + timeout);
+    let queue = VecDeque::from([connect::message(&json!({ "start": {} }))]);
+    Ok(Stream { watch, pace, deadline, queue, is_over: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(kind: ChangeKind, path: &str, to: Option<&str>, expect: &[(&str, &str)]) {
+        let change =
+            FileChange { sequence: 1, kind, path: path.into(), to: to.map(str::to_owned), is_dir: false };
+        let expect: Vec<_> =
+            expect.iter().map(|(name, kind)| json!({ "name": name, "type": kind })).collect();
+        assert_eq!(translate("/home/user", &change), expect);
+    }
+
+    #[test]
+    fn changes_are_named_below_the_directory() {
+        check(ChangeKind::Created, "/home/user/a", None, &[("a", "EVENT_TYPE_CREATE")]);
+        check(ChangeKind::Modified, "/home/user/d/b", None, &[("d/b", "EVENT_TYPE_WRITE")]);
+        check(
+            ChangeKind::Renamed,
+            "/home/user/a",
+            Some("/home/user/b"),
+            &[("a", "EVENT_TYPE_RENAME"), ("b", "EVENT_TYPE_CREATE")],
+        );
+    }
+}

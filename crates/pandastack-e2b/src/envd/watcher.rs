@@ -1,0 +1,156 @@
+//! Watches that a client polls: `CreateWatcher`, `GetWatcherEvents`, `RemoveWatcher`.
+//!
+//! The one thing of this crate that is kept between calls. A watcher lives in this process: after a restart a client is
+//! told that it is gone, as it is told by the daemon after one of its own. One that nobody polls is removed.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Extension, Request};
+use pandastack_types::SandboxId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::AbortHandle;
+
+use super::Session;
+use super::connect;
+use super::watch::{Watch, Watched};
+use crate::error::{RpcCode, RpcError, RpcResult};
+use crate::limits::{WATCHER_EVENTS_MAX, WATCHER_IDLE_SECONDS, WATCHERS_MAX};
+
+/// All watchers.
+#[derive(Default)]
+pub(super) struct Watchers(Mutex<HashMap<String, Watcher>>);
+
+struct Watcher {
+    sandbox: SandboxId,
+    events: Arc<Mutex<VecDeque<Value>>>,
+    reader: AbortHandle,
+    polled: Instant,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    #[serde(alias = "watcher_id")]
+    watcher_id: String,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watchers {
+    fn insert(&self, watcher: Watcher) -> RpcResult<String> {
+        let mut all = lock(&self.0);
+        let idle = Duration::from_secs(WATCHER_IDLE_SECONDS);
+        all.retain(|_, watcher| watcher.polled.elapsed() < idle);
+        if all.len() >= WATCHERS_MAX {
+            let what = format!("there are {WATCHERS_MAX} watchers, which is the limit; remove some");
+            return Err(RpcError::new(RpcCode::ResourceExhausted, what));
+        }
+        let id = uuid::Uuid::new_v4().to_string();
+        all.insert(id.clone(), watcher);
+        Ok(id)
+    }
+
+    fn drain(&self, sandbox: &SandboxId, id: &str) -> RpcResult<Vec<Value>> {
+        let mut all = lock(&self.0);
+        let watcher =
+            all.get_mut(id).filter(|watcher| watcher.sandbox == *sandbox).ok_or_else(|| missing(id))?;
+        watcher.polled = Instant::now();
+        Ok(lock(&watcher.events).drain(..).collect())
+    }
+
+    fn remove(&self, sandbox: &SandboxId, id: &str) -> RpcResult<()> {
+        let mut all = lock(&self.0);
+        all.get(id).filter(|watcher| watcher.sandbox == *sandbox).ok_or_else(|| missing(id))?;
+        all.remove(id);
+        Ok(())
+    }
+}
+
+fn missing(id: &str) -> RpcError {
+    let shown: String = id.chars().take(64).collect();
+    RpcError::new(RpcCode::NotFound, format!("watcher with id {shown} not found; begin another watch"))
+}
+
+/// Keeps the newest changes of a watch until it ends.
+async fn keep(mut watch: Watch, events: Arc<Mutex<VecDeque<Value>>>) {
+    while let Ok(Some(changes)) = watch.next().await {
+        let mut kept = lock(&events);
+        kept.extend(changes);
+        while kept.len() > WATCHER_EVENTS_MAX {
+            kept.pop_front();
+        }
+    }
+}
+
+/// Begins a watch.
+pub(super) async fn create(
+    session: Session,
+    Extension(watchers): Extension<Arc<Watchers>>,
+    request: Request,
+) -> RpcResult<Json<Value>> {
+    let (parts, body) = request.into_parts();
+    let wanted: Watched = connect::read_unary(body).await?;
+    let watch = Watch::begin(&session, &parts.headers, &wanted).await?;
+    let events = Arc::new(Mutex::new(VecDeque::new()));
+    let reader = tokio::spawn(keep(watch, Arc::clone(&events))).abort_handle();
+    let id = watchers.insert(Watcher { sandbox: session.sandbox, events, reader, polled: Instant::now() })?;
+    Ok(Json(json!({ "watcherId": id })))
+}
+
+/// Changes since the last call.
+pub(super) async fn events(
+    session: Session,
+    Extension(watchers): Extension<Arc<Watchers>>,
+    body: Body,
+) -> RpcResult<Json<Value>> {
+    let Named { watcher_id } = connect::read_unary(body).await?;
+    Ok(Json(json!({ "events": watchers.drain(&session.sandbox, &watcher_id)? })))
+}
+
+/// Ends a watch.
+pub(super) async fn remove(
+    session: Session,
+    Extension(watchers): Extension<Arc<Watchers>>,
+    body: Body,
+) -> RpcResult<Json<Value>> {
+    let Named { watcher_id } = connect::read_unary(body).await?;
+    watchers.remove(&session.sandbox, &watcher_id)?;
+    Ok(Json(json!({})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watcher(sandbox: &SandboxId) -> Watcher {
+        let reader = tokio::spawn(std::future::pending::<()>()).abort_handle();
+        Watcher { sandbox: sandbox.clone(), events: Arc::default(), reader, polled: Instant::now() }
+    }
+
+    #[tokio::test]
+    async fn watchers_belong_to_their_sandbox_and_are_bounded() {
+        let (watchers, sandbox) = (Watchers::default(), SandboxId::random());
+        let id = watchers.insert(watcher(&sandbox)).unwrap();
+        assert!(watchers.drain(&SandboxId::random(), &id).is_err());
+        assert!(watchers.drain(&sandbox, &id).is_ok());
+        for _ in 1..WATCHERS_MAX {
+            watchers.insert(watcher(&sandbox)).unwrap();
+        }
+        assert_eq!(watchers.insert(watcher(&sandbox)).unwrap_err().code, RpcCode::ResourceExhausted);
+        watchers.remove(&sandbox, &id).unwrap();
+        assert!(watchers.insert(watcher(&sandbox)).is_ok());
+    }
+}

@@ -1,0 +1,341 @@
+"""Runs Python code that arrives as JSON lines and tells what happens as JSON lines.
+
+In:  {"run": id, "code": str, "env": {}} and {"cancel": id}
+Out: {"id", "type": "started" | "stdout" | "stderr" | "result" | "error" | "ended", ...}
+
+Executions take turns and share one namespace. Only ASCII is written, one object per line. What child processes write
+is caught by pipes in the place of the standard streams. Nothing outside of Python's own library is needed.
+"""
+
+import ast
+import asyncio
+import base64
+import builtins
+import inspect
+import io
+import json
+import linecache
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+TEXT_CHARS_MAX = 1 << 20
+REPRESENTATIONS = {
+    "html": "_repr_html_",
+    "markdown": "_repr_markdown_",
+    "svg": "_repr_svg_",
+    "png": "_repr_png_",
+    "jpeg": "_repr_jpeg_",
+    "pdf": "_repr_pdf_",
+    "latex": "_repr_latex_",
+    "json": "_repr_json_",
+    "javascript": "_repr_javascript_",
+}
+MIME_FIELDS = {
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "text/latex": "latex",
+    "application/json": "json",
+    "application/javascript": "javascript",
+}
+
+
+class Wire:
+    """The way out: whole lines, one at a time."""
+
+    def __init__(self):
+        self.fd = os.dup(1)
+        os.set_inheritable(self.fd, False)
+        self.lock = threading.RLock()
+        self.current = None
+
+    def send(self, kind, **fields):
+        line = json.dumps({"id": self.current, "type": kind, **fields}, default=str).encode("ascii") + b"\n"
+        with self.lock:
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self.fd, view):]
+
+
+class Stream(io.TextIOBase):
+    """What stands in the place of `sys.stdout` and `sys.stderr`. Tells whole lines, and the rest when it is flushed."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, wire, name, fd):
+        self.wire, self.name, self.fd = wire, name, fd
+        self.buffer = open(fd, "wb", 0, closefd=False)
+        self.held, self.lock = "", threading.RLock()
+
+    def writable(self):
+        return True
+
+    def isatty(self):
+        return False
+
+    def fileno(self):
+        return self.fd
+
+    def write(self, text):
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        with self.lock:
+            lines, end, rest = (self.held + text).rpartition("\n")
+            self.held = rest
+            self.tell(lines + end)
+            if len(rest) > TEXT_CHARS_MAX:
+                self.flush()
+        return len(text)
+
+    def flush(self):
+        with self.lock:
+            held, self.held = self.held, ""
+            self.tell(held)
+
+    def tell(self, text):
+        for start in range(0, len(text), TEXT_CHARS_MAX):
+            self.wire.send(self.name, text=text[start:start + TEXT_CHARS_MAX], timestamp=time.time_ns())
+
+
+class Catcher:
+    """Reads what children write to a standard stream."""
+
+    def __init__(self, wire, name, fd):
+        self.wire, self.name = wire, name
+        self.reader, writer = os.pipe()
+        os.dup2(writer, fd)
+        os.close(writer)
+        self.fd = fd
+        self.mark = b"\0" + os.urandom(16).hex().encode()
+        self.seen = threading.Event()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        held = b""
+        while True:
+            held += os.read(self.reader, 65536)
+            while self.mark in held:
+                before, held = held.split(self.mark, 1)
+                self.tell(before)
+                self.seen.set()
+            keep = next((n for n in range(min(len(self.mark), len(held)), 0, -1) if held.endswith(self.mark[:n])), 0)
+            self.tell(held[:len(held) - keep])
+            held = held[len(held) - keep:]
+
+    def tell(self, data):
+        if data:
+            self.wire.send(self.name, text=data.decode("utf-8", "replace"), timestamp=time.time_ns())
+
+    def settle(self):
+        """Waits until everything written so far was told."""
+        self.seen.clear()
+        os.write(self.fd, self.mark)
+        self.seen.wait(5)
+
+
+class Requests:
+    """The way in, read beside the execution so that it can be cancelled."""
+
+    def __init__(self, wire):
+        self.source = os.fdopen(os.dup(0), "rb")
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        self.wire, self.waiting, self.cancelled = wire, queue.Queue(), set()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.source:
+            request = json.loads(line)
+            if "cancel" not in request:
+                self.waiting.put(request)
+            elif request["cancel"] == self.wire.current:
+                os.killpg(os.getpgrp(), signal.SIGINT)
+            else:
+                self.cancelled.add(request["cancel"])
+        self.waiting.put(None)
+
+    def next(self):
+        while True:
+            request = self.waiting.get()
+            if request is None:
+                return None
+            if request["run"] not in self.cancelled:
+                return request
+            self.cancelled.discard(request["run"])
+
+
+def representations(value):
+    """An object in every form that it offers."""
+    fields = {}
+    try:
+        fields["text"] = value if isinstance(value, str) else repr(value)
+    except Exception as error:
+        fields["text"] = f"<{type(value).__name__}, whose repr failed: {error}>"
+    for field, method in REPRESENTATIONS.items():
+        found = None if isinstance(value, type) else getattr(value, method, None)
+        if not callable(found):
+            continue
+        try:
+            data = found()
+        except Exception:
+            continue
+        data = data[0] if isinstance(data, tuple) else data
+        if data is not None:
+            fields[field] = encoded(data)
+    bundle = None if isinstance(value, type) else getattr(value, "_repr_mimebundle_", None)
+    if callable(bundle):
+        try:
+            data = bundle()
+            data = data[0] if isinstance(data, tuple) else data
+            fields.update({MIME_FIELDS[kind]: encoded(part) for kind, part in data.items() if kind in MIME_FIELDS})
+        except Exception:
+            pass
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.DataFrame):
+        fields["data"] = json.loads(value.to_json(orient="columns", date_format="iso", default_handler=str))
+        fields["data"] = {column: list(cells.values()) for column, cells in fields["data"].items()}
+    return fields
+
+
+def encoded(data):
+    return base64.b64encode(data).decode("ascii") if isinstance(data, bytes) else data
+
+
+class Kernel:
+    def __init__(self):
+        self.wire = Wire()
+        self.requests = Requests(self.wire)
+        self.catchers = [Catcher(self.wire, name, fd) for name, fd in (("stdout", 1), ("stderr", 2))]
+        sys.stdin = open(0, closefd=False)
+        sys.stdout, sys.stderr = Stream(self.wire, "stdout", 1), Stream(self.wire, "stderr", 2)
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        self.count = 0
+        main = type(sys)("__main__")
+        sys.modules["__main__"] = main
+        self.names = main.__dict__
+        self.names.update(__builtins__=builtins, display=self.display, __shell__=self.shell)
+        sys.path.insert(0, "")
+
+    def display(self, *values):
+        for value in values:
+            self.wire.send("result", is_main_result=False, **representations(value))
+
+    @staticmethod
+    def shell(command):
+        subprocess.run(command, shell=True)
+
+    def serve(self):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while (request := self.requests.next()) is not None:
+            self.wire.current = request["run"]
+            self.count += 1
+            self.wire.send("started", execution_count=self.count)
+            self.run_one(request)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for catcher in self.catchers:
+                catcher.settle()
+            self.wire.send("ended")
+            self.wire.current = None
+
+    def run_one(self, request):
+        before = dict(os.environ)
+        os.environ.update(request.get("env") or {})
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.execute(request["code"])
+            self.show_figures()
+        except BaseException as error:
+            self.tell(error)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if request.get("env"):
+                os.environ.clear()
+                os.environ.update(before)
+
+    def execute(self, code):
+        name = f"<cell {self.count}>"
+        tree = self.parse(code, name)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
+            last = ast.Expression(tree.body.pop().value)
+        self.patch_show()
+        self.evaluate(tree, name, "exec")
+        if last is not None:
+            value = self.evaluate(last, name, "eval")
+            self.patch_show()
+            if value is not None:
+                self.names["_"] = value
+                if not self.is_drawn(value):
+                    self.wire.send("result", is_main_result=True, **representations(value))
+
+    def parse(self, code, name):
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        try:
+            return ast.parse(code, name)
+        except SyntaxError:
+            translated = "\n".join(self.magic(line) for line in code.split("\n"))
+            if translated == code:
+                raise
+            return ast.parse(translated, name)
+
+    @staticmethod
+    def magic(line):
+        """`!command` and `%pip ...`, as notebooks know them."""
+        text = line.lstrip()
+        indent = line[:len(line) - len(text)]
+        if text.startswith("!"):
+            return f"{indent}__shell__({text[1:]!r})"
+        if text.startswith("%pip "):
+            return f"{indent}__shell__({'python3 -m ' + text[1:]!r})"
+        return line
+
+    def evaluate(self, tree, name, mode):
+        program = compile(tree, name, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        value = eval(program, self.names)
+        if program.co_flags & inspect.CO_COROUTINE:
+            value = self.loop.run_until_complete(value)
+        return value
+
+    def tell(self, error):
+        here = error.__traceback__
+        while here is not None and not here.tb_frame.f_code.co_filename.startswith("<cell "):
+            here = here.tb_next
+        text = "".join(traceback.format_exception(type(error), error, here))
+        self.wire.send("error", name=type(error).__name__, value=str(error), traceback=text)
+
+    def patch_show(self):
+        plots = sys.modules.get("matplotlib.pyplot")
+        if plots is not None and getattr(plots.show, "__self__", None) is not self:
+            plots.show = self.show_figures
+
+    @staticmethod
+    def is_drawn(value):
+        """A figure is shown as a picture by itself."""
+        figures = sys.modules.get("matplotlib.figure")
+        return figures is not None and isinstance(value, figures.Figure)
+
+    def show_figures(self, *_, **__):
+        plots = sys.modules.get("matplotlib.pyplot")
+        for number in plots.get_fignums() if plots is not None else []:
+            figure = plots.figure(number)
+            picture = io.BytesIO()
+            figure.savefig(picture, format="png", bbox_inches="tight")
+            self.wire.send("result", is_main_result=False, text=repr(figure), png=encoded(picture.getvalue()))
+            plots.close(figure)
+
+
+Kernel().serve()

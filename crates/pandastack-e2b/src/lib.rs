@@ -1,0 +1,67 @@
+//! E2B's clients, unmodified, on this platform.
+//!
+//! ```text
+//!   e2b client --X-API-Key-->       control plane routes --+
+//!   e2b client --E2b-Sandbox-Id-->  port 49983: envd ------+--> native API, in process --> agents
+//!                                   port 49999: interpreter+
+//! ```
+//!
+//! This crate owns the wire of those clients: paths, bodies, error forms, the Connect protocol, signed file URLs, the
+//! interpreter's line protocol. It owns no state and makes no decision: every call becomes calls of the native API
+//! ([`Native`]), so that keys, scopes, rates, limits, the audit log and idempotency are the platform's own. The one
+//! credential it adds, a sandbox's access token, is derived and never stored ([`token`]).
+//!
+//! Must hold: a client never sees an error in our form, because it cannot read it; what is not supported is refused
+//! with a sentence, never ignored where that would be less isolation or lost data.
+//!
+//! It leaves to others: other ports of a sandbox (the edge), and everything that happens behind the native API.
+
+#![forbid(unsafe_code)]
+
+mod control;
+mod envd;
+mod error;
+mod interpreter;
+mod limits;
+mod native;
+mod sse;
+mod token;
+mod user;
+
+use std::sync::Arc;
+
+use axum::Router;
+use pandastack_types::link::LinkKey;
+
+use native::Native;
+pub use native::{Directory, DirectoryUnavailable, OnBehalf};
+
+/// Port of the daemon that E2B's clients expect in every sandbox.
+pub const ENVD_PORT: u16 = 49983;
+/// Port of the code interpreter.
+pub const INTERPRETER_PORT: u16 = 49999;
+/// Ports of every sandbox that this crate answers in the guest's place.
+pub const PORTS: [u16; 2] = [ENVD_PORT, INTERPRETER_PORT];
+
+/// Both sides of the translation.
+#[derive(Clone)]
+pub struct Facade {
+    native: Native,
+}
+
+impl Facade {
+    /// Over the native API's routes, with the join secret that access tokens are derived from.
+    pub fn new(api: Router, directory: Arc<dyn Directory>, link: &LinkKey) -> Self {
+        Self { native: Native::new(api, directory, link) }
+    }
+
+    /// Routes of the control plane, to be served beside the native ones.
+    pub fn control_plane(&self) -> Router {
+        control::routes(self.native.clone())
+    }
+
+    /// What answers on [`PORTS`]. Requests carry a [`pandastack_edge::Target`].
+    pub fn sandbox_ports(&self) -> Router {
+        envd::routes(self.native.clone(), interpreter::routes(self.native.clone()))
+    }
+}

@@ -1,0 +1,34 @@
+//! Numbers of this translation. What happens at a limit is said beside it, and in `docs/e2b.md`.
+
+/// One message of a Connect request, and a unary body. Beyond it: `resource_exhausted`, or 413 outside of Connect.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of one event of a native stream. Beyond it the stream ends with an error; native events are far smaller.
+pub(crate) const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Items of one page of a list, also when more are asked for.
+pub(crate) const PAGE_ITEMS_MAX: usize = 100;
+/// Children of one fork. Beyond it: 400.
+pub(crate) const FORKS_MAX: u32 = 100;
+/// Events that a polled watcher keeps; beyond it the oldest go.
+pub(crate) const WATCHER_EVENTS_MAX: usize = 4096;
+/// Polled watchers of all sandboxes. Beyond it: `resource_exhausted`.
+pub(crate) const WATCHERS_MAX: usize = 1024;
+/// Seconds after which a watcher that nobody polls is removed.
+pub(crate) const WATCHER_IDLE_SECONDS: u64 = 300;
+/// Sandboxes tried for a signed file URL that names none. Beyond it: 401.
+pub(crate) const SIGNED_CANDIDATES_MAX: usize = 4096;
+/// Answer of the native API that is read whole. Beyond it: 502.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// One line of the interpreter's protocol, results with pictures included. Beyond it the execution ends with an error.
+pub(crate) const KERNEL_LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Code of one execution. Beyond it: 413.
+pub(crate) const CODE_BYTES_MAX: usize = 1024 * 1024;
+/// Seconds of silence after which a keepalive is sent, unless the client names another number.
+pub(crate) const KEEPALIVE_SECONDS: u64 = 90;
+/// Seconds of silence after which the interpreter sends a keepalive line.
+pub(crate) const INTERPRETER_KEEPALIVE_SECONDS: u64 = 5;
+/// Lifetime of a sandbox that names none.
+pub(crate) const TIMEOUT_SECONDS_DEFAULT: u64 = 300;
+/// The same in the older form of create.
+pub(crate) const TIMEOUT_SECONDS_DEFAULT_V1: u64 = 15;
+/// Lifetime of a fork that names none.
+pub(crate) const FORK_TIMEOUT_SECONDS_DEFAULT: u64 = 15;

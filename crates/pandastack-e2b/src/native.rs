@@ -1,0 +1,203 @@
+//! Calls of the native API from inside the process.
+//!
+//! A request goes through the same router as one from the network, so it is authenticated, limited, checked and audited
+//! there. Two identities exist: the caller's own API key, and [`OnBehalf`] of a sandbox, for calls that proved to know
+//! its access token. The second travels as a request extension, which nothing from the network can set.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use pandastack_types::api::Sandbox;
+use pandastack_types::link::LinkKey;
+use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tower::ServiceExt;
+
+use crate::limits::ANSWER_BYTES_MAX;
+use crate::token::TokenKey;
+
+/// Marks a request that is made for the holder of a sandbox's access token: it may do in that sandbox what a key of
+/// its workspace with scope `sandboxes` may.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnBehalf(pub SandboxId);
+
+/// What must be known of sandboxes before anybody is authenticated.
+#[async_trait]
+pub trait Directory: Send + Sync {
+    /// A sandbox of any workspace that is not being deleted.
+    async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable>;
+    /// Ids of such sandboxes, newest first, at most `limit`.
+    async fn newest(&self, limit: usize) -> Result<Vec<SandboxId>, DirectoryUnavailable>;
+}
+
+/// The record of sandboxes does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the record of sandboxes does not answer; try again in a moment")]
+pub struct DirectoryUnavailable(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+
+/// A native call that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct NativeError {
+    pub(crate) status: StatusCode,
+    pub(crate) code: Option<ErrorCode>,
+    pub(crate) message: String,
+    pub(crate) retry_after: Option<HeaderValue>,
+}
+
+impl NativeError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, code: None, message: message.into(), retry_after: None }
+    }
+
+    /// The answer was not what this side understands.
+    fn nonsense(what: impl std::fmt::Display) -> Self {
+        tracing::error!(%what, "the native API answered something unexpected");
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "the server failed to translate its own answer; its log has the cause",
+        )
+    }
+
+    pub(crate) fn is_missing_file(&self) -> bool {
+        self.code == Some(ErrorCode::FileNotFound)
+    }
+}
+
+pub(crate) type NativeResult<T> = Result<T, NativeError>;
+
+/// Who a call is made for.
+#[derive(Debug, Clone)]
+pub(crate) enum Identity {
+    /// An API key, as it was presented.
+    Key(String),
+    /// The holder of a sandbox's access token.
+    Sandbox(SandboxId),
+}
+
+/// The native API.
+#[derive(Clone)]
+pub(crate) struct Native {
+    api: Router,
+    pub(crate) directory: Arc<dyn Directory>,
+    pub(crate) tokens: TokenKey,
+}
+
+/// The native API with an identity.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    api: Router,
+    identity: Identity,
+}
+
+impl Native {
+    pub(crate) fn new(api: Router, directory: Arc<dyn Directory>, link: &LinkKey) -> Self {
+        Self { api, directory, tokens: TokenKey::new(link) }
+    }
+
+    pub(crate) fn caller(&self, identity: Identity) -> Caller {
+        Caller { api: self.api.clone(), identity }
+    }
+}
+
+impl Caller {
+    /// Sends a request whose path is below `/v1`; an error status becomes an error.
+    pub(crate) async fn send(&self, mut request: Request<Body>) -> NativeResult<Response> {
+        match &self.identity {
+            Identity::Key(key) => {
+                let value = HeaderValue::from_str(&format!("Bearer {key}"));
+                let unreadable =
+                    |_| NativeError::new(StatusCode::UNAUTHORIZED, "the API key has unreadable characters");
+                request.headers_mut().insert(header::AUTHORIZATION, value.map_err(unreadable)?);
+            }
+            Identity::Sandbox(id) => {
+                request.extensions_mut().insert(OnBehalf(id.clone()));
+            }
+        }
+        let response = self.api.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        if response.status().is_client_error() || response.status().is_server_error() {
+            return Err(refusal(response).await);
+        }
+        Ok(response)
+    }
+
+    /// Sends JSON, or nothing, and reads JSON.
+    pub(crate) async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> NativeResult<T> {
+        let bytes = self.bytes(method, path, body).await?;
+        let text = if bytes.is_empty() { b"null".as_slice() } else { &bytes };
+        serde_json::from_slice(text).map_err(NativeError::nonsense)
+    }
+
+    /// Asks for JSON.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> NativeResult<T> {
+        self.json(Method::GET, path, None::<&()>).await
+    }
+
+    /// Makes a call whose answer says nothing.
+    pub(crate) async fn tell(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> NativeResult<()> {
+        self.bytes(method, path, body).await.map(drop)
+    }
+
+    async fn bytes(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> NativeResult<Bytes> {
+        let bytes = match body {
+            Some(body) => serde_json::to_vec(body).map_err(NativeError::nonsense)?,
+            None => Vec::new(),
+        };
+        let request = Request::builder().method(method).uri(format!("/v1{path}"));
+        let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(bytes));
+        read_all(self.send(request.map_err(NativeError::nonsense)?).await?).await
+    }
+
+    /// Opens a stream, or any answer that is not read whole.
+    pub(crate) async fn open(&self, path: &str) -> NativeResult<Response> {
+        let request = Request::builder().uri(format!("/v1{path}")).body(Body::empty());
+        self.send(request.map_err(NativeError::nonsense)?).await
+    }
+}
+
+async fn read_all(response: Response) -> NativeResult<Bytes> {
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    body.map(|collected| collected.to_bytes()).map_err(NativeError::nonsense)
+}
+
+async fn refusal(response: Response) -> NativeError {
+    let status = response.status();
+    let retry_after = response.headers().get(header::RETRY_AFTER).cloned();
+    let body = match read_all(response).await {
+        Ok(bytes) => serde_json::from_slice::<ErrorBody>(&bytes).ok(),
+        Err(error) => return error,
+    };
+    match body {
+        Some(body) => NativeError { status, code: Some(body.code), message: body.error, retry_after },
+        None => NativeError::new(status, "the call was refused without a reason"),
+    }
+}
+
+/// A value as part of a query or path.
+pub(crate) fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}

@@ -1,0 +1,123 @@
+//! The Linux user of a call, and what paths mean to it.
+//!
+//! Clients name the user by `Authorization: Basic base64("name:")` or `?username=`; without one it is [`DEFAULT_USER`].
+//! Relative paths and `~` begin at its home.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, StatusCode, header};
+use pandastack_types::SandboxId;
+
+use crate::error::{RestError, RestResult};
+use crate::native::{Caller, encode};
+
+/// Who commands and files belong to unless the client says otherwise.
+pub(crate) const DEFAULT_USER: &str = "user";
+/// Largest `/etc/passwd` that is looked through for a home.
+const PASSWD_BYTES_MAX: usize = 1024 * 1024;
+
+/// A user of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) home: String,
+}
+
+/// The user that a call names by its `Authorization`.
+pub(crate) fn named_by(headers: &HeaderMap) -> RestResult<Option<String>> {
+    let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
+    let parsed = value.to_str().ok().and_then(|text| {
+        let encoded = text.strip_prefix("Basic ").or_else(|| text.strip_prefix("basic "))?;
+        let decoded = String::from_utf8(STANDARD.decode(encoded.trim()).ok()?).ok()?;
+        Some(decoded.split_once(':').map_or(decoded.clone(), |(name, _)| name.to_owned()))
+    });
+    match parsed {
+        Some(name) if name.is_empty() => Ok(None),
+        Some(name) => Ok(Some(name)),
+        None => Err(unknown("the Authorization header does not name a user: send Basic base64(\"name:\")")),
+    }
+}
+
+/// Finds a user and its home. The two that every template has are known; others are looked up in the sandbox.
+pub(crate) async fn find(native: &Caller, sandbox: &SandboxId, name: Option<String>) -> RestResult<User> {
+    let name = name.unwrap_or_else(|| DEFAULT_USER.to_owned());
+    let known = |home: &str| User { name: name.clone(), home: home.to_owned() };
+    match name.as_str() {
+        DEFAULT_USER => return Ok(known("/home/user")),
+        "root" => return Ok(known("/root")),
+        _ => {}
+    }
+    let path = format!("/sandboxes/{sandbox}/fs?path={}", encode("/etc/passwd"));
+    let body = native.open(&path).await?.into_body();
+    let passwd = axum::body::to_bytes(body, PASSWD_BYTES_MAX).await;
+    let passwd = passwd.map_err(|_| unknown("the sandbox's /etc/passwd cannot be read"))?;
+    let home = home_of(&String::from_utf8_lossy(&passwd), &name);
+    home.map(|home| known(&home)).ok_or_else(|| {
+        let shown: String = name.chars().take(64).collect();
+        unknown(&format!("user `{shown}` is not in the sandbox's /etc/passwd"))
+    })
+}
+
+fn home_of(passwd: &str, name: &str) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(4).map(str::to_owned))?
+    })
+}
+
+fn unknown(what: &str) -> RestError {
+    RestError::new(StatusCode::UNAUTHORIZED, what)
+}
+
+impl User {
+    /// The absolute path that a client means.
+    pub(crate) fn absolute(&self, path: &str) -> String {
+        let below_home = match path {
+            "" | "~" | "." => return self.home.clone(),
+            _ if path.starts_with('/') => return path.to_owned(),
+            _ => path.strip_prefix("~/").or_else(|| path.strip_prefix("./")).unwrap_or(path),
+        };
+        format!("{}/{below_home}", self.home.trim_end_matches('/'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_begin_at_home() {
+        let user = User { name: "user".into(), home: "/home/user".into() };
+        for (path, absolute) in [
+            ("/etc/x", "/etc/x"),
+            ("x", "/home/user/x"),
+            ("./x", "/home/user/x"),
+            ("~/x/y", "/home/user/x/y"),
+            ("~", "/home/user"),
+            ("", "/home/user"),
+            ("~x", "/home/user/~x"),
+        ] {
+            assert_eq!(user.absolute(path), absolute, "{path}");
+        }
+    }
+
+    #[test]
+    fn users_are_named_by_basic_authorization() {
+        let with = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            named_by(&headers)
+        };
+        assert_eq!(named_by(&HeaderMap::new()), Ok(None));
+        assert_eq!(with("Basic cm9vdDo="), Ok(Some("root".into())));
+        assert!(with("Bearer x").is_err());
+        assert!(with("Basic !!").is_err());
+    }
+
+    #[test]
+    fn homes_are_read_as_in_every_passwd() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\npg:x:7:7::/var/lib/pg:/bin/sh\n";
+        assert_eq!(home_of(passwd, "pg").as_deref(), Some("/var/lib/pg"));
+        assert_eq!(home_of(passwd, "nobody"), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! The facade over a native API that records what it is asked: who may do what, and in which form errors come.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use http::StatusCode;
+use pandastack_e2b::{Directory, DirectoryUnavailable, ENVD_PORT, Facade, INTERPRETER_PORT, OnBehalf};
+use pandastack_edge::Target;
+use pandastack_types::SandboxId;
+use pandastack_types::api::Sandbox;
+use pandastack_types::link::LinkKey;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+/// Calls that reached the native API: method and path, key, and on whose behalf.
+type Calls = Arc<Mutex<Vec<(String, Option<String>, Option<OnBehalf>)>>>;
+
+struct One(Sandbox);
+
+#[async_trait]
+impl Directory for One {
+    async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable> {
+        Ok((self.0.id == *id).then(|| self.0.clone()))
+    }
+
+    async fn newest(&self, _: usize) -> Result<Vec<SandboxId>, DirectoryUnavailable> {
+        Ok(vec![SandboxId::random(), self.0.id.clone()])
+    }
+}
+
+fn sandbox(status: &str, metadata: Value) -> Sandbox {
+    serde_json::from_value(json!({
+        "id": "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55", "workspace": "default", "template": "base", "cpu": 1, "memory_mb": 512,
+        "status": status, "host_reachable": true, "engine": "fake", "isolation": "emulated", "metadata": metadata,
+        "persistent": false, "created_at": "2026-01-01T00:00:00Z", "boot_stages_us": {},
+    }))
+    .unwrap()
+}
+
+struct Fixture {
+    facade: Facade,
+    calls: Calls,
+    id: SandboxId,
+}
+
+async fn record(State((calls, shown)): State<(Calls, Value)>, request: Request) -> Response {
+    let key = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
+    let call = format!("{} {}", request.method(), request.uri());
+    calls.lock().unwrap().push((call.clone(), key, request.extensions().get::<OnBehalf>().cloned()));
+    match call.as_str() {
+        "GET /v1/sandboxes/gone" => {
+            let body = json!({ "error": "there is no sandbox `gone`", "code": "not_found", "request_id": "r" });
+            (StatusCode::NOT_FOUND, Json(body)).into_response()
+        }
+        call if call.contains("/processes") => Json(json!({ "processes": [] })).into_response(),
+        call if call.contains("/fs?") => "content".into_response(),
+        call if call.ends_with("/lifecycle") => {
+            Json(json!({ "ttl_seconds": 1, "persistent": false, "idle_seconds": 0, "idle_timeout_seconds": 1, "on_timeout": "kill" }))
+                .into_response()
+        }
+        _ => Json(shown).into_response(),
+    }
+}
+
+fn fixture(status: &str, metadata: Value) -> Fixture {
+    let sandbox = sandbox(status, metadata);
+    let calls = Calls::default();
+    let shown = serde_json::to_value(&sandbox).unwrap();
+    let native = Router::new().fallback(record).with_state((Arc::clone(&calls), shown));
+    let id = sandbox.id.clone();
+    let facade = Facade::new(native, Arc::new(One(sandbox)), &LinkKey::new(&[7; 32]).unwrap());
+    Fixture { facade, calls, id }
+}
+
+impl Fixture {
+    async fn control(&self, path: &str, key: Option<&str>) -> (u16, Value) {
+        let request = http::Request::get(path).header("host", "127.0.0.1:8080");
+        let request = key.into_iter().fold(request, |request, key| request.header("x-api-key", key));
+        read(self.facade.control_plane().oneshot(request.body(Body::empty()).unwrap()).await.unwrap()).await
+    }
+
+    async fn port(&self, port: u16, sandbox: &SandboxId, request: http::request::Builder) -> (u16, Value) {
+        let mut request = request.body(Body::from("{}")).unwrap();
+        request.extensions_mut().insert(Target { sandbox: sandbox.clone(), port, by_header: true });
+        read(self.facade.sandbox_ports().oneshot(request).await.unwrap()).await
+    }
+
+    async fn token(&self) -> String {
+        let (_, detail) = self.control(&format!("/sandboxes/{}", self.id), Some("pds_key")).await;
+        detail["envdAccessToken"].as_str().unwrap().to_owned()
+    }
+
+    fn last(&self) -> (String, Option<String>, Option<OnBehalf>) {
+        self.calls.lock().unwrap().last().cloned().unwrap()
+    }
+}
+
+async fn read(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let bytes = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    (
+        status,
+        serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into()),
+    )
+}
+
+fn list() -> http::request::Builder {
+    http::Request::post("/process.Process/List")
+}
+
+#[tokio::test]
+async fn the_control_plane_passes_the_key_on_and_translates_refusals() {
+    let made = fixture("running", json!({}));
+    assert_eq!(made.control("/sandboxes/gone", None).await.0, 401);
+    assert!(made.calls.lock().unwrap().is_empty());
+    let (status, body) = made.control("/sandboxes/gone", Some("pds_key")).await;
+    assert_eq!(
+        (status, &body["code"], &body["message"]),
+        (404, &json!(404), &json!("there is no sandbox `gone`"))
+    );
+    assert_eq!(made.last().1.as_deref(), Some("Bearer pds_key"));
+    let (status, body) = made.control("/sandboxes/Not_An_Id", Some("pds_key")).await;
+    assert_eq!((status, &body["code"]), (404, &json!(404)));
+    assert_eq!(made.control("/volumes", Some("pds_key")).await.0, 501);
+}
+
+#[tokio::test]
+async fn a_sandboxs_port_needs_its_token_and_acts_on_its_behalf() {
+    let made = fixture("running", json!({}));
+    let token = made.token().await;
+    let before = made.calls.lock().unwrap().len();
+    for request in
+        [list(), list().header("x-access-token", "wrong"), list().header("authorization", "Bearer pds_key")]
+    {
+        let (status, body) = made.port(ENVD_PORT, &made.id, request).await;
+        assert_eq!((status, &body["code"]), (401, &json!("unauthenticated")));
+    }
+    assert_eq!(made.calls.lock().unwrap().len(), before);
+    let (status, body) = made.port(ENVD_PORT, &made.id, list().header("x-access-token", &token)).await;
+    assert_eq!((status, body), (200, json!({ "processes": [] })));
+    let (call, key, behalf) = made.last();
+    assert_eq!(call, format!("GET /v1/sandboxes/{}/processes", made.id));
+    assert_eq!((key, behalf), (None, Some(OnBehalf(made.id.clone()))));
+    let execute = http::Request::post("/execute").header("x-access-token", "wrong");
+    assert_eq!(made.port(INTERPRETER_PORT, &made.id, execute).await.0, 401);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_gone_or_paused_is_told_as_such() {
+    let health = || http::Request::get("/health");
+    let made = fixture("running", json!({}));
+    assert_eq!(made.port(ENVD_PORT, &made.id, health()).await.0, 204);
+    let (status, body) = made.port(ENVD_PORT, &SandboxId::random(), health()).await;
+    assert_eq!(status, 502);
+    assert!(body["message"].as_str().unwrap().contains("was not found"), "{body}");
+    let paused = fixture("hibernated", json!({}));
+    assert_eq!(paused.port(ENVD_PORT, &paused.id, health()).await.0, 502);
+    let resuming = fixture("hibernated", json!({ "e2b.auto_resume": "true" }));
+    assert_eq!(resuming.port(ENVD_PORT, &resuming.id, health()).await.0, 204);
+    assert_eq!(fixture("failed", json!({})).port(ENVD_PORT, &made.id, health()).await.0, 502);
+}
+
+#[tokio::test]
+async fn a_signed_url_finds_its_sandbox_by_the_signature() {
+    use base64::Engine as _;
+    use sha2::Digest as _;
+    let made = fixture("running", json!({}));
+    let token = made.token().await;
+    let sign = |text: String| {
+        let digest = sha2::Sha256::digest(text.as_bytes());
+        let signature = base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest);
+        format!("v1_{signature}").replace('+', "%2B").replace('/', "%2F")
+    };
+    let good = sign(format!("/a:read::{token}"));
+    assert_eq!(
+        made.control(&format!("/files?path=/a&signature={good}"), None).await,
+        (200, json!("content"))
+    );
+    assert_eq!(made.last().2, Some(OnBehalf(made.id.clone())));
+    let late = sign(format!("/a:read::{token}:1"));
+    assert_eq!(
+        made.control(&format!("/files?path=/a&signature={late}&signature_expiration=1"), None).await.0,
+        401
+    );
+    assert_eq!(made.control(&format!("/files?path=/b&signature={good}"), None).await.0, 401);
+    assert_eq!(made.control("/files?path=/a", None).await.0, 401);
+}

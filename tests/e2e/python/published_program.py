@@ -1,0 +1,129 @@
+"""A program for the client `pandastack` 0.10.0 as it is published, through all that this server has.
+
+Run by `test_published.py` in a Python that has that client and not the one of this repository.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import pandastack
+from pandastack import Client
+from pandastack.explore import Candidate
+from pandastack.exceptions import NotFoundError, SandboxTimeout, ServerError
+
+LABEL = {"e2e": sys.argv[1]}
+assert Path(pandastack.__file__).is_relative_to(sys.argv[2]), pandastack.__file__
+
+
+def sandboxes(client: Client) -> None:
+    with client.sandboxes.create(template="base", ttl_seconds=1800, metadata=LABEL) as box:
+        assert client.sandboxes.get(box.id).metadata["e2e"] == LABEL["e2e"]
+        assert box.id in [each.id for each in client.sandboxes.list()]
+        ran = box.exec("echo out; echo err >&2; exit 3")
+        assert (ran.stdout, ran.stderr, ran.exit_code) == ("out\n", "err\n", 3)
+        assert box.commands.run("echo $((6*7))").stdout == "42\n"
+        assert box.run_code("print(2 ** 10)").stdout == "1024\n"
+        streamed = []
+        box.exec_stream("echo grüße; seq 3", on_stdout=streamed.append)
+        assert "".join(streamed) == "grüße\n1\n2\n3\n"
+        try:
+            box.exec("sleep 1000", timeout_seconds=1)
+            raise AssertionError("a timeout was not told")
+        except SandboxTimeout:
+            pass
+        files(box)
+        lifecycle(client, box)
+        copies(client, box)
+        assert all(isinstance(line, str) for line in box.logs())
+        assert box.preview_url(8000).startswith(f"https://8000-{box.id}.")
+    try:
+        client.sandboxes.get(box.id)
+        raise AssertionError("a deleted sandbox was found")
+    except NotFoundError:
+        pass
+
+
+def files(box: pandastack.Sandbox) -> None:
+    fs = box.filesystem
+    fs.write("/srv/a/text", "grüße")
+    assert fs.read("/srv/a/text") == "grüße".encode()
+    assert fs.stat("/srv/a/text").size == 7 and fs.exists("/srv/a") and not fs.exists("/srv/b")
+    assert [entry.name for entry in fs.listdir("/srv/a")] == ["text"]
+    assert ("/srv/a" in [str(place[0]) for place in fs.walk("/srv")])
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / "in"
+        local.write_bytes(b"x" * 100_000)
+        fs.upload(local, "/srv/up")
+        fs.download("/srv/up", Path(folder) / "out")
+        assert (Path(folder) / "out").read_bytes() == local.read_bytes()
+
+
+def lifecycle(client: Client, box: pandastack.Sandbox) -> None:
+    box.set_ttl(1200)
+    assert box.lifecycle()["ttl_seconds"] == 1200
+    box.pause()
+    assert box.refresh().status == "paused"
+    box.resume()
+    box.hibernate()
+    assert client.sandboxes.get(box.id).status == "hibernated"
+    assert box.exec("cat /srv/a/text").stdout == "grüße"
+
+
+def copies(client: Client, box: pandastack.Sandbox) -> None:
+    snapshot = box.snapshot()
+    assert snapshot in [each["id"] for each in client.snapshots.list(sandbox_id=box.id)]
+    restored = client.sandboxes.create(template="base", from_snapshot=snapshot, metadata=LABEL)
+    assert restored.exec("cat /srv/a/text").stdout == "grüße"
+    restored.kill()
+    client.snapshots.delete(snapshot)
+    fork = box.fork(metadata=LABEL)
+    assert fork.exec("cat /srv/a/text").stdout == "grüße"
+    fork.kill()
+    candidates = [Candidate.shell(str(n), f"echo {n} > /srv/result; exit {n % 2}") for n in range(3)]
+    explored = box.explore(candidates)
+    assert explored.winner is not None
+    explored_box = getattr(explored.winner, "sandbox", None)
+    if explored_box is not None:
+        explored_box.kill()
+
+
+def account(client: Client) -> None:
+    assert client.me()["auth_method"] == "api_key"
+    made = client.tokens.create("published-client", expires_in_days=1)
+    assert made.prefix in [token.prefix for token in client.tokens.list()]
+    client.tokens.revoke(made.prefix)
+    assert made.prefix not in [token.prefix for token in client.tokens.list()]
+    assert {"base", "code-interpreter"} <= {template.name for template in client.templates.list()}
+    assert client.templates.get("base").memory_mb > 0
+    client.templates.builds()
+
+
+def absent(client: Client) -> None:
+    """Services that do not exist yet say so, with 501."""
+    calls = {
+        "databases": client.databases.list,
+        "apps": client.apps.list,
+        "functions": client.functions.list,
+        "schedules": client.schedules.list,
+        "volumes": client.volumes.list,
+        "database": lambda: client.databases.get("x"),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+            raise AssertionError(f"{name} answered")
+        except ServerError as error:
+            assert "not" in str(error) and "yet" in str(error), error
+
+
+def main() -> None:
+    client = Client()
+    account(client)
+    sandboxes(client)
+    absent(client)
+    print(json.dumps({"passed": True}))
+
+
+main()

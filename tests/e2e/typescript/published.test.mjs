@@ -1,0 +1,41 @@
+// The `@pandastack/sdk` of npm, unmodified, against a running server. It is installed under another name beside ours.
+import assert from "node:assert/strict";
+import { after, test } from "node:test";
+import { Client, NotFoundError, SandboxTimeout } from "published-sdk";
+
+const metadata = { e2e: `published-ts-${process.pid}-${Date.now()}` };
+const client = new Client();
+
+after(async () => {
+  for (const each of await client.sandboxes.list()) if (each.info.metadata?.e2e === metadata.e2e) await each.kill();
+});
+
+test("published: sandboxes, exec, files, lifecycle, copies", async () => {
+  const box = await client.sandboxes.create({ metadata });
+  assert.equal((await client.sandboxes.get(box.id)).status, "running");
+  const ran = await box.exec("echo out; echo err >&2; exit 3");
+  assert.deepEqual([ran.stdout, ran.stderr, ran.exitCode ?? ran.exit_code], ["out\n", "err\n", 3]);
+  await assert.rejects(box.exec("sleep 1000", { timeoutSeconds: 1 }), SandboxTimeout);
+  await box.filesystem.write("/srv/a", "grüße");
+  assert.equal(await box.filesystem.read("/srv/a"), "grüße");
+  await box.hibernate();
+  assert.equal((await client.sandboxes.get(box.id)).status, "hibernated");
+  assert.equal((await box.exec("cat /srv/a")).stdout, "grüße");
+  const fork = await box.fork();
+  assert.equal((await fork.exec("cat /srv/a")).stdout, "grüße");
+  const tree = await box.forkTree({ count: 2 });
+  assert.equal(tree.length, 2);
+  for (const each of [fork, ...tree, box]) await each.kill();
+  await assert.rejects(client.sandboxes.get(box.id), NotFoundError);
+});
+
+test("published: templates and keys", async () => {
+  assert.ok((await client.templates.list()).some((template) => template.name === "base"));
+  assert.ok(Array.isArray(await client.tokens.list()));
+});
+
+test("published: services that do not exist yet say so", async () => {
+  for (const service of ["databases", "apps", "functions", "schedules", "volumes"]) {
+    await assert.rejects(client[service].list(), (error) => /not there yet/.test(error.message) && (error.status ?? 501) === 501, service);
+  }
+});
