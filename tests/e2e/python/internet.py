@@ -5,6 +5,7 @@ Nothing leaves the machine: the host reaches it by a route of its own, which goe
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,17 +15,22 @@ from typing import Optional, Type
 
 from platform_process import wait_until
 
-NAMESPACE = "pandastack-e2e-net"
+#: Of this run alone: the kernel takes a while to remove those of another.
+NAMESPACE = f"pandastack-e2e-{os.getpid()}"
+LINK = f"pde{os.getpid()}"
 NETWORK = "93.184.216.0/24"
 HOST = "93.184.216.1"
 SERVER = "93.184.216.34"
 OTHER = "93.184.216.35"
 PLAIN_PORT = 7000
+#: Answers datagrams; the port after it tells what came.
+DATAGRAM_PORT = 7001
+TOLD_PORT = 7002
 RESOLVER = f"{SERVER}:53"
 
 #: Names below `private.` lead to a private address, those below `other.` to the second server, all others to the first.
 SERVERS = r"""
-import socket, ssl, struct, sys, threading
+import json, socket, ssl, struct, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 def name_server():
@@ -47,6 +53,20 @@ def plain():
         client, _ = server.accept()
         threading.Thread(target=echo, args=(client,), daemon=True).start()
 
+heard = []
+
+def datagrams():
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); server.bind(("93.184.216.34", 7001))
+    while True:
+        data, peer = server.recvfrom(4096)
+        heard.append(data.decode(errors="replace")); server.sendto(data, peer)
+
+def told():
+    server = socket.create_server(("0.0.0.0", 7002))
+    while True:
+        client, _ = server.accept()
+        client.sendall(json.dumps(heard).encode()); client.close()
+
 def echo(client):
     while chunk := client.recv(4096): client.sendall(chunk)
 
@@ -62,7 +82,7 @@ web = ThreadingHTTPServer(("0.0.0.0", 80), Handler)
 secure = ThreadingHTTPServer(("0.0.0.0", 443), Handler)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER); context.load_cert_chain(sys.argv[1])
 secure.socket = context.wrap_socket(secure.socket, server_side=True, do_handshake_on_connect=False)
-for work in (name_server, plain, web.serve_forever, secure.serve_forever):
+for work in (name_server, plain, datagrams, told, web.serve_forever, secure.serve_forever):
     threading.Thread(target=work, daemon=True).start()
 print("ready", flush=True)
 threading.Event().wait()
@@ -84,11 +104,10 @@ class InternetInABox:
              "-keyout", str(certificate), "-out", f"{certificate}.crt"], check=True, capture_output=True,
         )
         certificate.write_text(certificate.read_text() + Path(f"{certificate}.crt").read_text())
-        subprocess.run(["ip", "netns", "delete", NAMESPACE], capture_output=True)
         ip("netns", "add", NAMESPACE)
-        ip("link", "add", "pdse2e0", "type", "veth", "peer", "name", "world", "netns", NAMESPACE)
-        ip("address", "add", f"{HOST}/24", "dev", "pdse2e0")
-        ip("link", "set", "pdse2e0", "up")
+        ip("link", "add", LINK, "type", "veth", "peer", "name", "world", "netns", NAMESPACE)
+        ip("address", "add", f"{HOST}/24", "dev", LINK)
+        ip("link", "set", LINK, "up")
         for words in (
             ("link", "set", "lo", "up"),
             ("address", "add", f"{SERVER}/24", "dev", "world"),

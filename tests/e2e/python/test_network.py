@@ -7,8 +7,8 @@ from typing import Any, Dict, Iterator, List
 
 import httpx
 import pytest
-from internet import OTHER, PLAIN_PORT, RESOLVER, SERVER, InternetInABox
-from pandastack import BadRequestError, PandaStack, Sandbox
+from internet import DATAGRAM_PORT, OTHER, PLAIN_PORT, RESOLVER, SERVER, TOLD_PORT, InternetInABox
+from pandastack import BadRequestError, PandaStack, PandaStackError, Sandbox
 from platform_process import BINARY, Platform, wait_until
 
 #: Runs in a sandbox: tries what it is given and prints, for each, what came of it.
@@ -62,6 +62,13 @@ def client(platform: Platform) -> Iterator[PandaStack]:
         yield made
 
 
+def answers(sandbox: Sandbox) -> bool:
+    try:
+        return sandbox.exec("true").exit_code == 0
+    except PandaStackError:
+        return False
+
+
 def events(sandbox: Sandbox, kind: str) -> List[str]:
     return [event["detail"] for event in sandbox.events() if event["kind"] == kind]
 
@@ -106,6 +113,7 @@ def test_a_policy_is_there_from_the_first_instruction_and_stays(platform: Platfo
         assert tried(sandbox, PLAIN) != [OPEN]
         sandbox.set_network(policy)  # type: ignore[arg-type]
         platform.kill_role("agent")
+        wait_until("the sandbox answers again", lambda: answers(sandbox), 60)
         assert holds(sandbox), "a restart of the agent"
 
 
@@ -178,6 +186,50 @@ while True:
         wait_until("the connection is open", lambda: "connected" in log(), 60)
         sandbox.set_network("none")
         wait_until("the connection is cut", lambda: "cut" in log(), 60)
+
+
+#: Runs in a sandbox, as root: writes frames to its card past its own kernel's rules, and then an honest datagram.
+FORGE = r"""
+import json, socket, struct, sys
+server, port, told, neighbour = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+gateway, own = bytes.fromhex("06000ac90001"), bytes.fromhex("06000ac90002")
+card = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); card.bind(("eth0", 0))
+def frame(source, mac, text, to=server):
+    body = struct.pack(">HHHH", 4000, port, 8 + len(text), 0) + text
+    head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 1, 0, 64, 17, 0, socket.inet_aton(source), socket.inet_aton(to))
+    total = sum(struct.unpack(">10H", head)); total = (total & 0xffff) + (total >> 16)
+    head = head[:10] + struct.pack(">H", ~(total + (total >> 16)) & 0xffff) + head[12:]
+    card.send(gateway + mac + b"\x08\x00" + head + body)
+for source in ("93.184.216.77", "10.221.0.2", "127.0.0.1", "0.0.0.0", neighbour):
+    frame(source, own, b"forged source " + source.encode())
+frame("192.0.0.2", bytes.fromhex("060000000099"), b"forged card")
+frame("192.0.0.2", own, b"to a neighbour", neighbour)
+frame("192.0.0.2", own, b"to metadata", "169.254.169.254")
+card.send(gateway + own + b"\x86\xdd" + bytes.fromhex("6000000000083aff") + b"\xfe\x80" + bytes(13) + b"\x02\xff\x02" + bytes(13)
+          + b"\x02\x85\x00\x7b\xb9" + bytes(4))
+honest = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); honest.settimeout(20)
+honest.sendto(b"honest", (server, port)); honest.recv(64)
+link = socket.create_connection((server, told), timeout=20)
+data = b""
+while chunk := link.recv(4096): data += chunk
+print(json.dumps([json.loads(data), socket.has_dualstack_ipv6()]))
+"""
+
+
+def test_forged_packets_never_leave(client: PandaStack) -> None:
+    with client.sandboxes.create() as attacker, client.sandboxes.create() as neighbour:
+        listen = "import socket; s = socket.socket(2, 2); s.bind(('0.0.0.0', %d)); print(s.recv(64))" % DATAGRAM_PORT
+        neighbour.exec(f"nohup python3 -u -c \"{listen}\" > /root/log 2>&1 &")
+        arguments = [SERVER, str(DATAGRAM_PORT), str(TOLD_PORT), str(neighbour.guest_ip)]
+        result = attacker.exec(["python3", "-c", FORGE, *arguments], timeout_seconds=120)
+        assert result.exit_code == 0, result.stderr
+        heard, _ = json.loads(result.stdout)
+        assert heard == ["honest"], "what was forged arrived"
+        assert neighbour.exec("cat /root/log").stdout == ""
+        # A guest that takes its interface apart harms itself alone.
+        attacker.exec("ip link set eth0 address 06:00:00:00:00:77; ip addr flush dev eth0; ip -6 addr add fd00::2/64 dev eth0")
+        assert attacker.exec("echo still here").stdout == "still here\n"
+        assert tried(neighbour, PLAIN) == [OPEN]
 
 
 def test_nonsense_is_refused_with_a_sentence(platform: Platform, client: PandaStack) -> None:
