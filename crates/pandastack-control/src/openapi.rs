@@ -4,8 +4,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run, sandboxes,
-    snapshots, sockets, templates, tokens,
+    data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
+    sandboxes, snapshots, sockets, templates, tokens,
 };
 
 #[derive(OpenApi)]

@@ -175,9 +175,15 @@ impl SlotPool {
         })
         .await?;
         for (index, policy) in in_use.iter().filter(|(index, _)| adopted.kept.contains(index)) {
-            self.names.register(*index, policy).await?;
             // The predecessor may have ended between writing a policy down and applying it.
-            self.apply_policy(*index, policy, true).await?;
+            let applied = match self.names.register(*index, policy).await {
+                Ok(()) => self.apply_policy(*index, policy, true).await,
+                failed => failed,
+            };
+            // A slot of another version keeps the rules it was made with; its machine must not be lost for that.
+            if let Err(error) = applied {
+                tracing::error!(slot = %index, %error, "a network policy is not in force until its sandbox sleeps and wakes");
+            }
         }
         Ok(adopted)
     }

@@ -154,8 +154,6 @@ pub(crate) fn host_removal(plan: &Plan) -> Batch {
 
 /// A slot's table, with the default policy in it, for a fresh namespace.
 pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
-    let from_guest = || Rule::new().input_link(TAP_NAME);
-    let from_host = || Rule::new().input_link(UPLINK_NAME);
     let mut batch = Batch::new(SLOT_TABLE);
     batch.add_table();
     batch.add_box_set(OPEN);
@@ -163,12 +161,35 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     batch.add_plain_chain(INSPECT);
     batch.add_plain_chain(EGRESS);
     fill_policy(&mut batch, &NetworkPolicy::all(), plan);
+    add_guard(&mut batch);
+    add_limits(&mut batch, plan);
+    add_redirects(&mut batch, plan, index);
+    add_filters(&mut batch, plan, index);
+    batch.add_chain("postrouting", nat(NF_INET_POST_ROUTING, PRIORITY_SOURCE_NAT));
+    batch.add_rule("postrouting", Rule::new().output_link(UPLINK_NAME).masquerade());
+    // The guest sees the host as its gateway: no address that differs from slot to slot ever enters a snapshot.
+    batch.add_rule("postrouting", Rule::new().output_link(TAP_NAME).masquerade());
+    batch
+}
 
+fn from_guest() -> Rule {
+    Rule::new().input_link(TAP_NAME)
+}
+
+fn from_host() -> Rule {
+    Rule::new().input_link(UPLINK_NAME)
+}
+
+/// What is forged ends here.
+fn add_guard(batch: &mut Batch) {
     batch.add_chain("guard", filter(NF_INET_PRE_ROUTING, PRIORITY_RAW, Policy::Accept));
     batch.add_rule("guard", Rule::new().ipv6().drop());
     batch.add_rule("guard", from_guest().hardware_source_not(GUEST_MAC).drop());
     batch.add_rule("guard", from_guest().ipv4().source_not(GUEST_IP).drop());
+}
 
+/// What is too much ends here.
+fn add_limits(batch: &mut Batch, plan: &Plan) {
     batch.add_chain("limit", filter(NF_INET_PRE_ROUTING, PRIORITY_MANGLE, Policy::Accept));
     let begun = from_guest().connection_state(CT_NEW);
     batch.add_rule("limit", begun.more_connections_than(plan.limits.connections_max).drop());
@@ -176,7 +197,10 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
         batch.add_rule("limit", from_guest().more_than_bytes_per_second(bytes).drop());
         batch.add_rule("limit", from_host().more_than_bytes_per_second(bytes).drop());
     }
+}
 
+/// Names to the resolver, the host to the guest, web connections to the proxy.
+fn add_redirects(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_chain("redirect", nat(NF_INET_PRE_ROUTING, PRIORITY_DESTINATION_NAT));
     for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
         let query = from_guest().ipv4().destination(GUEST_DNS).destination_port(protocol, DNS_PORT);
@@ -185,28 +209,26 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     let inbound = from_host().ipv4().source(plan.host_side(index)).destination(plan.slot_side(index));
     batch.add_rule("redirect", inbound.redirect_to(GUEST_IP));
     batch.add_rule("redirect", from_guest().ipv4().protocol(IPPROTO_TCP).jump(INSPECT));
+}
 
+/// What may come in, to the proxy, and pass, either way.
+fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
+    let answers = || Rule::new().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept();
     batch.add_chain("input", filter(NF_INET_LOCAL_IN, PRIORITY_FILTER, Policy::Drop));
-    batch.add_rule("input", Rule::new().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept());
+    batch.add_rule("input", answers());
     let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
     batch.add_rule("input", proxied.accept());
 
     batch.add_chain("forward", filter(NF_INET_FORWARD, PRIORITY_FILTER, Policy::Drop));
     // Only answers pass by connection: what the guest asks is checked packet by packet, so that a policy change holds
     // for connections that were open before it.
-    batch.add_rule("forward", Rule::new().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept());
+    batch.add_rule("forward", answers());
     batch.add_rule("forward", from_host().redirected().accept());
-    let query = from_guest().redirected().ipv4().destination(plan.host_side(index));
     for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
-        batch.add_rule("forward", query.clone().destination_port(protocol, DNS_PORT).accept());
+        let query = from_guest().redirected().ipv4().destination(plan.host_side(index));
+        batch.add_rule("forward", query.destination_port(protocol, DNS_PORT).accept());
     }
     batch.add_rule("forward", from_guest().output_link(UPLINK_NAME).ipv4().jump(EGRESS));
-
-    batch.add_chain("postrouting", nat(NF_INET_POST_ROUTING, PRIORITY_SOURCE_NAT));
-    batch.add_rule("postrouting", Rule::new().output_link(UPLINK_NAME).masquerade());
-    // The guest sees the host as its gateway: no address that differs from slot to slot ever enters a snapshot.
-    batch.add_rule("postrouting", Rule::new().output_link(TAP_NAME).masquerade());
-    batch
 }
 
 /// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a take, and those of
@@ -328,7 +350,8 @@ fn has(ports: PortRange, port: u16) -> bool {
     (ports.first..=ports.last).contains(&port)
 }
 
-/// The same for the same policy, also in the next agent, and never zero, which unmarked connections have.
+/// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked connections
+/// have. Another build's differs at worst: connections by name then end and are made anew.
 fn mark_of(policy: &NetworkPolicy) -> u32 {
     use std::hash::{Hash, Hasher};
     let mut hasher = std::collections::hash_map::DefaultHasher::new();

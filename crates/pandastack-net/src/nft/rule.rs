@@ -27,7 +27,7 @@ const IPS_DST_NAT: u32 = 1 << 5;
 const NFT_RANGE_EQ: u32 = 0;
 
 /// Conditions, then a verdict.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Rule(pub(super) Vec<u8>);
 
 impl Rule {
