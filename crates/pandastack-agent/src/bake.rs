@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pandastack_engine::{Boot, Confinement, Machine};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress, Recipe};
+use pandastack_net::NetworkPolicy;
 use pandastack_types::BuildId;
 use std::time::Duration;
 
@@ -187,7 +188,8 @@ async fn boot_and_save(
     let origin = Origin { memory: &empty_memory, disk: Some(&files.image), shape };
     let name = format!("bake-{}", recipe.name);
     let dir = scratch.path().join("machine");
-    let (mut home, place) = Home::prepare(host, &name, dir, &origin, Confinement::Zygote).await?;
+    let (mut home, place) =
+        Home::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all()).await?;
     host.templates.progress(build, "boot", format!("booting {} once", recipe.name));
     let boot = Boot {
         shape,
@@ -228,6 +230,7 @@ async fn settle_and_save(
         incarnation: 0,
         env: Default::default(),
         idle_timeout_seconds: None,
+        network: NetworkPolicy::all(),
     };
     let record =
         launch::new_record(spec, &recipe.name, shape(recipe), crate::host::UID_FIRST, BootMode::Restore);

@@ -60,6 +60,12 @@ pub struct AgentConfig {
     pub subnet: String,
     /// Prefix of the host's interface and namespace names; two agents on one box need two.
     pub net_prefix: String,
+    /// Name server that guests' queries are passed on to; `None` takes the host's own.
+    pub resolver: Option<SocketAddr>,
+    /// Connections that one sandbox may have to the outside.
+    pub connections_max: u32,
+    /// Megabits a second that one sandbox may send, and receive; `None` for no limit.
+    pub bandwidth_mbit: Option<u32>,
     /// Slots kept ready.
     pub slots_ready: usize,
     /// Memory that may be promised to sandboxes; `None` leaves 1 GiB to the host.

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use pandastack_engine::{Confinement, Place, Shape};
-use pandastack_net::{EgressPolicy, SlotIndex, Traffic};
+use pandastack_net::{NetworkPolicy, SlotIndex, Traffic};
 
 use crate::blocking;
 use crate::cgroup::Cgroup;
@@ -44,6 +44,7 @@ impl Home {
         dir: PathBuf,
         origin: &Origin<'_>,
         confinement: Confinement,
+        network: &NetworkPolicy,
     ) -> Result<(Home, Place)> {
         let mut home = Home {
             name: name.to_owned(),
@@ -54,7 +55,7 @@ impl Home {
             cgroup: host.cgroups.group(name),
         };
         let limited = matches!(confinement, Confinement::Full { .. });
-        match home.fill(host, origin, limited).await {
+        match home.fill(host, origin, limited, network).await {
             Ok(tap) => {
                 let place = home.place(tap, confinement);
                 Ok((home, place))
@@ -86,7 +87,13 @@ impl Home {
         }
     }
 
-    async fn fill(&mut self, host: &Host, origin: &Origin<'_>, limited: bool) -> Result<OwnedFd> {
+    async fn fill(
+        &mut self,
+        host: &Host,
+        origin: &Origin<'_>,
+        limited: bool,
+        network: &NetworkPolicy,
+    ) -> Result<OwnedFd> {
         let (dir, runtime_dir, store) = (self.dir.clone(), self.runtime_dir.clone(), host.store.clone());
         let (memory, disk) = (origin.memory.to_owned(), origin.disk.map(Path::to_owned));
         let (cgroups, name) = (host.cgroups.clone(), self.name.clone());
@@ -106,8 +113,7 @@ impl Home {
             cgroups.create(&name, shape).map_err(AgentError::io("create the control group of", &dir))?;
             Ok::<_, AgentError>(())
         });
-        let policy = EgressPolicy::internet();
-        let (files, slot) = tokio::join!(files, host.slots.take(&policy));
+        let (files, slot) = tokio::join!(files, host.slots.take(network));
         if let Ok(slot) = &slot {
             self.slot = Some(slot.index);
             self.guest_ip = Some(slot.address.to_string());

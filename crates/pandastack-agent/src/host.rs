@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::blocking;
 use crate::cgroup::Cgroups;
 use crate::config::AgentConfig;
+use crate::denials::Waiting;
 use crate::error::{AgentError, Result};
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
@@ -44,6 +45,8 @@ pub(crate) struct Host {
     pub layout: Layout,
     pub templates: Templates,
     pub zygotes: Zygotes,
+    /// Refused connections that control has not heard of.
+    pub denials: Waiting,
     /// Rung after every change that control should hear of.
     pub changed: Notify,
     /// Owns every task that outlives the request that began it.
@@ -80,6 +83,7 @@ impl Host {
             layout,
             templates: Templates::new(),
             zygotes: Zygotes::new(),
+            denials: Waiting::default(),
             changed: Notify::new(),
             tasks: TaskTracker::new(),
             shutdown,

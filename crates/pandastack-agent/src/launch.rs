@@ -121,7 +121,8 @@ pub(crate) async fn restore(
         Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
-    let (home, place) = Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement).await?;
+    let (home, place) =
+        Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
     stages.mark("prepare");
     let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
     let machine = host.engine.restore(restore).await.map_err(AgentError::from);
@@ -152,7 +153,8 @@ pub(crate) async fn boot(
     let origin = Origin { memory: &memory, disk: Some(disk), shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
-    let (home, place) = Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement).await?;
+    let (home, place) =
+        Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
     stages.mark("prepare");
     let KernelFiles { kernel, initrd, args } = kernel;
     let boot = Boot { shape, place, kernel, initrd, kernel_args: args, memory: home.memory() };
@@ -178,12 +180,12 @@ pub(crate) async fn prepare_children(
 ) -> Vec<Result<(Home, Place)>> {
     let (memory, disk) = (parent.memory(), parent.disk());
     let prepare = |record: &SandboxRecord| {
-        let (id, uid) = (record.spec.id.clone(), record.uid);
+        let (id, uid, network) = (record.spec.id.clone(), record.uid, record.spec.network.clone());
         let (memory, disk) = (memory.clone(), disk_now.then(|| disk.clone()));
         async move {
             let origin = Origin { memory: &memory, disk: disk.as_deref(), shape };
             let confinement = Confinement::Full { uid, gid: uid };
-            Home::prepare(host, id.as_str(), host.layout.machine(&id), &origin, confinement).await
+            Home::prepare(host, id.as_str(), host.layout.machine(&id), &origin, confinement, &network).await
         }
     };
     futures::future::join_all(records.iter().map(prepare)).await

@@ -23,6 +23,7 @@ mod bake;
 mod byte_range;
 pub mod cgroup;
 mod config;
+mod denials;
 mod embedded;
 mod error;
 mod exec;

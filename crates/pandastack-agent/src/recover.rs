@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pandastack_guest_proto::client::GuestClient;
-use pandastack_net::SlotIndex;
+use pandastack_net::{NetworkPolicy, SlotIndex};
 use pandastack_types::{SandboxState, Transition};
 
 use crate::blocking;
@@ -23,12 +23,12 @@ use crate::zygote::Zygotes;
 /// Takes over or removes everything in the store.
 pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     let records = records(host).await;
-    let slots: Vec<SlotIndex> = records
+    let slots: Vec<(SlotIndex, NetworkPolicy)> = records
         .iter()
         .filter(|record| is_to_adopt(record))
-        .filter_map(|record| record.slot)
-        .chain(Zygotes::slots_on_disk(host))
-        .filter_map(|index| u16::try_from(index).ok().map(SlotIndex))
+        .filter_map(|record| Some((record.slot?, record.spec.network.clone())))
+        .chain(Zygotes::slots_on_disk(host).into_iter().map(|index| (index, NetworkPolicy::all())))
+        .filter_map(|(index, policy)| Some((SlotIndex(u16::try_from(index).ok()?), policy)))
         .collect();
     host.slots.adopt(&slots).await?;
     host.zygotes.adopt(host).await;

@@ -33,6 +33,7 @@ pub(crate) fn report(host: &Host) -> HostReport {
         templates: host.templates.list(),
         sandboxes,
         snapshots: snapshots(host),
+        denials: Vec::new(),
         at: Timestamp::now(),
     }
 }
@@ -83,12 +84,21 @@ async fn send(host: &Host, client: &reqwest::Client, base: &str) -> anyhow::Resu
     let path = format!("/internal/v1/hosts/{}/report", host.config.host);
     let now = Timestamp::now().as_second();
     let signature = host.config.link.sign(Direction::AgentToControl, &host.config.host, "POST", &path, now);
-    let request = client.post(format!("{base}{path}")).header(LINK_HEADER, signature).json(&report(host));
-    let response = request.send().await?;
-    if !response.status().is_success() {
-        anyhow::bail!("{}: {}", response.status(), response.text().await.unwrap_or_default());
+    let denials = host.denials.take();
+    let body = HostReport { denials: denials.clone(), ..report(host) };
+    let request = client.post(format!("{base}{path}")).header(LINK_HEADER, signature).json(&body);
+    let answered = async {
+        let response = request.send().await?;
+        if !response.status().is_success() {
+            anyhow::bail!("{}: {}", response.status(), response.text().await.unwrap_or_default());
+        }
+        Ok(response.json().await?)
+    };
+    let answer = answered.await;
+    if answer.is_err() {
+        host.denials.put(denials);
     }
-    Ok(response.json().await?)
+    answer
 }
 
 /// Removes what control does not know: leftovers of creates whose answer was lost and of deletes that found us down.

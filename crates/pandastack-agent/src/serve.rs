@@ -8,7 +8,7 @@ use anyhow::Context;
 use pandastack_engine::{Engine, kvm_probe};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_image::Store;
-use pandastack_net::{NetConfig, SlotPool};
+use pandastack_net::{NetConfig, SlotLimits, SlotPool};
 use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::Cgroups;
@@ -16,10 +16,13 @@ use crate::config::{AgentConfig, EngineChoice, Listen};
 use crate::host::{Host, HostParts};
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
-use crate::{blocking, http, recover, report};
+use crate::{blocking, denials, http, recover, report};
 
 /// How long the KVM probe may take; a working one takes milliseconds.
 const KVM_PROBE_MAX: Duration = Duration::from_secs(2);
+
+/// Bytes of a megabit.
+const BYTES_PER_MBIT: u64 = 125_000;
 
 /// Control group of the agent itself.
 const OWN_GROUP: &str = "agent";
@@ -32,6 +35,7 @@ pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::
         host.templates.begin(&host, name).with_context(|| format!("template `{name}`"))?;
     }
     host.tasks.spawn(report::run(host.clone()));
+    host.tasks.spawn(denials::run(host.clone()));
     host.tasks.spawn(host.log_limit.clone().run(shutdown.clone()));
     let served = listen(&host, shutdown).await;
     host.tasks.close();
@@ -50,6 +54,11 @@ async fn open(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Resul
         subnet: config.subnet.parse().context("the slots' subnet")?,
         name_prefix: config.net_prefix.clone(),
         ready_target: config.slots_ready,
+        resolver: config.resolver,
+        limits: SlotLimits {
+            connections_max: config.connections_max,
+            bytes_per_second: config.bandwidth_mbit.map(|mbit| u64::from(mbit) * BYTES_PER_MBIT),
+        },
         ..NetConfig::new(&config.runtime_dir)
     };
     let slots = SlotPool::open(net).context("preparing the network")?;

@@ -47,7 +47,8 @@ impl Baked {
     /// Stands in for a sandbox while a zygote is warmed.
     pub(crate) fn warm_spec(&self) -> SandboxSpec {
         let env = BTreeMap::new();
-        SandboxSpec { id: SandboxId::random(), incarnation: 0, env, idle_timeout_seconds: None }
+        let id = SandboxId::random();
+        SandboxSpec { id, incarnation: 0, env, idle_timeout_seconds: None, network: Default::default() }
     }
 }
 

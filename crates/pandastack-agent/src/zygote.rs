@@ -21,6 +21,7 @@ use crate::launch::{self, GUEST_ANSWER_MAX};
 use crate::layout::RECORD;
 use crate::record::{BootMode, read_json, write_json};
 use crate::template::Baked;
+use pandastack_net::NetworkPolicy;
 
 /// Zygotes kept at once; the least recently used goes first.
 const ZYGOTES_MAX: usize = 8;
@@ -199,7 +200,8 @@ async fn make(host: &Arc<Host>, baked: &Baked) -> Result<Zygote> {
     let origin =
         Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
     let name = zygote_name(&baked.name);
-    let (mut home, place) = Home::prepare(host, &name, dir, &origin, Confinement::Zygote).await?;
+    let (mut home, place) =
+        Home::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all()).await?;
     let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
     let machine = match host.engine.restore(restore).await {
         Ok(machine) => machine,

@@ -6,6 +6,7 @@ use pandastack_types::api::{
     RunResult, Sandbox, Snapshot, SnapshotList, StatusAnswer,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
+use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{SandboxId, SnapshotId};
 use reqwest::Method;
 
@@ -104,6 +105,17 @@ impl Client {
     /// Deletes a snapshot.
     pub async fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
         self.call(Method::DELETE, &["snapshots", id.as_str()], CHANGE_SECONDS).finish().await
+    }
+
+    /// What a sandbox may reach.
+    pub async fn get_network(&self, id: &SandboxId) -> Result<NetworkPolicy> {
+        self.call(Method::GET, &["sandboxes", id.as_str(), "network"], LOOK_SECONDS).receive().await
+    }
+
+    /// Changes what a sandbox may reach, at once.
+    pub async fn set_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<NetworkPolicy> {
+        let call = self.call(Method::PUT, &["sandboxes", id.as_str(), "network"], LOOK_SECONDS);
+        call.json(policy).receive().await
     }
 
     /// How long a sandbox lives and when it sleeps.

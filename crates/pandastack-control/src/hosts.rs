@@ -92,7 +92,8 @@ impl Hosts {
     /// Notes a report; its lists of sandboxes and snapshots are not kept.
     pub(crate) fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
-        let summary = HostReport { sandboxes: Vec::new(), snapshots: Vec::new(), ..summary };
+        let summary =
+            HostReport { sandboxes: Vec::new(), snapshots: Vec::new(), denials: Vec::new(), ..summary };
         Ok(HostRecord { summary, last_seen_at: at })
     }
 

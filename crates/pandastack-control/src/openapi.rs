@@ -4,8 +4,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::routes::{
-    data, events, files, fork, health, hosts, lifecycle, observe, preview, processes, run, sandboxes,
-    snapshots, sockets, templates, tokens,
+    data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
+    sandboxes, snapshots, sockets, templates, tokens,
 };
 
 #[derive(OpenApi)]
@@ -25,6 +25,7 @@ use crate::routes::{
         files::find, files::grep, files::copy, files::set_attributes, files::pack, files::unpack, files::watch,
         files::sign,
         preview::ports, data::logs, events::events, observe::metrics,
+        network::get, network::set,
         preview::get, preview::set, preview::revoke, preview::sign, preview::tunnel,
         lifecycle::pause, lifecycle::resume, lifecycle::hibernate, lifecycle::wake, lifecycle::show,
         lifecycle::change, lifecycle::keep_awake,

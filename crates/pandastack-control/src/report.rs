@@ -19,7 +19,7 @@ use crate::checkpoint;
 use crate::error::ApiResult;
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
-use crate::store::{Change, SandboxRecord, Select};
+use crate::store::{Amendment, Change, SandboxRecord, Select};
 
 /// How often the totals of a host's sandboxes become usage events. Also at each transition.
 const USAGE_EVERY: Duration = Duration::from_secs(60);
@@ -58,6 +58,10 @@ pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<Report
     app.store.put_host(&record).await?;
     let rows = app.store.sandboxes(&Select::Host(report.host.clone())).await?;
     checkpoint::take_due(app, &rows, &report).await?;
+    let known: HashSet<SandboxId> = rows.iter().map(|row| row.id.clone()).collect();
+    for denial in report.denials.iter().filter(|denial| known.contains(&denial.sandbox)) {
+        app.amend(&denial.sandbox, &Amendment::EgressDenied(denial.sentence())).await?;
+    }
     let findings = compare(rows, &report, |id| app.under_way.contains(id.as_str()));
     for (row, seen) in findings.changed {
         if let Err(error) = settle(app, &row, seen, false).await {

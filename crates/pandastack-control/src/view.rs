@@ -28,6 +28,7 @@ pub(crate) fn sandbox(app: &App, record: SandboxRecord) -> Sandbox {
         engine: spec.engine,
         isolation: spec.isolation,
         metadata: shown_metadata(record.metadata),
+        network: spec.network,
         from_snapshot: spec.from_snapshot,
         parent_id: record.parent,
         boot_mode: spec.boot_mode,

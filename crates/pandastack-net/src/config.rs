@@ -1,14 +1,14 @@
 //! Settings of a pool, and the arithmetic that turns a slot's index into its names and addresses.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use pandastack_types::network::Cidr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{NetError, Result};
-use crate::policy::Cidr;
 
 /// Most slots of one pool: the /30 blocks of a /16.
 pub const SLOTS_PER_HOST_MAX: usize = 16_384;
@@ -30,6 +30,25 @@ impl fmt::Display for SlotIndex {
     }
 }
 
+/// What one slot may take of its host. Existing slots keep what they were made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SlotLimits {
+    /// Connections that a guest may have, UDP flows of the last half minute included. Further ones get no answer.
+    pub connections_max: u32,
+    /// Bytes a second in each direction, with as many at once; what is more is dropped, and TCP slows down. `None` for no
+    /// limit.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// [`SlotLimits::connections_max`] unless said.
+pub const CONNECTIONS_PER_SLOT_DEFAULT: u32 = 8192;
+
+impl Default for SlotLimits {
+    fn default() -> Self {
+        SlotLimits { connections_max: CONNECTIONS_PER_SLOT_DEFAULT, bytes_per_second: None }
+    }
+}
+
 /// Settings of a [`SlotPool`](crate::SlotPool). Two agents on one host differ in all of the first three.
 #[derive(Debug, Clone)]
 pub struct NetConfig {
@@ -43,8 +62,10 @@ pub struct NetConfig {
     pub ready_target: usize,
     /// How long [`take`](crate::SlotPool::take) waits for a slot when none is ready.
     pub take_deadline: Duration,
-    /// Resolver that guests' queries go to; `None` takes the host's own from `resolv.conf`.
-    pub resolver: Option<Ipv4Addr>,
+    /// Name server that guests' queries are passed on to; `None` takes the host's own from `resolv.conf`.
+    pub resolver: Option<SocketAddr>,
+    /// What each slot may take.
+    pub limits: SlotLimits,
 }
 
 impl NetConfig {
@@ -57,6 +78,7 @@ impl NetConfig {
             ready_target: 16,
             take_deadline: Duration::from_secs(10),
             resolver: None,
+            limits: SlotLimits::default(),
         }
     }
 
@@ -78,7 +100,12 @@ impl NetConfig {
         if self.ready_target == 0 {
             return Err(NetError::InvalidConfig("ready_target must be at least 1".to_owned()));
         }
-        Ok(Plan { subnet: self.subnet, prefix: prefix.clone(), netns_dir: self.runtime_dir.join("netns") })
+        Ok(Plan {
+            subnet: self.subnet,
+            prefix: prefix.clone(),
+            netns_dir: self.runtime_dir.join("netns"),
+            limits: self.limits,
+        })
     }
 }
 
@@ -88,6 +115,7 @@ pub(crate) struct Plan {
     pub(crate) subnet: Cidr,
     prefix: String,
     pub(crate) netns_dir: PathBuf,
+    pub(crate) limits: SlotLimits,
 }
 
 impl Plan {
@@ -121,6 +149,13 @@ impl Plan {
 
     pub(crate) fn table_name(&self) -> String {
         format!("pandastack_{}", self.prefix)
+    }
+
+    /// Where the resolver listens if nobody else does: the same for every agent with these names, and below the ports
+    /// that kernels hand out.
+    pub(crate) fn resolver_port(&self) -> u16 {
+        let sum = self.prefix.bytes().fold(0u16, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        20_000 + sum % 10_000
     }
 
     /// The host's address on the slot's veth pair.

@@ -4,7 +4,7 @@
 //! pool ends, something else on the host may need it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::thread;
@@ -14,6 +14,7 @@ use nix::ifaddrs::getifaddrs;
 
 use crate::config::Plan;
 use crate::error::{NetError, Result};
+use crate::names::Sockets;
 use crate::netlink::{Netlink, Subsystem};
 use crate::{namespace, ruleset, slot};
 
@@ -28,13 +29,14 @@ pub(crate) struct Claim {
 }
 
 /// Prepares the calling thread's namespace to be the host of slots.
-pub(crate) fn prepare(plan: &Plan, resolver: Option<Ipv4Addr>) -> Result<Claim> {
+pub(crate) fn prepare(plan: &Plan) -> Result<(Claim, Sockets)> {
     let socket = claim_prefix(plan)?;
     check_subnet(plan)?;
+    let resolver = Sockets::bind(plan.resolver_port())?;
     namespace::prepare_directory(&plan.netns_dir)?;
     slot::set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
-    ruleset::host(plan, resolver).commit(&Netlink::open(Subsystem::Netfilter)?)?;
-    Ok(Claim { _socket: socket })
+    ruleset::host(plan, resolver.ports()?).commit(&Netlink::open(Subsystem::Netfilter)?)?;
+    Ok((Claim { _socket: socket }, resolver))
 }
 
 /// Takes away what [`prepare`] made, apart from forwarding. There must be no slot left.

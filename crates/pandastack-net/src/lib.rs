@@ -19,7 +19,9 @@
 //! - A slot is never recycled in place: a released one is destroyed, with its connection table and counters, and its
 //!   index comes up again only after all others had their turn.
 //!
-//! Left to others: who gets a slot, when a machine sleeps, what runs behind a port, name-based policy.
+//! - Names are decided by the host's resolver and, for web connections, by a proxy inside the slot: see [`names`].
+//!
+//! Left to others: who gets a slot, when a machine sleeps, what runs behind a port.
 
 #![deny(unsafe_code)]
 
@@ -28,22 +30,23 @@ mod error;
 mod host;
 mod links;
 mod maker;
+mod names;
 mod namespace;
 mod netlink;
 mod nft;
-mod policy;
+mod packet_log;
 mod pool;
 mod probe;
-mod resolver;
 mod ruleset;
 mod slot;
 mod tap;
 
 use std::net::Ipv4Addr;
 
-pub use config::{NetConfig, SLOTS_PER_HOST_MAX, SlotIndex};
+pub use config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SLOTS_PER_HOST_MAX, SlotIndex, SlotLimits};
 pub use error::{NetError, Result};
-pub use policy::{ALLOW_CIDRS_MAX, Cidr, CidrError, EgressBase, EgressPolicy};
+pub use names::{DENIALS_WAITING_MAX, Denial};
+pub use pandastack_types::network::{Cidr, NetworkPolicy};
 pub use pool::{Adopted, PoolStats, Slot, SlotPool, Traffic};
 pub use probe::{Check, probe};
 pub use tap::{TAP_OFFLOADS, TAP_VNET_HEADER_BYTES};
@@ -58,7 +61,7 @@ pub const GUEST_PREFIX: u8 = 30;
 /// Default gateway of every guest: the slot's end of the tap.
 pub const GUEST_GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 1);
 
-/// Name server of every guest. The slot passes port 53 of its gateway address on to the host's resolver.
+/// Name server of every guest. The slot passes port 53 of its gateway address on to the agent's resolver.
 pub const GUEST_DNS: Ipv4Addr = GUEST_GATEWAY;
 
 /// Hardware address of every guest's interface.
@@ -72,3 +75,12 @@ pub const GATEWAY_MAC: [u8; 6] = [0x06, 0x00, 0x0a, 0xc9, 0x00, 0x01];
 
 /// Name of the tap in every slot's namespace.
 pub const TAP_NAME: &str = "tap0";
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+        // Only a runtime that shuts down cancels blocking work before it starts.
+        Err(_) => Err(NetError::Closed),
+    }
+}

@@ -4,7 +4,6 @@
 //! that wait to be destroyed may pile up a little while ready ones are missing, since a create may be waiting.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,7 +31,6 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Shared {
     pub(crate) plan: Plan,
     pub(crate) host: NetNs,
-    pub(crate) resolver: Option<Ipv4Addr>,
     pub(crate) ready_target: usize,
     pub(crate) state: Mutex<State>,
     pub(crate) work: Condvar,
@@ -145,7 +143,7 @@ impl Shared {
     }
 
     fn make(&self, index: SlotIndex) -> Result<()> {
-        let made = slot::make(&self.plan, &self.host, index, self.resolver);
+        let made = slot::make(&self.plan, &self.host, index);
         let mut state = self.lock();
         match made {
             Ok(ready) => {

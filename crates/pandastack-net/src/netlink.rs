@@ -4,7 +4,7 @@
 //! would cost more than the exchange, and the kernel answers within the send call.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
@@ -94,6 +94,14 @@ impl Netlink {
         Ok(bytes)
     }
 
+    /// A datagram that is already there.
+    pub(crate) fn receive_now(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0u8; ANSWER_BYTES_MAX];
+        let (length, _) = rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::DONTWAIT)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
     fn socket(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let fd = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -129,20 +137,46 @@ impl Netlink {
     }
 }
 
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Netlink {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// The acknowledgements and errors in a datagram: sequence number and negated errno, 0 for success.
-fn verdicts(mut bytes: &[u8]) -> Vec<(u32, i32)> {
+fn verdicts(bytes: &[u8]) -> Vec<(u32, i32)> {
+    let messages = split(bytes).into_iter().filter(|message| kind(message) == NLMSG_ERROR);
+    let whole = messages.filter(|message| message.len() >= HEADER_BYTES + 4);
+    whole.map(|message| (read_u32(message, 8), read_u32(message, HEADER_BYTES) as i32)).collect()
+}
+
+/// Type and body of every whole message in a datagram.
+pub(crate) fn each_message(bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    split(bytes).into_iter().map(|message| (kind(message), &message[HEADER_BYTES..])).collect()
+}
+
+/// The whole messages in a datagram, each with its header.
+fn split(mut bytes: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while let Some((header, _)) = bytes.split_at_checked(HEADER_BYTES) {
         let length = read_u32(header, 0) as usize;
         let Some(message) = bytes.get(..length).filter(|message| message.len() >= HEADER_BYTES) else {
             break;
         };
-        if u16::from_ne_bytes([header[4], header[5]]) == NLMSG_ERROR && message.len() >= HEADER_BYTES + 4 {
-            found.push((read_u32(header, 8), read_u32(message, HEADER_BYTES) as i32));
-        }
+        found.push(message);
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     found
+}
+
+fn kind(message: &[u8]) -> u16 {
+    u16::from_ne_bytes([message[4], message[5]])
 }
 
 /// Callers have checked the length.

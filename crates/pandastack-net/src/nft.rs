@@ -6,16 +6,19 @@
 
 mod rule;
 
-use libc::{
-    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELSETELEM, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN, NFT_MSG_NEWRULE,
-    NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFT_SET_INTERVAL,
-};
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
-pub(crate) use rule::{CT_ESTABLISHED_OR_RELATED, Rule};
+use libc::{
+    NFNL_SUBSYS_NFTABLES, NFT_MSG_DELRULE, NFT_MSG_DELSETELEM, NFT_MSG_DELTABLE, NFT_MSG_NEWCHAIN,
+    NFT_MSG_NEWRULE, NFT_MSG_NEWSET, NFT_MSG_NEWSETELEM, NFT_MSG_NEWTABLE, NFT_SET_INTERVAL, NFT_SET_TIMEOUT,
+};
+use pandastack_types::network::Opening;
+
+pub(crate) use rule::{CT_ESTABLISHED_OR_RELATED, CT_NEW, Rule};
 
 use crate::error::NetError;
 use crate::netlink::{HEADER_BYTES, Messages, Netlink};
-use crate::policy::Range;
 
 const NLM_F_REQUEST: u16 = 0x001;
 const NLM_F_ACK: u16 = 0x004;
@@ -26,8 +29,16 @@ const NLA_F_NESTED: u16 = 0x8000;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
-/// `ipv4_addr` in the numbering of the `nft` program; only its listing reads this.
-const KEY_TYPE_IPV4: u32 = 7;
+/// `ipv4_addr`, `inet_service` and `mark` in the numbering of the `nft` program, six bits each; only its listing reads
+/// this.
+const KEY_ADDRESS_PORT: u32 = 7 << 6 | 13;
+const KEY_ADDRESS_CLASS: u32 = 7 << 6 | 19;
+
+/// Fields of a key are compared one by one, each as a range.
+const NFT_SET_CONCAT: u32 = 0x80;
+
+/// Elements of one message: an attribute's length has 16 bits, and an element takes up to 60 bytes.
+const ELEMENTS_PER_MESSAGE: usize = 512;
 
 /// Where a chain hangs.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +60,7 @@ pub(crate) enum Policy {
     Drop,
 }
 
-/// A set of IPv4 ranges, named, and numbered for use within the batch that makes it.
+/// A set, named, and numbered for use within the batch that makes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SetName(pub(crate) &'static str, pub(crate) u32);
 
@@ -112,19 +123,59 @@ impl Batch {
         });
     }
 
-    pub(crate) fn add_set(&mut self, set: SetName) {
+    /// Makes a chain that hangs nowhere: rules jump to it.
+    pub(crate) fn add_plain_chain(&mut self, name: &str) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_NEWCHAIN, NLM_F_CREATE, &format!("adding nftables chain {name}"), |a| {
+            a.text(1, &table);
+            a.text(3, name);
+        });
+    }
+
+    /// Removes all rules of a chain.
+    pub(crate) fn flush_chain(&mut self, name: &str) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_DELRULE, 0, &format!("emptying nftables chain {name}"), |a| {
+            a.text(1, &table);
+            a.text(2, name);
+        });
+    }
+
+    /// A set of boxes: ranges of addresses with ranges of ports.
+    pub(crate) fn add_box_set(&mut self, set: SetName) {
         let table = self.table.clone();
         self.message(NFT_MSG_NEWSET, NLM_F_CREATE, &format!("adding nftables set {}", set.0), |a| {
             a.text(1, &table);
             a.text(2, set.0);
-            a.number(3, NFT_SET_INTERVAL as u32);
-            a.number(4, KEY_TYPE_IPV4);
-            a.number(5, 4);
+            a.number(3, NFT_SET_INTERVAL as u32 | NFT_SET_CONCAT);
+            a.number(4, KEY_ADDRESS_PORT);
+            a.number(5, 8);
+            a.nest(9, |a| {
+                a.nest(2, |a| {
+                    for bytes in [4, 2] {
+                        a.nest(1, |a| a.number(1, bytes));
+                    }
+                });
+            });
             a.number(10, set.1);
         });
     }
 
-    /// Removes all ranges of a set that existed before this batch.
+    /// A set of single addresses, each with the number of a class, that forgets them after a while.
+    pub(crate) fn add_expiring_set(&mut self, set: SetName, elements_max: u32) {
+        let table = self.table.clone();
+        self.message(NFT_MSG_NEWSET, NLM_F_CREATE, &format!("adding nftables set {}", set.0), |a| {
+            a.text(1, &table);
+            a.text(2, set.0);
+            a.number(3, NFT_SET_TIMEOUT as u32);
+            a.number(4, KEY_ADDRESS_CLASS);
+            a.number(5, 8);
+            a.nest(9, |a| a.number(1, elements_max));
+            a.number(10, set.1);
+        });
+    }
+
+    /// Removes all elements of a set that existed before this batch.
     pub(crate) fn flush_set(&mut self, set: SetName) {
         let table = self.table.clone();
         self.message(NFT_MSG_DELSETELEM, 0, &format!("emptying nftables set {}", set.0), |a| {
@@ -133,24 +184,44 @@ impl Batch {
         });
     }
 
-    /// Adds sorted, disjoint ranges.
-    pub(crate) fn fill_set(&mut self, set: SetName, ranges: &[Range]) {
-        if ranges.is_empty() {
-            return;
-        }
-        let table = self.table.clone();
-        self.message(NFT_MSG_NEWSETELEM, NLM_F_CREATE, &format!("filling nftables set {}", set.0), |a| {
-            a.text(1, &table);
-            a.text(2, set.0);
-            a.nest(3, |a| {
-                for range in ranges {
-                    a.set_element(range.first, false);
-                    // A range that reaches the last address stays open: there is no address after it to end at.
-                    if let Some(end) = range.last.checked_add(1) {
-                        a.set_element(end, true);
-                    }
+    /// Adds disjoint boxes.
+    pub(crate) fn fill_box_set(&mut self, set: SetName, boxes: &[Opening]) {
+        for boxes in boxes.chunks(ELEMENTS_PER_MESSAGE) {
+            self.elements(NFT_MSG_NEWSETELEM, set, |a| {
+                for Opening { addresses, ports } in boxes {
+                    a.nest(1, |a| {
+                        a.data(1, &box_key(addresses.first, ports.first));
+                        a.data(10, &box_key(addresses.last, ports.last));
+                    });
                 }
             });
+        }
+    }
+
+    /// Adds an address of a class for a while, or begins that while anew. The kernel keeps the end of an element that
+    /// is there, so it is made sure to be there, removed, and added.
+    pub(crate) fn renew_element(&mut self, set: SetName, address: Ipv4Addr, class: u32, lifetime: Duration) {
+        let key = [address.octets(), class.to_ne_bytes()].concat();
+        let millis = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
+        for kind in [NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM, NFT_MSG_NEWSETELEM] {
+            self.elements(kind, set, |a| {
+                a.nest(1, |a| {
+                    a.data(1, &key);
+                    if kind == NFT_MSG_NEWSETELEM {
+                        a.bytes(4, &millis.to_be_bytes());
+                    }
+                });
+            });
+        }
+    }
+
+    fn elements(&mut self, kind: libc::c_int, set: SetName, body: impl FnOnce(&mut Attributes<'_>)) {
+        let table = self.table.clone();
+        let flags = if kind == NFT_MSG_NEWSETELEM { NLM_F_CREATE } else { 0 };
+        self.message(kind, flags, &format!("changing nftables set {}", set.0), |a| {
+            a.text(1, &table);
+            a.text(2, set.0);
+            a.nest(3, body);
         });
     }
 
@@ -228,13 +299,10 @@ impl Attributes<'_> {
     fn data(&mut self, kind: u16, value: &[u8]) {
         self.nest(kind, |a| a.bytes(1, value));
     }
+}
 
-    fn set_element(&mut self, address: u32, ends_range: bool) {
-        self.nest(1, |a| {
-            a.data(1, &address.to_be_bytes());
-            if ends_range {
-                a.number(3, libc::NFT_SET_ELEM_INTERVAL_END as u32);
-            }
-        });
-    }
+/// Address and port as a packet has them, each in whole registers.
+fn box_key(address: u32, port: u16) -> [u8; 8] {
+    let ([a, b, c, d], [high, low]) = (address.to_be_bytes(), port.to_be_bytes());
+    [a, b, c, d, high, low, 0, 0]
 }

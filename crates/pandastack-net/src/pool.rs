@@ -19,15 +19,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use pandastack_types::network::NetworkPolicy;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::config::{NetConfig, SlotIndex};
 use crate::error::{NetError, Result};
 use crate::host::{self, Claim};
 use crate::maker::{Shared, State};
+use crate::names::{Denial, Names, Upstreams};
 use crate::namespace::NetNs;
-use crate::policy::EgressPolicy;
-use crate::{resolver, ruleset, slot};
+use crate::{blocking, ruleset, slot};
 
 /// A leased slot. Give it back with [`SlotPool::release`] once the machine's process is gone.
 #[derive(Debug)]
@@ -79,6 +80,8 @@ pub struct SlotPool {
     shared: Arc<Shared>,
     maker: Mutex<Option<JoinHandle<()>>>,
     take_deadline: Duration,
+    names: Arc<Names>,
+    denials: Mutex<Option<mpsc::Receiver<Denial>>>,
     _claim: Claim,
 }
 
@@ -86,16 +89,17 @@ impl SlotPool {
     /// Prepares the host (forwarding, our table, the namespace directory) and starts filling the pool. Slots of an
     /// earlier agent are left alone until [`SlotPool::adopt`].
     ///
-    /// Blocks for a few milliseconds. The calling thread's network namespace is taken for the host's.
+    /// Blocks for a few milliseconds. The calling thread's network namespace is taken for the host's, and its runtime
+    /// for that of the resolver.
     pub fn open(config: NetConfig) -> Result<Arc<Self>> {
         let plan = config.plan()?;
-        let resolver = config.resolver.or_else(resolver::host_resolver);
-        let claim = host::prepare(&plan, resolver)?;
+        let (claim, sockets) = host::prepare(&plan)?;
+        let (names, denials) = Names::new(plan.clone(), Upstreams::new(config.resolver));
+        names.serve(sockets)?;
         let found = slot::find_all(&plan)?;
         let state = State { occupied: found.clone(), found, ..State::default() };
         let shared = Arc::new(Shared {
             host: NetNs::current()?,
-            resolver,
             ready_target: config.ready_target.min(plan.capacity()),
             plan,
             state: Mutex::new(state),
@@ -111,16 +115,15 @@ impl SlotPool {
             })
             .map_err(NetError::io("starting the slot maker thread", "slot-maker"))?;
         let maker = Mutex::new(Some(maker));
-        Ok(Arc::new(SlotPool { shared, maker, take_deadline: config.take_deadline, _claim: claim }))
+        let denials = Mutex::new(Some(denials));
+        let take_deadline = config.take_deadline;
+        Ok(Arc::new(SlotPool { shared, maker, take_deadline, names, denials, _claim: claim }))
     }
 
     /// Leases a slot. Microseconds while the pool is filled; otherwise waits for the maker, up to the deadline.
-    pub async fn take(&self, policy: &EgressPolicy) -> Result<Slot> {
+    pub async fn take(&self, policy: &NetworkPolicy) -> Result<Slot> {
         let shared = &self.shared;
-        let rules = match policy.is_default() {
-            true => None,
-            false => Some(ruleset::slot_policy(policy, &shared.plan, shared.resolver)?),
-        };
+        let rules = (!policy.is_default()).then(|| ruleset::first_policy(policy, &shared.plan));
         shared.check_not_exhausted()?;
         let started = Instant::now();
         match tokio::time::timeout(self.take_deadline, shared.ready.acquire()).await {
@@ -136,6 +139,10 @@ impl SlotPool {
             self.release(index);
             return Err(error);
         }
+        if let Err(error) = self.names.register(index, policy).await {
+            self.release(index);
+            return Err(error);
+        }
         Ok(Slot { index, tap, address: shared.plan.slot_side(index) })
     }
 
@@ -143,17 +150,18 @@ impl SlotPool {
     pub fn release(&self, index: SlotIndex) -> bool {
         let mut state = self.shared.lock();
         let Some(socket) = state.in_use.remove(&index) else { return false };
+        self.names.forget(index);
         state.doomed.push_back((index, socket));
         self.shared.work.notify_one();
         true
     }
 
-    /// After an agent restart: leases what running machines still use, dooms everything else that was found. Call it
-    /// once with every index in use, also when there is none.
-    pub async fn adopt(&self, in_use: &[SlotIndex]) -> Result<Adopted> {
-        let claimed: BTreeSet<SlotIndex> = in_use.iter().copied().collect();
+    /// After an agent restart: leases what running machines still use, with their policies, and dooms everything else
+    /// that was found. Call it once with every slot in use, also when there is none.
+    pub async fn adopt(&self, in_use: &[(SlotIndex, NetworkPolicy)]) -> Result<Adopted> {
+        let claimed: BTreeSet<SlotIndex> = in_use.iter().map(|(index, _)| *index).collect();
         let shared = Arc::clone(&self.shared);
-        blocking(move || {
+        let adopted = blocking(move || {
             let found = std::mem::take(&mut shared.lock().found);
             let is_kept = |index: &SlotIndex| found.contains(index) && slot::is_whole(&shared.plan, *index);
             let (kept, missing): (Vec<_>, Vec<_>) =
@@ -165,7 +173,24 @@ impl SlotPool {
             shared.work.notify_one();
             Ok(Adopted { kept, missing })
         })
-        .await
+        .await?;
+        for (index, policy) in in_use.iter().filter(|(index, _)| adopted.kept.contains(index)) {
+            // The predecessor may have ended between writing a policy down and applying it.
+            let applied = match self.names.register(*index, policy).await {
+                Ok(()) => self.apply_policy(*index, policy, true).await,
+                failed => failed,
+            };
+            // A slot of another version keeps the rules it was made with; its machine must not be lost for that.
+            if let Err(error) = applied {
+                tracing::error!(slot = %index, %error, "a network policy is not in force until its sandbox sleeps and wakes");
+            }
+        }
+        Ok(adopted)
+    }
+
+    /// What policies refused, from now on. There is one reader: a second call gets none.
+    pub fn denials(&self) -> Option<mpsc::Receiver<Denial>> {
+        self.denials.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Opens the tap of a leased slot again, for a machine that wakes. Fails while another process has it open.
@@ -177,10 +202,19 @@ impl SlotPool {
 
     /// Replaces the policy of a leased slot, also while its machine runs. Atomic, and binding for connections that
     /// are already open.
-    pub async fn set_policy(&self, index: SlotIndex, policy: &EgressPolicy) -> Result<()> {
+    pub async fn set_policy(&self, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
         self.check_leased(index)?;
+        // Whoever answers for names first: rules that send connections to a proxy must find it there.
+        self.names.change(index, policy).await?;
+        self.apply_policy(index, policy, false).await
+    }
+
+    async fn apply_policy(&self, index: SlotIndex, policy: &NetworkPolicy, names_stay: bool) -> Result<()> {
         let (shared, policy) = (Arc::clone(&self.shared), policy.clone());
-        blocking(move || slot::set_policy(&shared.plan, index, &policy, shared.resolver)).await
+        blocking(move || {
+            slot::apply(&shared.plan, index, ruleset::slot_policy(&policy, &shared.plan, names_stay))
+        })
+        .await
     }
 
     /// Where processes of this host reach the guest of a slot.
@@ -216,6 +250,7 @@ impl SlotPool {
     ///
     /// IP forwarding stays on: by now something else on the host may need it.
     pub async fn shutdown(&self) -> Result<()> {
+        self.names.close();
         self.shared.close();
         let maker = self.take_maker();
         let shared = Arc::clone(&self.shared);
@@ -237,6 +272,7 @@ impl SlotPool {
 
 impl Drop for SlotPool {
     fn drop(&mut self) {
+        self.names.close();
         self.shared.close();
         join(self.take_maker());
     }
@@ -247,14 +283,5 @@ fn join(maker: Option<JoinHandle<()>>) {
         && maker.join().is_err()
     {
         tracing::error!("the slot maker thread panicked");
-    }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome,
-        Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
-        // Only a runtime that shuts down cancels blocking work before it starts.
-        Err(_) => Err(NetError::Closed),
     }
 }

@@ -3,7 +3,8 @@
 use crate::config::{NetConfig, SlotIndex};
 use crate::error::Result;
 use crate::netlink::{Netlink, Subsystem};
-use crate::{namespace, resolver, ruleset, tap};
+use crate::ruleset::ResolverPorts;
+use crate::{names, namespace, ruleset, tap};
 
 /// One line of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,8 @@ pub fn probe() -> Vec<Check> {
         check(
             "nftables",
             "the rules of the host and of a slot load",
-            "use kernel 5.4 or newer and load the modules: modprobe -a nf_tables nft_chain_nat nft_masq nft_fib_inet",
+            "use kernel 5.6 or newer and load the modules: modprobe -a nf_tables nft_chain_nat nft_masq nft_fib_inet nft_redir \
+             nft_limit nft_log nft_reject_inet nfnetlink_log",
             namespace::in_new(load_rulesets),
         ),
         check_resolver(),
@@ -45,9 +47,9 @@ pub fn probe() -> Vec<Check> {
 
 fn load_rulesets() -> Result<()> {
     let plan = NetConfig::new("/").plan()?;
-    let resolver = Some(crate::GUEST_DNS);
+    let resolver = ResolverPorts { udp: 53, tcp: 53 };
     ruleset::host(&plan, resolver).commit(&Netlink::open(Subsystem::Netfilter)?)?;
-    ruleset::slot(&plan, SlotIndex(0), resolver)?.commit(&Netlink::open(Subsystem::Netfilter)?)
+    ruleset::slot(&plan, SlotIndex(0)).commit(&Netlink::open(Subsystem::Netfilter)?)
 }
 
 fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<()>) -> Check {
@@ -59,17 +61,16 @@ fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<
 
 fn check_resolver() -> Check {
     let name = "name resolution for guests";
-    match resolver::host_resolver() {
+    match names::host_resolvers().first() {
         Some(server) => {
-            let detail = format!("guests' queries are passed on to {server}");
+            let detail = format!("guests' queries are passed on to {}", server.ip());
             Check { name, ok: true, detail, remedy: None }
         }
         None => Check {
             name,
             ok: false,
-            detail: "resolv.conf names no IPv4 server outside loopback, so guests cannot resolve names"
-                .to_owned(),
-            remedy: Some("set the resolver of the agent's network configuration to a name server's address"),
+            detail: "/etc/resolv.conf names no server, so guests cannot resolve names".to_owned(),
+            remedy: Some("name one in /etc/resolv.conf, or in the agent's `resolver`"),
         },
     }
 }

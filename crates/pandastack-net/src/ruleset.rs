@@ -6,36 +6,69 @@
 //! ```text
 //!  from the guest                                       to the guest
 //!  slot prerouting  forged MAC or source: drop          host output     (a process of this host)
-//!                   gateway:53 -> resolver              slot prerouting slot address -> guest
-//!  slot forward     destination in `open`, or           slot forward    redirected: accept
-//!                   resolver in `resolver`: accept      slot postroute  source becomes the gateway
+//!                   too many connections, bytes: drop   slot prerouting too many bytes: drop
+//!                   gateway:53 -> host's end            slot prerouting slot address -> guest
+//!                   `inspect`: web -> the proxy         slot forward    redirected: accept
+//!  slot forward     `egress`: in `open`, or in `named`  slot postroute  source becomes the gateway
+//!                   and not web: accept; rest: told
 //!  slot postroute   source becomes the slot address
 //!  host prerouting  source not behind the link: drop
+//!                   host's end:53 -> our resolver
 //!  host forward     to slots, metadata: drop
-//!  host input       resolver port, answers; rest: drop
+//!  host input       resolver, answers; rest: drop
 //!  host postroute   masquerade
 //! ```
+//!
+//! A policy is the set `open` and the chains `inspect` and `egress`, replaced together; everything else never changes.
+//! Connections that passed by a name are marked with their policy, and go on after the name's address is forgotten, until
+//! another policy comes.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use libc::{
     IPPROTO_TCP, IPPROTO_UDP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING,
 };
+use pandastack_types::network::{Cidr, NetworkPolicy, PortRange};
 
 use crate::config::{Plan, SlotIndex};
-use crate::error::Result;
-use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, Hook, Policy, Rule, SetName};
-use crate::policy::{Cidr, EgressPolicy, Range};
+use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule, SetName};
 use crate::slot::UPLINK_NAME;
 use crate::{GUEST_DNS, GUEST_IP, GUEST_MAC, TAP_NAME};
 
 const SLOT_TABLE: &str = "slot";
 
-/// Addresses the guest may open connections to.
+/// Addresses and ports the guest may open connections to.
 const OPEN: SetName = SetName("open", 1);
 
-/// The resolver, while the policy lets the guest resolve names.
-const RESOLVER: SetName = SetName("resolver", 2);
+/// Addresses that allowed names were resolved to, by class of ports.
+const NAMED: SetName = SetName("named", 2);
+
+/// Most addresses in [`NAMED`]. When it is full, further names resolve but their addresses stay closed until older ones
+/// are forgotten.
+pub(crate) const NAMED_ADDRESSES_MAX: u32 = 4096;
+
+/// Where the proxy of a slot listens, inside its namespace, in which nobody else listens.
+pub(crate) const PROXY_PORT: u16 = 3129;
+
+/// Log group of packets that a policy refused.
+pub(crate) const DENIED_GROUP: u16 = 1;
+
+/// Refused packets that are told of, each second, so that a guest that floods costs its host nothing.
+const DENIED_PER_SECOND: u64 = 20;
+
+/// Bytes of a refused packet that are told: IPv4 header with options, and ports.
+const DENIED_BYTES: u32 = 64;
+
+/// Ports whose connections say which name they are for.
+pub(crate) const WEB_PORTS: [u16; 2] = [80, 443];
+
+/// HTTP/3: its name cannot be read on the way, and clients fall back to TCP.
+const QUIC_PORT: u16 = 443;
+
+/// Chains that are part of a policy.
+const INSPECT: &str = "inspect";
+const EGRESS: &str = "egress";
 
 const LINK_LOCAL: Cidr = Cidr::literal([169, 254, 0, 0], 16);
 
@@ -43,6 +76,8 @@ const DNS_PORT: u16 = 53;
 
 /// Before connection tracking, so that forged packets cost no table entry.
 const PRIORITY_RAW: i32 = -300;
+/// After connection tracking, before anything is translated.
+const PRIORITY_MANGLE: i32 = -150;
 const PRIORITY_DESTINATION_NAT: i32 = -100;
 const PRIORITY_FILTER: i32 = 0;
 const PRIORITY_SOURCE_NAT: i32 = 100;
@@ -55,8 +90,21 @@ fn nat(number: libc::c_int, priority: i32) -> Hook {
     Hook { kind: "nat", number, priority, policy: Policy::Accept }
 }
 
+/// Where the host's resolver listens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ResolverPorts {
+    pub(crate) udp: u16,
+    pub(crate) tcp: u16,
+}
+
+impl ResolverPorts {
+    fn each(self) -> [(libc::c_int, u16); 2] {
+        [(IPPROTO_UDP, self.udp), (IPPROTO_TCP, self.tcp)]
+    }
+}
+
 /// The host's table: the same few rules for one slot and for sixteen thousand.
-pub(crate) fn host(plan: &Plan, resolver: Option<Ipv4Addr>) -> Batch {
+pub(crate) fn host(plan: &Plan, resolver: ResolverPorts) -> Batch {
     let slots = plan.link_prefix();
     let from_slot = || Rule::new().input_links(&slots);
     let mut batch = Batch::new(plan.table_name());
@@ -68,15 +116,18 @@ pub(crate) fn host(plan: &Plan, resolver: Option<Ipv4Addr>) -> Batch {
 
     batch.add_chain("input", filter(NF_INET_LOCAL_IN, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("input", from_slot().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept());
-    if let Some(resolver) = resolver {
-        for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
-            batch.add_rule(
-                "input",
-                from_slot().ipv4().destination(resolver).destination_port(protocol, DNS_PORT).accept(),
-            );
-        }
+    for (protocol, port) in resolver.each() {
+        batch.add_rule("input", from_slot().redirected().destination_port(protocol, port).accept());
+        // The resolver is for guests alone.
+        batch.add_rule("input", Rule::new().input_links_not(&slots).destination_port(protocol, port).drop());
     }
     batch.add_rule("input", from_slot().drop());
+
+    batch.add_chain("resolve", nat(NF_INET_PRE_ROUTING, PRIORITY_DESTINATION_NAT));
+    for (protocol, port) in resolver.each() {
+        let query = from_slot().ipv4().destination_in(plan.subnet).destination_port(protocol, DNS_PORT);
+        batch.add_rule("resolve", query.redirect_to_port(port));
+    }
 
     batch.add_chain("forward", filter(NF_INET_FORWARD, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("forward", from_slot().output_links(&slots).drop());
@@ -102,66 +153,208 @@ pub(crate) fn host_removal(plan: &Plan) -> Batch {
 }
 
 /// A slot's table, with the default policy in it, for a fresh namespace.
-pub(crate) fn slot(plan: &Plan, index: SlotIndex, resolver: Option<Ipv4Addr>) -> Result<Batch> {
-    let from_guest = || Rule::new().input_link(TAP_NAME);
-    let from_host = || Rule::new().input_link(UPLINK_NAME);
+pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     let mut batch = Batch::new(SLOT_TABLE);
     batch.add_table();
-    batch.add_set(OPEN);
-    batch.add_set(RESOLVER);
-    fill_sets(&mut batch, &EgressPolicy::internet(), plan, resolver)?;
-
-    batch.add_chain("guard", filter(NF_INET_PRE_ROUTING, PRIORITY_RAW, Policy::Accept));
-    batch.add_rule("guard", Rule::new().ipv6().drop());
-    batch.add_rule("guard", from_guest().hardware_source_not(GUEST_MAC).drop());
-    batch.add_rule("guard", from_guest().ipv4().source_not(GUEST_IP).drop());
-
-    batch.add_chain("redirect", nat(NF_INET_PRE_ROUTING, PRIORITY_DESTINATION_NAT));
-    if let Some(resolver) = resolver {
-        for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
-            let query = from_guest().ipv4().destination(GUEST_DNS).destination_port(protocol, DNS_PORT);
-            batch.add_rule("redirect", query.redirect_to(resolver));
-        }
-    }
-    let inbound = from_host().ipv4().source(plan.host_side(index)).destination(plan.slot_side(index));
-    batch.add_rule("redirect", inbound.redirect_to(GUEST_IP));
-
-    batch.add_chain("input", filter(NF_INET_LOCAL_IN, PRIORITY_FILTER, Policy::Drop));
-
-    batch.add_chain("forward", filter(NF_INET_FORWARD, PRIORITY_FILTER, Policy::Drop));
-    // Only answers pass by connection: what the guest asks is checked packet by packet, so that a policy change holds
-    // for connections that were open before it.
-    batch.add_rule("forward", Rule::new().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept());
-    batch.add_rule("forward", from_host().redirected().accept());
-    batch.add_rule("forward", from_guest().redirected().ipv4().destination_in_set(RESOLVER).accept());
-    batch.add_rule("forward", from_guest().output_link(UPLINK_NAME).ipv4().destination_in_set(OPEN).accept());
-
+    batch.add_box_set(OPEN);
+    batch.add_expiring_set(NAMED, NAMED_ADDRESSES_MAX);
+    batch.add_plain_chain(INSPECT);
+    batch.add_plain_chain(EGRESS);
+    fill_policy(&mut batch, &NetworkPolicy::all(), plan);
+    add_guard(&mut batch);
+    add_limits(&mut batch, plan);
+    add_redirects(&mut batch, plan, index);
+    add_filters(&mut batch, plan, index);
     batch.add_chain("postrouting", nat(NF_INET_POST_ROUTING, PRIORITY_SOURCE_NAT));
     batch.add_rule("postrouting", Rule::new().output_link(UPLINK_NAME).masquerade());
     // The guest sees the host as its gateway: no address that differs from slot to slot ever enters a snapshot.
     batch.add_rule("postrouting", Rule::new().output_link(TAP_NAME).masquerade());
-    Ok(batch)
+    batch
 }
 
-/// Replaces the policy of an existing slot.
-pub(crate) fn slot_policy(policy: &EgressPolicy, plan: &Plan, resolver: Option<Ipv4Addr>) -> Result<Batch> {
+fn from_guest() -> Rule {
+    Rule::new().input_link(TAP_NAME)
+}
+
+fn from_host() -> Rule {
+    Rule::new().input_link(UPLINK_NAME)
+}
+
+/// What is forged ends here.
+fn add_guard(batch: &mut Batch) {
+    batch.add_chain("guard", filter(NF_INET_PRE_ROUTING, PRIORITY_RAW, Policy::Accept));
+    batch.add_rule("guard", Rule::new().ipv6().drop());
+    batch.add_rule("guard", from_guest().hardware_source_not(GUEST_MAC).drop());
+    batch.add_rule("guard", from_guest().ipv4().source_not(GUEST_IP).drop());
+}
+
+/// What is too much ends here.
+fn add_limits(batch: &mut Batch, plan: &Plan) {
+    batch.add_chain("limit", filter(NF_INET_PRE_ROUTING, PRIORITY_MANGLE, Policy::Accept));
+    let begun = from_guest().connection_state(CT_NEW);
+    batch.add_rule("limit", begun.more_connections_than(plan.limits.connections_max).drop());
+    if let Some(bytes) = plan.limits.bytes_per_second {
+        batch.add_rule("limit", from_guest().more_than_bytes_per_second(bytes).drop());
+        batch.add_rule("limit", from_host().more_than_bytes_per_second(bytes).drop());
+    }
+}
+
+/// Names to the resolver, the host to the guest, web connections to the proxy.
+fn add_redirects(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
+    batch.add_chain("redirect", nat(NF_INET_PRE_ROUTING, PRIORITY_DESTINATION_NAT));
+    for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
+        let query = from_guest().ipv4().destination(GUEST_DNS).destination_port(protocol, DNS_PORT);
+        batch.add_rule("redirect", query.redirect_to(plan.host_side(index)));
+    }
+    let inbound = from_host().ipv4().source(plan.host_side(index)).destination(plan.slot_side(index));
+    batch.add_rule("redirect", inbound.redirect_to(GUEST_IP));
+    batch.add_rule("redirect", from_guest().ipv4().protocol(IPPROTO_TCP).jump(INSPECT));
+}
+
+/// What may come in, to the proxy, and pass, either way.
+fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
+    let answers = || Rule::new().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept();
+    batch.add_chain("input", filter(NF_INET_LOCAL_IN, PRIORITY_FILTER, Policy::Drop));
+    batch.add_rule("input", answers());
+    let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
+    batch.add_rule("input", proxied.accept());
+
+    batch.add_chain("forward", filter(NF_INET_FORWARD, PRIORITY_FILTER, Policy::Drop));
+    // Only answers pass by connection: what the guest asks is checked packet by packet, so that a policy change holds
+    // for connections that were open before it.
+    batch.add_rule("forward", answers());
+    batch.add_rule("forward", from_host().redirected().accept());
+    for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
+        let query = from_guest().redirected().ipv4().destination(plan.host_side(index));
+        batch.add_rule("forward", query.destination_port(protocol, DNS_PORT).accept());
+    }
+    batch.add_rule("forward", from_guest().output_link(UPLINK_NAME).ipv4().jump(EGRESS));
+}
+
+/// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a take, and those of
+/// a policy without names are the default's.
+pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
+    if policy.opens_names() || policy.denies_names() {
+        return slot_policy(policy, plan, true);
+    }
     let mut batch = Batch::new(SLOT_TABLE);
     batch.flush_set(OPEN);
-    batch.flush_set(RESOLVER);
-    fill_sets(&mut batch, policy, plan, resolver)?;
-    Ok(batch)
+    batch.fill_box_set(OPEN, &policy.openings(Some(plan.subnet)));
+    batch
 }
 
-fn fill_sets(
-    batch: &mut Batch,
-    policy: &EgressPolicy,
-    plan: &Plan,
-    resolver: Option<Ipv4Addr>,
-) -> Result<()> {
-    batch.fill_set(OPEN, &policy.ranges(plan.subnet)?);
-    if let Some(resolver) = resolver.filter(|_| policy.resolves_names()) {
-        let address = u32::from(resolver);
-        batch.fill_set(RESOLVER, &[Range { first: address, last: address }]);
+/// Replaces the policy of an existing slot. Addresses of names are forgotten unless they are this policy's own.
+pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool) -> Batch {
+    let mut batch = Batch::new(SLOT_TABLE);
+    batch.flush_set(OPEN);
+    if !names_stay {
+        batch.flush_set(NAMED);
     }
-    Ok(())
+    batch.flush_chain(INSPECT);
+    batch.flush_chain(EGRESS);
+    fill_policy(&mut batch, policy, plan);
+    batch
+}
+
+/// Opens addresses that a name was resolved to.
+pub(crate) fn named(addresses: &[Ipv4Addr], classes: &[usize], lifetime: Duration) -> Batch {
+    let mut batch = Batch::new(SLOT_TABLE);
+    for address in addresses {
+        for class in classes {
+            batch.renew_element(NAMED, *address, class_number(*class), lifetime);
+        }
+    }
+    batch
+}
+
+fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
+    batch.fill_box_set(OPEN, &policy.openings(Some(plan.subnet)));
+    fill_inspect(batch, policy);
+    fill_egress(batch, policy);
+}
+
+/// Which new TCP connections go to the proxy.
+fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
+    let in_open = || Rule::new().destination_and_port_in_set(OPEN);
+    if policy.denies_names() {
+        for port in WEB_PORTS {
+            let web = || Rule::new().destination_port_in(PortRange { first: port, last: port });
+            batch.add_rule(INSPECT, web().destination_and_port_in_set(OPEN).redirect_to_port(PROXY_PORT));
+        }
+    }
+    if policy.opens_names() {
+        // What is open by address needs no name.
+        batch.add_rule(INSPECT, in_open().accept());
+        for (class, ports) in classes(policy) {
+            for port in WEB_PORTS.into_iter().filter(|port| ports.iter().any(|ports| has(*ports, *port))) {
+                let web = Rule::new().destination_port_in(PortRange { first: port, last: port });
+                batch.add_rule(INSPECT, web.destination_in_class(NAMED, class).redirect_to_port(PROXY_PORT));
+            }
+        }
+    }
+}
+
+/// What passes on the way out, packet by packet.
+fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
+    if policy.denies_names() {
+        refuse_uninspected(batch);
+    }
+    for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
+        batch.add_rule(EGRESS, Rule::new().protocol(protocol).destination_and_port_in_set(OPEN).accept());
+    }
+    let portless = Rule::new().protocol_not(IPPROTO_TCP).protocol_not(IPPROTO_UDP);
+    batch.add_rule(EGRESS, portless.destination_in_set(OPEN, 0).accept());
+    if policy.opens_names() {
+        if !policy.denies_names() {
+            refuse_uninspected(batch);
+        }
+        let mark = mark_of(policy);
+        batch.add_rule(EGRESS, Rule::new().connection_mark(mark).accept());
+        for (class, ports) in classes(policy) {
+            for (ports, protocol) in ports
+                .into_iter()
+                .flat_map(|ports| [IPPROTO_TCP, IPPROTO_UDP].map(|protocol| (ports, protocol)))
+            {
+                let to = Rule::new().protocol(protocol).destination_port_in(ports);
+                let named = to.destination_in_class(NAMED, class);
+                batch.add_rule(EGRESS, named.mark_connection(mark).accept());
+            }
+        }
+    }
+    batch
+        .add_rule(EGRESS, Rule::new().at_most_per_second(DENIED_PER_SECOND).tell(DENIED_GROUP, DENIED_BYTES));
+    batch.add_rule(EGRESS, Rule::new().reject());
+}
+
+/// Web connections that do not go through the proxy: begun under another policy, or HTTP/3.
+fn refuse_uninspected(batch: &mut Batch) {
+    for (protocol, port) in
+        WEB_PORTS.map(|port| (IPPROTO_TCP, port)).into_iter().chain([(IPPROTO_UDP, QUIC_PORT)])
+    {
+        batch.add_rule(EGRESS, Rule::new().destination_port(protocol, port).reject());
+    }
+}
+
+/// Classes of allowed names' ports, numbered. A name without ports has all of them.
+fn classes(policy: &NetworkPolicy) -> impl Iterator<Item = (u32, Vec<PortRange>)> {
+    let all = || vec![PortRange { first: 1, last: u16::MAX }];
+    let numbered = policy.name_ports().into_iter().enumerate();
+    numbered.map(move |(class, ports)| (class_number(class), if ports.is_empty() { all() } else { ports }))
+}
+
+fn class_number(class: usize) -> u32 {
+    u32::try_from(class).unwrap_or(u32::MAX)
+}
+
+fn has(ports: PortRange, port: u16) -> bool {
+    (ports.first..=ports.last).contains(&port)
+}
+
+/// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked connections
+/// have. Another build's differs at worst: connections by name then end and are made anew.
+fn mark_of(policy: &NetworkPolicy) -> u32 {
+    use std::hash::{Hash, Hasher};
+    let mut hasher = std::collections::hash_map::DefaultHasher::new();
+    policy.hash(&mut hasher);
+    (hasher.finish() as u32).max(1)
 }

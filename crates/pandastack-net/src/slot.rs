@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -16,7 +15,7 @@ use crate::error::{NetError, Result};
 use crate::links::{self, LinkBatch, LinkEvents, VethEnd};
 use crate::namespace::{self, NetNs};
 use crate::netlink::{Netlink, Subsystem};
-use crate::policy::EgressPolicy;
+use crate::nft::Batch;
 use crate::{GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_PREFIX, TAP_NAME, ruleset, tap};
 
 /// Slot end of the veth pair, in every namespace.
@@ -40,13 +39,8 @@ pub(crate) struct ReadySlot {
 
 /// Makes a slot with the default policy. The calling thread must be in the host's namespace, `host`. On failure
 /// nothing is left.
-pub(crate) fn make(
-    plan: &Plan,
-    host: &NetNs,
-    index: SlotIndex,
-    resolver: Option<Ipv4Addr>,
-) -> Result<ReadySlot> {
-    let made = namespace::in_new(|| build_inside(plan, host, index, resolver)).and_then(|inside| {
+pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadySlot> {
+    let made = namespace::in_new(|| build_inside(plan, host, index)).and_then(|inside| {
         build_outside(plan, index)?;
         inside.events.wait_until_running(inside.uplink_index, UPLINK_NAME)?;
         Ok(inside.ready)
@@ -100,14 +94,8 @@ pub(crate) fn open_tap(plan: &Plan, index: SlotIndex) -> Result<OwnedFd> {
     NetNs::open(&plan.netns_path(index))?.run(|| tap::open(TAP_NAME))
 }
 
-/// Replaces the policy of an existing slot.
-pub(crate) fn set_policy(
-    plan: &Plan,
-    index: SlotIndex,
-    policy: &EgressPolicy,
-    resolver: Option<Ipv4Addr>,
-) -> Result<()> {
-    let batch = ruleset::slot_policy(policy, plan, resolver)?;
+/// Changes the rules of an existing slot.
+pub(crate) fn apply(plan: &Plan, index: SlotIndex, batch: Batch) -> Result<()> {
     let socket = NetNs::open(&plan.netns_path(index))?.run(|| Netlink::open(Subsystem::Netfilter))?;
     batch.commit(&socket)
 }
@@ -120,7 +108,7 @@ struct Inside {
 }
 
 /// Everything inside the new namespace, which the calling thread is in.
-fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex, resolver: Option<Ipv4Addr>) -> Result<Inside> {
+fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<Inside> {
     let name = plan.link_name(index);
     namespace::keep_current(&plan.netns_path(index))?;
     // Before any link exists, so that none ever gets an IPv6 address.
@@ -129,7 +117,7 @@ fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex, resolver: Option<Ip
     }
     set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
     // Rules before links: there is no moment in which a packet could pass unfiltered.
-    ruleset::slot(plan, index, resolver)?.commit(&Netlink::open(Subsystem::Netfilter)?)?;
+    ruleset::slot(plan, index).commit(&Netlink::open(Subsystem::Netfilter)?)?;
 
     let tap = tap::open(TAP_NAME)?;
     let mut links = LinkBatch::default();

@@ -10,6 +10,7 @@
 //! | `POST /sandboxes/{id}/pause`, `/resume`, `/hibernate`, `/wake` | moves it; answers [`AgentSandbox`] |
 //! | `POST /sandboxes/{id}/hibernate` takes [`crate::api::Hibernate`] | |
 //! | `PATCH /sandboxes/{id}` ([`AgentPatch`]) | changes idle behaviour |
+//! | `PUT /sandboxes/{id}/network` ([`NetworkPolicy`]) | changes what it may reach, at once; wakes nobody |
 //! | `POST /sandboxes/{id}/keep-awake` ([`AgentKeepAwake`]) | wakes it, and keeps it from counting as idle; answers [`AgentSandbox`] |
 //! | `POST /sandboxes/{id}/rollback` ([`AgentRollback`]) | returns it to one of its snapshots; answers [`AgentSandbox`] |
 //! | `POST /sandboxes/{id}/snapshots` ([`AgentSnapshot`]) | answers [`AgentSnapshotDone`] |
@@ -33,6 +34,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::network::NetworkPolicy;
 use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId};
 
 /// Header with the incarnation of the sandbox that a call means.
@@ -71,6 +73,9 @@ pub struct SandboxSpec {
     /// Hibernate after this long without activity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
+    /// What it may reach.
+    #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
+    pub network: NetworkPolicy,
 }
 
 /// Make a sandbox.
@@ -269,8 +274,50 @@ pub struct HostReport {
     pub sandboxes: Vec<AgentSandbox>,
     /// Every snapshot it has.
     pub snapshots: Vec<SnapshotId>,
+    /// What network policies refused since the last report that was answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<AgentDenial>,
     /// When the report was made.
     pub at: Timestamp,
+}
+
+/// Something that a sandbox wanted to reach and may not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentDenial {
+    /// Which sandbox.
+    pub sandbox: SandboxId,
+    /// `tcp`, `udp`, `icmp`, another protocol's number, or `dns` for a name that was not resolved.
+    pub protocol: String,
+    /// Where to; none for names, and for what is only counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<std::net::Ipv4Addr>,
+    /// Which port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// For which name, where the sandbox said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How often since it was last told.
+    pub count: u64,
+}
+
+impl AgentDenial {
+    /// What happened, for people: `tcp 10.0.0.5:5432`, `tcp 93.184.216.34:443 (example.com), 3 times`.
+    pub fn sentence(&self) -> String {
+        let mut text = match (&self.address, &self.name) {
+            (Some(address), name) => {
+                let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+                let name = name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+                format!("{} {address}{port}{name}", self.protocol)
+            }
+            (None, Some(name)) => format!("{} {name}", self.protocol),
+            (None, None) => "other destinations".to_owned(),
+        };
+        if self.count > 1 {
+            text.push_str(&format!(", {} times", self.count));
+        }
+        text
+    }
 }
 
 /// What an edge must know of a sandbox: `GET /internal/v1/routes/{id}`.

@@ -13,6 +13,7 @@ mod error;
 mod id;
 pub mod limits;
 pub mod link;
+pub mod network;
 pub mod preview;
 pub mod state;
 

@@ -56,6 +56,16 @@ pub const METADATA_TEXT_BYTES_MAX: usize = 4096;
 pub const ENV_PAIRS_MAX: usize = 256;
 /// Children of one fork-tree call. Beyond it: 400 `bad_request`.
 pub const FORK_TREE_COUNT_MAX: u32 = 100;
+/// Entries of each list of a network policy. Beyond it: 400 `bad_request`.
+pub const NETWORK_TARGETS_MAX: usize = 256;
+/// Port ranges of one entry of a network policy. Beyond it: 400 `bad_request`.
+pub const NETWORK_TARGET_PORTS_MAX: usize = 16;
+/// Bytes of a name in a network policy. Beyond it: 400 `bad_request`.
+pub const NETWORK_NAME_BYTES_MAX: usize = 253;
+/// Different sets of ports that the names of a network policy have. Beyond it: 400 `bad_request`.
+pub const NETWORK_PORT_CLASSES_MAX: usize = 16;
+/// Combinations of networks and ports that a network policy comes to. Beyond it: 400 `bad_request`.
+pub const NETWORK_OPENINGS_MAX: usize = 1024;
 /// How long a create waits for its template to be baked before it answers 503 `template_baking`.
 pub const BAKE_HOLD_SECONDS: u64 = 25;
 /// How long an `Idempotency-Key` is remembered.

@@ -75,6 +75,15 @@ pub struct AgentArgs {
     /// Prefix of interface names; two agents on one machine need two [default: pds]
     #[arg(long, env = "PANDASTACK_NET_PREFIX", value_name = "NAME")]
     pub net_prefix: Option<String>,
+    /// Name server that sandboxes' queries are passed on to [default: those of /etc/resolv.conf]
+    #[arg(long, env = "PANDASTACK_RESOLVER", value_name = "ADDRESS:PORT")]
+    pub resolver: Option<SocketAddr>,
+    /// Connections that one sandbox may have to the outside [default: 8192]
+    #[arg(long, env = "PANDASTACK_CONNECTIONS_MAX", value_name = "COUNT")]
+    pub connections_max: Option<u32>,
+    /// Megabits a second that one sandbox may send, and receive [default: no limit]
+    #[arg(long, env = "PANDASTACK_BANDWIDTH_MBIT", value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub bandwidth_mbit: Option<u32>,
     /// Network slots kept ready [default: 16]
     #[arg(long, env = "PANDASTACK_SLOTS_READY", value_name = "COUNT")]
     pub slots_ready: Option<usize>,
@@ -130,6 +139,9 @@ struct AgentSection {
     cache_dir: Option<PathBuf>,
     subnet: Option<String>,
     net_prefix: Option<String>,
+    resolver: Option<SocketAddr>,
+    connections_max: Option<u32>,
+    bandwidth_mbit: Option<u32>,
     slots_ready: Option<usize>,
     memory_limit_mb: Option<u64>,
     light_sleep_seconds: Option<u64>,
@@ -157,6 +169,12 @@ pub struct Settings {
     pub subnet: String,
     /// Prefix of interface names.
     pub net_prefix: String,
+    /// Name server that sandboxes' queries are passed on to; `None` for the host's own.
+    pub resolver: Option<SocketAddr>,
+    /// Connections that one sandbox may have to the outside.
+    pub connections_max: u32,
+    /// Megabits a second that one sandbox may send, and receive.
+    pub bandwidth_mbit: Option<u32>,
     /// Slots kept ready.
     pub slots_ready: usize,
     /// Memory that may be promised.
@@ -200,6 +218,12 @@ impl Settings {
                 .clone()
                 .or(file.agent.net_prefix)
                 .unwrap_or_else(|| NET_PREFIX.to_owned()),
+            resolver: agent.resolver.or(file.agent.resolver),
+            connections_max: agent
+                .connections_max
+                .or(file.agent.connections_max)
+                .unwrap_or(pandastack_net::CONNECTIONS_PER_SLOT_DEFAULT),
+            bandwidth_mbit: agent.bandwidth_mbit.or(file.agent.bandwidth_mbit).filter(|mbit| *mbit > 0),
             slots_ready: agent.slots_ready.or(file.agent.slots_ready).unwrap_or(SLOTS_READY),
             memory_limit_mb: agent.memory_limit_mb.or(file.agent.memory_limit_mb),
             light_sleep: std::time::Duration::from_secs(

@@ -230,6 +230,20 @@ def test_lifecycle(server, sandbox):
     assert server.requests[-1].json == {"seconds": 90}
 
 
+def test_network_policies(server, client, sandbox):
+    server.on("GET", "/v1/sandboxes/s1/network", 200, {"egress": "all"})
+    server.on("PUT", "/v1/sandboxes/s1/network", 200, {"egress": "none", "allow": ["*.a.test"]})
+    assert sandbox.network() == {"egress": "all"}
+    assert sandbox.set_network({"allow": ["*.a.test"]})["egress"] == "none"
+    assert server.requests[-1].json == {"allow": ["*.a.test"]}
+    sandbox.set_network("none")
+    assert server.requests[-1].json == {"egress": "none"}
+    server.on("POST", "/v1/sandboxes", 201, {"id": "s2", "status": "running"})
+    client.sandboxes.create(network="none", visibility="private")
+    sent = server.requests[-1].json
+    assert (sent["network"], sent["visibility"]) == ({"egress": "none"}, "private")
+
+
 def test_rollback_and_lineage(server, sandbox):
     server.on("POST", "/v1/sandboxes/s1/rollback", 200, {"id": "s1", "status": "running"})
     assert sandbox.rollback("snap").status == "running"

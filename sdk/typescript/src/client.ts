@@ -5,6 +5,10 @@ import { BadRequestError } from "./errors.js";
 import {
   type Checkpoints,
   checkpointsOf,
+  type Egress,
+  networkOf,
+  type NetworkPolicy,
+  type Visibility,
   type JsonObject,
   type MeInfo,
   type OnTimeout,
@@ -80,6 +84,10 @@ export interface SandboxCreateOptions {
   onTimeout?: OnTimeout;
   /** Snapshots that the platform takes by itself, to `rollback` to. */
   checkpoints?: Checkpoints;
+  /** What it may reach: `none`, `all`, or lists such as `{ allow: ["*.example.com"] }`. */
+  network?: NetworkPolicy | Egress;
+  /** Who may open its ports. */
+  visibility?: Visibility;
   /** Volumes to attach. */
   volumes?: Array<{ name: string; readOnly?: boolean; read_only?: boolean }>;
   /** Fixed by the template; accepted only for programs that name it. */
@@ -235,6 +243,8 @@ function createBody(options: SandboxCreateOptions): JsonObject {
     idle_timeout_seconds: options.idleTimeoutSeconds,
     on_timeout: options.onTimeout,
     checkpoints: options.checkpoints && checkpointsOf(options.checkpoints),
+    network: options.network && networkOf(options.network),
+    visibility: options.visibility,
   });
 }
 

@@ -39,6 +39,7 @@ export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {
   Checkpoints,
   CreatedToken,
+  Egress,
   ExecChunk,
   ExecResult,
   FileChange,
@@ -48,6 +49,7 @@ export type {
   LifecycleInfo,
   LineageInfo,
   MeInfo,
+  NetworkPolicy,
   OnTimeout,
   PortInfo,
   PromoteResult,
@@ -61,6 +63,7 @@ export type {
   TokenInfo,
   WireRecord,
   WriteResult,
+  Visibility,
 } from "./models.js";
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";

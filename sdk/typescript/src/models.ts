@@ -155,6 +155,30 @@ export function checkpointsOf(checkpoints: Checkpoints): JsonObject {
     : { every_seconds: everySeconds, keep_last: keepLast };
 }
 
+/** Where a network policy starts from: the public internet, or nothing. */
+export type Egress = "all" | "none";
+
+/** Who may open a sandbox's ports. */
+export type Visibility = "unlisted" | "private" | "off";
+
+/**
+ * What a sandbox may reach; `deny` wins over `allow`. Entries are addresses, networks, names and `*.` names, each with
+ * ports if wanted: `10.0.0.0/8:5432`, `api.example.com`, `*.example.com:443`.
+ */
+export interface NetworkPolicy {
+  /** `none` unless said when `allow` or `presets` name something, else `all`. */
+  egress?: Egress;
+  /** Lists kept by the platform. */
+  presets?: Array<"package-registries">;
+  allow?: string[];
+  deny?: string[];
+}
+
+/** A network policy as it is sent; a word alone is where it starts from. */
+export function networkOf(network: NetworkPolicy | Egress): JsonObject {
+  return typeof network === "string" ? { egress: network } : { ...network };
+}
+
 /** A sandbox among its relatives. */
 export type LineageInfo = WireRecord<{
   id: string;

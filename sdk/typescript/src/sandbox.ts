@@ -12,12 +12,15 @@ import { SandboxFilesystem } from "./filesystem.js";
 import {
   type Checkpoints,
   checkpointsOf,
+  type Egress,
   type ExecResult,
   type JsonObject,
   type Keep,
   type LifecycleInfo,
   type LineageInfo,
   needText,
+  type NetworkPolicy,
+  networkOf,
   type OnTimeout,
   parseExecResult,
   parsePort,
@@ -346,6 +349,20 @@ export class Sandbox {
     const lifecycle = lifecycleOf((await this.#transport.send(call)).record());
     if (change.persistent !== undefined) this.#info = { ...this.#info, persistent: change.persistent };
     return lifecycle;
+  }
+
+  /** What it may reach. */
+  async network(): Promise<NetworkPolicy> {
+    return (await this.#transport.send(get(this.#path("/network")))).record() as NetworkPolicy;
+  }
+
+  /**
+   * Change what it may reach, at once and as a whole: `none`, `all`, or lists. It holds for open connections too, and does
+   * not wake a sleeping sandbox.
+   */
+  async setNetwork(network: NetworkPolicy | Egress): Promise<NetworkPolicy> {
+    const call = { ...post(this.#path("/network"), networkOf(network)), method: "PUT" };
+    return (await this.#transport.send(call)).record() as NetworkPolicy;
   }
 
   /** Ports that something listens on, and those with a label. */

@@ -240,6 +240,21 @@ test("the CommonJS build is the same package", () => {
   assert.equal(sdk.VERSION, require("@pandastack/sdk/package.json").version);
 });
 
+test("network policies", async (t) => {
+  const { server, client, sandbox } = await setup(t);
+  server.on("GET", "/v1/sandboxes/s1/network", 200, { egress: "all" });
+  server.on("PUT", "/v1/sandboxes/s1/network", 200, { egress: "none", allow: ["*.a.test"] });
+  const made = await sandbox();
+  assert.deepEqual(await made.network(), { egress: "all" });
+  assert.equal((await made.setNetwork({ allow: ["*.a.test"] })).egress, "none");
+  assert.deepEqual(server.last.json, { allow: ["*.a.test"] });
+  await made.setNetwork("none");
+  assert.deepEqual(server.last.json, { egress: "none" });
+  server.on("POST", "/v1/sandboxes", 201, SANDBOX);
+  await client.sandboxes.create({ network: "none", visibility: "private" });
+  assert.deepEqual([server.last.json.network, server.last.json.visibility], [{ egress: "none" }, "private"]);
+});
+
 test("rollback, lineage, leases", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("POST", "/v1/sandboxes/s1/rollback", 200, { ...SANDBOX, status: "running" });

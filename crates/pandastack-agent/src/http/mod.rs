@@ -16,7 +16,7 @@ use axum::extract::{DefaultBodyLimit, FromRequestParts, Request, State};
 use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use pandastack_types::agent_api::{INCARNATION_HEADER, REQUEST_ID_HEADER};
 use pandastack_types::limits;
 use pandastack_types::link::{Direction, LINK_HEADER};
@@ -38,6 +38,7 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         .route("/sandboxes/{id}/resume", post(sandboxes::resume))
         .route("/sandboxes/{id}/hibernate", post(sandboxes::hibernate))
         .route("/sandboxes/{id}/wake", post(sandboxes::wake))
+        .route("/sandboxes/{id}/network", put(sandboxes::set_network))
         .route("/sandboxes/{id}/keep-awake", post(sandboxes::keep_awake))
         .route("/sandboxes/{id}/rollback", post(sandboxes::rollback))
         .route("/sandboxes/{id}/fork", post(sandboxes::fork))

@@ -8,6 +8,7 @@ use pandastack_types::agent_api::{
     AgentSnapshot, AgentSnapshotDone, HostReport,
 };
 use pandastack_types::api::Hibernate;
+use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{SandboxId, SnapshotId, limits};
 
 use super::{Shared, Target};
@@ -45,6 +46,13 @@ pub(super) async fn patch(
     Json(patch): Json<AgentPatch>,
 ) -> Result<Json<AgentSandbox>> {
     Ok(Json(handle.set_idle(patch.idle_timeout_seconds).await?))
+}
+
+pub(super) async fn set_network(
+    Target(handle): Target,
+    Json(policy): Json<NetworkPolicy>,
+) -> Result<Json<AgentSandbox>> {
+    Ok(Json(handle.set_network(policy).await?))
 }
 
 pub(super) async fn pause(Target(handle): Target) -> Result<Json<AgentSandbox>> {

@@ -110,6 +110,7 @@ impl Driver {
                 self.record.spec.idle_timeout_seconds = seconds;
                 drop(reply.send(self.save().map(|()| self.look())));
             }
+            Command::SetNetwork(policy, reply) => drop(reply.send(self.set_network(*policy).await)),
             Command::Observe(reply) => drop(reply.send(Ok(self.observe()))),
             Command::Delete(_) => {}
         }

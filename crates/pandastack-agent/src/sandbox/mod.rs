@@ -18,6 +18,7 @@ mod doors;
 mod driver;
 mod fork;
 mod idle;
+mod network;
 mod rollback;
 mod sleep;
 
@@ -30,6 +31,7 @@ use pandastack_engine::Shape;
 use pandastack_guest_proto::client::{ErrorKind, GuestClient};
 use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, SandboxSpec};
 use pandastack_types::api::Keep;
+use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -61,6 +63,7 @@ pub(crate) enum Command {
     Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
     Fork(Vec<SandboxSpec>, Reply<AgentForked>),
     SetIdle(Option<u64>, Reply<AgentSandbox>),
+    SetNetwork(Box<NetworkPolicy>, Reply<AgentSandbox>),
     Observe(Reply<Observed>),
     Delete(Reply<()>),
 }
@@ -189,6 +192,11 @@ impl SandboxHandle {
 
     pub(crate) async fn set_idle(&self, seconds: Option<u64>) -> Result<AgentSandbox> {
         self.ask(|reply| Command::SetIdle(seconds, reply)).await
+    }
+
+    /// Changes what it may reach. Never wakes it.
+    pub(crate) async fn set_network(&self, policy: NetworkPolicy) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::SetNetwork(Box::new(policy), reply)).await
     }
 
     /// What it uses now. Never wakes it.

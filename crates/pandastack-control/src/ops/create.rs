@@ -92,6 +92,7 @@ pub(crate) fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
         incarnation: record.incarnation,
         env: record.spec.env.clone(),
         idle_timeout_seconds: record.agent_idle_seconds(),
+        network: record.spec.network.clone(),
     }
 }
 
@@ -137,6 +138,7 @@ async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateS
         cpu: snapshot.spec.cpu,
         memory_mb: snapshot.spec.memory_mb,
         env: snapshot.spec.env.into_iter().chain(env).collect(),
+        network: request.network.clone().unwrap_or(snapshot.spec.network),
         engine,
         isolation,
         ..record.spec
@@ -160,6 +162,8 @@ fn new_record(
         idle_given: request.idle_timeout_seconds.is_some(),
         checkpoints: request.checkpoints.filter(|wanted| wanted.every_seconds > 0),
         on_timeout: request.on_timeout.unwrap_or_default(),
+        network: request.network.clone().unwrap_or_default(),
+        visibility: request.visibility.unwrap_or_default(),
         ..defaults
     };
     SandboxRecord {

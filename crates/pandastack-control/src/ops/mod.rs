@@ -7,6 +7,7 @@ pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod fork;
 pub(crate) mod lifecycle;
+pub(crate) mod network;
 pub(crate) mod rollback;
 pub(crate) mod snapshot;
 

@@ -97,6 +97,7 @@ async fn run(
             cpu: record.spec.cpu,
             memory_mb: record.spec.memory_mb,
             env: record.spec.env,
+            network: record.spec.network,
         },
     };
     match app.store.insert_snapshot(&snapshot).await {

@@ -9,6 +9,7 @@ pub(crate) mod health;
 pub(crate) mod hosts;
 pub(crate) mod internal;
 pub(crate) mod lifecycle;
+pub(crate) mod network;
 pub(crate) mod observe;
 pub(crate) mod preview;
 pub(crate) mod processes;
@@ -119,6 +120,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/fs/sign", post(files::sign))
         .route("/sandboxes/{id}/metrics", get(observe::metrics))
         .route("/sandboxes/{id}/ports", get(preview::ports))
+        .route("/sandboxes/{id}/network", get(network::get).merge(put(network::set)))
         .route("/sandboxes/{id}/preview", get(preview::get).merge(put(preview::set)))
         .route("/sandboxes/{id}/preview/revoke", post(preview::revoke))
         .route("/sandboxes/{id}/preview-token", post(preview::sign))

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
 use pandastack_types::api::{Checkpoints, Metadata, OnTimeout, Scope, SnapshotKind};
+use pandastack_types::network::{Egress, NetworkPolicy};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{
     HostId, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
@@ -119,6 +120,8 @@ pub struct SandboxSpecRecord {
     pub failure: Option<String>,
     /// Totals already in the usage events.
     pub usage: Usage,
+    /// What it may reach.
+    pub network: NetworkPolicy,
     /// Who may open its ports.
     pub visibility: Visibility,
     /// How often the credentials of its previews were revoked.
@@ -150,6 +153,7 @@ impl Default for SandboxSpecRecord {
             pause_ms: None,
             failure: None,
             usage: Usage::default(),
+            network: NetworkPolicy::default(),
             visibility: Visibility::default(),
             preview_revision: 0,
         }
@@ -197,6 +201,8 @@ pub struct SnapshotSpecRecord {
     pub memory_mb: u32,
     /// Environment of that sandbox.
     pub env: BTreeMap<String, String>,
+    /// What that sandbox could reach.
+    pub network: NetworkPolicy,
 }
 
 /// What comes with a transition.
@@ -261,6 +267,10 @@ pub enum Amendment {
     Visibility(Visibility),
     /// Tokens and signed URLs of its previews work no more.
     PreviewsRevoked,
+    /// It may reach other things.
+    Network(Box<NetworkPolicy>),
+    /// It wanted to reach something that it may not: a sentence.
+    EgressDenied(String),
 }
 
 impl SandboxRecord {
@@ -344,6 +354,11 @@ impl SandboxRecord {
                 self.spec.preview_revision += 1;
                 ("previews_revoked", None)
             }
+            Amendment::Network(policy) => {
+                self.spec.network = policy.as_ref().clone();
+                ("network_changed", Some(network_detail(policy)))
+            }
+            Amendment::EgressDenied(detail) => ("egress_denied", Some(detail.clone())),
             Amendment::Promoted => {
                 self.spec.candidate = false;
                 self.expires_at = match self.spec.persistent {
@@ -359,6 +374,22 @@ impl SandboxRecord {
     /// Idle time that the agent shall watch for.
     pub fn agent_idle_seconds(&self) -> Option<u64> {
         (self.spec.persistent || self.spec.idle_given).then_some(self.spec.idle_timeout_seconds)
+    }
+}
+
+/// A policy in a few words.
+fn network_detail(policy: &NetworkPolicy) -> String {
+    let start = match policy.egress {
+        Egress::All => "all",
+        Egress::None => "none",
+    };
+    let presets: Vec<_> = policy.presets.iter().map(|preset| preset.as_str()).collect();
+    match (policy.allow.len(), policy.deny.len()) {
+        (0, 0) if presets.is_empty() => start.to_owned(),
+        (allow, deny) => {
+            let presets = if presets.is_empty() { String::new() } else { format!(" {}", presets.join(" ")) };
+            format!("{start}, {allow} allowed, {deny} denied{presets}")
+        }
     }
 }
 

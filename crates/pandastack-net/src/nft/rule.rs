@@ -1,25 +1,30 @@
 //! One rule: conditions and a verdict, written left to right as the `nft` program would print them.
 //!
-//! Every condition loads a field into register 1 and compares it there; a rule whose comparison fails ends.
+//! Every condition loads a field into register 1 (the second field of a key into the part behind it) and compares it there;
+//! a rule whose comparison fails ends.
 
 use std::net::Ipv4Addr;
 
 use libc::{
-    NFT_CMP_EQ, NFT_CMP_NEQ, NFT_CT_DIRECTION, NFT_CT_STATE, NFT_CT_STATUS, NFT_META_IIFNAME,
+    NFT_CMP_EQ, NFT_CMP_NEQ, NFT_CT_DIRECTION, NFT_CT_MARK, NFT_CT_STATE, NFT_CT_STATUS, NFT_META_IIFNAME,
     NFT_META_L4PROTO, NFT_META_NFPROTO, NFT_META_OIFNAME, NFT_NAT_DNAT, NFT_PAYLOAD_LL_HEADER,
-    NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_REG_VERDICT,
+    NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER, NFT_REG_1, NFT_REG_VERDICT, NFT_REG32_01,
 };
+use pandastack_types::network::{Cidr, PortRange};
 
 use super::{Attributes, SetName};
-use crate::policy::Cidr;
 
 const IFNAME_BYTES: usize = 16;
 
 /// Connection states, as in `ct state`.
 pub(crate) const CT_ESTABLISHED_OR_RELATED: u32 = 2 | 4;
+pub(crate) const CT_NEW: u32 = 8;
 
 /// Connection status bit: the destination was translated.
 const IPS_DST_NAT: u32 = 1 << 5;
+
+/// Inside a range, both ends included.
+const NFT_RANGE_EQ: u32 = 0;
 
 /// Conditions, then a verdict.
 #[derive(Debug, Default)]
@@ -33,6 +38,11 @@ impl Rule {
     /// Came in on exactly this interface.
     pub(crate) fn input_link(self, name: &str) -> Self {
         self.meta(NFT_META_IIFNAME).compare(NFT_CMP_EQ, &link_name(name))
+    }
+
+    /// Came in on an interface whose name starts otherwise.
+    pub(crate) fn input_links_not(self, prefix: &str) -> Self {
+        self.meta(NFT_META_IIFNAME).compare(NFT_CMP_NEQ, prefix.as_bytes())
     }
 
     /// Leaves on exactly this interface.
@@ -85,8 +95,26 @@ impl Rule {
         self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).masked(network, NFT_CMP_EQ)
     }
 
-    pub(crate) fn destination_in_set(self, set: SetName) -> Self {
-        self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).expression("lookup", |a| {
+    /// Destination address and port (of TCP or UDP, asked for before) are in a set of boxes.
+    pub(crate) fn destination_and_port_in_set(self, set: SetName) -> Self {
+        self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4)
+            .payload_into(NFT_REG32_01, NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
+            .lookup(set)
+    }
+
+    /// Destination address, with a port given here, is in a set of boxes.
+    pub(crate) fn destination_in_set(self, set: SetName, port: u16) -> Self {
+        let [high, low] = port.to_be_bytes();
+        self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).load(NFT_REG32_01, &[high, low, 0, 0]).lookup(set)
+    }
+
+    /// Destination address is in an expiring set, under this class.
+    pub(crate) fn destination_in_class(self, set: SetName, class: u32) -> Self {
+        self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).load(NFT_REG32_01, &class.to_ne_bytes()).lookup(set)
+    }
+
+    fn lookup(self, set: SetName) -> Self {
+        self.expression("lookup", |a| {
             a.text(1, set.0);
             a.number(2, NFT_REG_1 as u32);
             a.number(4, set.1);
@@ -103,6 +131,78 @@ impl Rule {
             .compare(NFT_CMP_EQ, &[protocol as u8])
             .payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
             .compare(NFT_CMP_EQ, &port.to_be_bytes())
+    }
+
+    /// Is of this protocol.
+    pub(crate) fn protocol(self, protocol: libc::c_int) -> Self {
+        self.meta(NFT_META_L4PROTO).compare(NFT_CMP_EQ, &[protocol as u8])
+    }
+
+    /// Is not of this protocol.
+    pub(crate) fn protocol_not(self, protocol: libc::c_int) -> Self {
+        self.meta(NFT_META_L4PROTO).compare(NFT_CMP_NEQ, &[protocol as u8])
+    }
+
+    /// Goes to one of these ports, of TCP or UDP, asked for before.
+    pub(crate) fn destination_port_in(self, ports: PortRange) -> Self {
+        self.payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2).expression("range", |a| {
+            a.number(1, NFT_REG_1 as u32);
+            a.number(2, NFT_RANGE_EQ);
+            a.data(3, &ports.first.to_be_bytes());
+            a.data(4, &ports.last.to_be_bytes());
+        })
+    }
+
+    /// The connection carries this mark.
+    pub(crate) fn connection_mark(self, mark: u32) -> Self {
+        self.connection(NFT_CT_MARK).compare(NFT_CMP_EQ, &mark.to_ne_bytes())
+    }
+
+    /// Marks the connection, and goes on.
+    pub(crate) fn mark_connection(self, mark: u32) -> Self {
+        self.load(NFT_REG_1, &mark.to_ne_bytes()).expression("ct", |a| {
+            a.number(2, NFT_CT_MARK as u32);
+            a.number(4, NFT_REG_1 as u32);
+        })
+    }
+
+    /// Goes on for so many packets a second, and a burst of as many.
+    pub(crate) fn at_most_per_second(self, packets: u64) -> Self {
+        self.expression("limit", |a| {
+            a.bytes(1, &packets.to_be_bytes());
+            a.bytes(2, &1u64.to_be_bytes());
+            a.number(3, u32::try_from(packets).unwrap_or(u32::MAX));
+        })
+    }
+
+    /// The bytes of packets that came here are more than so many a second, with as many at once.
+    pub(crate) fn more_than_bytes_per_second(self, bytes: u64) -> Self {
+        const BYTES: u32 = 1;
+        const OVER: u32 = 1;
+        self.expression("limit", |a| {
+            a.bytes(1, &bytes.to_be_bytes());
+            a.bytes(2, &1u64.to_be_bytes());
+            a.number(3, u32::try_from(bytes).unwrap_or(u32::MAX));
+            a.number(4, BYTES);
+            a.number(5, OVER);
+        })
+    }
+
+    /// The namespace has more than so many connections.
+    pub(crate) fn more_connections_than(self, count: u32) -> Self {
+        const OVER: u32 = 1;
+        self.expression("connlimit", |a| {
+            a.number(1, count);
+            a.number(2, OVER);
+        })
+    }
+
+    /// Tells the listeners of a log group, with the first bytes of the packet, and goes on.
+    pub(crate) fn tell(self, group: u16, bytes: u32) -> Self {
+        self.expression("log", |a| {
+            a.bytes(1, &group.to_be_bytes());
+            a.number(3, bytes);
+        })
     }
 
     /// The connection is in one of these states.
@@ -140,13 +240,37 @@ impl Rule {
         self.verdict(libc::NF_DROP)
     }
 
+    /// Refuses the packet and says so to its sender, so that its program fails at once.
+    pub(crate) fn reject(self) -> Self {
+        const ICMP_UNREACHABLE: u32 = 2;
+        const ADMINISTRATIVELY_PROHIBITED: u8 = 3;
+        self.expression("reject", |a| {
+            a.number(1, ICMP_UNREACHABLE);
+            a.bytes(2, &[ADMINISTRATIVELY_PROHIBITED]);
+        })
+    }
+
+    /// Goes on in another chain, and comes back at its end.
+    pub(crate) fn jump(self, chain: &str) -> Self {
+        self.expression("immediate", |a| {
+            a.number(1, NFT_REG_VERDICT as u32);
+            a.nest(2, |a| {
+                a.nest(2, |a| {
+                    a.number(1, libc::NFT_JUMP as u32);
+                    a.text(2, chain);
+                });
+            });
+        })
+    }
+
+    /// Sends the connection to a port of this namespace itself.
+    pub(crate) fn redirect_to_port(self, port: u16) -> Self {
+        self.load(NFT_REG_1, &port.to_be_bytes()).expression("redir", |a| a.number(1, NFT_REG_1 as u32))
+    }
+
     /// Sends the connection to another address, port unchanged.
     pub(crate) fn redirect_to(self, address: Ipv4Addr) -> Self {
-        self.expression("immediate", |a| {
-            a.number(1, NFT_REG_1 as u32);
-            a.data(2, &address.octets());
-        })
-        .expression("nat", |a| {
+        self.load(NFT_REG_1, &address.octets()).expression("nat", |a| {
             a.number(1, NFT_NAT_DNAT as u32);
             a.number(2, libc::NFPROTO_IPV4 as u32);
             a.number(3, NFT_REG_1 as u32);
@@ -166,11 +290,22 @@ impl Rule {
     }
 
     fn payload(self, base: libc::c_int, offset: u32, length: u32) -> Self {
+        self.payload_into(NFT_REG_1, base, offset, length)
+    }
+
+    fn payload_into(self, register: libc::c_int, base: libc::c_int, offset: u32, length: u32) -> Self {
         self.expression("payload", |a| {
-            a.number(1, NFT_REG_1 as u32);
+            a.number(1, register as u32);
             a.number(2, base as u32);
             a.number(3, offset);
             a.number(4, length);
+        })
+    }
+
+    fn load(self, register: libc::c_int, value: &[u8]) -> Self {
+        self.expression("immediate", |a| {
+            a.number(1, register as u32);
+            a.data(2, value);
         })
     }
 

@@ -27,6 +27,7 @@ pub struct Datagram {
     pub from: (Ipv4Addr, u16),
     pub to: (Ipv4Addr, u16),
     pub payload: String,
+    pub bytes: Vec<u8>,
 }
 
 impl Guest {
@@ -37,6 +38,11 @@ impl Guest {
     /// An honest datagram.
     pub fn send(&mut self, payload: &str, to: (Ipv4Addr, u16)) {
         self.send_as(GUEST_IP, GUEST_MAC, payload, to);
+    }
+
+    /// An honest datagram of any bytes.
+    pub fn send_bytes(&mut self, payload: &[u8], to: (Ipv4Addr, u16)) {
+        self.send_frame(GUEST_MAC, ETHERTYPE_IPV4, &udp_packet((GUEST_IP, GUEST_PORT), to, payload));
     }
 
     /// A datagram with any source.
@@ -65,6 +71,11 @@ impl Guest {
     /// The next datagram, within the test's patience.
     pub fn receive(&mut self) -> Option<Datagram> {
         self.next_frame(PATIENCE, parse_datagram)
+    }
+
+    /// The next datagram, if one comes in time.
+    pub fn receive_within(&mut self, patience: Duration) -> Option<Datagram> {
+        self.next_frame(patience, parse_datagram)
     }
 
     /// A datagram that is already there.
@@ -107,6 +118,7 @@ fn parse_datagram(frame: &[u8]) -> Option<Datagram> {
         from: (address(12), port(20)),
         to: (address(16), port(22)),
         payload: String::from_utf8_lossy(&packet[28..20 + length]).into_owned(),
+        bytes: packet[28..20 + length].to_vec(),
     })
 }
 

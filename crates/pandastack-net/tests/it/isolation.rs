@@ -7,15 +7,12 @@ use std::fs::{self, File};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
-use pandastack_net::{
-    Cidr, EgressBase, EgressPolicy, GATEWAY_MAC, GUEST_DNS, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, SlotIndex,
-    SlotPool,
-};
+use pandastack_net::{GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, NetworkPolicy, SlotIndex, SlotPool};
 
 use crate::guest::{Datagram, ETHERTYPE_IPV6, GUEST_PORT, Guest};
 use crate::lab::{
     HOST_UPLINK, Internet, METADATA, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, in_namespace,
-    sh, until,
+    policy, sh, until,
 };
 
 struct Leased {
@@ -24,7 +21,7 @@ struct Leased {
     address: Ipv4Addr,
 }
 
-async fn lease(pool: &Arc<SlotPool>, policy: &EgressPolicy) -> Leased {
+async fn lease(pool: &Arc<SlotPool>, policy: &NetworkPolicy) -> Leased {
     let slot = pool.take(policy).await.unwrap();
     Leased { guest: Guest::new(slot.tap), index: slot.index, address: slot.address }
 }
@@ -45,7 +42,7 @@ fn the_internet_is_reached_from_the_hosts_address() {
     in_lab("the_internet_is_reached_from_the_hosts_address", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
-        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        let mut slot = lease(&pool, &NetworkPolicy::all()).await;
         assert_eq!(slot.guest.resolve(GUEST_GATEWAY), Some(GATEWAY_MAC));
         pass_control(&mut slot.guest);
         let (at, payload, from) = internet.arrivals().remove(0);
@@ -59,7 +56,7 @@ fn forged_sources_and_closed_addresses_never_leave() {
     in_lab("forged_sources_and_closed_addresses_never_leave", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
-        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        let mut slot = lease(&pool, &NetworkPolicy::all()).await;
         let guest = &mut slot.guest;
         guest.send("metadata", (METADATA, PORT));
         guest.send("private", (PRIVATE_SERVER, PORT));
@@ -81,8 +78,7 @@ fn the_host_and_other_slots_are_out_of_reach() {
         let service = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
         service.set_nonblocking(true).unwrap();
         // The widest policy there is must not open any of these.
-        let allow_cidrs = vec![Cidr::literal([0, 0, 0, 0], 0)];
-        let widest = EgressPolicy { base: EgressBase::Internet, allow_cidrs };
+        let widest = policy(r#"{"egress":"all","allow":["0.0.0.0/0"]}"#);
         let mut attacker = lease(&pool, &widest).await;
         let mut victim = lease(&pool, &widest).await;
         let host_side = Ipv4Addr::from(u32::from(attacker.address) - 1);
@@ -113,12 +109,12 @@ fn the_host_reaches_every_port_and_nobody_else_does() {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         // Inbound works without any right to go out.
-        let mut slot = lease(&pool, &EgressPolicy::none()).await;
+        let mut slot = lease(&pool, &NetworkPolicy::none()).await;
         internet.send("from the internet", (slot.address, 9000));
         let host = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         host.set_read_timeout(Some(PATIENCE)).unwrap();
         host.send_to(b"question", (slot.address, GUEST_PORT)).unwrap();
-        let Datagram { from, to, payload } = slot.guest.receive().expect("the host's datagram");
+        let Datagram { from, to, payload, .. } = slot.guest.receive().expect("the host's datagram");
         assert_eq!((from.0, to, payload.as_str()), (GUEST_GATEWAY, (GUEST_IP, GUEST_PORT), "question"));
         slot.guest.send("answer", from);
         let mut buffer = [0; 64];
@@ -134,19 +130,18 @@ fn policies_open_close_and_change_while_a_flow_runs() {
     in_lab("policies_open_close_and_change_while_a_flow_runs", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
-        let allow_cidrs = vec!["192.168.77.0/24".parse().unwrap()];
-        let private_only = EgressPolicy { base: EgressBase::None, allow_cidrs };
+        let private_only = policy(r#"{"allow":["192.168.77.0/24"]}"#);
         let mut slot = lease(&pool, &private_only).await;
         slot.guest.send("closed", (SERVER, PORT));
         slot.guest.send("private", (PRIVATE_SERVER, PORT));
         assert_eq!(slot.guest.receive().unwrap().from, (PRIVATE_SERVER, PORT));
-        pool.set_policy(slot.index, &EgressPolicy::internet()).await.unwrap();
+        pool.set_policy(slot.index, &NetworkPolicy::all()).await.unwrap();
         slot.guest.send("private again", (PRIVATE_SERVER, PORT));
         pass_control(&mut slot.guest);
         assert_eq!(payloads(&internet), ["private", "control"], "an open flow outlived its policy");
-        pool.set_policy(slot.index, &EgressPolicy::none()).await.unwrap();
+        pool.set_policy(slot.index, &NetworkPolicy::none()).await.unwrap();
         slot.guest.send("nothing may pass", (SERVER, PORT));
-        pool.set_policy(slot.index, &EgressPolicy::internet()).await.unwrap();
+        pool.set_policy(slot.index, &NetworkPolicy::all()).await.unwrap();
         pass_control(&mut slot.guest);
         assert_eq!(payloads(&internet), ["control"]);
         pool.shutdown().await.unwrap();
@@ -154,18 +149,37 @@ fn policies_open_close_and_change_while_a_flow_runs() {
 }
 
 #[test]
-fn names_resolve_through_the_gateway_unless_closed() {
-    in_lab("names_resolve_through_the_gateway_unless_closed", |directory| async move {
+fn connections_and_bytes_have_limits() {
+    in_lab("connections_and_bytes_have_limits", |directory| async move {
         let internet = Internet::connect();
-        let pool = SlotPool::open(config(&directory)).unwrap();
-        let mut slot = lease(&pool, &EgressPolicy::none()).await;
-        slot.guest.send("closed query", (GUEST_DNS, 53));
-        pool.set_policy(slot.index, &EgressPolicy::internet()).await.unwrap();
-        slot.guest.send("around the gateway", (PRIVATE_SERVER, 53));
-        slot.guest.send("query", (GUEST_DNS, 53));
-        let answer = slot.guest.receive().expect("the resolver must answer");
-        assert_eq!((answer.from, answer.payload.as_str()), ((GUEST_DNS, 53), "query"));
-        assert_eq!(payloads(&internet), ["query"]);
+        let mut few = config(&directory);
+        few.limits.connections_max = 8;
+        let pool = SlotPool::open(few).unwrap();
+        let mut slot = lease(&pool, &NetworkPolicy::all()).await;
+        for port in 1..=8 {
+            slot.guest.send("a connection", (SERVER, 8000 + port));
+        }
+        slot.guest.send("one too many", (SERVER, PORT));
+        // Another slot has its own count.
+        let mut other = lease(&pool, &NetworkPolicy::all()).await;
+        pass_control(&mut other.guest);
+        assert_eq!(payloads(&internet), ["control"]);
+        pool.shutdown().await.unwrap();
+
+        let mut slow = config(&directory);
+        slow.limits.bytes_per_second = Some(4096);
+        let pool = SlotPool::open(slow).unwrap();
+        let mut slot = lease(&pool, &NetworkPolicy::all()).await;
+        let payload = "x".repeat(972);
+        for _ in 0..40 {
+            slot.guest.send(&payload, (SERVER, PORT));
+        }
+        while slot.guest.receive_within(std::time::Duration::from_millis(300)).is_some() {}
+        let passed = payloads(&internet).len();
+        assert!(
+            (1..20).contains(&passed),
+            "{passed} of 40 datagrams of 1000 bytes passed at 4096 bytes a second"
+        );
         pool.shutdown().await.unwrap();
     });
 }
@@ -175,7 +189,7 @@ fn ipv6_is_dead() {
     in_lab("ipv6_is_dead", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
-        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        let mut slot = lease(&pool, &NetworkPolicy::all()).await;
         // Router solicitation to all routers: whoever speaks IPv6 on the link would answer.
         let mut packet = vec![0x60, 0, 0, 0, 0, 8, 58, 255, 0xfe, 0x80];
         packet.extend([0; 13]);
@@ -196,7 +210,7 @@ fn garbage_from_the_guest_harms_nobody() {
     in_lab("garbage_from_the_guest_harms_nobody", |directory| async move {
         let _internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
-        let mut slot = lease(&pool, &EgressPolicy::internet()).await;
+        let mut slot = lease(&pool, &NetworkPolicy::all()).await;
         for length in 0..200usize {
             let noise: Vec<u8> = (0..length).map(|at| (at * 31 + length * 7) as u8).collect();
             slot.guest.send_frame(GUEST_MAC, [0x08, (length % 7) as u8], &noise);
@@ -214,8 +228,8 @@ fn the_hosts_rules_hold_alone() {
         let pool = SlotPool::open(config(&directory)).unwrap();
         let service = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)).unwrap();
         service.set_nonblocking(true).unwrap();
-        let attacker = lease(&pool, &EgressPolicy::internet()).await;
-        let victim = lease(&pool, &EgressPolicy::internet()).await;
+        let attacker = lease(&pool, &NetworkPolicy::all()).await;
+        let victim = lease(&pool, &NetworkPolicy::all()).await;
         // Both namespaces lose every rule of their own, as if somebody had broken out into them.
         let open = |slot: &Leased| File::open(directory.join(format!("netns/lab-{}", slot.index))).unwrap();
         let [from, to] = [open(&attacker), open(&victim)];

@@ -9,8 +9,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hickory_proto::op::{Message, MessageType};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{RData, Record};
 use nix::sched::{CloneFlags, setns, unshare};
-use pandastack_net::{Cidr, NetConfig};
+use pandastack_net::{Cidr, NetConfig, NetworkPolicy};
 
 /// Longest a test waits for anything that should happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,7 +44,9 @@ pub fn in_lab<F: Future<Output = ()>>(name: &str, test: impl FnOnce(PathBuf) -> 
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             sh("ip link set lo up");
             let directory = Scratch(tempfile::tempdir().unwrap());
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            // Threads start in the namespace of the one that makes them. The resolver's must not wait for the test's.
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(test(directory.0.path().to_owned()));
         });
     });
@@ -61,13 +66,18 @@ impl Drop for Scratch {
     }
 }
 
+/// A policy as people write it.
+pub fn policy(json: &str) -> NetworkPolicy {
+    serde_json::from_str(json).unwrap()
+}
+
 /// Small pool for tests; the host's own subnet may be anything.
 pub fn config(directory: &Path) -> NetConfig {
     let mut config = NetConfig::new(directory);
     config.name_prefix = "lab".to_owned();
     config.subnet = Cidr::literal([10, 201, 0, 0], 16);
     config.ready_target = 4;
-    config.resolver = Some(PRIVATE_SERVER);
+    config.resolver = Some((PRIVATE_SERVER, 53).into());
     config
 }
 
@@ -106,11 +116,10 @@ impl Internet {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             opened.send(File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
             ready.recv().unwrap();
-            for (address, port) in
-                [(SERVER, PORT), (PRIVATE_SERVER, PORT), (PRIVATE_SERVER, 53), (METADATA, PORT)]
-            {
+            for (address, port) in [(SERVER, PORT), (PRIVATE_SERVER, PORT), (METADATA, PORT)] {
                 serve(address, port, arrived.clone());
             }
+            serve_names();
             opened.send(File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
         });
         let namespace = opening.recv().unwrap();
@@ -172,6 +181,22 @@ fn serve(address: Ipv4Addr, port: u16, arrived: mpsc::Sender<Arrival>) {
                 return;
             }
             let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+}
+
+/// A name server that knows where everything is: private names at the private server, all others at the public one.
+fn serve_names() {
+    let socket = UdpSocket::bind((PRIVATE_SERVER, 53)).unwrap();
+    thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let mut message = Message::from_vec(&buffer[..length]).unwrap();
+            let name = message.queries()[0].name().clone();
+            let address = if name.to_ascii().contains("private") { PRIVATE_SERVER } else { SERVER };
+            message.set_message_type(MessageType::Response);
+            message.add_answer(Record::from_rdata(name, 300, RData::A(A(address))));
+            socket.send_to(&message.to_vec().unwrap(), from).unwrap();
         }
     });
 }

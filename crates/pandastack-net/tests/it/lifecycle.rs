@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pandastack_net::{Adopted, Cidr, EgressPolicy, NetError, PoolStats, SlotIndex, SlotPool};
+use pandastack_net::{Adopted, Cidr, NetError, NetworkPolicy, PoolStats, SlotIndex, SlotPool};
 
 use crate::guest::Guest;
 use crate::lab::{config, in_lab, sh, until};
@@ -40,7 +40,7 @@ fn several_hundred_slots_leave_nothing() {
         let started = Instant::now();
         let mut leased = Vec::new();
         for _ in 0..SLOTS {
-            leased.push(pool.take(&EgressPolicy::internet()).await.unwrap());
+            leased.push(pool.take(&NetworkPolicy::all()).await.unwrap());
         }
         let make_per_second = SLOTS as f64 / started.elapsed().as_secs_f64();
         let distinct: BTreeSet<_> = leased.iter().map(|slot| (slot.index, slot.address)).collect();
@@ -69,7 +69,7 @@ fn several_hundred_slots_leave_nothing() {
 fn taking_from_a_filled_pool_is_fast() {
     in_lab("taking_from_a_filled_pool_is_fast", |directory| async move {
         const SLOTS: usize = 64;
-        for policy in [EgressPolicy::internet(), EgressPolicy::none()] {
+        for policy in [NetworkPolicy::all(), NetworkPolicy::none()] {
             let mut config = config(&directory);
             config.ready_target = SLOTS;
             let pool = SlotPool::open(config).unwrap();
@@ -82,7 +82,7 @@ fn taking_from_a_filled_pool_is_fast() {
             }
             took.sort();
             let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
-            eprintln!("measured: take with {:?}: p50 {median:?}, max {worst:?}", policy.base);
+            eprintln!("measured: take with {:?}: p50 {median:?}, max {worst:?}", policy.egress);
             assert!(median < Duration::from_millis(1), "{took:?}");
             pool.shutdown().await.unwrap();
         }
@@ -93,9 +93,9 @@ fn taking_from_a_filled_pool_is_fast() {
 fn leases_survive_a_restart_and_the_rest_is_freed() {
     in_lab("leases_survive_a_restart_and_the_rest_is_freed", |directory| async move {
         let first = SlotPool::open(config(&directory)).unwrap();
-        let kept = first.take(&EgressPolicy::none()).await.unwrap();
-        let lost = first.take(&EgressPolicy::internet()).await.unwrap();
-        let broken = first.take(&EgressPolicy::internet()).await.unwrap();
+        let kept = first.take(&NetworkPolicy::none()).await.unwrap();
+        let lost = first.take(&NetworkPolicy::all()).await.unwrap();
+        let broken = first.take(&NetworkPolicy::all()).await.unwrap();
         drop(first);
         sh(&format!("ip link del lab-{}", broken.index));
 
@@ -103,7 +103,10 @@ fn leases_survive_a_restart_and_the_rest_is_freed() {
         until("filled", || second.stats().ready == 4).await;
         assert!(second.stats().found >= 3, "slots of the first pool were not found");
         let never = SlotIndex(9999);
-        let adopted = second.adopt(&[kept.index, broken.index, never]).await.unwrap();
+        let adopted = second
+            .adopt(&[kept.index, broken.index, never].map(|index| (index, NetworkPolicy::none())))
+            .await
+            .unwrap();
         assert_eq!(adopted, Adopted { kept: vec![kept.index], missing: vec![broken.index, never] });
         until("leftovers destroyed", || second.stats().doomed == 0 && second.stats().found == 0).await;
         assert!(!directory.join(format!("netns/lab-{}", lost.index)).exists());
@@ -114,7 +117,7 @@ fn leases_survive_a_restart_and_the_rest_is_freed() {
         drop(Guest::new(second.open_tap(kept.index).await.unwrap()));
         assert!(matches!(second.open_tap(lost.index).await, Err(NetError::NotInUse(_))));
         for _ in 0..8 {
-            assert_ne!(second.take(&EgressPolicy::internet()).await.unwrap().index, kept.index);
+            assert_ne!(second.take(&NetworkPolicy::all()).await.unwrap().index, kept.index);
         }
         second.shutdown().await.unwrap();
     });
@@ -144,9 +147,9 @@ fn a_full_subnet_says_so_and_recovers() {
         let pool = SlotPool::open(config).unwrap();
         let mut leased = Vec::new();
         for _ in 0..4 {
-            leased.push(pool.take(&EgressPolicy::internet()).await.unwrap());
+            leased.push(pool.take(&NetworkPolicy::all()).await.unwrap());
         }
-        let refused = pool.take(&EgressPolicy::internet()).await.unwrap_err();
+        let refused = pool.take(&NetworkPolicy::all()).await.unwrap_err();
         assert!(matches!(refused, NetError::Exhausted { capacity: 4 }), "{refused}");
         assert!(refused.is_capacity());
         let freed = leased.pop().unwrap();
@@ -154,9 +157,9 @@ fn a_full_subnet_says_so_and_recovers() {
         drop(freed);
         assert!(pool.release(index));
         assert!(!pool.release(index), "a second release must not free somebody else's slot");
-        assert_eq!(pool.take(&EgressPolicy::internet()).await.unwrap().index, index);
+        assert_eq!(pool.take(&NetworkPolicy::all()).await.unwrap().index, index);
         pool.shutdown().await.unwrap();
-        assert!(matches!(pool.take(&EgressPolicy::internet()).await, Err(NetError::Closed)));
+        assert!(matches!(pool.take(&NetworkPolicy::all()).await, Err(NetError::Closed)));
     });
 }
 
@@ -173,11 +176,11 @@ fn two_agents_share_a_host_only_with_names_of_their_own() {
         assert!(matches!(refused, NetError::SubnetTaken { .. }), "{refused}");
         other.subnet = Cidr::literal([10, 202, 0, 0], 16);
         let second = SlotPool::open(other).unwrap();
-        second.take(&EgressPolicy::internet()).await.unwrap();
+        second.take(&NetworkPolicy::all()).await.unwrap();
         second.shutdown().await.unwrap();
         let PoolStats { ready, found, .. } = first.stats();
         assert_eq!((ready, found), (4, 0));
-        first.take(&EgressPolicy::internet()).await.unwrap();
+        first.take(&NetworkPolicy::all()).await.unwrap();
         first.shutdown().await.unwrap();
     });
 }
@@ -190,7 +193,7 @@ fn parallel_takers_are_served_in_turn() {
             .map(|_| {
                 let pool = pool.clone();
                 tokio::spawn(async move {
-                    let slot = pool.take(&EgressPolicy::none()).await.unwrap();
+                    let slot = pool.take(&NetworkPolicy::none()).await.unwrap();
                     assert!(pool.release(slot.index));
                     slot.index
                 })

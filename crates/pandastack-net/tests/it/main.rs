@@ -8,3 +8,4 @@ mod guest;
 mod isolation;
 mod lab;
 mod lifecycle;
+mod names;

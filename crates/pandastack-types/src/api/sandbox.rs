@@ -6,6 +6,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::network::NetworkPolicy;
+use crate::preview::Visibility;
 use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId, WorkspaceId};
 
 /// User-chosen labels.
@@ -41,6 +43,12 @@ pub struct CreateSandbox {
     /// Snapshots taken by the platform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<Checkpoints>,
+    /// What it may reach; the public internet unless said, or what the sandbox of `from_snapshot` could reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkPolicy>,
+    /// Who may open its ports; `unlisted` unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
 }
 
 /// Snapshots that the platform takes of a sandbox by itself.
@@ -126,6 +134,9 @@ pub struct Sandbox {
     pub isolation: String,
     /// Labels.
     pub metadata: Metadata,
+    /// What it may reach, unless that is the whole public internet.
+    #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
+    pub network: NetworkPolicy,
     /// Snapshot it was made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<SnapshotId>,

@@ -8,7 +8,7 @@ that earlier releases returned as plain dicts stay dicts (typed ones).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Literal, Mapping, Optional, TypedDict
+from typing import Any, Dict, List, Literal, Mapping, Optional, TypedDict, Union
 
 from .errors import ServerError
 
@@ -306,6 +306,32 @@ class Checkpoints(TypedDict, total=False):
     #: At least so long between two; 0 takes none.
     every_seconds: int
     keep_last: int
+
+
+#: Where a network policy starts from: the public internet, or nothing.
+Egress = Literal["all", "none"]
+#: Who may open a sandbox's ports.
+Visibility = Literal["unlisted", "private", "off"]
+
+
+class NetworkPolicy(TypedDict, total=False):
+    """What a sandbox may reach; ``deny`` wins over ``allow``.
+
+    Entries are addresses, networks, names and ``*.`` names, each with ports if wanted: ``"10.0.0.0/8:5432"``,
+    ``"api.example.com"``, ``"*.example.com:443"``.
+    """
+
+    #: ``"none"`` unless said when ``allow`` or ``presets`` name something, else ``"all"``.
+    egress: Egress
+    #: Lists kept by the platform: ``"package-registries"``.
+    presets: List[str]
+    allow: List[str]
+    deny: List[str]
+
+
+def network_body(network: Union[NetworkPolicy, Egress]) -> Dict[str, Any]:
+    """A network policy as it is sent; a word alone is where it starts from."""
+    return {"egress": network} if isinstance(network, str) else dict(network)
 
 
 class Lifecycle(TypedDict, total=False):

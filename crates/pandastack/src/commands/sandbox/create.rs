@@ -7,6 +7,7 @@ use pandastack_client::Client;
 use pandastack_types::SnapshotId;
 use pandastack_types::api::{Checkpoints, CreateSandbox, OnTimeout};
 use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
+use pandastack_types::preview::Visibility;
 
 use crate::commands::{create, pairs};
 use crate::output::Output;
@@ -44,6 +45,17 @@ pub struct Args {
     /// Environment variable of every command
     #[arg(long, short, value_name = "KEY=VALUE")]
     env: Vec<String>,
+    #[command(flatten)]
+    network: super::network::PolicyArgs,
+    /// Who may open its ports
+    #[arg(long, value_name = "unlisted|private|off", value_parser = parse_visibility)]
+    visibility: Option<Visibility>,
+}
+
+fn parse_visibility(text: &str) -> Result<Visibility, String> {
+    let named = [Visibility::Unlisted, Visibility::Private, Visibility::Off];
+    let found = named.into_iter().find(|visibility| visibility.as_str() == text);
+    found.ok_or_else(|| "say `unlisted`, `private` or `off`".to_owned())
 }
 
 /// Carries it out.
@@ -60,6 +72,8 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
             .checkpoint_every
             .map(|every_seconds| Checkpoints { every_seconds, keep_last: args.checkpoints_kept }),
         on_timeout: args.hibernate_on_timeout.then_some(OnTimeout::Hibernate),
+        network: args.network.policy()?,
+        visibility: args.visibility,
     };
     let sandbox = create::create(client, &request).await?;
     output.value(&sandbox, |sandbox| sandbox.id.to_string())?;

@@ -12,6 +12,7 @@ pub mod keep_awake;
 pub mod lifecycle;
 pub mod logs;
 mod moves;
+pub mod network;
 pub mod processes;
 pub mod promote;
 mod raw_terminal;
@@ -96,6 +97,9 @@ pub enum Command {
     Stats(One),
     /// Print the ports that something listens on
     Ports(One),
+    /// Show or change what it may reach
+    #[command(subcommand)]
+    Network(network::Command),
     /// Show or change how long it lives and when it sleeps
     Lifecycle(lifecycle::Args),
 }
@@ -163,6 +167,7 @@ impl Command {
                 Command::Events(args) => events::events(&client, args, output).await,
                 Command::Stats(one) => stats::run(&client, &one.id, output).await,
                 Command::Ports(one) => events::ports(&client, &one.id, output).await,
+                Command::Network(command) => network::run(&client, command, output).await,
                 Command::Lifecycle(args) => lifecycle::run(&client, args, output).await,
             }
         })

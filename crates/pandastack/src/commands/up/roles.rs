@@ -33,6 +33,13 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     set("--net-prefix", settings.net_prefix.clone().into());
     set("--slots-ready", settings.slots_ready.to_string().into());
     set("--light-sleep-seconds", settings.light_sleep.as_secs().to_string().into());
+    set("--connections-max", settings.connections_max.to_string().into());
+    if let Some(mbit) = settings.bandwidth_mbit {
+        set("--bandwidth-mbit", mbit.to_string().into());
+    }
+    if let Some(resolver) = settings.resolver {
+        set("--resolver", resolver.to_string().into());
+    }
     if let Some(limit) = settings.memory_limit_mb {
         set("--memory-limit-mb", limit.to_string().into());
     }

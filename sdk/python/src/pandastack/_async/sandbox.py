@@ -29,10 +29,12 @@ from .._wire import Command
 from ..errors import CommandFailed, NotFoundError, PandaStackError
 from ..models import (
     Checkpoints,
+    Egress,
     ExecResult,
     Keep,
     Lifecycle,
     Lineage,
+    NetworkPolicy,
     OnTimeout,
     Port,
     ProcessInfo,
@@ -42,6 +44,7 @@ from ..models import (
     Snapshot,
     integer,
     need_text,
+    network_body,
     optional_integer,
     optional_text,
     text,
@@ -404,6 +407,19 @@ class AsyncSandbox:
         lifecycle = cast("Lifecycle", (await self._client._transport.send(call)).record())
         self.persistent = self.persistent if persistent is None else persistent
         return lifecycle
+
+    async def network(self) -> NetworkPolicy:
+        """What it may reach."""
+        answer = await self._client._transport.send(_wire.get(self._path("/network")))
+        return cast("NetworkPolicy", answer.record())
+
+    async def set_network(self, network: Union[NetworkPolicy, Egress]) -> NetworkPolicy:
+        """Change what it may reach, at once and as a whole: ``"none"``, ``"all"``, or lists.
+
+        It holds for open connections too, and does not wake a sleeping sandbox.
+        """
+        call = _wire.post(self._path("/network"), network_body(network), method="PUT")
+        return cast("NetworkPolicy", (await self._client._transport.send(call)).record())
 
     async def ports(self) -> List[Port]:
         """Ports that something listens on, and those with a label."""

@@ -4,14 +4,25 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, cast
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union, cast
 
 from .. import _wire
 from .._config import normalize_base_url, resolve_config
 from .._retry import CreateRetryEvent, parse_budget
 from .._wire import Command
 from ..errors import BadRequestError
-from ..models import AuditEntry, Checkpoints, OnTimeout, PromoteResult, RunResult, Usage
+from ..models import (
+    AuditEntry,
+    Checkpoints,
+    Egress,
+    NetworkPolicy,
+    OnTimeout,
+    PromoteResult,
+    RunResult,
+    Usage,
+    Visibility,
+    network_body,
+)
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .transport import Transport
@@ -144,6 +155,8 @@ class SandboxesAPI:
         idle_timeout_seconds: Optional[int] = None,
         on_timeout: Optional[OnTimeout] = None,
         checkpoints: Optional[Checkpoints] = None,
+        network: Union[NetworkPolicy, Egress, None] = None,
+        visibility: Optional[Visibility] = None,
     ) -> Sandbox:
         """A new sandbox, ready to use: forked from its template, or from ``from_snapshot``.
 
@@ -151,7 +164,8 @@ class SandboxesAPI:
         command. At the end of ``ttl_seconds`` the sandbox is deleted, or put to sleep with
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
-        takes snapshots by itself, to ``rollback`` to. ``cpu`` and ``memory_mb`` are fixed by the template and
+        takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb`` are fixed by the template and
         accepted only for programs that name them.
         """
         body = _wire.given(
@@ -165,6 +179,8 @@ class SandboxesAPI:
             idle_timeout_seconds=idle_timeout_seconds,
             on_timeout=on_timeout,
             checkpoints=None if checkpoints is None else dict(checkpoints),
+            network=None if network is None else network_body(network),
+            visibility=visibility,
         )
         call = _wire.create("/sandboxes", body, seconds_max=_wire.CREATE_SECONDS_MAX)
         record = (self._client._transport.send(call)).record()

@@ -30,10 +30,12 @@ from .._wire import Command
 from ..errors import CommandFailed, NotFoundError, PandaStackError
 from ..models import (
     Checkpoints,
+    Egress,
     ExecResult,
     Keep,
     Lifecycle,
     Lineage,
+    NetworkPolicy,
     OnTimeout,
     Port,
     ProcessInfo,
@@ -43,6 +45,7 @@ from ..models import (
     Snapshot,
     integer,
     need_text,
+    network_body,
     optional_integer,
     optional_text,
     text,
@@ -405,6 +408,19 @@ class Sandbox:
         lifecycle = cast("Lifecycle", (self._client._transport.send(call)).record())
         self.persistent = self.persistent if persistent is None else persistent
         return lifecycle
+
+    def network(self) -> NetworkPolicy:
+        """What it may reach."""
+        answer = self._client._transport.send(_wire.get(self._path("/network")))
+        return cast("NetworkPolicy", answer.record())
+
+    def set_network(self, network: Union[NetworkPolicy, Egress]) -> NetworkPolicy:
+        """Change what it may reach, at once and as a whole: ``"none"``, ``"all"``, or lists.
+
+        It holds for open connections too, and does not wake a sleeping sandbox.
+        """
+        call = _wire.post(self._path("/network"), network_body(network), method="PUT")
+        return cast("NetworkPolicy", (self._client._transport.send(call)).record())
 
     def ports(self) -> List[Port]:
         """Ports that something listens on, and those with a label."""

@@ -1,0 +1,225 @@
+//! What network policies refused, gathered for control.
+//!
+//! A guest that tries the same thing a thousand times is told once a minute with a count, and one that tries a thousand
+//! things is told a few of them and how many more there were: what a guest does must not fill a database.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pandastack_net::{Denial, SlotIndex};
+use pandastack_types::SandboxId;
+use pandastack_types::agent_api::AgentDenial;
+use tokio::time::Instant;
+
+use crate::host::Host;
+
+/// The same refusal is told once in so long.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+/// Refusals are gathered for so long before the first of them is told.
+const GATHER_FOR: Duration = Duration::from_millis(500);
+/// Different refusals of one sandbox told in [`TELL_EVERY`]. Further ones are counted together.
+const TOLD_PER_SANDBOX_MAX: usize = 30;
+/// Different refusals remembered. Further ones are counted with their sandbox's others.
+const REMEMBERED_MAX: usize = 16 * 1024;
+/// Refusals that wait for a report. The oldest are dropped.
+const WAITING_MAX: usize = 4096;
+
+/// Refusals that wait for the next report.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting(Mutex<VecDeque<AgentDenial>>);
+
+impl Waiting {
+    /// All of them; whoever could not send them puts them back.
+    pub(crate) fn take(&self) -> Vec<AgentDenial> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
+    }
+
+    pub(crate) fn put(&self, denials: Vec<AgentDenial>) {
+        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.extend(denials);
+        let excess = waiting.len().saturating_sub(WAITING_MAX);
+        waiting.drain(..excess);
+    }
+}
+
+/// Gathers until the agent stops.
+pub(crate) async fn run(host: Arc<Host>) {
+    let Some(mut denials) = host.slots.denials() else { return };
+    let mut gathered = Gathered::default();
+    loop {
+        let due = gathered.due();
+        tokio::select! {
+            denial = denials.recv() => match denial {
+                Some(denial) => gathered.add(denial, Instant::now()),
+                None => return,
+            },
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                let told = gathered.tell(Instant::now(), &sandboxes_by_slot(&host));
+                if !told.is_empty() {
+                    host.denials.put(told);
+                    host.changed.notify_one();
+                }
+            }
+            () = host.shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Which sandbox has which slot now, by the address of both.
+fn sandboxes_by_slot(host: &Host) -> impl Fn(SlotIndex) -> Option<SandboxId> {
+    let handles = host.sandboxes();
+    let views = handles.values().map(|handle| handle.view());
+    let by_address: HashMap<String, SandboxId> =
+        views.filter_map(|view| Some((view.guest_ip?, view.id))).collect();
+    let slots = Arc::clone(&host.slots);
+    move |index| by_address.get(&slots.address(index).to_string()).cloned()
+}
+
+/// What was refused, and when it may be told.
+#[derive(Debug, Default)]
+struct Gathered {
+    seen: HashMap<Denial, Seen>,
+    /// Told of a slot in the present period, and refused beyond what is told.
+    slots: HashMap<SlotIndex, Budget>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    count: u64,
+    next: Instant,
+}
+
+#[derive(Debug)]
+struct Budget {
+    told: usize,
+    others: u64,
+    until: Instant,
+}
+
+impl Gathered {
+    fn add(&mut self, denial: Denial, now: Instant) {
+        if let Some(seen) = self.seen.get_mut(&denial) {
+            seen.count += 1;
+        } else if self.seen.len() < REMEMBERED_MAX {
+            self.seen.insert(denial, Seen { count: 1, next: now + GATHER_FOR });
+        } else {
+            self.budget(denial.slot, now).others += 1;
+        }
+    }
+
+    fn budget(&mut self, slot: SlotIndex, now: Instant) -> &mut Budget {
+        self.slots.entry(slot).or_insert(Budget { told: 0, others: 0, until: now + TELL_EVERY })
+    }
+
+    /// When [`Gathered::tell`] has something to do: something to tell, or to forget.
+    fn due(&self) -> Option<Instant> {
+        self.seen.values().map(|seen| seen.next).chain(self.slots.values().map(|budget| budget.until)).min()
+    }
+
+    fn tell(&mut self, now: Instant, owner: &dyn Fn(SlotIndex) -> Option<SandboxId>) -> Vec<AgentDenial> {
+        let due: Vec<Denial> =
+            self.seen.iter().filter(|(_, seen)| seen.next <= now).map(|(denial, _)| denial.clone()).collect();
+        let mut told = Vec::new();
+        for denial in due {
+            let count = self.seen.get(&denial).map_or(0, |seen| seen.count);
+            // Silent for a whole period: forgotten.
+            if count == 0 {
+                self.seen.remove(&denial);
+                continue;
+            }
+            self.seen.insert(denial.clone(), Seen { count: 0, next: now + TELL_EVERY });
+            let budget = self.budget(denial.slot, now);
+            if budget.told >= TOLD_PER_SANDBOX_MAX {
+                budget.others += count;
+                continue;
+            }
+            budget.told += 1;
+            let Denial { slot, protocol, address, port, name } = denial;
+            told.extend(owner(slot).map(|sandbox| AgentDenial {
+                sandbox,
+                protocol,
+                address,
+                port,
+                name,
+                count,
+            }));
+        }
+        self.slots.retain(|slot, budget| {
+            if budget.until > now {
+                return true;
+            }
+            let others = owner(*slot).filter(|_| budget.others > 0).map(|sandbox| AgentDenial {
+                sandbox,
+                protocol: "other".to_owned(),
+                address: None,
+                port: None,
+                name: None,
+                count: budget.others,
+            });
+            told.extend(others);
+            false
+        });
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denial(port: u16) -> Denial {
+        let address = Some(std::net::Ipv4Addr::new(10, 0, 0, 1));
+        Denial { slot: SlotIndex(3), protocol: "tcp".to_owned(), address, port: Some(port), name: None }
+    }
+
+    fn owner(_: SlotIndex) -> Option<SandboxId> {
+        "a".parse().ok()
+    }
+
+    #[test]
+    fn the_same_refusal_is_told_once_a_minute_with_a_count() {
+        let (mut gathered, start) = (Gathered::default(), Instant::now());
+        for _ in 0..5 {
+            gathered.add(denial(80), start);
+        }
+        assert_eq!(gathered.due(), Some(start + GATHER_FOR));
+        let told = gathered.tell(start + GATHER_FOR, &owner);
+        assert_eq!((told.len(), told[0].count), (1, 5));
+        assert_eq!(told[0].sentence(), "tcp 10.0.0.1:80, 5 times");
+        gathered.add(denial(80), start + TELL_EVERY / 2);
+        assert!(gathered.tell(start + TELL_EVERY / 2, &owner).is_empty());
+        let told = gathered.tell(start + GATHER_FOR + TELL_EVERY, &owner);
+        assert_eq!((told.len(), told[0].count), (1, 1));
+        gathered.tell(start + 4 * TELL_EVERY, &owner);
+        assert_eq!(gathered.due(), None, "a silent one is forgotten");
+    }
+
+    #[test]
+    fn one_that_tries_everything_is_cut_short_and_counted() {
+        let (mut gathered, start) = (Gathered::default(), Instant::now());
+        for port in 0..100 {
+            gathered.add(denial(port), start);
+        }
+        assert_eq!(gathered.tell(start + GATHER_FOR, &owner).len(), TOLD_PER_SANDBOX_MAX);
+        let told = gathered.tell(start + GATHER_FOR + TELL_EVERY, &owner);
+        assert_eq!((told.len(), told[0].count), (1, 70));
+        assert_eq!(told[0].sentence(), "other destinations, 70 times");
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let waiting = Waiting::default();
+        let one = AgentDenial {
+            sandbox: "a".parse().expect("id"),
+            protocol: "tcp".to_owned(),
+            address: None,
+            port: None,
+            name: None,
+            count: 1,
+        };
+        waiting.put(vec![one; WAITING_MAX + 5]);
+        assert_eq!(waiting.take().len(), WAITING_MAX);
+        assert!(waiting.take().is_empty());
+    }
+}

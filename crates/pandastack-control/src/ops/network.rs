@@ -1,0 +1,31 @@
+//! Changing what a sandbox may reach.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::network::NetworkPolicy;
+
+use super::{MOVE_WAIT, call_on, check_live};
+use crate::app::App;
+use crate::error::ApiResult;
+use crate::store::{Amendment, SandboxRecord};
+
+/// Changes the policy at the sandbox's host, where it holds at once, then in the record. Runs to its end even if the
+/// caller is dropped. Never wakes a sleeper.
+pub(crate) async fn set(
+    app: &Arc<App>,
+    record: SandboxRecord,
+    policy: NetworkPolicy,
+) -> ApiResult<SandboxRecord> {
+    check_live(&record)?;
+    let client = app.hosts.client(&record.host)?;
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let path = format!("/sandboxes/{}/network", record.id);
+        let call = call_on(&record, Method::PUT, &path, MOVE_WAIT);
+        client.call::<AgentSandbox>(call, Some(&policy)).await?;
+        Ok(owner.amend(&record.id, &Amendment::Network(Box::new(policy))).await?)
+    })
+    .await
+}

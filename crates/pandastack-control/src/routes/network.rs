@@ -1,0 +1,40 @@
+//! What a sandbox may reach.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use pandastack_types::network::NetworkPolicy;
+use pandastack_types::{ErrorBody, SandboxId};
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::ApiResult;
+use crate::extract::{Id, parse_json, read_body};
+use crate::ops;
+
+/// What the sandbox may reach. Never wakes it.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = NetworkPolicy), (status = 404, body = ErrorBody)))]
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<NetworkPolicy>> {
+    Ok(Json(app.store.sandbox(Some(&caller.workspace), &id).await?.spec.network))
+}
+
+/// Change what the sandbox may reach, at once and also for connections that are open. Never wakes it.
+#[utoipa::path(put, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),
+    request_body = NetworkPolicy, responses((status = 200, body = NetworkPolicy), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn set(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    request: Request,
+) -> ApiResult<Json<NetworkPolicy>> {
+    let policy: NetworkPolicy = parse_json(&read_body(request.into_body()).await?)?;
+    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    Ok(Json(ops::network::set(&app, record, policy).await?.spec.network))
+}

@@ -1,0 +1,97 @@
+//! Packets that a policy refused, told by the kernel's log group of each slot's namespace.
+//!
+//! The rules tell of a bounded number each second, with the first bytes of the packet; see [`crate::ruleset`].
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Weak};
+
+use libc::{IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::{Denial, Names, SlotNames};
+use crate::blocking;
+use crate::config::SlotIndex;
+use crate::namespace::NetNs;
+use crate::packet_log::PacketLog;
+use crate::ruleset::DENIED_GROUP;
+
+/// Tells what is refused until the slot is forgotten.
+pub(super) async fn watch(names: Arc<Names>, slot: Arc<SlotNames>) {
+    let path = names.namespace(&slot);
+    let opened = blocking(move || NetNs::open(&path)?.run(|| PacketLog::open(DENIED_GROUP))).await;
+    let names = {
+        let weak = Arc::downgrade(&names);
+        drop(names);
+        weak
+    };
+    let log = match opened.map(register) {
+        Ok(Ok(log)) => log,
+        Ok(Err(error)) => {
+            return tracing::warn!(slot = %slot.index, %error, "refused connections are not told");
+        }
+        // A slot that was released at once is no news.
+        Err(error) => return tracing::debug!(slot = %slot.index, %error, "refused connections are not told"),
+    };
+    loop {
+        let mut ready = tokio::select! {
+            ready = log.readable() => match ready { Ok(ready) => ready, Err(_) => return },
+            () = slot.stop.cancelled() => return,
+        };
+        match ready.try_io(|log| log.get_ref().receive()) {
+            Ok(Ok(packets)) if !tell(&names, slot.index, &packets) => return,
+            // An overrun loses some: they are counted by nobody, as those above the rules' rate.
+            _ => {}
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn register(log: PacketLog) -> std::io::Result<AsyncFd<PacketLog>> {
+    // SAFETY: the log owns its descriptor and lends it only by shared reference, so it stays open and the same until the
+    // registration, which owns the log, ends.
+    unsafe { AsyncFd::register_with_interest(log, Interest::READABLE) }.map_err(Into::into)
+}
+
+fn tell(names: &Weak<Names>, slot: SlotIndex, packets: &[Vec<u8>]) -> bool {
+    let Some(names) = names.upgrade() else { return false };
+    for denial in packets.iter().filter_map(|packet| read(slot, packet)) {
+        names.tell(denial);
+    }
+    true
+}
+
+/// What an IPv4 packet was for.
+fn read(slot: SlotIndex, packet: &[u8]) -> Option<Denial> {
+    let header_bytes = usize::from(packet.first()? & 0x0f) * 4;
+    let number = *packet.get(9)?;
+    let address: [u8; 4] = packet.get(16..20)?.try_into().ok()?;
+    let port =
+        packet.get(header_bytes + 2..header_bytes + 4).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+    let (protocol, port) = match i32::from(number) {
+        IPPROTO_TCP => ("tcp".to_owned(), port),
+        IPPROTO_UDP => ("udp".to_owned(), port),
+        IPPROTO_ICMP => ("icmp".to_owned(), None),
+        other => (other.to_string(), None),
+    };
+    Some(Denial { slot, protocol, address: Some(Ipv4Addr::from(address)), port, name: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_says_where_it_was_going_and_pieces_of_one_harm_nobody() {
+        let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 192, 0, 0, 2, 10, 1, 2, 3];
+        packet.extend([0x9c, 0x40, 0x15, 0x38]);
+        let denial = read(SlotIndex(7), &packet).expect("readable");
+        assert_eq!((denial.protocol.as_str(), denial.port), ("tcp", Some(5432)));
+        assert_eq!(denial.address, Some(Ipv4Addr::new(10, 1, 2, 3)));
+        for length in 0..packet.len() {
+            read(SlotIndex(7), &packet[..length]);
+        }
+        packet[9] = 1;
+        assert_eq!(read(SlotIndex(7), &packet).expect("readable").port, None);
+    }
+}

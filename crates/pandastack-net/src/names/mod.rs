@@ -1,0 +1,181 @@
+//! What cannot be decided by address alone: names, and who is told what was refused.
+//!
+//! One resolver per host answers the guests of all slots and knows each by the address its queries come from, which the
+//! host's rules keep from being forged. Under a policy by name it opens the addresses it hands out, for as long as the
+//! answer holds; a proxy inside the slot's namespace then checks that web connections to them really ask for an allowed
+//! name. Proxies run only where a policy needs one.
+//!
+//! ```text
+//!   guest --query--> resolver --policy--> host's name servers --answer--> `named` set --> guest
+//!   guest --80, 443--> (nft redirect) proxy --name allowed--> server, from inside the namespace
+//! ```
+//!
+//! Must hold: the proxy's own connections begin inside the slot's namespace, so every rule of slot and host holds for them;
+//! nothing a guest sends can make any of this panic, block the others, or grow without bound.
+
+mod denied;
+mod hello;
+mod proxy;
+mod resolver;
+mod upstream;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pandastack_types::network::NetworkPolicy;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Plan, SlotIndex};
+use crate::error::{NetError, Result};
+pub(crate) use resolver::Sockets;
+pub(crate) use upstream::{Upstreams, host_resolvers};
+
+/// Refusals that wait to be read. Further ones are not told: whoever reads counts what it gets.
+pub const DENIALS_WAITING_MAX: usize = 1024;
+
+/// Queries of one guest under way at once. Further ones are dropped, as a full server would; resolvers ask again.
+const QUERIES_PER_SLOT_MAX: usize = 64;
+
+/// A connection, packet or name that a policy refused.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Denial {
+    /// Whose.
+    pub slot: SlotIndex,
+    /// `tcp`, `udp`, `icmp`, the protocol's number, or `dns` for a name that was not resolved.
+    pub protocol: String,
+    /// Where to.
+    pub address: Option<Ipv4Addr>,
+    /// Which port.
+    pub port: Option<u16>,
+    /// For which name, where the guest said so.
+    pub name: Option<String>,
+}
+
+/// Every leased slot, as resolver and proxies see it.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) plan: Plan,
+    slots: Mutex<HashMap<Ipv4Addr, Arc<SlotNames>>>,
+    upstreams: Upstreams,
+    denials: mpsc::Sender<Denial>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// One leased slot.
+#[derive(Debug)]
+struct SlotNames {
+    index: SlotIndex,
+    policy: watch::Sender<Arc<NetworkPolicy>>,
+    queries: Arc<Semaphore>,
+    proxied: Arc<Semaphore>,
+    has_proxy: Mutex<bool>,
+    stop: CancellationToken,
+}
+
+impl SlotNames {
+    fn policy(&self) -> Arc<NetworkPolicy> {
+        Arc::clone(&self.policy.borrow())
+    }
+}
+
+impl Names {
+    pub(crate) fn new(plan: Plan, upstreams: Upstreams) -> (Arc<Self>, mpsc::Receiver<Denial>) {
+        let (denials, receiver) = mpsc::channel(DENIALS_WAITING_MAX);
+        let names = Names {
+            plan,
+            slots: Mutex::default(),
+            upstreams,
+            denials,
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        (Arc::new(names), receiver)
+    }
+
+    /// Answers queries until the pool ends.
+    pub(crate) fn serve(self: &Arc<Self>, sockets: Sockets) -> Result<()> {
+        resolver::serve(self, sockets)
+    }
+
+    /// Takes a slot in charge. Its proxy listens when this returns, if its policy needs one.
+    pub(crate) async fn register(self: &Arc<Self>, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
+        let slot = Arc::new(SlotNames {
+            index,
+            policy: watch::Sender::new(Arc::new(policy.clone())),
+            queries: Arc::new(Semaphore::new(QUERIES_PER_SLOT_MAX)),
+            proxied: Arc::new(Semaphore::new(proxy::CONNECTIONS_PER_SLOT_MAX)),
+            has_proxy: Mutex::new(false),
+            stop: self.stop.child_token(),
+        });
+        let before = self.lock().insert(self.plan.slot_side(index), Arc::clone(&slot));
+        if let Some(before) = before {
+            before.stop.cancel();
+        }
+        self.tasks.spawn(denied::watch(Arc::clone(self), Arc::clone(&slot)));
+        self.prepare_proxy(&slot).await
+    }
+
+    /// Changes a slot's policy for the next query and connection, and ends those that it no longer permits.
+    pub(crate) async fn change(self: &Arc<Self>, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
+        let slot = self.slot(self.plan.slot_side(index)).ok_or(NetError::NotInUse(index))?;
+        slot.policy.send_replace(Arc::new(policy.clone()));
+        self.prepare_proxy(&slot).await
+    }
+
+    /// Forgets a slot and ends what runs for it.
+    pub(crate) fn forget(&self, index: SlotIndex) {
+        if let Some(slot) = self.lock().remove(&self.plan.slot_side(index)) {
+            slot.stop.cancel();
+        }
+    }
+
+    /// Ends everything. Tasks end by themselves soon after; nothing they hold outlives the process.
+    pub(crate) fn close(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+    }
+
+    async fn prepare_proxy(self: &Arc<Self>, slot: &Arc<SlotNames>) -> Result<()> {
+        let policy = slot.policy();
+        if !policy.opens_names() && !policy.denies_names() {
+            return Ok(());
+        }
+        if std::mem::replace(&mut *slot.has_proxy.lock().unwrap_or_else(PoisonError::into_inner), true) {
+            return Ok(());
+        }
+        let started = proxy::start(self, slot).await;
+        if started.is_err() {
+            *slot.has_proxy.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        }
+        started
+    }
+
+    fn slot(&self, address: Ipv4Addr) -> Option<Arc<SlotNames>> {
+        self.lock().get(&address).cloned()
+    }
+
+    /// A panic elsewhere cannot leave the map half-changed.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Ipv4Addr, Arc<SlotNames>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn namespace(&self, slot: &SlotNames) -> PathBuf {
+        self.plan.netns_path(slot.index)
+    }
+
+    fn tell(&self, denial: Denial) {
+        // Full or closed: nobody reads fast enough, or at all.
+        let _ = self.denials.try_send(denial);
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}

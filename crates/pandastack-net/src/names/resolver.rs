@@ -1,0 +1,278 @@
+//! The resolver that guests ask: a forwarder that knows whose query it is.
+//!
+//! It looks at the question, and under a policy by name at the addresses in the answer; everything else passes as it is.
+//! A name that is not allowed does not exist for the guest, and its query goes nowhere: queries carry data out.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{RData, RecordType};
+use pandastack_types::network::{NetworkPolicy, is_public};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::upstream::{DATAGRAM_BYTES_MAX, read_framed, write_framed};
+use super::{Denial, Names, SlotNames};
+use crate::error::{NetError, Result};
+use crate::ruleset::{self, ResolverPorts};
+use crate::{blocking, slot};
+
+/// Queries of all guests under way at once. Beyond it they are dropped, and asked again by the guests.
+const QUERIES_MAX: usize = 4096;
+/// TCP connections of all guests. Beyond it they are closed at once.
+const CONNECTIONS_MAX: usize = 512;
+/// Silence after which a TCP connection is closed.
+const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(10);
+/// Shortest and longest time that a name's address stays open. Programs use an address for longer than its answer says,
+/// and an answer that says a week must not keep an address open that long.
+const NAMED_LIFETIME_MIN: Duration = Duration::from_secs(60);
+const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
+/// Addresses taken from one answer.
+const ADDRESSES_PER_ANSWER_MAX: usize = 32;
+
+/// How long a predecessor's sockets may take to close; nothing tells when they did.
+const PREFERRED_PATIENCE: Duration = Duration::from_millis(200);
+const PREFERRED_PAUSE: Duration = Duration::from_millis(10);
+
+/// Listening sockets, bound in the host's namespace.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    udp: std::net::UdpSocket,
+    tcp: std::net::TcpListener,
+}
+
+impl Sockets {
+    /// Binds in the calling thread's namespace: where the predecessor of this agent listened, if it can be, because the
+    /// kernel remembers for half a minute where a flow went. The name claim was taken before, so no predecessor lives.
+    pub(crate) fn bind(preferred: u16) -> Result<Self> {
+        let fail = || NetError::io("listening for guests' queries", "0.0.0.0:0");
+        let any = |port: u16| (Ipv4Addr::UNSPECIFIED, port);
+        let deadline = Instant::now() + PREFERRED_PATIENCE;
+        let (udp, tcp) = loop {
+            let udp = std::net::UdpSocket::bind(any(preferred));
+            match udp.and_then(|udp| Ok((udp, std::net::TcpListener::bind(any(preferred))?))) {
+                Ok(both) => break both,
+                Err(_) if Instant::now() < deadline => std::thread::sleep(PREFERRED_PAUSE),
+                Err(_) => {
+                    let udp = std::net::UdpSocket::bind(any(0)).map_err(fail())?;
+                    break (udp, std::net::TcpListener::bind(any(0)).map_err(fail())?);
+                }
+            }
+        };
+        udp.set_nonblocking(true).and(tcp.set_nonblocking(true)).map_err(fail())?;
+        Ok(Sockets { udp, tcp })
+    }
+
+    pub(crate) fn ports(&self) -> Result<ResolverPorts> {
+        let fail = || NetError::io("looking at a listening socket", "0.0.0.0:0");
+        let udp = self.udp.local_addr().map_err(fail())?.port();
+        Ok(ResolverPorts { udp, tcp: self.tcp.local_addr().map_err(fail())?.port() })
+    }
+}
+
+pub(super) fn serve(names: &Arc<Names>, sockets: Sockets) -> Result<()> {
+    let fail = || NetError::io("listening for guests' queries", "0.0.0.0:0");
+    let udp = UdpSocket::from_std(sockets.udp).map_err(fail())?;
+    let tcp = TcpListener::from_std(sockets.tcp).map_err(fail())?;
+    // Not by a reference of their own: the pool's end must end them.
+    names.tasks.spawn(serve_udp(Arc::downgrade(names), names.stop.clone(), Arc::new(udp)));
+    names.tasks.spawn(serve_tcp(Arc::downgrade(names), names.stop.clone(), tcp));
+    Ok(())
+}
+
+async fn serve_udp(
+    names: std::sync::Weak<Names>,
+    stop: tokio_util::sync::CancellationToken,
+    socket: Arc<UdpSocket>,
+) {
+    let under_way = Arc::new(Semaphore::new(QUERIES_MAX));
+    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    loop {
+        let received = tokio::select! {
+            received = socket.recv_from(&mut buffer) => received,
+            () = stop.cancelled() => return,
+        };
+        // An error is that of an earlier answer that found nobody.
+        let Ok((length, from)) = received else { continue };
+        let Some(names) = names.upgrade() else { return };
+        let (Some(slot), Ok(permit)) = (slot_of(&names, from), Arc::clone(&under_way).try_acquire_owned())
+        else {
+            continue;
+        };
+        let (socket, query) = (Arc::clone(&socket), buffer[..length].to_vec());
+        names.tasks.clone().spawn(async move {
+            let _permit = permit;
+            if let Some(answer) = answer(&names, &slot, &query, false).await {
+                // Gone meanwhile: nobody waits.
+                let _ = socket.send_to(&answer, from).await;
+            }
+        });
+    }
+}
+
+async fn serve_tcp(
+    names: std::sync::Weak<Names>,
+    stop: tokio_util::sync::CancellationToken,
+    listener: TcpListener,
+) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        let Ok((stream, from)) = accepted else { continue };
+        let Some(names) = names.upgrade() else { return };
+        let (Some(slot), Ok(permit)) = (slot_of(&names, from), Arc::clone(&connections).try_acquire_owned())
+        else {
+            continue;
+        };
+        names.tasks.clone().spawn(async move {
+            let _permit = permit;
+            serve_connection(&names, &slot, stream).await;
+        });
+    }
+}
+
+async fn serve_connection(names: &Arc<Names>, slot: &Arc<SlotNames>, mut stream: TcpStream) {
+    while let Ok(Ok(query)) = timeout(CONNECTION_IDLE_MAX, read_framed(&mut stream)).await {
+        let Some(answer) = answer(names, slot, &query, true).await else { return };
+        if write_framed(&mut stream, &answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whose query it is. Others than guests get no answer.
+fn slot_of(names: &Names, from: SocketAddr) -> Option<Arc<SlotNames>> {
+    match from.ip() {
+        IpAddr::V4(address) => names.slot(address),
+        IpAddr::V6(_) => None,
+    }
+}
+
+/// The answer to a query; none to what is not one, or when the guest has too many under way.
+async fn answer(names: &Arc<Names>, slot: &Arc<SlotNames>, bytes: &[u8], by_tcp: bool) -> Option<Vec<u8>> {
+    let message = Message::from_vec(bytes).ok()?;
+    if message.message_type() != MessageType::Query {
+        return None;
+    }
+    let _permit = Arc::clone(&slot.queries).try_acquire_owned().ok()?;
+    let [question] = message.queries() else { return reply(&message, ResponseCode::FormErr) };
+    if message.op_code() != OpCode::Query {
+        return reply(&message, ResponseCode::NotImp);
+    }
+    let (name, policy) = (name_of(question), slot.policy());
+    if !policy.resolves(&name) {
+        let slot = slot.index;
+        names.tell(Denial { slot, protocol: "dns".to_owned(), address: None, port: None, name: Some(name) });
+        return reply(&message, ResponseCode::NXDomain);
+    }
+    // Such records hide the name of later connections (encrypted client hello), which could then not be checked.
+    let by_name = policy.opens_names() || policy.denies_names();
+    if by_name && matches!(question.query_type(), RecordType::HTTPS | RecordType::SVCB) {
+        return reply(&message, ResponseCode::NoError);
+    }
+    match names.upstreams.ask(bytes, by_tcp).await {
+        Ok(answer) => {
+            open(names, slot, &policy, &name, &answer).await;
+            Some(answer)
+        }
+        Err(error) => {
+            tracing::warn!(slot = %slot.index, %error, "the host's name servers do not answer");
+            reply(&message, ResponseCode::ServFail)
+        }
+    }
+}
+
+fn name_of(question: &Query) -> String {
+    let name = question.name().to_ascii().to_ascii_lowercase();
+    name.strip_suffix('.').map(str::to_owned).unwrap_or(name)
+}
+
+/// Opens what an allowed name was resolved to, before the guest hears of it.
+async fn open(names: &Arc<Names>, slot: &Arc<SlotNames>, policy: &NetworkPolicy, name: &str, answer: &[u8]) {
+    let classes = policy.opened_by(name);
+    if classes.is_empty() {
+        return;
+    }
+    let (addresses, lifetime) = addresses_in(answer);
+    if addresses.is_empty() {
+        return;
+    }
+    let (plan, index) = (names.plan.clone(), slot.index);
+    let opened =
+        blocking(move || slot::apply(&plan, index, ruleset::named(&addresses, &classes, lifetime))).await;
+    if let Err(error) = opened {
+        tracing::warn!(slot = %slot.index, name, %error, "a name's addresses stay closed");
+    }
+}
+
+/// Public addresses of an answer, and how long they hold.
+fn addresses_in(answer: &[u8]) -> (Vec<Ipv4Addr>, Duration) {
+    let Ok(message) = Message::from_vec(answer) else { return (Vec::new(), NAMED_LIFETIME_MIN) };
+    let records = message.answers().iter().filter_map(|record| match record.data() {
+        RData::A(address) => Some((address.0, record.ttl())),
+        _ => None,
+    });
+    let records: Vec<_> =
+        records.filter(|(address, _)| is_public(*address)).take(ADDRESSES_PER_ANSWER_MAX).collect();
+    let seconds = records.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
+    let lifetime = Duration::from_secs(seconds.into()).clamp(NAMED_LIFETIME_MIN, NAMED_LIFETIME_MAX);
+    let mut addresses: Vec<_> = records.into_iter().map(|(address, _)| address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    (addresses, lifetime)
+}
+
+/// An answer of our own, without records.
+fn reply(query: &Message, code: ResponseCode) -> Option<Vec<u8>> {
+    let mut answer = Message::new();
+    answer
+        .set_id(query.id())
+        .set_message_type(MessageType::Response)
+        .set_op_code(query.op_code())
+        .set_recursion_desired(query.recursion_desired())
+        .set_recursion_available(true)
+        .set_response_code(code)
+        .add_queries(query.queries().iter().cloned());
+    answer.to_vec().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hickory_proto::rr::rdata::A;
+    use hickory_proto::rr::{Name, Record};
+
+    fn answer_with(records: &[(&str, u32)]) -> Vec<u8> {
+        let mut message = Message::new();
+        let name: Name = "a.com.".parse().expect("name");
+        for (address, ttl) in records {
+            let data = RData::A(A(address.parse().expect("address")));
+            message.add_answer(Record::from_rdata(name.clone(), *ttl, data));
+        }
+        message.to_vec().expect("message")
+    }
+
+    #[test]
+    fn only_public_addresses_are_opened_and_never_for_long() {
+        let opened = |records: &[(&str, u32)]| {
+            let (addresses, lifetime) = addresses_in(&answer_with(records));
+            (addresses.len(), lifetime.as_secs())
+        };
+        assert_eq!(opened(&[("93.184.216.34", 300), ("93.184.216.35", 900)]), (2, 300));
+        assert_eq!(opened(&[("93.184.216.34", 0)]), (1, 60));
+        assert_eq!(opened(&[("93.184.216.34", 1_000_000)]), (1, 3600));
+        for private in ["10.0.0.1", "127.0.0.1", "169.254.169.254", "192.168.1.1", "0.0.0.0"] {
+            assert_eq!(opened(&[(private, 300)]).0, 0, "{private}");
+        }
+        let many: Vec<String> = (0..=ADDRESSES_PER_ANSWER_MAX).map(|at| format!("93.184.216.{at}")).collect();
+        let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 300)).collect();
+        assert_eq!(opened(&many).0, ADDRESSES_PER_ANSWER_MAX);
+        assert!(addresses_in(b"nonsense").0.is_empty());
+    }
+}

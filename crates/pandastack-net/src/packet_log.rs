@@ -1,0 +1,112 @@
+//! Packets that rules tell of, read from a log group of one namespace.
+//!
+//! Numbers are from `linux/netfilter/nfnetlink_log.h`.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use libc::{NFNL_SUBSYS_ULOG, NFULNL_CFG_CMD_BIND, NFULNL_COPY_PACKET, NFULNL_MSG_CONFIG, NFULNL_MSG_PACKET};
+
+use crate::error::Result;
+use crate::netlink::{Messages, Netlink, Subsystem, each_message};
+
+const NLM_F_REQUEST_ACK: u16 = 0x001 | 0x004;
+/// Bytes of `struct nfgenmsg`, before the attributes.
+const GENERIC_BYTES: usize = 4;
+const PACKET_PAYLOAD: u16 = 9;
+/// Attribute types of a configuration message.
+const CONFIG_COMMAND: u16 = 1;
+const CONFIG_MODE: u16 = 2;
+const CONFIG_THRESHOLD: u16 = 5;
+/// Bytes copied of a packet at most; rules ask for less.
+const COPY_BYTES_MAX: u32 = 128;
+
+/// A listener of one log group.
+#[derive(Debug)]
+pub(crate) struct PacketLog(Netlink);
+
+impl PacketLog {
+    /// Listens in the calling thread's namespace.
+    pub(crate) fn open(group: u16) -> Result<Self> {
+        let socket = Netlink::open(Subsystem::Netfilter)?;
+        let mut messages = Messages::default();
+        push_config(&mut messages, group, CONFIG_COMMAND, &[NFULNL_CFG_CMD_BIND as u8]);
+        let mode = [&COPY_BYTES_MAX.to_be_bytes()[..], &[NFULNL_COPY_PACKET as u8, 0]].concat();
+        push_config(&mut messages, group, CONFIG_MODE, &mode);
+        // One by one: the kernel would otherwise hold them back for a second.
+        push_config(&mut messages, group, CONFIG_THRESHOLD, &1u32.to_be_bytes());
+        let last = messages.next_sequence() - 1;
+        socket.transact(&messages, last, "log group")?;
+        Ok(PacketLog(socket))
+    }
+
+    /// The beginnings of packets that are there; `WouldBlock` when there are none.
+    pub(crate) fn receive(&self) -> io::Result<Vec<Vec<u8>>> {
+        let datagram = self.0.receive_now()?;
+        let packet = (NFNL_SUBSYS_ULOG as u16) << 8 | NFULNL_MSG_PACKET as u16;
+        let told = each_message(&datagram).into_iter().filter(|(kind, _)| *kind == packet);
+        Ok(told.filter_map(|(_, body)| payload(body.get(GENERIC_BYTES..)?)).collect())
+    }
+}
+
+impl AsFd for PacketLog {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for PacketLog {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+fn push_config(messages: &mut Messages, group: u16, attribute: u16, value: &[u8]) {
+    let kind = (NFNL_SUBSYS_ULOG as u16) << 8 | NFULNL_MSG_CONFIG as u16;
+    let padded = value.len().next_multiple_of(4);
+    let length = 16 + GENERIC_BYTES + 4 + padded;
+    let sequence = messages.next_sequence();
+    let bytes = &mut messages.bytes;
+    let end = bytes.len() + length;
+    bytes.extend((length as u32).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(NLM_F_REQUEST_ACK.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend([libc::AF_UNSPEC as u8, 0]);
+    bytes.extend(group.to_be_bytes());
+    bytes.extend(((value.len() + 4) as u16).to_ne_bytes());
+    bytes.extend(attribute.to_ne_bytes());
+    bytes.extend_from_slice(value);
+    bytes.resize(end, 0);
+    messages.labels.push("listening for refused packets".to_owned());
+}
+
+/// The attribute that holds the packet.
+fn payload(mut attributes: &[u8]) -> Option<Vec<u8>> {
+    while let Some((header, _)) = attributes.split_at_checked(4) {
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]);
+        let value = attributes.get(4..length)?;
+        if kind == PACKET_PAYLOAD {
+            return Some(value.to_vec());
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_packet_is_found_among_attributes_and_truncation_is_survived() {
+        let bytes = [6, 0, 1, 0, 7, 7, 0, 0, 7, 0, 9, 0, 1, 2, 3, 0];
+        assert_eq!(payload(&bytes), Some(vec![1, 2, 3]));
+        for length in 0..bytes.len() {
+            payload(&bytes[..length]);
+        }
+        assert_eq!(payload(&[0; 8]), None);
+    }
+}

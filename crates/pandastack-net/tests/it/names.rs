@@ -1,0 +1,136 @@
+//! Policies by name, and what is told of refusals.
+
+use std::net::Ipv4Addr;
+
+use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{RData, RecordType};
+use pandastack_net::{Denial, GUEST_DNS, NetworkPolicy, SlotPool};
+
+use crate::guest::Guest;
+use crate::lab::{Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, policy};
+
+/// Resolves a name as a guest does.
+fn resolve(guest: &mut Guest, name: &str) -> Result<Vec<Ipv4Addr>, ResponseCode> {
+    let mut message = Message::new();
+    message.set_id(7).set_op_code(OpCode::Query).set_recursion_desired(true);
+    message.add_query(Query::query(name.parse().unwrap(), RecordType::A));
+    guest.send_bytes(&message.to_vec().unwrap(), (GUEST_DNS, 53));
+    let answer = guest.receive().expect("the resolver must answer");
+    assert_eq!(answer.from, (GUEST_DNS, 53));
+    let answer = Message::from_vec(&answer.bytes).unwrap();
+    assert_eq!(answer.id(), 7);
+    match answer.response_code() {
+        ResponseCode::NoError => Ok(answer.answers().iter().filter_map(address).collect()),
+        code => Err(code),
+    }
+}
+
+fn address(record: &hickory_proto::rr::Record) -> Option<Ipv4Addr> {
+    match record.data() {
+        RData::A(address) => Some(address.0),
+        _ => None,
+    }
+}
+
+fn passes(guest: &mut Guest, internet: &Internet, payload: &str, to: (Ipv4Addr, u16)) -> bool {
+    internet.arrivals();
+    guest.send(payload, to);
+    guest.receive_within(std::time::Duration::from_millis(300)).is_some()
+}
+
+#[test]
+fn names_resolve_by_policy() {
+    in_lab("names_resolve_by_policy", |directory| async move {
+        let _internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let slot = pool.take(&NetworkPolicy::none()).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        assert_eq!(resolve(&mut guest, "a.com."), Err(ResponseCode::NXDomain));
+        pool.set_policy(slot.index, &NetworkPolicy::all()).await.unwrap();
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        pool.set_policy(slot.index, &policy(r#"{"deny":["*.a.com"]}"#)).await.unwrap();
+        assert_eq!(resolve(&mut guest, "x.A.com."), Err(ResponseCode::NXDomain));
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        pool.set_policy(slot.index, &policy(r#"{"allow":["*.a.com"]}"#)).await.unwrap();
+        assert_eq!(resolve(&mut guest, "x.a.com."), Ok(vec![SERVER]));
+        assert_eq!(resolve(&mut guest, "a.com."), Err(ResponseCode::NXDomain));
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_name_opens_its_public_address_and_nothing_else() {
+    in_lab("a_name_opens_its_public_address_and_nothing_else", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let by_name = policy(r#"{"allow":["a.com:7000","private.com"]}"#);
+        let slot = pool.take(&by_name).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        assert!(!passes(&mut guest, &internet, "not resolved yet", (SERVER, PORT)));
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        assert!(passes(&mut guest, &internet, "resolved", (SERVER, PORT)));
+        assert!(!passes(&mut guest, &internet, "another port", (SERVER, PORT + 1)));
+        // Whoever answers for a name must not open the operator's network.
+        assert_eq!(resolve(&mut guest, "private.com."), Ok(vec![PRIVATE_SERVER]));
+        assert!(!passes(&mut guest, &internet, "rebound", (PRIVATE_SERVER, PORT)));
+        // A second answer for the same address renews it.
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        assert!(passes(&mut guest, &internet, "again", (SERVER, PORT)));
+        // Another policy forgets, also for the flow that is open.
+        pool.set_policy(slot.index, &policy(r#"{"allow":["b.com"]}"#)).await.unwrap();
+        assert!(!passes(&mut guest, &internet, "forgotten", (SERVER, PORT)));
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn names_survive_a_restart_of_the_agent() {
+    in_lab("names_survive_a_restart_of_the_agent", |directory| async move {
+        let internet = Internet::connect();
+        let by_name = policy(r#"{"allow":["a.com"]}"#);
+        let first = SlotPool::open(config(&directory)).unwrap();
+        let slot = first.take(&by_name).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        drop(first);
+        let second = SlotPool::open(config(&directory)).unwrap();
+        second.adopt(&[(slot.index, by_name)]).await.unwrap();
+        assert!(passes(&mut guest, &internet, "resolved before", (SERVER, PORT)));
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        assert_eq!(resolve(&mut guest, "b.com."), Err(ResponseCode::NXDomain));
+        second.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn refusals_are_told() {
+    in_lab("refusals_are_told", |directory| async move {
+        let _internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut denials = pool.denials().unwrap();
+        assert!(pool.denials().is_none(), "there is one reader");
+        let slot = pool.take(&policy(r#"{"allow":["a.com"]}"#)).await.unwrap();
+        let (mut guest, index) = (Guest::new(slot.tap), slot.index);
+        assert_eq!(resolve(&mut guest, "b.com."), Err(ResponseCode::NXDomain));
+        let told = |protocol: &str, address, port, name: Option<&str>| Denial {
+            slot: index,
+            protocol: protocol.to_owned(),
+            address,
+            port,
+            name: name.map(str::to_owned),
+        };
+        let next = tokio::time::timeout(PATIENCE, denials.recv()).await.unwrap().unwrap();
+        assert_eq!(next, told("dns", None, None, Some("b.com")));
+        // The listener may start after the slot was taken: packets are sent until one is told.
+        let next = loop {
+            guest.send("closed", (PRIVATE_SERVER, PORT));
+            if let Ok(next) =
+                tokio::time::timeout(std::time::Duration::from_millis(100), denials.recv()).await
+            {
+                break next.unwrap();
+            }
+        };
+        assert_eq!(next, told("udp", Some(PRIVATE_SERVER), Some(PORT), None));
+        pool.shutdown().await.unwrap();
+    });
+}

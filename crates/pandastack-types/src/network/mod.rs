@@ -1,0 +1,349 @@
+//! What a sandbox may reach: the policy as data, its grammar and limits, and which names pass.
+//!
+//! A policy starts from everything or nothing ([`Egress`]), adds what its `allow` list names and takes away what its
+//! `deny` list names: **deny wins**. What nobody may reach (the host, other sandboxes, metadata, link-local) is taken away
+//! last, here for addresses known beforehand and by each slot's own rules for the rest.
+//!
+//! Addresses become disjoint boxes ([`NetworkPolicy::openings`]). Names are asked about when they are resolved and when a
+//! connection says where it goes ([`NetworkPolicy::resolves`], [`NetworkPolicy::permits`]). Names open public addresses
+//! only: whoever answers for a name could otherwise point it at a private network.
+//!
+//! Left to others: enforcing it (`pandastack-net`), keeping it with a sandbox (control and agent).
+
+mod cidr;
+mod ranges;
+mod target;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+pub use cidr::{Cidr, CidrError};
+pub use ranges::{Opening, Range, is_public};
+pub use target::{NamePattern, Place, PortRange, Target, TargetError};
+
+use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARGETS_MAX};
+
+/// Where a policy starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Egress {
+    /// Everything that is publicly routed, and every name.
+    #[default]
+    All,
+    /// Nothing, not even name resolution: queries carry data out.
+    None,
+}
+
+/// A list kept by the platform.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// Where pip, npm, cargo, go, apt and their like get packages from, over HTTP and HTTPS.
+    PackageRegistries,
+}
+
+/// What [`Preset::PackageRegistries`] allows.
+const PACKAGE_REGISTRIES: [&str; 36] = [
+    "pypi.org",
+    "files.pythonhosted.org",
+    "conda.anaconda.org",
+    "repo.anaconda.com",
+    "registry.npmjs.org",
+    "registry.yarnpkg.com",
+    "repo.yarnpkg.com",
+    "npm.jsr.io",
+    "jsr.io",
+    "deno.land",
+    "crates.io",
+    "index.crates.io",
+    "static.crates.io",
+    "static.rust-lang.org",
+    "proxy.golang.org",
+    "sum.golang.org",
+    "go.dev",
+    "dl.google.com",
+    "rubygems.org",
+    "*.rubygems.org",
+    "packagist.org",
+    "repo.packagist.org",
+    "api.nuget.org",
+    "repo.maven.apache.org",
+    "repo1.maven.org",
+    "plugins.gradle.org",
+    "services.gradle.org",
+    "hex.pm",
+    "repo.hex.pm",
+    "cran.r-project.org",
+    "deb.debian.org",
+    "security.debian.org",
+    "archive.ubuntu.com",
+    "security.ubuntu.com",
+    "dl-cdn.alpinelinux.org",
+    "*.fedoraproject.org",
+];
+
+const WEB_PORTS: [PortRange; 2] = [PortRange { first: 80, last: 80 }, PortRange { first: 443, last: 443 }];
+
+/// What a sandbox may reach by itself. Requests to the sandbox and their answers are not affected.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "Draft")]
+pub struct NetworkPolicy {
+    /// Where it starts from. When absent: `none` if `allow` or `presets` say something, `all` otherwise.
+    pub egress: Egress,
+    /// Lists kept by the platform, added to `allow`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub presets: Vec<Preset>,
+    /// Added: addresses, networks, names and `*.` names, each with ports if wanted, such as `10.0.0.0/8:5432`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub allow: Vec<Target>,
+    /// Taken away, also from what `allow` adds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub deny: Vec<Target>,
+}
+
+/// A policy as people write it.
+#[derive(Deserialize)]
+struct Draft {
+    egress: Option<Egress>,
+    #[serde(default)]
+    presets: Vec<Preset>,
+    #[serde(default)]
+    allow: Vec<Target>,
+    #[serde(default)]
+    deny: Vec<Target>,
+}
+
+/// Why a policy cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// A list is too long.
+    #[error(
+        "a network policy's `{list}` has at most {NETWORK_TARGETS_MAX} entries, this one has {count}; use larger networks or *. names"
+    )]
+    TooMany {
+        /// Which list.
+        list: &'static str,
+        /// Its length.
+        count: usize,
+    },
+    /// Too many names with ports of their own.
+    #[error(
+        "a network policy has at most {NETWORK_PORT_CLASSES_MAX} different sets of ports for names, this one has {0}; give more names the same ports"
+    )]
+    PortClasses(usize),
+    /// Addresses times ports are more than a kernel should look through.
+    #[error(
+        "this network policy needs {0} combinations of networks and ports, at most {NETWORK_OPENINGS_MAX} are kept; use fewer port ranges or larger networks"
+    )]
+    Openings(usize),
+}
+
+impl TryFrom<Draft> for NetworkPolicy {
+    type Error = PolicyError;
+
+    fn try_from(draft: Draft) -> Result<Self, PolicyError> {
+        let Draft { egress, mut presets, allow, deny } = draft;
+        for (list, targets) in [("allow", &allow), ("deny", &deny)] {
+            if targets.len() > NETWORK_TARGETS_MAX {
+                return Err(PolicyError::TooMany { list, count: targets.len() });
+            }
+        }
+        presets.sort_unstable();
+        presets.dedup();
+        let listed = !allow.is_empty() || !presets.is_empty();
+        let egress = egress.unwrap_or(if listed { Egress::None } else { Egress::All });
+        let policy = NetworkPolicy { egress, presets, allow, deny };
+        let classes = policy.name_ports().len();
+        if classes > NETWORK_PORT_CLASSES_MAX {
+            return Err(PolicyError::PortClasses(classes));
+        }
+        match policy.openings(None).len() {
+            count if count > NETWORK_OPENINGS_MAX => Err(PolicyError::Openings(count)),
+            _ => Ok(policy),
+        }
+    }
+}
+
+impl NetworkPolicy {
+    /// The public internet: the default.
+    pub fn all() -> Self {
+        NetworkPolicy::default()
+    }
+
+    /// Nothing.
+    pub fn none() -> Self {
+        NetworkPolicy { egress: Egress::None, ..NetworkPolicy::default() }
+    }
+
+    /// Whether it is what a sandbox has that was given none.
+    pub fn is_default(&self) -> bool {
+        *self == NetworkPolicy::default()
+    }
+
+    /// Whether a lowercase name may be resolved.
+    pub fn resolves(&self, name: &str) -> bool {
+        !self.denies(name) && (self.egress == Egress::All || self.allowed(name).next().is_some())
+    }
+
+    /// Whether a connection to that name and port may be made.
+    pub fn permits(&self, name: &str, port: u16) -> bool {
+        let has = |ports: &[PortRange]| {
+            ports.is_empty() || ports.iter().any(|ports| (ports.first..=ports.last).contains(&port))
+        };
+        let denied = names(&self.deny).any(|(pattern, ports)| pattern.matches(name) && has(ports));
+        !denied && (self.egress == Egress::All || self.allowed(name).any(has))
+    }
+
+    /// Whether names open addresses: they are then written down as they are resolved.
+    pub fn opens_names(&self) -> bool {
+        self.egress == Egress::None && (!self.presets.is_empty() || names(&self.allow).next().is_some())
+    }
+
+    /// Whether names are denied: every web connection then says where it goes.
+    pub fn denies_names(&self) -> bool {
+        names(&self.deny).next().is_some()
+    }
+
+    /// The different sets of ports that allowed names have, in an order that stays. Empty sets mean all ports.
+    pub fn name_ports(&self) -> Vec<Vec<PortRange>> {
+        let mut classes: Vec<Vec<PortRange>> = names(&self.allow).map(|(_, ports)| ports.to_vec()).collect();
+        if !self.presets.is_empty() {
+            classes.push(WEB_PORTS.to_vec());
+        }
+        classes.sort_unstable();
+        classes.dedup();
+        classes
+    }
+
+    /// Which of [`NetworkPolicy::name_ports`] a name opens.
+    pub fn opened_by(&self, name: &str) -> Vec<usize> {
+        if self.egress == Egress::All || self.denies(name) {
+            return Vec::new();
+        }
+        let classes = self.name_ports();
+        let mut opened: Vec<usize> =
+            self.allowed(name).filter_map(|ports| classes.iter().position(|class| class == ports)).collect();
+        opened.sort_unstable();
+        opened.dedup();
+        opened
+    }
+
+    /// Denied on every port. One that is denied on some can be resolved: its other ports may be open.
+    fn denies(&self, name: &str) -> bool {
+        names(&self.deny).any(|(pattern, ports)| ports.is_empty() && pattern.matches(name))
+    }
+
+    /// The ports of every allowed name that matches.
+    fn allowed<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [PortRange]> {
+        let listed = names(&self.allow).filter(|(pattern, _)| pattern.matches(name)).map(|(_, ports)| ports);
+        let preset = self.presets.iter().filter(|preset| preset.has(name)).map(|_| &WEB_PORTS[..]);
+        listed.chain(preset)
+    }
+}
+
+fn names(targets: &[Target]) -> impl Iterator<Item = (&NamePattern, &[PortRange])> {
+    targets.iter().filter_map(|target| match &target.place {
+        Place::Name(pattern) => Some((pattern, &target.ports[..])),
+        Place::Network(_) => None,
+    })
+}
+
+impl Preset {
+    /// Its name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Preset::PackageRegistries => "package-registries",
+        }
+    }
+
+    fn has(self, name: &str) -> bool {
+        let Preset::PackageRegistries = self;
+        PACKAGE_REGISTRIES.iter().any(|entry| match entry.strip_prefix('*') {
+            Some(below) => name.ends_with(below),
+            None => name == *entry,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(json: &str) -> NetworkPolicy {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn a_policy_without_a_start_means_what_it_looks_like() {
+        assert_eq!(policy("{}"), NetworkPolicy::all());
+        assert_eq!(policy(r#"{"egress":"none"}"#), NetworkPolicy::none());
+        assert_eq!(policy(r#"{"allow":["a.com"]}"#).egress, Egress::None);
+        assert_eq!(policy(r#"{"presets":["package-registries"]}"#).egress, Egress::None);
+        assert_eq!(policy(r#"{"deny":["a.com"]}"#).egress, Egress::All);
+        assert_eq!(policy(r#"{"egress":"all","allow":["10.0.0.0/8"]}"#).egress, Egress::All);
+    }
+
+    #[test]
+    fn a_policy_reads_back_what_it_wrote() {
+        let before = policy(
+            r#"{"egress":"all","allow":["10.0.0.0/8"],"deny":["*.a.com:80"],"presets":["package-registries"]}"#,
+        );
+        let text = serde_json::to_string(&before).unwrap();
+        assert_eq!(policy(&text), before, "{text}");
+        assert_eq!(serde_json::to_string(&NetworkPolicy::none()).unwrap(), r#"{"egress":"none"}"#);
+    }
+
+    #[test]
+    fn names_pass_by_list_and_deny_wins() {
+        let web = policy(r#"{"allow":["*.a.com:443","b.com"],"deny":["x.a.com","b.com:22"]}"#);
+        for (name, resolves, port, permits) in [
+            ("www.a.com", true, 443, true),
+            ("www.a.com", true, 80, false),
+            ("x.a.com", false, 443, false),
+            ("b.com", true, 5432, true),
+            ("b.com", true, 22, false),
+            ("a.com", false, 443, false),
+        ] {
+            assert_eq!((web.resolves(name), web.permits(name, port)), (resolves, permits), "{name}:{port}");
+        }
+        assert!(web.opens_names() && web.denies_names());
+        assert_eq!(web.name_ports().len(), 2);
+        assert_eq!(web.opened_by("www.a.com").len(), 1);
+        assert_ne!(web.opened_by("www.a.com"), web.opened_by("b.com"));
+        assert!(web.opened_by("x.a.com").is_empty());
+        let all = policy(r#"{"deny":["*.a.com"]}"#);
+        assert!(all.resolves("b.com") && !all.resolves("c.a.com") && !all.opens_names());
+        assert!(!NetworkPolicy::none().resolves("a.com"));
+    }
+
+    #[test]
+    fn presets_open_the_web_ports_of_their_names() {
+        let preset = policy(r#"{"presets":["package-registries"]}"#);
+        assert!(preset.permits("pypi.org", 443) && preset.permits("index.rubygems.org", 80));
+        assert!(!preset.permits("pypi.org", 22) && !preset.permits("evilpypi.org", 443));
+        for entry in PACKAGE_REGISTRIES {
+            assert!(entry.parse::<Target>().is_ok(), "{entry}");
+        }
+    }
+
+    #[test]
+    fn limits_hold_and_say_what_to_do() {
+        let list = |count: usize| -> Vec<String> { (0..count).map(|at| format!("n{at}.com")).collect() };
+        let parse = |allow: Vec<String>| {
+            serde_json::from_value::<NetworkPolicy>(serde_json::json!({ "allow": allow }))
+                .map_err(|error| error.to_string())
+        };
+        assert!(parse(list(NETWORK_TARGETS_MAX)).is_ok());
+        assert!(parse(list(NETWORK_TARGETS_MAX + 1)).unwrap_err().contains("at most"));
+        let classes = |count: usize| (1..=count).map(|port| format!("a.com:{port}")).collect();
+        assert!(parse(classes(NETWORK_PORT_CLASSES_MAX)).is_ok());
+        assert!(parse(classes(NETWORK_PORT_CLASSES_MAX + 1)).unwrap_err().contains("sets of ports"));
+        // Each network alone and open on ports of its own: one box for each.
+        let boxes: Vec<String> = (0..200).map(|at| format!("10.{at}.0.0/24:{}", 2 * at + 1)).collect();
+        assert!(parse(boxes).is_ok());
+        let many: Vec<String> = (0..200).map(|at| format!("10.{at}.0.0/24:{}-60000", 2 * at + 1)).collect();
+        assert!(parse(many).unwrap_err().contains("combinations"));
+    }
+}

@@ -1,0 +1,253 @@
+//! From lists to what a kernel can look up: disjoint boxes of addresses and ports.
+
+use super::{Cidr, Egress, NetworkPolicy, Place, PortRange};
+
+/// Never reachable, whatever a policy says: this host, link-local and metadata, loopback, multicast, reserved.
+const NEVER: [Cidr; 5] = [
+    Cidr::literal([0, 0, 0, 0], 8),
+    Cidr::literal([127, 0, 0, 0], 8),
+    Cidr::literal([169, 254, 0, 0], 16),
+    Cidr::literal([224, 0, 0, 0], 4),
+    Cidr::literal([240, 0, 0, 0], 4),
+];
+
+/// Not the internet: private, carrier and special ranges. A policy may open parts of these, by address only.
+const NOT_INTERNET: [Cidr; 10] = [
+    Cidr::literal([10, 0, 0, 0], 8),
+    Cidr::literal([100, 64, 0, 0], 10),
+    // Azure serves instance metadata and credentials from this public address.
+    Cidr::literal([168, 63, 129, 16], 32),
+    Cidr::literal([172, 16, 0, 0], 12),
+    Cidr::literal([192, 0, 0, 0], 24),
+    Cidr::literal([192, 0, 2, 0], 24),
+    Cidr::literal([192, 168, 0, 0], 16),
+    Cidr::literal([198, 18, 0, 0], 15),
+    Cidr::literal([198, 51, 100, 0], 24),
+    Cidr::literal([203, 0, 113, 0], 24),
+];
+
+/// Stands for protocols without ports, such as ICMP. No TCP or UDP service can have it.
+const NO_PORT: u16 = 0;
+
+/// Inclusive address range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Range {
+    /// First address, as a number.
+    pub first: u32,
+    /// Last address.
+    pub last: u32,
+}
+
+impl Range {
+    const ALL: Range = Range { first: 0, last: u32::MAX };
+}
+
+/// Addresses that may be reached on some ports. Port 0 stands for protocols that have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    /// The addresses.
+    pub addresses: Range,
+    /// The ports.
+    pub ports: PortRange,
+}
+
+/// Whether the address is publicly routed: what names may open.
+pub fn is_public(address: std::net::Ipv4Addr) -> bool {
+    !NEVER.iter().chain(&NOT_INTERNET).any(|network| network.contains(address))
+}
+
+impl NetworkPolicy {
+    /// What may be reached by address, as disjoint boxes; `closed` (a host's own slots) and what nobody may reach are
+    /// left out whatever the lists say.
+    pub fn openings(&self, closed: Option<Cidr>) -> Vec<Opening> {
+        let never: Vec<Range> = NEVER.iter().copied().chain(closed).map(|network| network.range()).collect();
+        let mut bands: Vec<(PortRange, Vec<Range>)> = Vec::new();
+        for ports in self.bands() {
+            let addresses = self.addresses_on(ports.first, &never);
+            match bands.last_mut() {
+                Some((before, same)) if *same == addresses => before.last = ports.last,
+                _ => bands.push((ports, addresses)),
+            }
+        }
+        let boxes = |(ports, addresses): (PortRange, Vec<Range>)| {
+            addresses.into_iter().map(move |addresses| Opening { addresses, ports })
+        };
+        bands.into_iter().flat_map(boxes).collect()
+    }
+
+    /// The ports, cut wherever a list says something different of two neighbours.
+    fn bands(&self) -> Vec<PortRange> {
+        let mut starts = vec![NO_PORT, 1];
+        for ports in self
+            .allow
+            .iter()
+            .chain(&self.deny)
+            .filter(|target| target.is_network())
+            .flat_map(|target| &target.ports)
+        {
+            starts.push(ports.first);
+            starts.extend(ports.last.checked_add(1));
+        }
+        starts.sort_unstable();
+        starts.dedup();
+        let ends = starts.iter().skip(1).map(|next| next - 1).chain([u16::MAX]);
+        starts.iter().zip(ends).map(|(first, last)| PortRange { first: *first, last }).collect()
+    }
+
+    fn addresses_on(&self, port: u16, never: &[Range]) -> Vec<Range> {
+        let listed = |targets: &[super::Target]| -> Vec<Range> {
+            let here = targets.iter().filter(|target| target.ports.is_empty() || target.has_port(port));
+            here.filter_map(|target| match &target.place {
+                Place::Network(network) => Some(network.range()),
+                Place::Name(_) => None,
+            })
+            .collect()
+        };
+        let mut open = match self.egress {
+            Egress::All => subtract(vec![Range::ALL], NOT_INTERNET.iter().map(Cidr::range)),
+            Egress::None => Vec::new(),
+        };
+        open.extend(listed(&self.allow));
+        subtract(union(open), listed(&self.deny).into_iter().chain(never.iter().copied()))
+    }
+}
+
+/// Sorts and merges what overlaps or touches.
+fn union(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.sort_unstable();
+    let mut merged: Vec<Range> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.first <= last.last.saturating_add(1) => last.last = last.last.max(range.last),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+fn subtract(from: Vec<Range>, what: impl IntoIterator<Item = Range>) -> Vec<Range> {
+    what.into_iter().fold(from, |ranges, cut| {
+        let mut rest = Vec::with_capacity(ranges.len() + 1);
+        for range in ranges {
+            if cut.last < range.first || range.last < cut.first {
+                rest.push(range);
+                continue;
+            }
+            if range.first < cut.first {
+                rest.push(Range { first: range.first, last: cut.first - 1 });
+            }
+            if cut.last < range.last {
+                rest.push(Range { first: cut.last + 1, last: range.last });
+            }
+        }
+        rest
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOTS: Cidr = Cidr::literal([10, 201, 0, 0], 16);
+
+    fn policy(json: &str) -> NetworkPolicy {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[track_caller]
+    fn check(policy: &NetworkPolicy, open: &[(&str, u16)], closed: &[(&str, u16)]) {
+        let openings = policy.openings(Some(SLOTS));
+        let reaches = |(address, port): &(&str, u16)| {
+            let address = u32::from(address.parse::<std::net::Ipv4Addr>().unwrap());
+            let hits = openings.iter().filter(|opening| {
+                (opening.addresses.first..=opening.addresses.last).contains(&address)
+                    && (opening.ports.first..=opening.ports.last).contains(port)
+            });
+            let hits = hits.count();
+            assert!(hits <= 1, "boxes overlap at {address}:{port}: {openings:?}");
+            hits == 1
+        };
+        for target in open {
+            assert!(reaches(target), "{target:?} must be open: {openings:?}");
+        }
+        for target in closed {
+            assert!(!reaches(target), "{target:?} must be closed: {openings:?}");
+        }
+    }
+
+    #[test]
+    fn all_is_the_public_space_only() {
+        let open = [
+            "1.1.1.1",
+            "8.8.8.8",
+            "9.255.255.255",
+            "11.0.0.0",
+            "223.255.255.255",
+            "172.32.0.1",
+            "100.128.0.0",
+        ];
+        let closed = [
+            "0.0.0.1",
+            "10.0.0.1",
+            "10.201.3.2",
+            "100.64.0.1",
+            "127.0.0.1",
+            "169.254.169.254",
+            "168.63.129.16",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.1",
+            "192.168.1.1",
+            "198.19.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+        ];
+        check(
+            &NetworkPolicy::all(),
+            &open.map(|address| (address, 443)),
+            &closed.map(|address| (address, 443)),
+        );
+        check(&NetworkPolicy::all(), &open.map(|address| (address, 0)), &closed.map(|address| (address, 0)));
+        assert_eq!(NetworkPolicy::none().openings(None), []);
+    }
+
+    #[test]
+    fn lists_open_private_networks_but_never_the_forbidden() {
+        let widest = policy(r#"{"allow":["0.0.0.0/0"]}"#);
+        let open = ["192.168.1.1", "10.200.255.255", "10.202.0.0", "1.1.1.1"];
+        let closed = ["10.201.0.0", "10.201.255.255", "169.254.169.254", "127.0.0.1", "239.1.1.1", "0.0.0.0"];
+        check(&widest, &open.map(|address| (address, 80)), &closed.map(|address| (address, 80)));
+    }
+
+    #[test]
+    fn ports_cut_boxes_and_deny_wins() {
+        let mail = policy(r#"{"deny":["0.0.0.0/0:25","9.9.9.0/24"]}"#);
+        check(
+            &mail,
+            &[("1.1.1.1", 24), ("1.1.1.1", 26), ("1.1.1.1", 0)],
+            &[("1.1.1.1", 25), ("9.9.9.9", 80), ("9.9.9.9", 0)],
+        );
+        let some =
+            policy(r#"{"allow":["10.0.0.0/8:5432,8000-8009","10.7.0.0/16"],"deny":["10.7.7.0/24:22"]}"#);
+        check(
+            &some,
+            &[
+                ("10.1.1.1", 5432),
+                ("10.1.1.1", 8000),
+                ("10.1.1.1", 8009),
+                ("10.7.1.1", 22),
+                ("10.7.1.1", 0),
+                ("10.7.7.7", 21),
+            ],
+            &[("10.1.1.1", 5431), ("10.1.1.1", 8010), ("10.1.1.1", 0), ("10.7.7.7", 22), ("1.1.1.1", 5432)],
+        );
+    }
+
+    #[test]
+    fn ranges_of_one_band_never_touch() {
+        let merged = policy(r#"{"egress":"all","allow":["10.0.0.0/9","10.128.0.0/9","10.5.0.0/16"]}"#);
+        let openings = merged.openings(Some(SLOTS));
+        assert!(openings.windows(2).all(|pair| pair[0].addresses.last + 1 < pair[1].addresses.first));
+        assert!(openings.iter().all(|opening| opening.ports == PortRange { first: 0, last: u16::MAX }));
+    }
+}

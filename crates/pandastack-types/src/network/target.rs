@@ -1,0 +1,240 @@
+//! One entry of a list: an address, network or name, and the ports it is about.
+//!
+//! ```text
+//!   target = place [ ":" ports ]          10.0.0.0/8        10.0.0.5:5432       api.example.com
+//!   place  = address | network | name     *.example.com:443 0.0.0.0/0:25,465    example.com:8000-8009
+//!   ports  = port [ "-" port ] { "," ... }
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::Cidr;
+use crate::limits::{NETWORK_NAME_BYTES_MAX, NETWORK_TARGET_PORTS_MAX};
+
+/// Longest label of a name.
+const LABEL_BYTES_MAX: usize = 63;
+
+/// Inclusive range of ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortRange {
+    /// First.
+    pub first: u16,
+    /// Last.
+    pub last: u16,
+}
+
+/// What an entry of a policy's list is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Target {
+    /// Where.
+    pub place: Place,
+    /// Which ports, TCP and UDP; empty means all of them, and protocols without ports.
+    pub ports: Vec<PortRange>,
+}
+
+/// Where an entry points.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Addresses.
+    Network(Cidr),
+    /// Names.
+    Name(NamePattern),
+}
+
+/// A name, or with `*.` in front every name below one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct NamePattern {
+    wildcard: bool,
+    /// Lowercase, without a dot at its end.
+    name: String,
+}
+
+/// Why a text is no target.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} {why}")]
+pub struct TargetError {
+    text: String,
+    why: String,
+}
+
+impl Target {
+    pub(super) fn is_network(&self) -> bool {
+        matches!(self.place, Place::Network(_))
+    }
+
+    /// Whether one of its port ranges has the port. An entry without ports has none here.
+    pub(super) fn has_port(&self, port: u16) -> bool {
+        self.ports.iter().any(|ports| (ports.first..=ports.last).contains(&port))
+    }
+}
+
+impl NamePattern {
+    /// Whether a lowercase name without a dot at its end is meant.
+    pub fn matches(&self, name: &str) -> bool {
+        match self.wildcard {
+            false => name == self.name,
+            true => {
+                name.strip_suffix(&self.name).is_some_and(|below| below.len() > 1 && below.ends_with('.'))
+            }
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        let refuse = |why: String| TargetError { text: text.chars().take(80).collect(), why };
+        let (place, ports) = match text.split_once(':') {
+            Some((place, ports)) => (place, parse_ports(ports).map_err(refuse)?),
+            None => (text, Vec::new()),
+        };
+        if place.contains('/') || is_like_an_address(place) {
+            let network =
+                place.parse().map_err(|error: super::CidrError| refuse(format!("is not usable: {error}")))?;
+            return Ok(Target { place: Place::Network(network), ports });
+        }
+        Ok(Target { place: Place::Name(parse_name(place).map_err(refuse)?), ports })
+    }
+}
+
+/// Only digits in the last part: no name ends so, but a mistyped address does.
+fn is_like_an_address(place: &str) -> bool {
+    let last = place.rsplit('.').next().unwrap_or_default();
+    !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn parse_ports(text: &str) -> Result<Vec<PortRange>, String> {
+    let parse = |part: &str| -> Option<PortRange> {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+        (0 < first && first <= last).then_some(PortRange { first, last })
+    };
+    let ports: Option<Vec<_>> = text.split(',').take(NETWORK_TARGET_PORTS_MAX + 1).map(parse).collect();
+    let mut ports =
+        ports.ok_or("has ports that are none: write :443, :8000-8009 or :80,443, from 1 to 65535")?;
+    if ports.len() > NETWORK_TARGET_PORTS_MAX {
+        return Err(format!("has more than {NETWORK_TARGET_PORTS_MAX} port ranges; use several entries"));
+    }
+    ports.sort_unstable();
+    Ok(ports)
+}
+
+fn parse_name(text: &str) -> Result<NamePattern, String> {
+    let (wildcard, name) = text.strip_prefix("*.").map_or((false, text), |below| (true, below));
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    let is_label = |label: &str| {
+        (1..=LABEL_BYTES_MAX).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if name.len() > NETWORK_NAME_BYTES_MAX || !name.split('.').all(is_label) {
+        return Err("is neither an IPv4 address or network nor a name: write 10.0.0.0/8, example.com or \
+                    *.example.com; names that are not ASCII in their xn-- form"
+            .to_owned());
+    }
+    Ok(NamePattern { wildcard, name })
+}
+
+impl TryFrom<String> for Target {
+    type Error = TargetError;
+
+    fn try_from(text: String) -> Result<Self, TargetError> {
+        text.parse()
+    }
+}
+
+impl From<Target> for String {
+    fn from(target: Target) -> String {
+        target.to_string()
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.wildcard { "*." } else { "" }, self.name)
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::Network(network) => network.fmt(f)?,
+            Place::Name(name) => name.fmt(f)?,
+        }
+        for (at, ports) in self.ports.iter().enumerate() {
+            f.write_str(if at == 0 { ":" } else { "," })?;
+            match ports.first == ports.last {
+                true => write!(f, "{}", ports.first)?,
+                false => write!(f, "{}-{}", ports.first, ports.last)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_parse_and_print_back() {
+        for (text, expect) in [
+            ("10.0.0.0/8", Some("10.0.0.0/8")),
+            ("1.2.3.4", Some("1.2.3.4/32")),
+            ("1.2.3.4:53", Some("1.2.3.4/32:53")),
+            ("0.0.0.0/0:465,25", Some("0.0.0.0/0:25,465")),
+            ("10.0.0.0/8:8000-8009", Some("10.0.0.0/8:8000-8009")),
+            ("Example.COM.", Some("example.com")),
+            ("*.example.com:443", Some("*.example.com:443")),
+            ("intranet", Some("intranet")),
+            ("_dmarc.example.com", Some("_dmarc.example.com")),
+            ("", None),
+            ("*", None),
+            ("*example.com", None),
+            ("a.*.com", None),
+            ("exa mple.com", None),
+            ("-a.com", None),
+            ("a..com", None),
+            ("münchen.de", None),
+            ("10.0.0.256", None),
+            ("10.0.0", None),
+            ("10.0.0.1/8", None),
+            ("example.com/8", None),
+            ("example.com:", None),
+            ("example.com:0", None),
+            ("example.com:9-8", None),
+            ("example.com:65536", None),
+            ("http://example.com", None),
+            ("::1", None),
+        ] {
+            let parsed = text.parse::<Target>().ok().map(|target| target.to_string());
+            assert_eq!(parsed.as_deref(), expect, "{text}");
+        }
+        assert!("a.b.".repeat(70).parse::<Target>().is_err());
+        let ports: Vec<String> = (1..=NETWORK_TARGET_PORTS_MAX).map(|port| port.to_string()).collect();
+        assert!(format!("a.com:{}", ports.join(",")).parse::<Target>().is_ok());
+        assert!(format!("a.com:{},99", ports.join(",")).parse::<Target>().is_err());
+    }
+
+    #[test]
+    fn a_wildcard_means_what_is_below_and_nothing_beside() {
+        let matches = |pattern: &str, name: &str| match pattern.parse::<Target>().unwrap().place {
+            Place::Name(pattern) => pattern.matches(name),
+            Place::Network(_) => panic!("{pattern} is a name"),
+        };
+        assert!(matches("example.com", "example.com"));
+        assert!(!matches("example.com", "www.example.com"));
+        assert!(matches("*.example.com", "www.example.com"));
+        assert!(matches("*.example.com", "a.b.example.com"));
+        assert!(!matches("*.example.com", "example.com"));
+        assert!(!matches("*.example.com", "badexample.com"));
+        assert!(!matches("*.example.com", ".example.com"));
+        assert!(!matches("*.example.com", "example.com.evil.org"));
+    }
+}
