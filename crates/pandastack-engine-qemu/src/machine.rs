@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
@@ -209,11 +209,6 @@ impl Machine for QemuMachine {
         let second = stream.as_fd().try_clone_to_owned();
         guest.current = Some(second.map_err(EngineError::io("connect to the guest", self.paths.guest()))?);
         Ok(stream)
-    }
-
-    async fn copy_ahead(&self, memory: PathBuf, base: PathBuf) -> Result<u64> {
-        // Takes no turn: it only reads, and what it reads too early the save reads again.
-        save::save_memory(self, memory, base).await
     }
 
     async fn save(&self, target: SaveTarget) -> Result<Saved> {

@@ -126,8 +126,7 @@ pub struct SaveTarget {
     /// complete memory file for the cost of what changed.
     pub memory: PathBuf,
     /// What `memory` is a clone of: the file below the machine ([`MachineRecord::base_memory`]), or a later save of the
-    /// machine that it was forked from, which spares writing again what both have in common; or `memory` itself after
-    /// [`Machine::copy_ahead`]. It is read for the pages
+    /// machine that it was forked from, which spares writing again what both have in common. It is read for the pages
     /// that the machine has of its own, because a clone's are not in memory while its original's usually are.
     pub base: PathBuf,
 }
@@ -320,14 +319,6 @@ pub trait Machine: Send + Sync + 'static {
     /// or forked with its host connected notices nothing. Either way the far end may be in the middle of a message, so
     /// peers resynchronise on every new stream.
     async fn connect_guest(&self) -> Result<UnixStream>;
-
-    /// Copies ahead, from a machine that may run, what [`Machine::save`] would write to `memory`, so that a save that
-    /// follows with `base` equal to `memory` has little left to write. Returns the bytes written. An engine that cannot
-    /// does nothing.
-    async fn copy_ahead(&self, memory: PathBuf, base: PathBuf) -> Result<u64> {
-        let _ = (memory, base);
-        Ok(0)
-    }
 
     /// Writes a paused machine down. It stays paused and usable. Nothing is synced to storage: that would lengthen the
     /// pause, and the caller knows whether the files must survive a power failure.

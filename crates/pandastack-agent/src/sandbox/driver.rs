@@ -11,6 +11,7 @@ use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::{HostView, Keep};
 use pandastack_types::{Residency, SandboxState, Transition};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
 use super::{Activity, Command, Doors, Lease, QUEUE_MAX, SandboxHandle};
@@ -30,6 +31,8 @@ pub(crate) struct Driver {
     cpu_seen: Option<(Instant, u64)>,
     /// Where edges send requests past this driver; closed before the guest stops.
     pub(super) doors: Doors,
+    /// A snapshot that is being written beside the driver.
+    pub(super) writing: Option<JoinHandle<()>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
     /// Bytes over the network at the last look.
@@ -62,6 +65,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
         activity,
         cpu_seen: None,
         doors: Doors::default(),
+        writing: None,
         asleep_since,
         traffic_bytes: 0,
         commands,
@@ -104,7 +108,7 @@ impl Driver {
             Command::Hibernate(keep, reply) => drop(reply.send(self.go_to_sleep(keep).await)),
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
             Command::Rollback(id, reply) => drop(reply.send(self.rollback(&id).await)),
-            Command::Snapshot(id, reply) => drop(reply.send(self.snapshot(&id).await)),
+            Command::Snapshot(id, reply) => self.snapshot(&id, reply).await,
             Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
             Command::SetIdle(seconds, reply) => {
                 self.record.spec.idle_timeout_seconds = seconds;
@@ -301,6 +305,7 @@ impl Driver {
     async fn lose(&mut self, exit: MachineExit) {
         tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
         self.doors.hold();
+        self.written().await;
         self.settle_usage();
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
@@ -315,6 +320,7 @@ impl Driver {
 
     async fn delete(&mut self) {
         self.doors.hold();
+        self.written().await;
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }
