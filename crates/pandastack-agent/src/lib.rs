@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
 //! | [`launch`], [`home`] | bringing a machine up through the identity gate, and what surrounds it |
-//! | [`template`], [`bake`], [`zygote`] | what creates start from |
+//! | [`template`], [`bake`], [`zygote`], [`snapshot_zygote`] | what creates start from |
 //! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
 //! | [`capture`] | writing a machine down, in place or by a twin |
 //! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
@@ -46,6 +46,7 @@ mod report;
 mod sandbox;
 mod serve;
 mod snapshot;
+mod snapshot_zygote;
 mod template;
 mod trees;
 mod zygote;
