@@ -88,12 +88,14 @@ impl Driver {
     /// The part for which the machine stands still. One that need not go on soon, or has no room for a twin, is written
     /// in place.
     async fn take_still(&self, mut capture: Capture, goes_on: bool) -> Result<(Capture, Option<Twin>)> {
-        let live = self.live()?;
+        let (live, began) = (self.live()?, Instant::now());
         capture.clone_disk(&self.host, &live.home.disk()).await?;
+        let cloned = began.elapsed();
         if goes_on && self.host.engine.capabilities().fork && self.host.admit(self.record.shape, 1).is_ok() {
             let confinement = Confinement::Full { uid: self.record.uid, gid: self.record.uid };
             match Twin::fork(&self.host, live.machine.as_ref(), &capture, confinement).await {
                 Ok(twin) => {
+                    tracing::debug!(clone = ?cloned, fork = ?(began.elapsed() - cloned), "made a twin");
                     fault::point("capture.forked");
                     return Ok((capture, Some(twin)));
                 }

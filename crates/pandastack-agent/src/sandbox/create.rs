@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pandastack_engine::Shape;
-use pandastack_types::{SnapshotId, Transition};
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
+use pandastack_types::{SnapshotId, Transition};
 
 use super::spawn;
 use crate::error::{AgentError, Result};

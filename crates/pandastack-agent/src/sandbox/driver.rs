@@ -211,24 +211,31 @@ impl Driver {
 
     /// Freezes user processes and stops the processors. On failure the sandbox runs as before.
     pub(super) async fn stop_guest(&mut self) -> Result<()> {
+        let began = Instant::now();
         let guest = self.guest().await?;
         // Nothing needs to reach the disk: what a copy lacks there it has in its memory, taken at the same instant.
         guest.quiesce(false).await?;
+        let frozen = began.elapsed();
         let Some(live) = &self.live else { return Ok(()) };
         if let Err(error) = live.machine.pause().await {
             self.run_guest().await?;
             return Err(error.into());
         }
+        tracing::debug!(freeze = ?frozen, stop = ?(began.elapsed() - frozen), "the guest stands still");
         Ok(())
     }
 
     /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
     pub(super) async fn run_guest(&mut self) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
+        let began = Instant::now();
         live.machine.resume().await?;
+        let resumed = began.elapsed();
         let refresh = launch::refresh(&self.record);
         let guest = self.guest().await?;
-        guest.set_identity(refresh).await?;
+        let applied = guest.set_identity(refresh).await?;
+        let (thaw, in_guest) = (began.elapsed() - resumed, Duration::from_micros(applied.elapsed_us));
+        tracing::debug!(resume = ?resumed, ?thaw, ?in_guest, "the guest goes on");
         Ok(())
     }
 
