@@ -3,9 +3,9 @@
 //! Two ways, and one form of result:
 //!
 //! ```text
-//!   in place     begin | stop  take(disk, machine)            go on | publish
-//!   by a twin    begin | stop  clone disk, fork twin  go on         | write twin, end it, publish
-//!                      |<------------- pause ------------>|
+//!   in place     begin | stop  clone disk, write   go on | publish
+//!   by a twin    begin | stop  clone disk, fork    go on | write twin, end it, publish
+//!                      |<------------ pause ----------->|
 //! ```
 //!
 //! A **twin** is a fork of the stopped machine that never runs: memory and devices of one instant, held still by the host's
@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use pandastack_engine::{Confinement, Machine, Place, SaveTarget};
 use pandastack_image::store::Staging;
+use tokio::sync::oneshot;
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
@@ -111,12 +112,14 @@ pub(crate) struct Twin {
 }
 
 impl Twin {
-    /// Forks a **paused** machine whose disk `capture` has cloned already. On failure nothing is left.
+    /// Forks a **paused** machine whose disk `capture` has cloned already. The machine goes on: see
+    /// [`Machine::fork_and_resume`]. On failure nothing is left.
     pub(crate) async fn fork(
         host: &Host,
         parent: &dyn Machine,
         capture: &Capture,
         confinement: Confinement,
+        resumed: oneshot::Sender<()>,
     ) -> Result<Self> {
         let runtime_dir = host.layout.machine_runtime();
         crate::home::make_dir(&runtime_dir)?;
@@ -128,7 +131,7 @@ impl Twin {
             confinement,
         };
         let none = || AgentError::Launch("the engine returned no machine".to_owned());
-        let forked = match parent.fork(vec![place]).await {
+        let forked = match parent.fork_and_resume(vec![place], resumed).await {
             Ok(mut machines) => machines.pop().ok_or_else(none).and_then(|machine| Ok(machine?)),
             Err(error) => Err(error.into()),
         };

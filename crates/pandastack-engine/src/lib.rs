@@ -32,7 +32,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// Name of the byte stream between agent and guest: a virtio-serial port under QEMU, a vsock port under Firecracker.
 pub const GUEST_CHANNEL_NAME: &str = "pandastack.guest.0";
@@ -327,6 +327,21 @@ pub trait Machine: Send + Sync + 'static {
     /// Copies a paused machine into one paused child per place, each place holding a clone of its disk made in the
     /// same pause. One result per place, in order: a failed child fails alone.
     async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
+
+    /// Like [`Machine::fork`], for a parent that is to go on: it is resumed and `resumed` is told as soon as its memory is
+    /// copied, before the children are looked at. Where `resumed` is dropped instead, the parent may still be paused.
+    async fn fork_and_resume(
+        &self,
+        places: Vec<Place>,
+        resumed: oneshot::Sender<()>,
+    ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+        let children = self.fork(places).await?;
+        if self.resume().await.is_ok() {
+            // Whoever does not listen any more need not know.
+            let _ = resumed.send(());
+        }
+        Ok(children)
+    }
 
     /// Ends the process at once and returns when it is gone. Repeating it is harmless.
     async fn kill(&self) -> Result<()>;

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Callable, Iterator, List, Optional
 
 import pytest
 from pandastack import PandaStack, Sandbox
 
-from platform_process import Platform, has_open, wait_until
+from platform_process import Platform, wait_until
 
 # Writes the same byte over a large buffer again and again and checks each time that the last pass is all there. Memory
 # that was copied while it changed has pages of several passes, which the copy finds out by itself.
@@ -64,13 +66,13 @@ def is_torn(sandbox: Sandbox) -> bool:
 
 
 def snapshot_zygotes(platform: Platform) -> List[str]:
-    return sorted(path.name for path in (platform.data_dir / "store" / "zygotes").glob("snapshot-*/record.json"))
+    records = (platform.data_dir / "store" / "zygotes").glob("snapshot-*/record.json")
+    return sorted(path.parent.name for path in records)
 
 
 def zygote_pids(platform: Platform) -> List[int]:
-    below = platform.data_dir / "store" / "zygotes"
-    homes = [path for path in below.glob("snapshot-*/machine")]
-    return [pid for pid in platform.machine_pids() for home in homes if has_open(pid, home)]
+    records = (platform.data_dir / "store" / "zygotes").glob("snapshot-*/record.json")
+    return [json.loads(record.read_text())["machine"]["pid"] for record in records]
 
 
 def test_a_snapshot_of_a_busy_machine_is_one_instant(client: PandaStack, platform: Platform, own: Sandbox) -> None:
@@ -91,8 +93,6 @@ def test_a_snapshot_of_a_busy_machine_is_one_instant(client: PandaStack, platfor
 
 
 def test_what_is_deleted_while_it_is_written_down_leaves_nothing(client: PandaStack, platform: Platform) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     before = platform.footprint()
     own = client.sandboxes.create("base")
     own.exec("head -c 134217728 /dev/urandom > /dev/shm/dirty", check=True)
@@ -122,7 +122,7 @@ def test_a_snapshot_in_use_gets_a_zygote(client: PandaStack, platform: Platform,
     assert second.boot_mode == "restore"
     wait_until("a zygote", lambda: snapshot_zygotes(platform), 60)
 
-    def forked() -> Sandbox:
+    def forked() -> Optional[Sandbox]:
         made = make()
         if made.boot_mode == "fork":
             return made
@@ -151,7 +151,7 @@ def test_a_snapshot_in_use_gets_a_zygote(client: PandaStack, platform: Platform,
             sandbox.delete()
 
 
-def make_and_read(make) -> str:
+def make_and_read(make: Callable[[], Sandbox]) -> str:
     with make() as sandbox:
         return sandbox.exec("cat /srv/state").stdout
 
@@ -189,8 +189,6 @@ def test_forks_ten_deep(client: PandaStack) -> None:
 
 
 def test_a_hundred_children_of_one_instant(client: PandaStack, own: Sandbox) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     own.exec("echo shared > /dev/shm/shared", check=True)
     children = own.fork_tree(100)
     assert len({child.id for child in children}) == 100

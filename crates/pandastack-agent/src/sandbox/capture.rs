@@ -11,6 +11,7 @@ use std::time::Instant;
 use pandastack_engine::Confinement;
 use pandastack_types::agent_api::AgentSnapshotDone;
 use pandastack_types::{SandboxState, SnapshotId};
+use tokio::sync::oneshot;
 
 use super::accept::{Request, Verdict};
 use super::{Driver, Reply};
@@ -67,45 +68,63 @@ impl Driver {
 
     /// Captures the machine and lets it go on.
     async fn take(&mut self) -> Result<Taken> {
-        let was_running = self.record.state == SandboxState::Running;
-        let disk = self.live()?.home.disk();
+        let goes_on = self.record.state == SandboxState::Running;
         // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
-        crate::zygote::sync_file(&disk).await?;
-        let capture = self.begin_capture().await?;
-        let began = Instant::now();
-        if was_running {
-            self.stop_guest().await?;
-        }
-        let taken = self.take_still(capture, was_running).await;
-        if was_running {
-            self.run_guest().await?;
-        }
-        let pause_ms = if was_running { began.elapsed().as_secs_f64() * 1e3 } else { 0.0 };
-        let (capture, twin) = taken?;
-        Ok(Taken { capture, twin, pause_ms })
-    }
-
-    /// The part for which the machine stands still. One that need not go on soon, or has no room for a twin, is written
-    /// in place.
-    async fn take_still(&self, mut capture: Capture, goes_on: bool) -> Result<(Capture, Option<Twin>)> {
-        let (live, began) = (self.live()?, Instant::now());
-        capture.clone_disk(&self.host, &live.home.disk()).await?;
-        let cloned = began.elapsed();
+        crate::zygote::sync_file(&self.live()?.home.disk()).await?;
         if goes_on && self.host.engine.capabilities().fork && self.host.admit(self.record.shape, 1).is_ok() {
-            let confinement = Confinement::Full { uid: self.record.uid, gid: self.record.uid };
-            match Twin::fork(&self.host, live.machine.as_ref(), &capture, confinement).await {
-                Ok(twin) => {
-                    tracing::debug!(clone = ?cloned, fork = ?(began.elapsed() - cloned), "made a twin");
-                    fault::point("capture.forked");
-                    return Ok((capture, Some(twin)));
-                }
+            match self.take_by_twin().await {
+                Ok(taken) => return Ok(taken),
                 Err(error) => {
-                    tracing::warn!(sandbox = %self.record.spec.id, %error, "no twin; writing in place")
+                    tracing::warn!(sandbox = %self.record.spec.id, %error, "no twin; writing in place");
                 }
             }
         }
-        capture.write(live.machine.as_ref()).await?;
-        Ok((capture, None))
+        self.take_in_place(goes_on).await
+    }
+
+    /// For a machine that runs: it goes on as soon as it has a twin.
+    async fn take_by_twin(&mut self) -> Result<Taken> {
+        let capture = self.begin_capture().await?;
+        let (machine, disk) = (self.live()?.machine.clone(), self.live()?.home.disk());
+        let confinement = Confinement::Full { uid: self.record.uid, gid: self.record.uid };
+        let host = self.host.clone();
+        let began = Instant::now();
+        self.stop_guest().await?;
+        let (sender, resumed) = oneshot::channel();
+        let fork = async {
+            capture.clone_disk(&host, &disk).await?;
+            let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, sender).await;
+            fault::point("capture.forked");
+            twin
+        };
+        let go_on = async {
+            let went_on = self.thaw_resumed(resumed).await;
+            went_on.map(|()| began.elapsed().as_secs_f64() * 1e3)
+        };
+        match tokio::join!(fork, go_on) {
+            (Ok(twin), Ok(pause_ms)) => Ok(Taken { capture, twin: Some(twin), pause_ms }),
+            (Ok(twin), Err(error)) => {
+                twin.end().await;
+                Err(error)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// For a machine that stands still anyway, or where there can be no twin.
+    async fn take_in_place(&mut self, goes_on: bool) -> Result<Taken> {
+        let capture = self.begin_capture().await?;
+        let began = Instant::now();
+        if goes_on {
+            self.stop_guest().await?;
+        }
+        let live = self.live()?;
+        let taken = capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await;
+        if goes_on {
+            self.run_guest().await?;
+        }
+        let pause_ms = if goes_on { began.elapsed().as_secs_f64() * 1e3 } else { 0.0 };
+        Ok(Taken { capture: taken?, twin: None, pause_ms })
     }
 
     /// Captures the machine for the children of a fork, on engines that cannot fork; answers how long it stood still.

@@ -112,7 +112,7 @@ async fn forked(
     let records = std::slice::from_ref(&record);
     let prepared = launch::prepare_children(host, &zygote.home, record.shape, records, true).await;
     stages.mark("prepare");
-    let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared).await;
+    let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared, None).await;
     drop(zygote);
     stages.mark("fork");
     let none = || AgentError::Launch("the engine returned no machine".to_owned());

@@ -10,7 +10,7 @@ use pandastack_guest_proto::client::GuestClient;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::{HostView, Keep};
 use pandastack_types::{Residency, SandboxState, Transition};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
@@ -228,14 +228,25 @@ impl Driver {
     /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
     pub(super) async fn run_guest(&mut self) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
-        let began = Instant::now();
         live.machine.resume().await?;
-        let resumed = began.elapsed();
+        self.thaw_guest().await
+    }
+
+    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so.
+    pub(super) async fn thaw_resumed(&mut self, resumed: oneshot::Receiver<()>) -> Result<()> {
+        match resumed.await {
+            Ok(()) => self.thaw_guest().await,
+            Err(_) => self.run_guest().await,
+        }
+    }
+
+    async fn thaw_guest(&mut self) -> Result<()> {
+        let began = Instant::now();
         let refresh = launch::refresh(&self.record);
         let guest = self.guest().await?;
         let applied = guest.set_identity(refresh).await?;
-        let (thaw, in_guest) = (began.elapsed() - resumed, Duration::from_micros(applied.elapsed_us));
-        tracing::debug!(resume = ?resumed, ?thaw, ?in_guest, "the guest goes on");
+        let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
+        tracing::debug!(?thaw, ?in_guest, "the guest goes on");
         Ok(())
     }
 
