@@ -14,13 +14,14 @@ use pandastack_types::BuildId;
 use std::time::Duration;
 
 use crate::blocking;
+use crate::capture::Capture;
 use crate::embedded::GUEST_PROGRAM;
 use crate::error::{AgentError, Result};
 use crate::home::{Home, Origin};
 use crate::host::Host;
 use crate::launch;
 use crate::record::BootMode;
-use crate::snapshot::{Capture, Manifest, Snapshot};
+use crate::snapshot::{Manifest, Snapshot};
 use crate::template::{Baked, shape, templates_dir};
 use crate::zygote;
 
@@ -240,7 +241,7 @@ async fn settle_and_save(
     guest.quiesce(true).await?;
     machine.pause().await?;
     let manifest = Manifest::new(host, &recipe.name, shape(recipe));
-    let capture = match Capture::begin(host, machine, &home.memory(), manifest, false).await {
+    let capture = match Capture::begin(host, &home.memory(), manifest).await {
         Ok(begun) => begun.take(host, machine, &home.disk()).await,
         Err(error) => Err(error),
     };

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 /// Names of all points, for tests that go through them.
 #[cfg(test)]
 pub(crate) const NAMES: &[&str] = &[
+    "capture.forked",
     "capture.taken",
     "snapshot.published",
     "hibernate.published",
@@ -43,7 +44,8 @@ mod tests {
     #[test]
     fn every_point_is_named_once_and_stands_somewhere() {
         let sources = [
-            include_str!("snapshot.rs"),
+            include_str!("capture.rs"),
+            include_str!("sandbox/capture.rs"),
             include_str!("sandbox/sleep.rs"),
             include_str!("sandbox/rollback.rs"),
             include_str!("sandbox/fork.rs"),

@@ -186,7 +186,8 @@ impl Home {
     }
 }
 
-fn make_dir(dir: &Path) -> Result<()> {
+/// Makes a directory that machines pass through, but do not look into.
+pub(crate) fn make_dir(dir: &Path) -> Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().mode(0o711).recursive(true).create(dir).map_err(AgentError::io("create", dir))
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pandastack_engine::{Engine, Shape};
 use pandastack_image::Store;
 use pandastack_net::SlotPool;
-use pandastack_types::SandboxId;
+use pandastack_types::{SandboxId, SnapshotId};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -135,6 +135,12 @@ impl Host {
         let awake = self.sandboxes().values().filter_map(SandboxHandle::awake_shape).map(promised_mb).sum();
         let unpromised = self.memory_total_mb().saturating_sub(awake);
         unpromised.min(meminfo_mb("MemAvailable:").saturating_sub(HOST_RESERVE_MB / 2))
+    }
+
+    /// Removes a snapshot and what is kept warm of it.
+    pub(crate) async fn remove_snapshot(&self, id: &SnapshotId) {
+        self.remove_dir(self.layout.snapshot(id)).await;
+        crate::snapshot_zygote::forget(self, id).await;
     }
 
     /// Removes a directory of the store; what cannot be removed is logged and swept by the next start.

@@ -14,6 +14,7 @@ use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret};
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{SandboxSpec, Usage};
+use tokio::sync::oneshot;
 
 use crate::bake::KernelFiles;
 use crate::blocking;
@@ -191,11 +192,13 @@ pub(crate) async fn prepare_children(
     futures::future::join_all(records.iter().map(prepare)).await
 }
 
-/// Forks a **paused** machine into prepared places. One result per child, in order.
+/// Forks a **paused** machine into prepared places. One result per child, in order. With `resumed` the machine goes on: see
+/// [`Machine::fork_and_resume`].
 pub(crate) async fn fork_children(
     host: &Host,
     parent: &dyn Machine,
     prepared: Vec<Result<(Home, Place)>>,
+    resumed: Option<oneshot::Sender<()>>,
 ) -> Vec<Result<Forked>> {
     let (mut homes, mut places) = (Vec::new(), Vec::new());
     for child in prepared {
@@ -207,7 +210,11 @@ pub(crate) async fn fork_children(
             Err(error) => homes.push(Err(error)),
         }
     }
-    let mut machines = match parent.fork(places).await {
+    let made = match resumed {
+        Some(resumed) => parent.fork_and_resume(places, resumed).await,
+        None => parent.fork(places).await,
+    };
+    let mut machines = match made {
         Ok(machines) => machines.into_iter(),
         Err(error) => {
             let reason = error.to_string();

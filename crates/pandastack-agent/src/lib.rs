@@ -4,8 +4,9 @@
 //! |---|---|
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
 //! | [`launch`], [`home`] | bringing a machine up through the identity gate, and what surrounds it |
-//! | [`template`], [`bake`], [`zygote`] | what creates start from |
+//! | [`template`], [`bake`], [`zygote`], [`snapshot_zygote`] | what creates start from |
 //! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
+//! | [`capture`] | writing a machine down, in place or by a twin |
 //! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
 //! | [`recover`] | taking over what a killed predecessor left |
 //! | [`http`], [`report`] | the wire to control |
@@ -21,6 +22,7 @@
 
 mod bake;
 mod byte_range;
+mod capture;
 pub mod cgroup;
 mod config;
 mod denials;
@@ -45,6 +47,7 @@ mod report;
 mod sandbox;
 mod serve;
 mod snapshot;
+mod snapshot_zygote;
 mod template;
 mod trees;
 mod zygote;

@@ -113,6 +113,6 @@ async fn obey(host: &Arc<Host>, answer: ReportAnswer) {
     }
     for id in answer.forget_snapshots {
         tracing::info!(snapshot = %id, "control does not know this snapshot; removing it");
-        host.remove_dir(host.layout.snapshot(&id)).await;
+        host.remove_snapshot(&id).await;
     }
 }

@@ -1,17 +1,14 @@
 //! Snapshot directories: how a machine's state is put on disk and found there.
 //!
-//! Templates, named snapshots and sleepers share one form (see [`crate::layout`]) and one way to come into being:
-//! [`Capture::begin`] while the machine may run, [`Capture::take`] while it stands still, [`Capture::publish`] after it
-//! runs again. A directory that can be
-//! opened is complete: it appeared by rename, after its files were synced.
+//! Templates, named snapshots and sleepers share one form (see [`crate::layout`]) and one way to come into being
+//! ([`crate::capture`]). A directory that can be opened is complete: it appeared by rename, after its files were synced.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use pandastack_engine::{Machine, SaveTarget, Shape};
-use pandastack_image::store::Staging;
+use pandastack_engine::Shape;
 use pandastack_types::SandboxId;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +18,7 @@ use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::integrity::{self, Seals};
 use crate::layout::snapshot as names;
-use crate::record::{read_json, write_json};
+use crate::record::read_json;
 
 /// What a snapshot is of, and where it may be loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,7 +48,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// A manifest to be completed by [`Capture`].
+    /// A manifest to be completed by a [`crate::capture::Capture`].
     pub(crate) fn new(host: &Host, template: &str, shape: Shape) -> Self {
         Self {
             template: template.to_owned(),
@@ -171,82 +168,13 @@ impl Snapshot {
     }
 }
 
-/// A machine's state, written but not yet part of the store.
-pub(crate) struct Capture {
-    staging: Staging,
-    manifest: Manifest,
-    /// What the machine's pages are compared with.
-    base: PathBuf,
-}
-
-impl Capture {
-    /// Begins a capture of a machine whose memory stands on `memory_base`. With `ahead` its memory is copied now, while it
-    /// runs, and the pause of [`Capture::take`] has only what changes meanwhile left to write.
-    pub(crate) async fn begin(
-        host: &Host,
-        machine: &dyn Machine,
-        memory_base: &Path,
-        manifest: Manifest,
-        ahead: bool,
-    ) -> Result<Self> {
-        let (store, from) = (host.store.clone(), memory_base.to_owned());
-        let staging = blocking(move || {
-            let staging = store.stage()?;
-            store.clone_file(&from, &staging.path().join(names::MEMORY))?;
-            Ok::<_, AgentError>(staging)
-        })
-        .await?;
-        let (memory, mut base) = (staging.path().join(names::MEMORY), memory_base.to_owned());
-        let mut manifest = manifest;
-        if ahead {
-            manifest.memory_bytes_written = machine.copy_ahead(memory.clone(), base).await?;
-            base = memory;
-        }
-        Ok(Self { staging, manifest, base })
-    }
-
-    /// Writes a **paused** machine down: device state, what is left of its memory, a clone of `disk`.
-    pub(crate) async fn take(mut self, host: &Host, machine: &dyn Machine, disk: &Path) -> Result<Self> {
-        let (store, from, to) = (host.store.clone(), disk.to_owned(), self.staging.path().join(names::DISK));
-        blocking(move || store.clone_file(&from, &to)).await?;
-        let target = SaveTarget {
-            state: self.staging.path().join(names::STATE),
-            memory: self.staging.path().join(names::MEMORY),
-            base: self.base.clone(),
-        };
-        let saved = machine.save(target).await?;
-        crate::fault::point("capture.taken");
-        self.manifest.state_bytes = saved.state_bytes;
-        self.manifest.memory_bytes_written += saved.memory_bytes_written;
-        Ok(self)
-    }
-
-    /// Syncs the files and makes them appear at `to`.
-    pub(crate) async fn publish(self, host: &Host, to: PathBuf) -> Result<Snapshot> {
-        let compatibility_key = host.engine.capabilities().compatibility_key.clone();
-        blocking(move || {
-            let dir = self.staging.path();
-            let_machines_read(&dir.join(names::MEMORY))?;
-            open_to_machines(dir)?;
-            let seals = integrity::seal(dir, &[names::STATE, names::MEMORY, names::DISK])?;
-            write_json(&dir.join(names::MANIFEST), &Manifest { seals, ..self.manifest })?;
-            if let Some(parent) = to.parent() {
-                std::fs::create_dir_all(parent).map_err(AgentError::io("create", parent))?;
-            }
-            self.staging.publish(&to)?;
-            Snapshot::open(&to, &compatibility_key)
-        })
-        .await
-    }
-}
-
 /// Machines run under users of their own and open memory files for reading only.
 pub(crate) fn let_machines_read(memory: &Path) -> Result<()> {
     set_mode(memory, 0o444)
 }
 
 /// Machines pass through a snapshot's directory, but do not look.
-fn open_to_machines(dir: &Path) -> Result<()> {
+pub(crate) fn open_to_machines(dir: &Path) -> Result<()> {
     set_mode(dir, 0o711)
 }
 

@@ -3,8 +3,12 @@
 //! A zygote is a hot form of the template's snapshot, not a pool: one serves any number of creates and uses no
 //! processor time. Where there is none yet, creates restore the snapshot and a zygote is made behind them. It runs no
 //! tenant code, and keeps just enough privilege to give each child a user of its own.
+//!
+//! Snapshots that are used often get one too, under other rules: see [`crate::snapshot_zygote`]. Here all of them are kept,
+//! handed out ([`Lease`]), limited, ended, and adopted from a predecessor.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,6 +17,7 @@ use pandastack_engine::{Confinement, Machine, MachineRecord, Restore, SaveTarget
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::ProcessSpec;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use crate::error::{AgentError, Result};
 use crate::home::{Home, Origin};
@@ -20,11 +25,15 @@ use crate::host::Host;
 use crate::launch::{self, GUEST_ANSWER_MAX};
 use crate::layout::RECORD;
 use crate::record::{BootMode, read_json, write_json};
+use crate::snapshot::Snapshot;
+use crate::snapshot_zygote::{SnapshotUses, end_orphan, is_of_snapshot};
 use crate::template::Baked;
 use pandastack_net::NetworkPolicy;
 
-/// Zygotes kept at once; the least recently used goes first.
-const ZYGOTES_MAX: usize = 8;
+/// Zygotes of templates kept at once; the least recently used goes first.
+const TEMPLATE_ZYGOTES_MAX: usize = 8;
+/// The same for zygotes of snapshots, which never crowd out those of templates.
+const SNAPSHOT_ZYGOTES_MAX: usize = 4;
 /// How long one warm-up command may take.
 pub(crate) const WARM_COMMAND_MAX: Duration = Duration::from_secs(120);
 
@@ -34,14 +43,38 @@ pub(crate) struct Zygote {
     pub home: Home,
     /// Kept open: a guest that is forked while connected finds its new host connected from its first instruction.
     _guest: Option<GuestClient>,
-    /// Key of the template it was made from.
+    /// Key of the template it was made from, or id of the snapshot.
     key: String,
     used: Mutex<Instant>,
+    /// Shared by those who fork from it; whoever ends it waits for them.
+    users: Arc<RwLock<()>>,
 }
 
-/// The zygotes of a host.
+impl Zygote {
+    fn new(machine: Arc<dyn Machine>, home: Home, guest: Option<GuestClient>, key: String) -> Self {
+        let used = Mutex::new(Instant::now());
+        Self { machine, home, _guest: guest, key, used, users: Arc::default() }
+    }
+}
+
+/// A zygote that stays while this is held.
+pub(crate) struct Lease {
+    zygote: Arc<Zygote>,
+    _user: OwnedRwLockReadGuard<()>,
+}
+
+impl Deref for Lease {
+    type Target = Zygote;
+
+    fn deref(&self) -> &Zygote {
+        &self.zygote
+    }
+}
+
+/// The zygotes of a host, by the names of their directories.
 pub(crate) struct Zygotes {
-    by_template: Mutex<HashMap<String, State>>,
+    by_name: Mutex<HashMap<String, State>>,
+    pub(crate) snapshot_uses: SnapshotUses,
 }
 
 enum State {
@@ -59,24 +92,27 @@ struct ZygoteRecord {
 
 impl Zygotes {
     pub(crate) fn new() -> Self {
-        Self { by_template: Mutex::new(HashMap::new()) }
+        Self { by_name: Mutex::new(HashMap::new()), snapshot_uses: SnapshotUses::default() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, State>> {
-        self.by_template.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The zygote of that template, if there is one now.
-    pub(crate) fn get(&self, baked: &Baked) -> Option<Arc<Zygote>> {
-        match self.lock().get(&baked.name) {
-            Some(State::Ready(zygote))
-                if zygote.key == baked.key && zygote.machine.exited().borrow().is_none() =>
-            {
-                *zygote.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-                Some(zygote.clone())
-            }
-            _ => None,
+    pub(crate) fn get(&self, baked: &Baked) -> Option<Lease> {
+        self.lease(&baked.name, &baked.key)
+    }
+
+    pub(crate) fn lease(&self, name: &str, key: &str) -> Option<Lease> {
+        let zygotes = self.lock();
+        let Some(State::Ready(zygote)) = zygotes.get(name) else { return None };
+        if zygote.key != key || zygote.machine.exited().borrow().is_some() {
+            return None;
         }
+        let user = zygote.users.clone().try_read_owned().ok()?;
+        *zygote.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Some(Lease { zygote: zygote.clone(), _user: user })
     }
 
     /// Processes of zygotes.
@@ -97,39 +133,56 @@ impl Zygotes {
         self.lock().values().filter_map(ready).collect()
     }
 
-    /// Makes a zygote in the background unless one is there or being made, or forks do not work here.
+    /// Makes the zygote of a template in the background unless one is there or being made, or forks do not work here.
     pub(crate) fn make_behind(&self, host: &Arc<Host>, baked: &Arc<Baked>) {
+        let making = {
+            let (host, baked) = (host.clone(), baked.clone());
+            async move { make(&host, &baked).await }
+        };
+        self.begin(host, &baked.name, &baked.key, making);
+    }
+
+    /// Runs `making` in the background unless the zygote is there or being made, or forks do not work here.
+    pub(crate) fn begin(
+        &self,
+        host: &Arc<Host>,
+        name: &str,
+        key: &str,
+        making: impl Future<Output = Result<Zygote>> + Send + 'static,
+    ) {
         let wanted = host.config.zygotes && host.engine.capabilities().fork;
-        if !wanted || self.get(baked).is_some() {
+        if !wanted || self.lease(name, key).is_some() {
             return;
         }
-        let outdated = match self.lock().insert(baked.name.clone(), State::Making) {
+        let outdated = match self.lock().insert(name.to_owned(), State::Making) {
             Some(State::Making) => return,
             Some(State::Ready(zygote)) => Some(zygote),
             None => None,
         };
-        let (host, baked) = (host.clone(), baked.clone());
+        let (host, name) = (host.clone(), name.to_owned());
         host.tasks.clone().spawn(async move {
             if let Some(zygote) = outdated {
-                end(&host, zygote).await;
+                end(&host, &name, zygote).await;
             }
-            match make(&host, &baked).await {
+            match making.await {
                 Ok(zygote) => {
-                    tracing::info!(template = baked.name, pid = zygote.machine.record().pid, "zygote ready");
-                    host.zygotes.lock().insert(baked.name.clone(), State::Ready(Arc::new(zygote)));
+                    tracing::info!(of = name, pid = zygote.machine.record().pid, "zygote ready");
+                    host.zygotes.lock().insert(name.clone(), State::Ready(Arc::new(zygote)));
+                    end_orphan(&host, &name).await;
                 }
                 Err(error) => {
-                    tracing::warn!(template = baked.name, %error, "no zygote; creates restore the snapshot instead");
-                    host.zygotes.lock().remove(&baked.name);
+                    tracing::warn!(of = name, %error, "no zygote; creates restore the snapshot instead");
+                    host.zygotes.lock().remove(&name);
                 }
             }
-            host.zygotes.evict(&host).await;
+            host.zygotes.evict(&host, false, TEMPLATE_ZYGOTES_MAX).await;
+            host.zygotes.evict(&host, true, SNAPSHOT_ZYGOTES_MAX).await;
             host.changed.notify_one();
         });
     }
 
-    /// Ends the least recently used zygotes beyond [`ZYGOTES_MAX`].
-    async fn evict(&self, host: &Host) {
+    /// Ends the least recently used zygotes, of snapshots or of templates, beyond `max`.
+    pub(crate) async fn evict(&self, host: &Host, of_snapshots: bool, max: usize) {
         loop {
             let oldest = {
                 let mut zygotes = self.lock();
@@ -137,15 +190,30 @@ impl Zygotes {
                     State::Ready(zygote) => Some(*zygote.used.lock().unwrap_or_else(PoisonError::into_inner)),
                     State::Making => None,
                 };
-                if zygotes.len() <= ZYGOTES_MAX {
+                let of_kind = zygotes.iter().filter(|(name, _)| is_of_snapshot(name) == of_snapshots);
+                let mut ready: Vec<_> =
+                    of_kind.filter_map(|(name, state)| Some((used(state)?, name.clone()))).collect();
+                if ready.len() <= max {
                     return;
                 }
-                let oldest =
-                    zygotes.iter().filter_map(|(name, state)| Some((used(state)?, name.clone()))).min();
-                oldest.and_then(|(_, name)| zygotes.remove(&name))
+                ready.sort();
+                let name = ready.swap_remove(0).1;
+                zygotes.remove(&name).map(|state| (name, state))
             };
-            let Some(State::Ready(zygote)) = oldest else { return };
-            end(host, zygote).await;
+            let Some((name, State::Ready(zygote))) = oldest else { return };
+            end(host, &name, zygote).await;
+        }
+    }
+
+    /// Ends the zygote of that name. One that is being made is not there yet.
+    pub(crate) async fn remove(&self, host: &Host, name: &str) {
+        let found = {
+            let mut zygotes = self.lock();
+            let is_ready = matches!(zygotes.get(name), Some(State::Ready(_)));
+            if is_ready { zygotes.remove(name) } else { None }
+        };
+        if let Some(State::Ready(zygote)) = found {
+            end(host, name, zygote).await;
         }
     }
 
@@ -154,7 +222,10 @@ impl Zygotes {
         for entry in std::fs::read_dir(host.layout.zygotes()).into_iter().flatten().flatten() {
             let (dir, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             match adopt_one(host, &name, &dir).await {
-                Ok(zygote) => drop(self.lock().insert(name, State::Ready(Arc::new(zygote)))),
+                Ok(zygote) => {
+                    self.lock().insert(name.clone(), State::Ready(Arc::new(zygote)));
+                    end_orphan(host, &name).await;
+                }
                 Err(error) => {
                     tracing::info!(template = name, %error, "a zygote did not survive; it is made again");
                     host.remove_dir(dir).await;
@@ -180,62 +251,29 @@ async fn adopt_one(host: &Host, name: &str, dir: &Path) -> Result<Zygote> {
     let runtime_dir = record.machine.runtime_dir.clone();
     let machine = host.engine.adopt(record.machine).await?;
     let home = Home::adopted(host, &zygote_name(name), dir.join("machine"), runtime_dir, record.slot);
-    Ok(Zygote { machine, home, _guest: None, key: record.key, used: Mutex::new(Instant::now()) })
+    Ok(Zygote::new(machine, home, None, record.key))
 }
 
-/// Ends a zygote nobody forks from any more. A create that still holds it fails over to a plain restore.
-async fn end(host: &Host, zygote: Arc<Zygote>) {
+/// Ends a zygote once nobody forks from it any more. No one can have begun meanwhile: it is no longer listed.
+async fn end(host: &Host, name: &str, zygote: Arc<Zygote>) {
+    let _alone = zygote.users.write().await;
     launch::kill(zygote.machine.as_ref()).await;
-    if let Some(Zygote { mut home, .. }) = Arc::into_inner(zygote) {
-        home.release(host).await;
-        home.remove(host).await;
-    }
+    let slot = zygote.home.slot.map(|index| u32::from(index.0));
+    let runtime_dir = zygote.machine.record().runtime_dir.clone();
+    let dir = host.layout.zygotes().join(name);
+    let mut home = Home::adopted(host, &zygote_name(name), dir.join("machine"), runtime_dir, slot);
+    home.release(host).await;
+    host.remove_dir(dir).await;
 }
 
 async fn make(host: &Arc<Host>, baked: &Baked) -> Result<Zygote> {
-    let dir = host.layout.zygotes().join(&baked.name);
-    host.remove_dir(dir.clone()).await;
-    let dir = dir.join("machine");
-    let snapshot = &baked.snapshot;
-    let origin =
-        Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
-    let name = zygote_name(&baked.name);
-    let (mut home, place) =
-        Home::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all()).await?;
-    let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
-    let machine = match host.engine.restore(restore).await {
-        Ok(machine) => machine,
-        Err(error) => {
-            home.release(host).await;
-            home.remove(host).await;
-            return Err(error.into());
-        }
-    };
-    match warm_and_stop(host, &home, machine.as_ref(), baked).await {
-        Ok(guest) => {
-            let (key, used) = (baked.key.clone(), Mutex::new(Instant::now()));
-            Ok(Zygote { machine, home, _guest: Some(guest), key, used })
-        }
-        Err(error) => {
-            launch::kill(machine.as_ref()).await;
-            home.release(host).await;
-            home.remove(host).await;
-            Err(error)
-        }
-    }
+    let started = Started::restore(host, &baked.name, &baked.snapshot, Confinement::Zygote).await?;
+    let warmed = warm_template(&started, baked).await;
+    started.stop(host, &baked.name, &baked.key, warmed).await
 }
 
-async fn warm_and_stop(
-    host: &Host,
-    home: &Home,
-    machine: &dyn Machine,
-    baked: &Baked,
-) -> Result<GuestClient> {
-    let pid = machine.record().pid;
-    home.cgroup().add(pid).map_err(AgentError::io("move into the control group", &home.dir))?;
-    let stream = machine.connect_guest().await?;
-    machine.resume().await?;
-    let guest = GuestClient::connect(stream, GUEST_ANSWER_MAX).await?;
+async fn warm_template(started: &Started, baked: &Baked) -> Result<GuestClient> {
+    let guest = started.run().await?;
     let record = launch::new_record(
         baked.warm_spec(),
         &baked.name,
@@ -245,16 +283,85 @@ async fn warm_and_stop(
     );
     guest.set_identity(launch::identity(&record, false)).await?;
     warm(&guest, &baked.warm_commands).await?;
-    // The file system is synced while the machine still runs: a clone of a dirty file flushes it first, and that
-    // flush would be part of every create.
-    guest.quiesce(true).await?;
-    machine.pause().await?;
-    sync_file(&home.disk()).await?;
-    save_below(host, home, machine).await?;
-    let slot = home.slot.map(|index| u32::from(index.0));
-    let record = ZygoteRecord { key: baked.key.clone(), machine: machine.record().clone(), slot };
-    write_json(&host.layout.zygotes().join(&baked.name).join(RECORD), &record)?;
     Ok(guest)
+}
+
+/// A machine that is to become a zygote.
+pub(crate) struct Started {
+    machine: Arc<dyn Machine>,
+    home: Home,
+}
+
+impl Started {
+    /// Restores a snapshot in surroundings of its own.
+    pub(crate) async fn restore(
+        host: &Host,
+        name: &str,
+        snapshot: &Snapshot,
+        confinement: Confinement,
+    ) -> Result<Self> {
+        let dir = host.layout.zygotes().join(name);
+        host.remove_dir(dir.clone()).await;
+        let (memory, disk, shape) = (snapshot.memory(), snapshot.disk(), snapshot.manifest.shape);
+        let origin = Origin { memory: &memory, disk: Some(&disk), shape };
+        let (name, machine_dir) = (zygote_name(name), dir.join("machine"));
+        let (mut home, place) =
+            Home::prepare(host, &name, machine_dir, &origin, confinement, &NetworkPolicy::all()).await?;
+        let restore = Restore { shape, place, state: snapshot.state(), memory: home.memory() };
+        match host.engine.restore(restore).await {
+            Ok(machine) => Ok(Self { machine, home }),
+            Err(error) => {
+                home.release(host).await;
+                host.remove_dir(dir).await;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Lets it run and waits for its guest.
+    pub(crate) async fn run(&self) -> Result<GuestClient> {
+        let pid = self.machine.record().pid;
+        let group = self.home.cgroup();
+        group.add(pid).map_err(AgentError::io("move into the control group", &self.home.dir))?;
+        let stream = self.machine.connect_guest().await?;
+        self.machine.resume().await?;
+        Ok(GuestClient::connect(stream, GUEST_ANSWER_MAX).await?)
+    }
+
+    /// Stops it for good and writes it down; if it could not be warmed or stopped, nothing is left of it.
+    pub(crate) async fn stop(
+        mut self,
+        host: &Host,
+        name: &str,
+        key: &str,
+        warmed: Result<GuestClient>,
+    ) -> Result<Zygote> {
+        let stopped = match warmed {
+            Ok(guest) => self.stop_and_record(host, name, key, &guest).await.map(|()| guest),
+            Err(error) => Err(error),
+        };
+        match stopped {
+            Ok(guest) => Ok(Zygote::new(self.machine, self.home, Some(guest), key.to_owned())),
+            Err(error) => {
+                launch::kill(self.machine.as_ref()).await;
+                self.home.release(host).await;
+                host.remove_dir(host.layout.zygotes().join(name)).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn stop_and_record(&self, host: &Host, name: &str, key: &str, guest: &GuestClient) -> Result<()> {
+        // The file system is synced while the machine still runs: a clone of a dirty file flushes it first, and that
+        // flush would be part of every create.
+        guest.quiesce(true).await?;
+        self.machine.pause().await?;
+        sync_file(&self.home.disk()).await?;
+        save_below(host, &self.home, self.machine.as_ref()).await?;
+        let slot = self.home.slot.map(|index| u32::from(index.0));
+        let record = ZygoteRecord { key: key.to_owned(), machine: self.machine.record().clone(), slot };
+        write_json(&host.layout.zygotes().join(name).join(RECORD), &record)
+    }
 }
 
 /// Writes the warmed memory down as what children stand on. Warming made pages that are private in the zygote and in every

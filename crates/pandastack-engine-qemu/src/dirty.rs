@@ -312,28 +312,6 @@ mod tests {
     }
 
     #[test]
-    fn a_second_pass_over_the_first_writes_what_changed_between() {
-        let (file, address) = mapped();
-        let target = tempfile::tempfile().unwrap();
-        target.set_len(8 * PAGE_BYTES).unwrap();
-        target.write_all_at(&[7; PAGE], 5 * PAGE_BYTES).unwrap();
-        let pid = std::process::id();
-        let ahead = copy_private_pages(pid, address, 8 * PAGE_BYTES, &target, &file).unwrap();
-        assert_eq!(ahead, 2 * PAGE_BYTES);
-        // SAFETY: both lie in the mapping of 8 pages.
-        unsafe {
-            (address as *mut u8).add(2 * PAGE + 9).write_volatile(3);
-            (address as *mut u8).add(5 * PAGE).write_volatile(0);
-        }
-        let rest = copy_private_pages(pid, address, 8 * PAGE_BYTES, &target, &target).unwrap();
-        assert_eq!(rest, 2 * PAGE_BYTES, "one page written again, one new");
-        let mut copied = vec![0; 8 * PAGE];
-        target.read_exact_at(&mut copied, 0).unwrap();
-        // SAFETY: the mapping is 8 pages long and lives on.
-        assert_eq!(copied, unsafe { std::slice::from_raw_parts(address as *const u8, 8 * PAGE) });
-    }
-
-    #[test]
     fn zero_pages_are_left_out_of_holes_only() {
         let base = tempfile::tempfile().unwrap();
         base.set_len(64 * PAGE_BYTES).unwrap();

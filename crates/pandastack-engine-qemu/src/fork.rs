@@ -13,7 +13,9 @@ use pandastack_qemu_shim::protocol::{
     CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
     Rule, Status,
 };
+use serde_json::json;
 use tokio::net::UnixStream;
+use tokio::sync::oneshot;
 
 use crate::endpoints::{self, Endpoints, FileIdentities, FileIdentity, Paths};
 use crate::host::Host;
@@ -27,18 +29,39 @@ const STEP: &str = "forking the machine";
 /// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
 const GUEST_ACCEPTED_RULE: usize = 6;
 
-/// Forks a machine. The caller holds its turn.
-pub(crate) async fn fork(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<QemuMachine>>>> {
+/// Forks a machine. The caller holds its turn. With `resumed` the machine runs again once all copies of it exist, which
+/// is before they are spoken to.
+pub(crate) async fn fork(
+    parent: &QemuMachine,
+    places: Vec<Place>,
+    resumed: Option<oneshot::Sender<()>>,
+) -> Result<Vec<Result<Arc<QemuMachine>>>> {
     if !parent.host.accelerator.can_fork() {
         let reason = "its processes hold KVM descriptors, which belong to one process".to_owned();
         return Err(EngineError::Unsupported { action: "fork", reason });
     }
     parent.require_paused(STEP).await?;
-    let mut outcomes = Vec::with_capacity(places.len());
+    let mut born = Vec::new();
     for batch in batches(places) {
-        outcomes.extend(fork_batch(parent, batch).await?);
+        born.push(bear(parent, batch).await);
     }
+    let adopting = async {
+        let mut outcomes = Vec::new();
+        for batch in born {
+            outcomes.extend(adopt_batch(parent, batch).await);
+        }
+        outcomes
+    };
+    let (outcomes, ()) = tokio::join!(adopting, go_on(parent, resumed));
     Ok(outcomes)
+}
+
+/// Resumes the parent if that is wanted. A failure is told by silence: whoever waits tries again and gets the reason.
+async fn go_on(parent: &QemuMachine, resumed: Option<oneshot::Sender<()>>) {
+    let Some(resumed) = resumed else { return };
+    if parent.qmp.command("cont", json!({})).await.is_ok() {
+        let _ = resumed.send(());
+    }
 }
 
 /// Runs of places that one request can carry: few enough, and all to be locked in the same way.
@@ -70,34 +93,49 @@ struct Seed {
     replacements: [OwnedFd; 9],
 }
 
+/// Children of one park, before they are spoken to.
+struct Batch {
+    /// Why a place has no child; `None` where the next of `seeds` belongs.
+    outcomes: Vec<Option<EngineError>>,
+    seeds: Vec<Seed>,
+    born: Result<(Reply, Vec<OwnedFd>)>,
+}
+
 /// Forks into as many children as one park can take.
-async fn fork_batch(parent: &QemuMachine, places: Vec<Place>) -> Result<Vec<Result<Arc<QemuMachine>>>> {
-    let mut outcomes: Vec<Option<Result<Arc<QemuMachine>>>> = Vec::new();
-    let mut seeds = Vec::new();
+async fn bear(parent: &QemuMachine, places: Vec<Place>) -> Batch {
+    let (mut outcomes, mut seeds) = (Vec::new(), Vec::new());
     for place in places {
-        let confinement = place.confinement;
-        match check_confinement(parent.record.confinement, confinement)
-            .and_then(|()| prepare(&parent.host, place))
-        {
+        let allowed = check_confinement(parent.record.confinement, place.confinement);
+        match allowed.and_then(|()| prepare(&parent.host, place)) {
             Ok(seed) => {
                 seeds.push(seed);
                 outcomes.push(None);
             }
-            Err(error) => outcomes.push(Some(Err(error))),
+            Err(error) => outcomes.push(Some(error)),
         }
     }
-    let mut children = Vec::new().into_iter();
-    if !seeds.is_empty() {
-        let (reply, pidfds) = ask(parent, &seeds).await?;
-        children = adopt_children(parent, seeds, &reply, pidfds).await.into_iter();
-    }
-    let silent = || {
-        Err(EngineError::Vmm { step: STEP, detail: "the emulator did not answer for this child".to_owned() })
+    let none = || Ok((Reply::new(Status::Ok), Vec::new()));
+    let born = if seeds.is_empty() { none() } else { ask(parent, &seeds).await };
+    Batch { outcomes, seeds, born }
+}
+
+/// Makes machines of a batch; one outcome per place, in order.
+async fn adopt_batch(parent: &QemuMachine, batch: Batch) -> Vec<Result<Arc<QemuMachine>>> {
+    let Batch { outcomes, seeds, born } = batch;
+    let (children, reason) = match born {
+        Ok((reply, pidfds)) => (
+            adopt_children(parent, seeds, &reply, pidfds).await,
+            "the emulator did not answer for this child".to_owned(),
+        ),
+        Err(error) => (Vec::new(), error.to_string()),
     };
-    Ok(outcomes
-        .into_iter()
-        .map(|outcome| outcome.or_else(|| children.next()).unwrap_or_else(silent))
-        .collect())
+    let mut children = children.into_iter();
+    let silent = || Err(EngineError::Vmm { step: STEP, detail: reason.clone() });
+    let mut settle = |outcome: Option<EngineError>| match outcome {
+        Some(error) => Err(error),
+        None => children.next().unwrap_or_else(silent),
+    };
+    outcomes.into_iter().map(&mut settle).collect()
 }
 
 /// A locked-in process can change nothing about itself; its forks are of the same user.

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
 
 use crate::completion;
 use crate::endpoints::{self, FileIdentities, Paths};
@@ -211,11 +211,6 @@ impl Machine for QemuMachine {
         Ok(stream)
     }
 
-    async fn copy_ahead(&self, memory: PathBuf, base: PathBuf) -> Result<u64> {
-        // Takes no turn: it only reads, and what it reads too early the save reads again.
-        save::save_memory(self, memory, base).await
-    }
-
     async fn save(&self, target: SaveTarget) -> Result<Saved> {
         let this = self.this()?;
         let work = async move {
@@ -226,19 +221,37 @@ impl Machine for QemuMachine {
     }
 
     async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+        self.fork_then(places, None).await
+    }
+
+    async fn fork_and_resume(
+        &self,
+        places: Vec<Place>,
+        resumed: oneshot::Sender<()>,
+    ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+        self.fork_then(places, Some(resumed)).await
+    }
+
+    async fn kill(&self) -> Result<()> {
+        self.process.kill().await
+    }
+}
+
+impl QemuMachine {
+    async fn fork_then(
+        &self,
+        places: Vec<Place>,
+        resumed: Option<oneshot::Sender<()>>,
+    ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let this = self.this()?;
         let work = async move {
             let _turn = this.turn.lock().await;
-            fork::fork(&this, places).await
+            fork::fork(&this, places, resumed).await
         };
         let undo = |children: Vec<Result<Arc<QemuMachine>>>| async move {
             children.iter().flatten().for_each(|child| child.process.send_kill());
         };
         let children = completion::run(&self.host.tasks, "forking the machine", work, undo).await?;
         Ok(children.into_iter().map(|child| child.map(|child| child as Arc<dyn Machine>)).collect())
-    }
-
-    async fn kill(&self) -> Result<()> {
-        self.process.kill().await
     }
 }

@@ -74,7 +74,7 @@ async fn copy(reading: Receiver, mut file: tokio::fs::File) -> std::io::Result<u
 }
 
 /// Writes the machine's own pages that differ from `base` to its clone at `path`. Returns the bytes written.
-pub(crate) async fn save_memory(machine: &QemuMachine, path: PathBuf, base: PathBuf) -> Result<u64> {
+async fn save_memory(machine: &QemuMachine, path: PathBuf, base: PathBuf) -> Result<u64> {
     let (pid, address, bytes) =
         (machine.record.pid, machine.details.ram_address, machine.record.shape.memory_bytes());
     let copy = move || {

@@ -154,6 +154,7 @@ const FORK_CASES: &[(&str, Case)] = &[
     ("a saved fork restores", |suite| Box::pin(suite.a_saved_fork_restores())),
     ("forks outlive their parent", |suite| Box::pin(suite.forks_outlive_their_parent())),
     ("an adopted machine forks", |suite| Box::pin(suite.an_adopted_machine_forks())),
+    ("a parent goes on at once", |suite| Box::pin(suite.a_parent_goes_on_at_once())),
     ("a bad place fails alone", |suite| Box::pin(suite.a_bad_place_fails_alone())),
     ("forking a running machine is refused", |suite| Box::pin(suite.forking_a_running_machine_is_refused())),
 ];

@@ -32,7 +32,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// Name of the byte stream between agent and guest: a virtio-serial port under QEMU, a vsock port under Firecracker.
 pub const GUEST_CHANNEL_NAME: &str = "pandastack.guest.0";
@@ -126,8 +126,7 @@ pub struct SaveTarget {
     /// complete memory file for the cost of what changed.
     pub memory: PathBuf,
     /// What `memory` is a clone of: the file below the machine ([`MachineRecord::base_memory`]), or a later save of the
-    /// machine that it was forked from, which spares writing again what both have in common; or `memory` itself after
-    /// [`Machine::copy_ahead`]. It is read for the pages
+    /// machine that it was forked from, which spares writing again what both have in common. It is read for the pages
     /// that the machine has of its own, because a clone's are not in memory while its original's usually are.
     pub base: PathBuf,
 }
@@ -321,14 +320,6 @@ pub trait Machine: Send + Sync + 'static {
     /// peers resynchronise on every new stream.
     async fn connect_guest(&self) -> Result<UnixStream>;
 
-    /// Copies ahead, from a machine that may run, what [`Machine::save`] would write to `memory`, so that a save that
-    /// follows with `base` equal to `memory` has little left to write. Returns the bytes written. An engine that cannot
-    /// does nothing.
-    async fn copy_ahead(&self, memory: PathBuf, base: PathBuf) -> Result<u64> {
-        let _ = (memory, base);
-        Ok(0)
-    }
-
     /// Writes a paused machine down. It stays paused and usable. Nothing is synced to storage: that would lengthen the
     /// pause, and the caller knows whether the files must survive a power failure.
     async fn save(&self, target: SaveTarget) -> Result<Saved>;
@@ -336,6 +327,21 @@ pub trait Machine: Send + Sync + 'static {
     /// Copies a paused machine into one paused child per place, each place holding a clone of its disk made in the
     /// same pause. One result per place, in order: a failed child fails alone.
     async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
+
+    /// Like [`Machine::fork`], for a parent that is to go on: it is resumed and `resumed` is told as soon as its memory is
+    /// copied, before the children are looked at. Where `resumed` is dropped instead, the parent may still be paused.
+    async fn fork_and_resume(
+        &self,
+        places: Vec<Place>,
+        resumed: oneshot::Sender<()>,
+    ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+        let children = self.fork(places).await?;
+        if self.resume().await.is_ok() {
+            // Whoever does not listen any more need not know.
+            let _ = resumed.send(());
+        }
+        Ok(children)
+    }
 
     /// Ends the process at once and returns when it is gone. Repeating it is harmless.
     async fn kill(&self) -> Result<()>;

@@ -10,7 +10,7 @@ from typing import Callable, Iterator
 import pytest
 from pandastack import PandaStack, PandaStackError, Sandbox
 
-from platform_process import Platform, wait_until
+from platform_process import Platform, has_open, wait_until
 
 # A counter and a connection that live in memory only, and a file that lives on the disk.
 COUNTER = (
@@ -73,6 +73,7 @@ def do_wake(sandbox: Sandbox) -> None:
 
 
 ACTS = {
+    "capture.forked": Sandbox.snapshot,
     "capture.taken": Sandbox.snapshot,
     "snapshot.published": Sandbox.snapshot,
     "hibernate.published": Sandbox.hibernate,
@@ -108,6 +109,8 @@ def test_a_kill_leaves_the_old_state_or_the_new(platform: Platform, client: Pand
     wait_until("another agent", lambda: platform.role_pid("agent") != old_agent, 60)
     wait_until("ready again", platform.is_ready, 120)
     wait_until("the sandbox answers", lambda: answers(sandbox), 120)
+    wait_until("no machine but its own", lambda: len(platform.machine_pids(sandbox.id)) == 1, 60)
+    assert not [pid for pid in platform.machine_pids() if has_open(pid, platform.data_dir / "store" / "staging")]
     state = sandbox.filesystem.read("/srv/state").text
     has_new_memory = sandbox.exec("cat /dev/shm/new").ok
     if point == "rollback.published":

@@ -107,7 +107,7 @@ pub(super) async fn snapshot(
 }
 
 pub(super) async fn remove_snapshot(State(host): Shared, Path(id): Path<SnapshotId>) -> StatusCode {
-    host.remove_dir(host.layout.snapshot(&id)).await;
+    host.remove_snapshot(&id).await;
     host.changed.notify_one();
     StatusCode::NO_CONTENT
 }

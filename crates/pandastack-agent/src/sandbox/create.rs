@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use pandastack_types::Transition;
+use pandastack_engine::Shape;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
+use pandastack_types::{SnapshotId, Transition};
 
 use super::spawn;
 use crate::error::{AgentError, Result};
@@ -11,6 +12,8 @@ use crate::host::Host;
 use crate::launch::{self, Live, Stages};
 use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::snapshot::Snapshot;
+use crate::snapshot_zygote;
+use crate::zygote::Lease;
 
 /// Makes a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away leaves no half of
 /// one. Asking again for a sandbox that is there answers it.
@@ -51,42 +54,75 @@ pub(super) fn commit(host: &Host, record: &mut SandboxRecord) -> Result<()> {
 async fn make(host: &Arc<Host>, request: AgentCreate) -> Result<(SandboxRecord, Live)> {
     match request.source.clone() {
         Source::Template(name) => from_template(host, request, &name).await,
-        Source::Snapshot(id) => {
-            let dir = host.layout.snapshot(&id);
-            if !dir.exists() {
-                return Err(AgentError::NoSnapshot(id));
-            }
-            let snapshot = Snapshot::open(&dir, &host.engine.capabilities().compatibility_key)?;
-            restored(host, request, &snapshot).await
-        }
+        Source::Snapshot(id) => from_snapshot(host, request, &id).await,
     }
+}
+
+async fn from_snapshot(
+    host: &Arc<Host>,
+    request: AgentCreate,
+    id: &SnapshotId,
+) -> Result<(SandboxRecord, Live)> {
+    let dir = host.layout.snapshot(id);
+    if !dir.exists() {
+        return Err(AgentError::NoSnapshot(id.clone()));
+    }
+    let snapshot = Snapshot::open(&dir, &host.engine.capabilities().compatibility_key)?;
+    let manifest = &snapshot.manifest;
+    admit(host, manifest.shape).await?;
+    let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) else {
+        let made = restored(host, request, &snapshot).await?;
+        snapshot_zygote::note_restore(host, id, &snapshot);
+        return Ok(made);
+    };
+    let record = launch::new_record(request.spec, &manifest.template, manifest.shape, uid, BootMode::Fork);
+    forked(host, zygote, record, true).await
+}
+
+/// Refuses a machine the host has no room for, also without the zygotes that it could do without.
+async fn admit(host: &Host, shape: Shape) -> Result<()> {
+    if host.admit(shape, 1).is_ok() {
+        return Ok(());
+    }
+    snapshot_zygote::end_all(host).await;
+    host.admit(shape, 1)
 }
 
 async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Result<(SandboxRecord, Live)> {
     let baked = host.templates.ready(host, name).await?;
     let shape = baked.snapshot.manifest.shape;
-    host.admit(shape, 1)?;
+    admit(host, shape).await?;
     let Some(zygote) = host.zygotes.get(&baked) else {
         let made = restored(host, request, &baked.snapshot).await?;
         host.zygotes.make_behind(host, &baked);
         return Ok(made);
     };
+    let record = launch::new_record(request.spec, &baked.name, shape, host.new_uid(), BootMode::Fork);
+    forked(host, zygote, record, false).await
+}
+
+/// Forks a zygote. `of_sandbox`: it is of a sandbox's snapshot, whose connections to the outside are not the child's.
+async fn forked(
+    host: &Arc<Host>,
+    zygote: Lease,
+    mut record: SandboxRecord,
+    of_sandbox: bool,
+) -> Result<(SandboxRecord, Live)> {
     let mut stages = Stages::begin();
-    let mut record = launch::new_record(request.spec, &baked.name, shape, host.new_uid(), BootMode::Fork);
-    let prepared =
-        launch::prepare_children(host, &zygote.home, shape, std::slice::from_ref(&record), true).await;
+    let records = std::slice::from_ref(&record);
+    let prepared = launch::prepare_children(host, &zygote.home, record.shape, records, true).await;
     stages.mark("prepare");
-    let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared).await;
+    let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared, None).await;
+    drop(zygote);
     stages.mark("fork");
     let none = || AgentError::Launch("the engine returned no machine".to_owned());
     let forked = forked.into_iter().next().ok_or_else(none)??;
-    let live = launch::bring_up_child(host, &mut record, forked, false, stages).await?;
+    let live = launch::bring_up_child(host, &mut record, forked, of_sandbox, stages).await?;
     Ok((record, live))
 }
 
 async fn restored(host: &Host, request: AgentCreate, snapshot: &Snapshot) -> Result<(SandboxRecord, Live)> {
     let manifest = &snapshot.manifest;
-    host.admit(manifest.shape, 1)?;
     // A snapshot of a sandbox goes on under its lineage's user; a template starts a new lineage.
     let uid = manifest.uid.unwrap_or_else(|| host.new_uid());
     let mut record =

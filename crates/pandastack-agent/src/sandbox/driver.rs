@@ -10,7 +10,8 @@ use pandastack_guest_proto::client::GuestClient;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::{HostView, Keep};
 use pandastack_types::{Residency, SandboxState, Transition};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
 use super::{Activity, Command, Doors, Lease, QUEUE_MAX, SandboxHandle};
@@ -30,6 +31,8 @@ pub(crate) struct Driver {
     cpu_seen: Option<(Instant, u64)>,
     /// Where edges send requests past this driver; closed before the guest stops.
     pub(super) doors: Doors,
+    /// A snapshot that is being written beside the driver.
+    pub(super) writing: Option<JoinHandle<()>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
     /// Bytes over the network at the last look.
@@ -62,6 +65,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
         activity,
         cpu_seen: None,
         doors: Doors::default(),
+        writing: None,
         asleep_since,
         traffic_bytes: 0,
         commands,
@@ -104,7 +108,7 @@ impl Driver {
             Command::Hibernate(keep, reply) => drop(reply.send(self.go_to_sleep(keep).await)),
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
             Command::Rollback(id, reply) => drop(reply.send(self.rollback(&id).await)),
-            Command::Snapshot(id, reply) => drop(reply.send(self.snapshot(&id).await)),
+            Command::Snapshot(id, reply) => self.snapshot(&id, reply).await,
             Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
             Command::SetIdle(seconds, reply) => {
                 self.record.spec.idle_timeout_seconds = seconds;
@@ -208,14 +212,17 @@ impl Driver {
 
     /// Freezes user processes and stops the processors. On failure the sandbox runs as before.
     pub(super) async fn stop_guest(&mut self) -> Result<()> {
+        let began = Instant::now();
         let guest = self.guest().await?;
         // Nothing needs to reach the disk: what a copy lacks there it has in its memory, taken at the same instant.
         guest.quiesce(false).await?;
+        let frozen = began.elapsed();
         let Some(live) = &self.live else { return Ok(()) };
         if let Err(error) = live.machine.pause().await {
             self.run_guest().await?;
             return Err(error.into());
         }
+        tracing::debug!(freeze = ?frozen, stop = ?(began.elapsed() - frozen), "the guest stands still");
         Ok(())
     }
 
@@ -223,9 +230,24 @@ impl Driver {
     pub(super) async fn run_guest(&mut self) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
         live.machine.resume().await?;
+        self.thaw_guest().await
+    }
+
+    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so.
+    pub(super) async fn thaw_resumed(&mut self, resumed: oneshot::Receiver<()>) -> Result<()> {
+        match resumed.await {
+            Ok(()) => self.thaw_guest().await,
+            Err(_) => self.run_guest().await,
+        }
+    }
+
+    async fn thaw_guest(&mut self) -> Result<()> {
+        let began = Instant::now();
         let refresh = launch::refresh(&self.record);
         let guest = self.guest().await?;
-        guest.set_identity(refresh).await?;
+        let applied = guest.set_identity(refresh).await?;
+        let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
+        tracing::debug!(?thaw, ?in_guest, "the guest goes on");
         Ok(())
     }
 
@@ -302,6 +324,7 @@ impl Driver {
     async fn lose(&mut self, exit: MachineExit) {
         tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
         self.doors.hold();
+        self.written().await;
         self.settle_usage();
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
@@ -316,6 +339,7 @@ impl Driver {
 
     async fn delete(&mut self) {
         self.doors.hold();
+        self.written().await;
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }

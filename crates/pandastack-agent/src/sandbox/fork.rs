@@ -6,6 +6,7 @@ use std::time::Instant;
 use futures::StreamExt;
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{AgentForked, ChildOutcome, SandboxSpec};
+use tokio::sync::oneshot;
 
 use super::accept::{Request, Verdict};
 use super::create::commit;
@@ -88,18 +89,22 @@ impl Driver {
             }
         };
         let prepared = futures::future::join_all(prepared.into_iter().map(with_disk)).await;
-        let forked = launch::fork_children(&self.host, live.machine.as_ref(), prepared).await;
         // The parent goes on and the children begin at the same time: neither waits for the other's guest.
-        let host = &Arc::clone(&self.host);
+        let (machine, host) = (live.machine.clone(), &Arc::clone(&self.host));
+        let (sender, resumed) = oneshot::channel();
         let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
             let live = launch::bring_up_child(host, &mut record, forked?, true, Stages::begin()).await?;
             Ok((record, live))
         };
+        let children = async {
+            let sender = was_running.then_some(sender);
+            let forked = launch::fork_children(host, machine.as_ref(), prepared, sender).await;
+            in_turns(records.into_iter().zip(forked).map(bring_up)).await
+        };
         let resume = async {
-            let resumed = if was_running { self.run_guest().await } else { Ok(()) };
+            let resumed = if was_running { self.thaw_resumed(resumed).await } else { Ok(()) };
             resumed.map(|()| began.elapsed().as_secs_f64() * 1e3)
         };
-        let children = in_turns(records.into_iter().zip(forked).map(bring_up));
         match tokio::join!(resume, children) {
             (Ok(pause_ms), made) => Ok((made, pause_ms)),
             (Err(error), made) => {

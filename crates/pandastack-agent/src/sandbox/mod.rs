@@ -13,6 +13,7 @@
 
 mod accept;
 mod activity;
+mod capture;
 mod create;
 mod doors;
 mod driver;

@@ -19,6 +19,7 @@ impl Driver {
         if let Verdict::Refuse(reason) = self.accept(Request::Rollback) {
             return Err(self.refusal(reason));
         }
+        self.written().await;
         let snapshot = self.open_own(id)?;
         // Before anything is given up: contents are read if this boot of the host has not read them yet.
         snapshot.verify(&self.host.shutdown).await?;

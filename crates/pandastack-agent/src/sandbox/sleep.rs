@@ -1,4 +1,4 @@
-//! Snapshots, sleep and waking.
+//! Sleep and waking.
 //!
 //! ```text
 //!   running --idle--> asleep in memory --after a while--> asleep on disk --use--> running
@@ -10,47 +10,19 @@
 //! the snapshot is complete before the record says that the sandbox sleeps on it, the record says so before the machine
 //! ends; and on waking the snapshot stays until the record says `running` again.
 
-use std::time::Instant;
-
-use pandastack_types::agent_api::AgentSnapshotDone;
 use pandastack_types::api::Keep;
-use pandastack_types::{Residency, SandboxState, SnapshotId, Transition};
+use pandastack_types::{Residency, SandboxState, Transition};
 
 use super::Driver;
-use super::accept::{Request, Verdict};
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::fault;
 use crate::launch::{self, Live, Stages};
 use crate::layout::snapshot as names;
 use crate::record::{read_json, write_json, write_json_durably};
-use crate::snapshot::{Capture, Manifest, Snapshot};
+use crate::snapshot::{Manifest, Snapshot};
 
 impl Driver {
-    /// Takes a named snapshot. The sandbox goes on as it was.
-    pub(super) async fn snapshot(&mut self, id: &SnapshotId) -> Result<AgentSnapshotDone> {
-        let to = self.host.layout.snapshot(id);
-        if to.exists() {
-            return Err(AgentError::Conflict(format!("snapshot {id} exists already")));
-        }
-        let (size_bytes, pause_ms) = match self.accept(Request::Snapshot) {
-            Verdict::Refuse(reason) => return Err(AgentError::Conflict(reason.to_owned())),
-            Verdict::FromSleep => {
-                self.open_sleep()?.link_to(&self.host, to.clone()).await?;
-                (0, 0.0)
-            }
-            _ => {
-                let (capture, pause_ms) = self.capture().await?;
-                let snapshot = capture.publish(&self.host, to.clone()).await?;
-                (snapshot.manifest.state_bytes + snapshot.manifest.memory_bytes_written, pause_ms)
-            }
-        };
-        fault::point("snapshot.published");
-        let key = &self.host.engine.capabilities().compatibility_key;
-        Snapshot::open(&to, key)?.checksum_behind(&self.host, true);
-        Ok(AgentSnapshotDone { size_bytes, pause_ms })
-    }
-
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
     pub(super) async fn doze(&mut self) -> Result<()> {
         self.doors.close().await;
@@ -61,6 +33,7 @@ impl Driver {
 
     /// Goes to sleep on disk: no process, slot or memory left. One that sleeps in memory is written out.
     pub(super) async fn hibernate(&mut self, keep: Keep) -> Result<()> {
+        self.written().await;
         self.doors.close().await;
         let was_running = self.record.state == SandboxState::Running;
         let written = match (keep, was_running) {
@@ -171,46 +144,7 @@ impl Driver {
         Snapshot::open(&sleep, &self.host.engine.capabilities().compatibility_key)
     }
 
-    /// Captures the machine and lets it go on; answers how long it stood still.
-    pub(super) async fn capture(&mut self) -> Result<(Capture, f64)> {
-        let was_running = self.record.state == SandboxState::Running;
-        // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
-        crate::zygote::sync_file(&self.live()?.home.disk()).await?;
-        let capture = self.begin_capture(was_running).await?;
-        let began = Instant::now();
-        if was_running {
-            self.stop_guest().await?;
-        }
-        let capture = self.finish_capture(capture).await;
-        if was_running {
-            self.run_guest().await?;
-        }
-        Ok((capture?, began.elapsed().as_secs_f64() * 1e3))
-    }
-
-    /// Captures a machine that stands still and need not go on soon.
-    async fn capture_still(&self) -> Result<Capture> {
-        let capture = self.begin_capture(false).await?;
-        self.finish_capture(capture).await
-    }
-
-    async fn begin_capture(&self, ahead: bool) -> Result<Capture> {
-        let live = self.live()?;
-        let base = live.home.memory();
-        Capture::begin(&self.host, live.machine.as_ref(), &base, self.manifest(), ahead).await
-    }
-
-    async fn finish_capture(&self, capture: Capture) -> Result<Capture> {
-        let live = self.live()?;
-        capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
-    }
-
-    fn manifest(&self) -> Manifest {
-        let (sandbox, uid) = (Some(self.record.spec.id.clone()), Some(self.record.uid));
-        Manifest { sandbox, uid, ..Manifest::new(&self.host, &self.record.template, self.record.shape) }
-    }
-
-    fn live(&self) -> Result<&Live> {
+    pub(super) fn live(&self) -> Result<&Live> {
         self.live.as_ref().ok_or_else(|| AgentError::Conflict("the sandbox has no machine".to_owned()))
     }
 }

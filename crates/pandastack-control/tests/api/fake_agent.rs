@@ -108,6 +108,7 @@ impl FakeAgent {
                 template("code-interpreter", &[], 1024, status),
             ],
             sandboxes: inner.sandboxes.values().cloned().collect(),
+            denials: Vec::new(),
             snapshots: inner.snapshots.iter().cloned().collect(),
             at: Timestamp::now(),
         }

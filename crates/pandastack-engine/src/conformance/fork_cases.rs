@@ -116,6 +116,26 @@ impl Suite<'_> {
         Ok(parent.kill().await?)
     }
 
+    pub(super) async fn a_parent_goes_on_at_once(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        self.wake_and_ask(&*parent, Question::Remember(95)).await?;
+        parent.pause().await?;
+        let places =
+            vec![self.fixture.place_beside(&*parent).await, self.fixture.place_beside(&*parent).await];
+        let (sender, resumed) = tokio::sync::oneshot::channel();
+        let (children, resumed) = tokio::join!(parent.fork_and_resume(places, sender), resumed);
+        expect(resumed.is_ok(), true, "word that the parent goes on")?;
+        expect(parent.run_state().await?, RunState::Running, "state of the parent")?;
+        expect(self.ask(&*parent, Question::Remember(96)).await?, 96, "answer of the parent")?;
+        for child in children? {
+            let child = child?;
+            expect(child.run_state().await?, RunState::Paused, "state of a child")?;
+            expect(self.wake_and_ask(&*child, Question::Recall).await?, 95, "memory of a child")?;
+            child.kill().await?;
+        }
+        Ok(parent.kill().await?)
+    }
+
     pub(super) async fn a_bad_place_fails_alone(&self) -> CaseResult {
         let parent = self.restored().await?;
         let good = self.fixture.place_beside(&*parent).await;

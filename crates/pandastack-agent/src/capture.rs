@@ -1,0 +1,175 @@
+//! Writing a machine down as a snapshot directory.
+//!
+//! Two ways, and one form of result:
+//!
+//! ```text
+//!   in place     begin | stop  clone disk, write   go on | publish
+//!   by a twin    begin | stop  clone disk, fork    go on | write twin, end it, publish
+//!                      |<------------ pause ----------->|
+//! ```
+//!
+//! A **twin** is a fork of the stopped machine that never runs: memory and devices of one instant, held still by the host's
+//! copy-on-write while the machine goes on. The pause is then that of a fork, however much there is to write. It takes
+//! an engine that forks, and memory for what the machine changes meanwhile.
+//!
+//! What must hold: nothing of a twin outlives the capture. It begins in its machine's control group and is recorded nowhere,
+//! so the successor of a killed agent ends it as a stray; it is the first to go when memory runs out, and then only
+//! the snapshot fails. Left to others: stopping and resuming, and which way to take.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pandastack_engine::{Confinement, Machine, Place, SaveTarget};
+use pandastack_image::store::Staging;
+use tokio::sync::oneshot;
+
+use crate::blocking;
+use crate::error::{AgentError, Result};
+use crate::host::Host;
+use crate::integrity;
+use crate::layout::snapshot as names;
+use crate::record::write_json;
+use crate::snapshot::{Manifest, Snapshot, let_machines_read, open_to_machines};
+
+/// Rank of a twin for the out-of-memory killer: before everything else.
+const TWIN_OOM_SCORE: &str = "1000";
+
+/// A machine's state, written but not yet part of the store.
+pub(crate) struct Capture {
+    staging: Staging,
+    manifest: Manifest,
+    /// What the machine's pages are compared with.
+    base: PathBuf,
+}
+
+impl Capture {
+    /// Begins a capture of a machine whose memory stands on `memory_base`. The machine may run.
+    pub(crate) async fn begin(host: &Host, memory_base: &Path, manifest: Manifest) -> Result<Self> {
+        let (store, from) = (host.store.clone(), memory_base.to_owned());
+        let staging = blocking(move || {
+            let staging = store.stage()?;
+            store.clone_file(&from, &staging.path().join(names::MEMORY))?;
+            Ok::<_, AgentError>(staging)
+        })
+        .await?;
+        Ok(Self { staging, manifest, base: memory_base.to_owned() })
+    }
+
+    /// Writes a **paused** machine down: a clone of `disk`, device state, its own memory.
+    pub(crate) async fn take(mut self, host: &Host, machine: &dyn Machine, disk: &Path) -> Result<Self> {
+        self.clone_disk(host, disk).await?;
+        self.write(machine).await?;
+        Ok(self)
+    }
+
+    /// Clones the disk of a **paused** machine.
+    pub(crate) async fn clone_disk(&self, host: &Host, disk: &Path) -> Result<()> {
+        let (store, from, to) = (host.store.clone(), disk.to_owned(), self.disk());
+        Ok(blocking(move || store.clone_file(&from, &to)).await?)
+    }
+
+    /// Writes device state and memory of a **paused** machine, or of its twin.
+    pub(crate) async fn write(&mut self, machine: &dyn Machine) -> Result<()> {
+        let target = SaveTarget {
+            state: self.staging.path().join(names::STATE),
+            memory: self.staging.path().join(names::MEMORY),
+            base: self.base.clone(),
+        };
+        let saved = machine.save(target).await?;
+        crate::fault::point("capture.taken");
+        self.manifest.state_bytes = saved.state_bytes;
+        self.manifest.memory_bytes_written = saved.memory_bytes_written;
+        Ok(())
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.staging.path().join(names::DISK)
+    }
+
+    /// Syncs the files and makes them appear at `to`.
+    pub(crate) async fn publish(self, host: &Host, to: PathBuf) -> Result<Snapshot> {
+        let compatibility_key = host.engine.capabilities().compatibility_key.clone();
+        blocking(move || {
+            let dir = self.staging.path();
+            let_machines_read(&dir.join(names::MEMORY))?;
+            open_to_machines(dir)?;
+            let seals = integrity::seal(dir, &[names::STATE, names::MEMORY, names::DISK])?;
+            write_json(&dir.join(names::MANIFEST), &Manifest { seals, ..self.manifest })?;
+            if let Some(parent) = to.parent() {
+                std::fs::create_dir_all(parent).map_err(AgentError::io("create", parent))?;
+            }
+            self.staging.publish(&to)?;
+            Snapshot::open(&to, &compatibility_key)
+        })
+        .await
+    }
+}
+
+/// A stopped copy of a machine, to be written down in its stead.
+pub(crate) struct Twin {
+    machine: Arc<dyn Machine>,
+    runtime_dir: PathBuf,
+}
+
+impl Twin {
+    /// Forks a **paused** machine whose disk `capture` has cloned already. The machine goes on: see
+    /// [`Machine::fork_and_resume`]. On failure nothing is left.
+    pub(crate) async fn fork(
+        host: &Host,
+        parent: &dyn Machine,
+        capture: &Capture,
+        confinement: Confinement,
+        resumed: oneshot::Sender<()>,
+    ) -> Result<Self> {
+        let runtime_dir = host.layout.machine_runtime();
+        crate::home::make_dir(&runtime_dir)?;
+        let place = Place {
+            console: runtime_dir.join(crate::layout::home::CONSOLE),
+            runtime_dir: runtime_dir.clone(),
+            disk: capture.disk(),
+            tap: None,
+            confinement,
+        };
+        let none = || AgentError::Launch("the engine returned no machine".to_owned());
+        let forked = match parent.fork_and_resume(vec![place], resumed).await {
+            Ok(mut machines) => machines.pop().ok_or_else(none).and_then(|machine| Ok(machine?)),
+            Err(error) => Err(error.into()),
+        };
+        match forked {
+            Ok(machine) => {
+                let twin = Self { machine, runtime_dir };
+                twin.go_first();
+                Ok(twin)
+            }
+            Err(error) => {
+                remove_sockets(runtime_dir).await;
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn machine(&self) -> &dyn Machine {
+        self.machine.as_ref()
+    }
+
+    /// Ends it and removes what it had.
+    pub(crate) async fn end(self) {
+        crate::launch::kill(self.machine.as_ref()).await;
+        remove_sockets(self.runtime_dir).await;
+    }
+
+    /// It shares the control group of its machine: if one of them must go, let it be the copy.
+    fn go_first(&self) {
+        let path = format!("/proc/{}/oom_score_adj", self.machine.record().pid);
+        if let Err(error) = std::fs::write(&path, TWIN_OOM_SCORE) {
+            tracing::warn!(path, %error, "a snapshot's twin may outlive its machine when memory runs out");
+        }
+    }
+}
+
+async fn remove_sockets(dir: PathBuf) {
+    let removed = blocking(move || std::fs::remove_dir_all(&dir).map_err(AgentError::io("remove", &dir)));
+    if let Err(error) = removed.await {
+        tracing::warn!(%error, "sockets stay behind; the next start of the agent removes them");
+    }
+}

@@ -1,0 +1,178 @@
+//! Taking snapshots: the sandbox stands still for a moment and goes on while its state is written.
+//!
+//! The driver does the pause; the writing is a task beside it, so that whoever uses the sandbox meanwhile does not wait for
+//! the disk. One snapshot of a sandbox is written at a time. What ends the machine waits for it first, since machine and
+//! twin share a control group ([`Driver::written`]).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use pandastack_engine::Confinement;
+use pandastack_types::agent_api::AgentSnapshotDone;
+use pandastack_types::{SandboxState, SnapshotId};
+use tokio::sync::oneshot;
+
+use super::accept::{Request, Verdict};
+use super::{Driver, Reply};
+use crate::capture::{Capture, Twin};
+use crate::error::{AgentError, Result};
+use crate::fault;
+use crate::host::Host;
+use crate::snapshot::{Manifest, Snapshot};
+
+/// A snapshot of which the pause is over.
+struct Taken {
+    capture: Capture,
+    /// What is still to be written; `None` if it was written in place.
+    twin: Option<Twin>,
+    pause_ms: f64,
+}
+
+impl Driver {
+    /// Takes a named snapshot and answers when it is on disk. The sandbox goes on as it was.
+    pub(super) async fn snapshot(&mut self, id: &SnapshotId, reply: Reply<AgentSnapshotDone>) {
+        self.written().await;
+        let to = self.host.layout.snapshot(id);
+        let begun = match self.accept(Request::Snapshot) {
+            _ if to.exists() => Err(AgentError::Conflict(format!("snapshot {id} exists already"))),
+            Verdict::Refuse(reason) => Err(AgentError::Conflict(reason.to_owned())),
+            Verdict::FromSleep => return drop(reply.send(self.link_sleep(to).await)),
+            _ => self.take().await,
+        };
+        let host = self.host.clone();
+        match begun {
+            Ok(taken) => {
+                let write = async move { drop(reply.send(taken.write(&host, to).await)) };
+                self.writing = Some(self.host.tasks.spawn(write));
+            }
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    /// Waits until no snapshot of this sandbox is being written.
+    pub(super) async fn written(&mut self) {
+        if let Some(writing) = self.writing.take()
+            && let Err(error) = writing.await
+        {
+            tracing::error!(sandbox = %self.record.spec.id, %error, "writing a snapshot ended early");
+        }
+    }
+
+    async fn link_sleep(&self, to: PathBuf) -> Result<AgentSnapshotDone> {
+        let sleep = self.open_sleep()?;
+        sleep.link_to(&self.host, to.clone()).await?;
+        acknowledge(&self.host, &Snapshot::open(&to, &sleep.manifest.compatibility_key)?);
+        Ok(AgentSnapshotDone { size_bytes: 0, pause_ms: 0.0 })
+    }
+
+    /// Captures the machine and lets it go on.
+    async fn take(&mut self) -> Result<Taken> {
+        let goes_on = self.record.state == SandboxState::Running;
+        // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
+        crate::zygote::sync_file(&self.live()?.home.disk()).await?;
+        if goes_on && self.host.engine.capabilities().fork && self.host.admit(self.record.shape, 1).is_ok() {
+            match self.take_by_twin().await {
+                Ok(taken) => return Ok(taken),
+                Err(error) => {
+                    tracing::warn!(sandbox = %self.record.spec.id, %error, "no twin; writing in place");
+                }
+            }
+        }
+        self.take_in_place(goes_on).await
+    }
+
+    /// For a machine that runs: it goes on as soon as it has a twin.
+    async fn take_by_twin(&mut self) -> Result<Taken> {
+        let capture = self.begin_capture().await?;
+        let (machine, disk) = (self.live()?.machine.clone(), self.live()?.home.disk());
+        let confinement = Confinement::Full { uid: self.record.uid, gid: self.record.uid };
+        let host = self.host.clone();
+        let began = Instant::now();
+        self.stop_guest().await?;
+        let (sender, resumed) = oneshot::channel();
+        let fork = async {
+            capture.clone_disk(&host, &disk).await?;
+            let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, sender).await;
+            fault::point("capture.forked");
+            twin
+        };
+        let go_on = async {
+            let went_on = self.thaw_resumed(resumed).await;
+            went_on.map(|()| began.elapsed().as_secs_f64() * 1e3)
+        };
+        match tokio::join!(fork, go_on) {
+            (Ok(twin), Ok(pause_ms)) => Ok(Taken { capture, twin: Some(twin), pause_ms }),
+            (Ok(twin), Err(error)) => {
+                twin.end().await;
+                Err(error)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// For a machine that stands still anyway, or where there can be no twin.
+    async fn take_in_place(&mut self, goes_on: bool) -> Result<Taken> {
+        let capture = self.begin_capture().await?;
+        let began = Instant::now();
+        if goes_on {
+            self.stop_guest().await?;
+        }
+        let live = self.live()?;
+        let taken = capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await;
+        if goes_on {
+            self.run_guest().await?;
+        }
+        let pause_ms = if goes_on { began.elapsed().as_secs_f64() * 1e3 } else { 0.0 };
+        Ok(Taken { capture: taken?, twin: None, pause_ms })
+    }
+
+    /// Captures the machine for the children of a fork, on engines that cannot fork; answers how long it stood still.
+    pub(super) async fn capture(&mut self) -> Result<(Capture, f64)> {
+        let Taken { mut capture, twin, pause_ms } = self.take().await?;
+        if let Some(twin) = twin {
+            write_twin(&mut capture, twin).await?;
+        }
+        Ok((capture, pause_ms))
+    }
+
+    /// Captures a machine that stands still and need not go on.
+    pub(super) async fn capture_still(&self) -> Result<Capture> {
+        let live = self.live()?;
+        self.begin_capture().await?.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
+    }
+
+    async fn begin_capture(&self) -> Result<Capture> {
+        Capture::begin(&self.host, &self.live()?.home.memory(), self.manifest()).await
+    }
+
+    pub(super) fn manifest(&self) -> Manifest {
+        let (sandbox, uid) = (Some(self.record.spec.id.clone()), Some(self.record.uid));
+        Manifest { sandbox, uid, ..Manifest::new(&self.host, &self.record.template, self.record.shape) }
+    }
+}
+
+impl Taken {
+    /// Writes what is left to write, and makes the snapshot appear.
+    async fn write(self, host: &Arc<Host>, to: PathBuf) -> Result<AgentSnapshotDone> {
+        let Self { mut capture, twin, pause_ms } = self;
+        if let Some(twin) = twin {
+            write_twin(&mut capture, twin).await?;
+        }
+        let snapshot = capture.publish(host, to).await?;
+        acknowledge(host, &snapshot);
+        let size_bytes = snapshot.manifest.state_bytes + snapshot.manifest.memory_bytes_written;
+        Ok(AgentSnapshotDone { size_bytes, pause_ms })
+    }
+}
+
+async fn write_twin(capture: &mut Capture, twin: Twin) -> Result<()> {
+    let written = capture.write(twin.machine()).await;
+    twin.end().await;
+    written
+}
+
+fn acknowledge(host: &Arc<Host>, snapshot: &Snapshot) {
+    fault::point("snapshot.published");
+    snapshot.checksum_behind(host, true);
+}
