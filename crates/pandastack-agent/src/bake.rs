@@ -46,7 +46,7 @@ pub(crate) async fn bake(host: &Arc<Host>, recipe: &'static Recipe, build: &Buil
         _ => {
             host.remove_dir(dir.clone()).await;
             let snapshot = boot_and_save(host, recipe, &files, dir, build).await?;
-            snapshot.checksum_behind(host, true);
+            snapshot.checksum_behind(host, Duration::ZERO);
             remove_other_bakes(host, recipe, &files.key).await;
             snapshot
         }

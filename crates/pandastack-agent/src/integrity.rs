@@ -5,12 +5,14 @@
 //!   does not match its seal was tampered with or cut short. Checked whenever a snapshot is opened.
 //! - A **checksum** per file, in `checksums.json` beside the manifest: BLAKE3 of the contents, which finds what a disk
 //!   lost or turned. Computed in the background after the snapshot was acknowledged, and checked before the first use
-//!   after each boot of the host: until then the pages that were hashed are still those in memory.
+//!   after each boot of the host: until then the pages that were hashed are still those in memory. It carries the seal of
+//!   the file that was read: a sleeper's directory may be replaced by the next sleep's while its files are hashed, and
+//!   the sums of the one must not be held against the other.
 //!
 //! What must hold: no machine is started from files that fail either. Left to others: what to do instead.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -41,10 +43,17 @@ pub(crate) struct Seal {
 /// Seals by file name.
 pub(crate) type Seals = BTreeMap<String, Seal>;
 
+/// Contents of a file, and which file that was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Sum {
+    blake3: String,
+    seal: Seal,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Checksums {
-    /// BLAKE3 by file name.
-    files: BTreeMap<String, String>,
+    /// By file name.
+    files: BTreeMap<String, Sum>,
     /// The host's boot in which they were last found right.
     verified_boot: String,
 }
@@ -64,8 +73,14 @@ fn look(path: &Path) -> Result<Seal> {
         io::ErrorKind::NotFound => AgentError::damaged(path, "the file is missing"),
         _ => AgentError::io("read", path)(error),
     })?;
-    let modified_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
-    Ok(Seal { bytes: meta.len(), modified_ns })
+    Ok(Seal::of(&meta))
+}
+
+impl Seal {
+    fn of(meta: &Metadata) -> Self {
+        let modified_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
+        Self { bytes: meta.len(), modified_ns }
+    }
 }
 
 /// Fails if a file is not as it was sealed.
@@ -99,6 +114,10 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
     let known: Checksums = read_json(&path)?;
     for (name, expected) in &known.files {
         let path = dir.join(name);
+        // Sums of a file that was replaced say nothing about this one.
+        if look(&path)? != expected.seal {
+            continue;
+        }
         let found = checksum(&path, stop).map_err(AgentError::io("read", &path))?;
         if found != *expected {
             return Err(AgentError::damaged(&path, "its contents do not match their checksum"));
@@ -133,10 +152,11 @@ pub(crate) fn write_checksums(dir: &Path, names: &[&str], stop: &CancellationTok
 
 /// BLAKE3 over the length, and place and contents of every chunk that is not all zeros. Memory stays cached, because
 /// machines map that very file; of a disk they have clones, so its pages would only crowd out others.
-fn checksum(path: &Path, stop: &CancellationToken) -> io::Result<String> {
+fn checksum(path: &Path, stop: &CancellationToken) -> io::Result<Sum> {
     let drop_cache = path.file_name().is_some_and(|name| name == crate::layout::snapshot::DISK);
     let file = File::open(path)?;
-    let length = file.metadata()?.len();
+    let seal = Seal::of(&file.metadata()?);
+    let length = seal.bytes;
     let mut hasher = blake3::Hasher::new();
     hasher.update(&length.to_le_bytes());
     let mut buffer = vec![0u8; CHUNK_BYTES];
@@ -162,7 +182,7 @@ fn checksum(path: &Path, stop: &CancellationToken) -> io::Result<String> {
         }
         at = chunk_at + len as u64;
     }
-    Ok(hasher.finalize().to_hex().to_string())
+    Ok(Sum { blake3: hasher.finalize().to_hex().to_string(), seal })
 }
 
 /// Start of the chunk that holds the next data at or after `at`.
@@ -225,6 +245,16 @@ mod tests {
     }
 
     #[test]
+    fn sums_of_a_file_that_was_replaced_are_not_held_against_its_successor() {
+        let (dir, stop) = (written(), CancellationToken::new());
+        write_checksums(dir.path(), &[NAME], &stop).unwrap();
+        flip_quietly(dir.path());
+        let file = File::options().write(true).open(dir.path().join(NAME)).unwrap();
+        file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(1)).unwrap();
+        verify(dir.path(), &stop).unwrap();
+    }
+
+    #[test]
     fn contents_are_read_once_a_boot() {
         let (dir, stop) = (written(), CancellationToken::new());
         assert!(!needs_verifying(dir.path(), "earlier"), "nothing to compare with");
@@ -245,6 +275,6 @@ mod tests {
         let sparse = checksum(&dir.path().join(NAME), &stop).unwrap();
         let bytes = std::fs::read(dir.path().join(NAME)).unwrap();
         std::fs::write(dir.path().join("full"), bytes).unwrap();
-        assert_eq!(checksum(&dir.path().join("full"), &stop).unwrap(), sparse);
+        assert_eq!(checksum(&dir.path().join("full"), &stop).unwrap().blake3, sparse.blake3);
     }
 }

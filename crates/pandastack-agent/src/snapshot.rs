@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use pandastack_engine::Shape;
@@ -112,20 +113,33 @@ impl Snapshot {
         blocking(move || integrity::verify(&dir, &stop)).await
     }
 
-    /// Begins to compute the checksums behind the caller's back. A snapshot that disappears meanwhile is fine.
-    pub(crate) fn checksum_behind(&self, host: &Arc<Host>, with_disk: bool) {
-        let (dir, stop, turn) = (self.dir.clone(), host.shutdown.clone(), host.checksum_turn.clone());
-        host.tasks.spawn(async move {
-            let Ok(_turn) = turn.acquire().await else { return };
-            let files = [names::STATE, names::MEMORY, names::DISK];
-            let files = if with_disk { &files[..] } else { &files[..2] };
-            let files: Vec<&'static str> = files.to_vec();
-            let shown = dir.display().to_string();
-            let summed = integrity::behind(move || integrity::write_checksums(&dir, &files, &stop)).await;
-            if let Err(error) = summed {
-                tracing::debug!(dir = shown, %error, "no checksums");
+    /// Begins to compute the checksums behind the caller's back; of the disk only after `disk_after`, because it is large and
+    /// most sleeps are short. A snapshot that disappears meanwhile is fine.
+    pub(crate) fn checksum_behind(&self, host: &Arc<Host>, disk_after: Duration) {
+        static FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
+        let (snapshot, host) = (self.clone(), host.clone());
+        host.tasks.clone().spawn(async move {
+            if !disk_after.is_zero() {
+                snapshot.write_checksums(&host, &FILES[..2]).await;
+                tokio::select! {
+                    () = host.shutdown.cancelled() => return,
+                    () = tokio::time::sleep(disk_after) => {}
+                }
+            }
+            // Unless another sleep, or nothing, lies there now.
+            if integrity::check_seals(&snapshot.dir, &snapshot.manifest.seals).is_ok() {
+                snapshot.write_checksums(&host, &FILES).await;
             }
         });
+    }
+
+    async fn write_checksums(&self, host: &Host, files: &'static [&'static str]) {
+        let (dir, stop) = (self.dir.clone(), host.shutdown.clone());
+        let Ok(_turn) = host.checksum_turn.acquire().await else { return };
+        let summed = integrity::behind(move || integrity::write_checksums(&dir, files, &stop)).await;
+        if let Err(error) = summed {
+            tracing::debug!(dir = %self.dir.display(), %error, "no checksums");
+        }
     }
 
     /// Makes the same snapshot appear at `to`, replacing what is there in one step. The files are shared, not copied: they

@@ -10,6 +10,8 @@
 //! the snapshot is complete before the record says that the sandbox sleeps on it, the record says so before the machine
 //! ends; and on waking the snapshot stays until the record says `running` again.
 
+use std::time::Duration;
+
 use pandastack_types::api::Keep;
 use pandastack_types::{Residency, SandboxState, Transition};
 
@@ -21,6 +23,9 @@ use crate::launch::{self, Live, Stages};
 use crate::layout::snapshot as names;
 use crate::record::{read_json, write_json, write_json_durably};
 use crate::snapshot::{Manifest, Snapshot};
+
+/// How long a sandbox sleeps before its disk gets a checksum: reading it costs more than a short sleep is worth.
+const DISK_SUM_AFTER: Duration = Duration::from_secs(600);
 
 impl Driver {
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
@@ -82,7 +87,7 @@ impl Driver {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         self.host.remove_dir(sleep.clone()).await;
         let snapshot = self.capture_still().await?.publish(&self.host, sleep).await?;
-        snapshot.checksum_behind(&self.host, false);
+        snapshot.checksum_behind(&self.host, DISK_SUM_AFTER);
         Ok(())
     }
 
