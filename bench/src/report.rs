@@ -15,6 +15,14 @@ struct Figure {
     samples: Samples,
 }
 
+/// A promise and how it was kept.
+#[derive(Debug, Clone, Serialize)]
+struct Bar {
+    name: String,
+    measured: f64,
+    at_most: f64,
+}
+
 /// All figures of one run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -22,6 +30,7 @@ pub struct Report {
     began_at: jiff::Timestamp,
     host: String,
     figures: Vec<Figure>,
+    bars: Vec<Bar>,
 }
 
 impl Report {
@@ -29,7 +38,7 @@ impl Report {
     pub fn new() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let (version, began_at) = (env!("CARGO_PKG_VERSION"), jiff::Timestamp::now());
-        Self { version, began_at, host: host.trim().to_owned(), figures: Vec::new() }
+        Self { version, began_at, host: host.trim().to_owned(), figures: Vec::new(), bars: Vec::new() }
     }
 
     /// Adds one sample of a figure.
@@ -44,15 +53,32 @@ impl Report {
         }
     }
 
+    /// The median of a figure, if it was measured.
+    pub fn median(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.name == name)?.samples.percentile(50.0)
+    }
+
+    /// The highest sample of a figure, if it was measured.
+    pub fn highest(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.name == name)?.samples.percentile(100.0)
+    }
+
     /// Notes how the median of one figure compares with that of another.
     pub fn ratio(&mut self, name: &str, to: &str) {
-        let median = |name: &str| {
-            let figure = self.figures.iter().find(|figure| figure.name == name)?;
-            figure.samples.percentile(50.0)
-        };
-        if let (Some(value), Some(base)) = (median(name), median(to)) {
+        if let (Some(value), Some(base)) = (self.median(name), self.median(to)) {
             self.sample(&format!("{name} / {to}"), "ratio of p50", value / base);
         }
+    }
+
+    /// Holds a figure against its bar. One that was not measured is left out.
+    pub fn bar(&mut self, name: &str, measured: Option<f64>, at_most: f64) {
+        self.bars.extend(measured.map(|measured| Bar { name: name.to_owned(), measured, at_most }));
+    }
+
+    /// Holds the ratio of two medians against its bar.
+    pub fn ratio_bar(&mut self, name: &str, to: &str, at_most: f64) {
+        let ratio = self.median(name).zip(self.median(to)).map(|(value, base)| value / base);
+        self.bar(&format!("{name} / {to}"), ratio, at_most);
     }
 
     /// The table for people.
@@ -71,6 +97,13 @@ impl Report {
                 value(90.0),
                 value(99.0)
             ));
+        }
+        if !self.bars.is_empty() {
+            lines.extend(["", "| bar | at most | measured | |", "|---|---|---|---|"].map(str::to_owned));
+        }
+        for Bar { name, measured, at_most } in &self.bars {
+            let verdict = if measured <= at_most { "met" } else { "**not met**" };
+            lines.push(format!("| {name} | {at_most:.2} | {measured:.2} | {verdict} |"));
         }
         lines.join("\n")
     }

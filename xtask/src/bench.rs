@@ -76,7 +76,9 @@ fn run_state(full: bool) -> Result<ExitCode> {
     host::install_for_product()?;
     let scratch = Scratch::start()?;
     let platform = scratch.platform()?;
-    platform.build_template("base")?;
+    for name in ["base", "code-interpreter"] {
+        platform.build_template(name)?;
+    }
     let mut bench = platform.point(host::as_root(tree::target_dir().join("release/pandastack-bench")));
     bench.arg("state").args(full.then_some("--full"));
     bench.arg("--data-dir").arg(&platform.ready.data_dir);
