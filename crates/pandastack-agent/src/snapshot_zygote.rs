@@ -5,7 +5,8 @@
 //! ```
 //!
 //! They differ from the zygotes of templates ([`crate::zygote`]) because a snapshot holds a tenant's kernel and programs:
-//! - The zygote is locked in as any sandbox of its lineage, under the lineage's user; it keeps no privilege.
+//! - The zygote is locked in as any sandbox of its lineage, under the lineage's user; it keeps no privilege, and
+//!   reaches no network.
 //! - User processes stay frozen in it, so that every child begins at the snapshot's instant. What warms is the guest's
 //!   kernel and its PandaStack program, which is what a create waits for.
 //!
@@ -16,6 +17,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pandastack_engine::Confinement;
+use pandastack_net::NetworkPolicy;
 use pandastack_types::SnapshotId;
 
 use crate::error::{AgentError, Result};
@@ -101,7 +103,7 @@ async fn make(host: &Arc<Host>, id: &SnapshotId, snapshot: &Snapshot) -> Result<
     let uid = snapshot.manifest.uid.ok_or_else(no_lineage)?;
     snapshot.verify(&host.shutdown).await?;
     let (name, confinement) = (zygote_name(id), Confinement::Full { uid, gid: uid });
-    let started = Started::restore(host, &name, snapshot, confinement).await?;
+    let started = Started::restore(host, &name, snapshot, confinement, &NetworkPolicy::none()).await?;
     // The answer alone: an identity would let user processes go on.
     let warmed = started.run().await;
     started.stop(host, &name, id.as_str(), warmed).await

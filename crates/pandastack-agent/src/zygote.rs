@@ -267,7 +267,8 @@ async fn end(host: &Host, name: &str, zygote: Arc<Zygote>) {
 }
 
 async fn make(host: &Arc<Host>, baked: &Baked) -> Result<Zygote> {
-    let started = Started::restore(host, &baked.name, &baked.snapshot, Confinement::Zygote).await?;
+    let (confinement, network) = (Confinement::Zygote, NetworkPolicy::all());
+    let started = Started::restore(host, &baked.name, &baked.snapshot, confinement, &network).await?;
     let warmed = warm_template(&started, baked).await;
     started.stop(host, &baked.name, &baked.key, warmed).await
 }
@@ -299,14 +300,14 @@ impl Started {
         name: &str,
         snapshot: &Snapshot,
         confinement: Confinement,
+        network: &NetworkPolicy,
     ) -> Result<Self> {
         let dir = host.layout.zygotes().join(name);
         host.remove_dir(dir.clone()).await;
         let (memory, disk, shape) = (snapshot.memory(), snapshot.disk(), snapshot.manifest.shape);
         let origin = Origin { memory: &memory, disk: Some(&disk), shape };
-        let (name, machine_dir) = (zygote_name(name), dir.join("machine"));
-        let (mut home, place) =
-            Home::prepare(host, &name, machine_dir, &origin, confinement, &NetworkPolicy::all()).await?;
+        let (name, home) = (zygote_name(name), dir.join("machine"));
+        let (mut home, place) = Home::prepare(host, &name, home, &origin, confinement, network).await?;
         let restore = Restore { shape, place, state: snapshot.state(), memory: home.memory() };
         match host.engine.restore(restore).await {
             Ok(machine) => Ok(Self { machine, home }),
