@@ -3,14 +3,16 @@
 //! A nested cargo with a target directory of its own: the guest needs flags that nothing else in the workspace may
 //! have, and the outer build holds the lock of the shared directory.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn main() {
     let out_dir = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    // Asked for now and not when this was compiled: a copied target directory builds the guest of its own clone.
+    let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let crates = here.join("..");
     for part in ["pandastack-guest", "pandastack-guest-proto"] {
         println!("cargo::rerun-if-changed={}", crates.join(part).join("src").display());
         println!("cargo::rerun-if-changed={}", crates.join(part).join("Cargo.toml").display());
