@@ -439,7 +439,7 @@ def test_interrupt(code: interpreter.Sandbox) -> None:
 #: What is refused, with how a client learns of it and why it is so.
 MISSING: Dict[str, Any] = {
     "rules of the network": (
-        "the platform has no rules per sandbox yet; ignoring them would leave it open",
+        "the platform's own policies are not translated yet; ignoring the rules would leave a sandbox open",
         lambda: create(allow_internet_access=False),
     ),
     "volumes": ("there are no volumes yet", lambda: e2b.Volume.create("v")),

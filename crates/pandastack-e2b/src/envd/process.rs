@@ -157,7 +157,8 @@ async fn attach(session: &Session, body: Body) -> RpcResult<(Followed, Response)
 }
 
 /// Processes that run. The platform keeps the first 200 characters of a command.
-pub(super) async fn list(session: Session) -> RpcResult<Json<Value>> {
+pub(super) async fn list(session: Session, body: Body) -> RpcResult<Json<Value>> {
+    let _nothing: Value = connect::read_unary(body).await?;
     let list: ProcessList = session.native.get(&session.path("processes")).await?;
     let own = |process: &Process| process.tag.as_deref().is_some_and(|tag| tag.starts_with(CONTEXT_TAG));
     let running =
