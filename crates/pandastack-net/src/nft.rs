@@ -198,6 +198,11 @@ impl Batch {
         }
     }
 
+    /// Switches on what [`Rule::switched_on`] asks for; emptying the set switches it off.
+    pub(crate) fn switch_on(&mut self, set: SetName) {
+        self.elements(NFT_MSG_NEWSETELEM, set, |a| a.nest(1, |a| a.data(1, &[0; 8])));
+    }
+
     /// Adds an address of a class for a while, or begins that while anew. The kernel keeps the end of an element that
     /// is there, so it is made sure to be there, removed, and added.
     pub(crate) fn renew_element(&mut self, set: SetName, address: Ipv4Addr, class: u32, lifetime: Duration) {

@@ -44,6 +44,9 @@ const OPEN: SetName = SetName("open", 1);
 /// Addresses that allowed names were resolved to, by class of ports.
 const NAMED: SetName = SetName("named", 2);
 
+/// A switch: nothing passes. It closes a fresh slot without rebuilding [`OPEN`], which has no place in a take.
+const CLOSED: SetName = SetName("closed", 3);
+
 /// Most addresses in [`NAMED`]. When it is full, further names resolve but their addresses stay closed until older ones
 /// are forgotten.
 pub(crate) const NAMED_ADDRESSES_MAX: u32 = 4096;
@@ -69,6 +72,8 @@ const QUIC_PORT: u16 = 443;
 /// Chains that are part of a policy.
 const INSPECT: &str = "inspect";
 const EGRESS: &str = "egress";
+/// Where packets go that are refused: told and rejected.
+const DENY: &str = "deny";
 
 const LINK_LOCAL: Cidr = Cidr::literal([169, 254, 0, 0], 16);
 
@@ -158,6 +163,10 @@ pub(crate) fn slot(plan: &Plan, index: SlotIndex) -> Batch {
     batch.add_table();
     batch.add_box_set(OPEN);
     batch.add_expiring_set(NAMED, NAMED_ADDRESSES_MAX);
+    batch.add_expiring_set(CLOSED, 1);
+    batch.add_plain_chain(DENY);
+    batch.add_rule(DENY, Rule::new().at_most_per_second(DENIED_PER_SECOND).tell(DENIED_GROUP, DENIED_BYTES));
+    batch.add_rule(DENY, Rule::new().reject());
     batch.add_plain_chain(INSPECT);
     batch.add_plain_chain(EGRESS);
     fill_policy(&mut batch, &NetworkPolicy::all(), plan);
@@ -237,15 +246,20 @@ pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
     if policy.opens_names() || policy.denies_names() {
         return slot_policy(policy, plan, true);
     }
-    let mut batch = Batch::new(SLOT_TABLE);
+    let (mut batch, openings) = (Batch::new(SLOT_TABLE), policy.openings(Some(plan.subnet)));
+    if openings.is_empty() {
+        batch.switch_on(CLOSED);
+        return batch;
+    }
     batch.flush_set(OPEN);
-    batch.fill_box_set(OPEN, &policy.openings(Some(plan.subnet)));
+    batch.fill_box_set(OPEN, &openings);
     batch
 }
 
 /// Replaces the policy of an existing slot. Addresses of names are forgotten unless they are this policy's own.
 pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool) -> Batch {
     let mut batch = Batch::new(SLOT_TABLE);
+    batch.flush_set(CLOSED);
     batch.flush_set(OPEN);
     if !names_stay {
         batch.flush_set(NAMED);
@@ -296,6 +310,7 @@ fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
 
 /// What passes on the way out, packet by packet.
 fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
+    batch.add_rule(EGRESS, Rule::new().switched_on(CLOSED).jump(DENY));
     if policy.denies_names() {
         refuse_uninspected(batch);
     }
@@ -321,9 +336,7 @@ fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
             }
         }
     }
-    batch
-        .add_rule(EGRESS, Rule::new().at_most_per_second(DENIED_PER_SECOND).tell(DENIED_GROUP, DENIED_BYTES));
-    batch.add_rule(EGRESS, Rule::new().reject());
+    batch.add_rule(EGRESS, Rule::new().jump(DENY));
 }
 
 /// Web connections that do not go through the proxy: begun under another policy, or HTTP/3.

@@ -113,6 +113,11 @@ impl Rule {
         self.payload(NFT_PAYLOAD_NETWORK_HEADER, 16, 4).load(NFT_REG32_01, &class.to_ne_bytes()).lookup(set)
     }
 
+    /// The one key of a set that serves as a switch is in it.
+    pub(crate) fn switched_on(self, set: SetName) -> Self {
+        self.load(NFT_REG_1, &[0; 4]).load(NFT_REG32_01, &[0; 4]).lookup(set)
+    }
+
     fn lookup(self, set: SetName) -> Self {
         self.expression("lookup", |a| {
             a.text(1, set.0);

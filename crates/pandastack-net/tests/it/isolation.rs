@@ -165,6 +165,7 @@ fn connections_and_bytes_have_limits() {
         pass_control(&mut other.guest);
         assert_eq!(payloads(&internet), ["control"]);
         pool.shutdown().await.unwrap();
+        drop(pool);
 
         let mut slow = config(&directory);
         slow.limits.bytes_per_second = Some(4096);
