@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::serve::ListenerExt;
 use pandastack_e2b::Facade;
+use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_types::SandboxId;
 use tokio::net::{TcpListener, UnixListener};
@@ -75,6 +76,7 @@ pub struct Control {
     public: Vec<(SocketAddr, TcpListener)>,
     internal_socket: UnixListener,
     internal_tcp: Option<TcpListener>,
+    tls: Option<Tls>,
     /// Held, not read: the lock on the data directory ends with the process, however that ends.
     _lock: File,
 }
@@ -119,7 +121,7 @@ impl Control {
         let log = AccessLog::open(config.access_log.as_deref())
             .map_err(usable(config.access_log.as_deref().unwrap_or(&dir)))?;
         let app = Arc::new(new_app(Arc::new(store), hosts, &config, log));
-        Ok(Self { app, public, internal_socket, internal_tcp, _lock: lock })
+        Ok(Self { app, public, internal_socket, internal_tcp, tls: config.tls, _lock: lock })
     }
 
     /// Addresses of the public API.
@@ -137,7 +139,9 @@ impl Control {
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
         let api = native.merge(routes::facade(e2b.control_plane()));
         for (_, listener) in self.public {
-            let server = Server::new(Arc::clone(&app.edge), api.clone()).with_own_ports(own_ports.clone());
+            let server = Server::new(Arc::clone(&app.edge), api.clone())
+                .with_own_ports(own_ports.clone())
+                .with_tls(self.tls.clone());
             servers.spawn(server.serve(listener, app.shutdown.clone()));
         }
         servers.spawn(preview_routes::tell_changes(Arc::clone(&app)));

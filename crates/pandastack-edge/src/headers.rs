@@ -62,6 +62,11 @@ impl Client {
         }
     }
 
+    /// Whether it came by TLS.
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+
     fn scheme(&self) -> &'static str {
         if self.secure { "https" } else { "http" }
     }

@@ -21,7 +21,7 @@
 //! Must hold: a transition of ours (sleep, wake, move) fails no request; a guest learns nothing about a client that the
 //! client made up; nothing is collected in memory; losing control stops no traffic.
 //!
-//! Left to others: waking and stopping machines (the agent), keys and records (control), certificates (not yet here).
+//! Left to others: waking and stopping machines (the agent), keys and records (control), where certificates are kept.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,7 @@ mod pool;
 mod route;
 mod server;
 mod site;
+pub mod tls;
 mod trouble;
 mod tunnel;
 

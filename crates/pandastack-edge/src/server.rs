@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
@@ -28,6 +28,7 @@ use crate::limits::{
     CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, HEADER_LINES_MAX, STOP_WAIT,
     STREAMS_PER_CONNECTION_MAX,
 };
+use crate::tls::{Tls, is_tls};
 use crate::trouble::Trouble;
 
 /// Pause after the system refused a connection (no descriptors left), so that the loop does not spin.
@@ -43,6 +44,8 @@ pub struct Server {
     pub own_ports: Option<OwnPorts>,
     /// How long a head may take, and a kept connection may stay silent.
     pub head_wait: Duration,
+    /// TLS, on the same address: a connection's first byte tells it from plain HTTP.
+    pub tls: Option<Tls>,
 }
 
 /// Ports of every sandbox behind which the platform stands, not the guest. Requests carry their
@@ -58,12 +61,17 @@ pub struct OwnPorts {
 impl Server {
     /// With the usual patience, and all ports the guest's.
     pub fn new(edge: Arc<Edge>, api: Router) -> Self {
-        Self { edge, api, own_ports: None, head_wait: HEAD_WAIT }
+        Self { edge, api, own_ports: None, head_wait: HEAD_WAIT, tls: None }
     }
 
     /// With ports that the platform answers.
     pub fn with_own_ports(self, own_ports: OwnPorts) -> Self {
         Self { own_ports: Some(own_ports), ..self }
+    }
+
+    /// With TLS, if there is any.
+    pub fn with_tls(self, tls: Option<Tls>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Serves until `stop`, then lets requests under way finish within [`STOP_WAIT`].
@@ -108,7 +116,14 @@ impl Server {
                 }
                 _ => self.edge.serve(target, request, client).await,
             },
-            Destination::Api => ask(&self.api, request).await,
+            Destination::Api => {
+                let mut request = request;
+                // What the API says about its own addresses depends on it; a client that came by TLS need not say so.
+                if client.is_secure() {
+                    request.headers_mut().insert("x-forwarded-proto", HeaderValue::from_static("https"));
+                }
+                ask(&self.api, request).await
+            }
             Destination::Malformed(what) => {
                 Trouble::Malformed(what.to_owned()).answer(None, request.headers())
             }
@@ -132,7 +147,17 @@ async fn connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set_nodelay");
     }
-    http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await;
+    let Some(tls) = server.tls.clone() else {
+        return http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await;
+    };
+    match is_tls(&stream, server.head_wait).await {
+        Ok(true) => match tls.accept(stream).await {
+            Ok(stream) => http(server, TokioIo::new(stream), Client::new(peer.ip(), port, true), stop).await,
+            Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+        },
+        Ok(false) => http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await,
+        Err(error) => tracing::debug!(%error, "a connection said nothing"),
+    }
 }
 
 /// What the requests of one connection share.

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 #[cfg(feature = "server")]
 use crate::commands::{
-    agent, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
+    agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{forward, host, run, sandbox, snapshot, template, token, whoami};
 use crate::output::Output;
@@ -66,6 +66,10 @@ pub enum Command {
     /// Serve what runs inside sandboxes to the outside, apart from control
     #[cfg(feature = "server")]
     Edge(edge::Args),
+    /// The certificate authority of this installation
+    #[cfg(feature = "server")]
+    #[command(subcommand)]
+    Ca(ca::Command),
     /// Print a fresh secret for the link between control and agents
     #[cfg(feature = "server")]
     #[command(hide = true)]
@@ -118,6 +122,8 @@ impl Command {
             Command::Agent(args) => agent::run(args),
             #[cfg(feature = "server")]
             Command::Edge(args) => edge::run(args),
+            #[cfg(feature = "server")]
+            Command::Ca(command) => command.run(),
             #[cfg(feature = "server")]
             Command::JoinSecret => join_secret::run(output),
             #[cfg(feature = "server")]

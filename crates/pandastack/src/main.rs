@@ -17,6 +17,8 @@ mod settings;
 #[cfg(feature = "server")]
 mod supervise;
 #[cfg(feature = "server")]
+mod tls;
+#[cfg(feature = "server")]
 mod trace;
 
 use std::process::ExitCode;

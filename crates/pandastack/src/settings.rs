@@ -14,6 +14,7 @@ use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use serde::Deserialize;
 
 use crate::failure::Failure;
+use crate::tls::TlsArgs;
 
 /// The settings file.
 pub const CONFIG_PATH: &str = "/etc/pandastack/pandastack.toml";
@@ -61,6 +62,8 @@ pub struct ControlArgs {
     /// Log every request to a sandbox's ports to this file
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     pub access_log: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsArgs,
 }
 
 /// Settings of an agent.
@@ -163,6 +166,8 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     /// Requests per second of one workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
+    /// TLS on the API's address.
+    pub tls: TlsArgs,
     /// Built images and kernels.
     pub cache_dir: PathBuf,
     /// Network of the slots.
@@ -207,6 +212,7 @@ impl Settings {
                     .or(file.control.requests_per_second)
                     .unwrap_or(REQUESTS_PER_SECOND_DEFAULT),
             ),
+            tls: control.tls.clone(),
             cache_dir: agent
                 .cache_dir
                 .clone()

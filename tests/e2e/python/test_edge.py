@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import threading
 from typing import Iterator, List
@@ -20,7 +22,7 @@ SERVE = "nohup python3 -m http.server 8000 --bind 0.0.0.0 >/dev/null 2>&1 &"
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("pdsg", "10.219.0.0/16", "--warm", "base")
+    running = Platform("pdsg", "10.219.0.0/16", "--warm", "base", "--tls")
     try:
         yield running.start()
     finally:
@@ -105,3 +107,30 @@ def test_news_reach_the_edge(platform: Platform, edge: str, served: Sandbox) -> 
     for visibility, status in [("off", 404), ("private", 403), ("unlisted", 200)]:
         assert httpx.put(url, headers=key, json={"visibility": visibility}).status_code == 200
         wait_until(f"the edge knows of {visibility}", lambda: get(edge, served) == status, 30)
+
+
+def test_tls_beside_http_on_one_address(platform: Platform, served: Sandbox) -> None:
+    printed = subprocess.run([BINARY, "ca", "print"], env=platform.environment, capture_output=True, text=True)
+    assert printed.returncode == 0, printed.stderr
+
+    def ask(name: str, alpn: str = "http/1.1") -> tuple:
+        """Status line and negotiated protocol of a request by TLS, trusting this installation's authority alone."""
+        context = ssl.create_default_context(cadata=printed.stdout)
+        context.set_alpn_protocols([alpn])
+        with socket.create_connection(("127.0.0.1", platform.port), timeout=60) as link:
+            with context.wrap_socket(link, server_hostname=name) as secure:
+                if alpn == "h2":
+                    return "", secure.selected_alpn_protocol()
+                secure.sendall(f"GET /healthz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+                return secure.makefile("rb").readline().decode().strip(), secure.selected_alpn_protocol()
+
+    assert ask("localhost") == ("HTTP/1.1 200 OK", "http/1.1")
+    assert ask("api.panda.test", "h2") == ("", "h2")
+    # A page that is not there, from the server inside.
+    assert ask(f"8000-{served.id}.panda.test")[0].startswith("HTTP/1.1 404")
+    plain = httpx.get(f"http://127.0.0.1:{platform.port}/healthz")
+    assert plain.status_code == 200
+    with pytest.raises(ssl.SSLError):
+        ssl.create_default_context().wrap_socket(
+            socket.create_connection(("127.0.0.1", platform.port), timeout=60), server_hostname="localhost"
+        )

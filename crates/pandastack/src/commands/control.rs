@@ -59,6 +59,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         database_url: settings.database_url.clone(),
         requests_per_second: settings.requests_per_second,
         access_log: args.control.access_log.clone(),
+        tls: args.control.tls.open(&settings.data_dir)?,
         ..ControlConfig::new(settings.data_dir.clone(), key)
     };
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;

@@ -19,6 +19,7 @@ use tokio::net::TcpListener;
 use super::control::LinkArgs;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::{secret, stop_requested};
+use crate::tls::TlsArgs;
 use crate::trace;
 
 /// Arguments.
@@ -39,6 +40,8 @@ pub struct Args {
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     access_log: Option<PathBuf>,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
     link: LinkArgs,
 }
 
@@ -50,6 +53,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let key = secret::read(&args.link.secret_file(&settings))?;
     let control = args.control.unwrap_or_else(|| format!("unix:{}", settings.control_socket().display()));
     let routes = ControlRoutes::new(&control, args.name, key).context("prepare the way to control")?;
+    let tls = args.tls.open(&settings.data_dir)?;
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
     runtime.block_on(async {
         let stop = stop_requested(args.link.supervised)?;
@@ -58,7 +62,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         let listener = listener.with_context(|| format!("listen on {}", args.edge_listen))?;
         tracing::info!(address = %args.edge_listen, control, "edge ready");
         let edge = Edge::new(Arc::clone(&routes) as _, log);
-        let server = Server::new(Arc::clone(&edge), own_routes(Arc::clone(&edge)));
+        let server = Server::new(Arc::clone(&edge), own_routes(Arc::clone(&edge))).with_tls(tls);
         tokio::join!(server.serve(listener, stop.clone()), routes.follow(&edge, stop));
         edge.shut_down().await;
         anyhow::Ok(())

@@ -3,6 +3,8 @@
 #[cfg(feature = "server")]
 pub mod agent;
 #[cfg(feature = "server")]
+pub mod ca;
+#[cfg(feature = "server")]
 pub mod control;
 mod create;
 #[cfg(feature = "server")]

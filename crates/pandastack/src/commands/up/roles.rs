@@ -17,6 +17,7 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     let mut args = common("control", settings, secret);
     args.extend(["--listen".into(), settings.listen.to_string().into()]);
     args.extend(["--access-log".into(), log_file(settings, "access").into()]);
+    args.extend(settings.tls.arguments());
     let per_second = settings.requests_per_second.map_or(0, std::num::NonZeroU32::get);
     args.extend(["--requests-per-second".into(), per_second.to_string().into()]);
     let database = settings.database_url.as_ref();

@@ -1,0 +1,208 @@
+//! A certificate authority of this installation alone, for machines without a public name.
+//!
+//! It lives in two files and signs a certificate for each name when it is first asked for; one for `*.` of a name's domain
+//! covers every preview of it. Whoever installs `ca.pem` trusts every certificate made here, so its key stays with root.
+
+use std::collections::HashMap;
+use std::io;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::civil::Date;
+use jiff::{Timestamp, ToSpan};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use super::{Certificates, TlsError, certified};
+
+/// Name of the authority, as browsers show it.
+const AUTHORITY_NAME: &str = "PandaStack local authority";
+/// Name of a connection that names none.
+const NAME_DEFAULT: &str = "localhost";
+/// How long the authority and its certificates are good for.
+const AUTHORITY_YEARS: i32 = 10;
+const LEAF_DAYS: i32 = 90;
+/// A certificate is made anew after so long.
+const LEAF_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Certificates kept. When full all are forgotten, and made again as they are asked for.
+const LEAVES_MAX: usize = 1024;
+/// Longest name a certificate is made for.
+const NAME_BYTES_MAX: usize = 253;
+
+/// Makes certificates for whatever name it is asked.
+#[derive(Debug)]
+pub struct LocalAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    own: CertificateDer<'static>,
+    leaves: Mutex<HashMap<String, (Instant, Arc<CertifiedKey>)>>,
+}
+
+impl LocalAuthority {
+    /// The authority's own certificate in an installation's data directory.
+    pub fn certificate_path(data_dir: &Path) -> PathBuf {
+        data_dir.join("tls").join("ca.pem")
+    }
+
+    /// Opens the authority of a data directory, and makes it the first time.
+    pub fn open(data_dir: &Path) -> Result<Self, TlsError> {
+        let path = Self::certificate_path(data_dir);
+        let key_path = path.with_file_name("ca-key.pem");
+        let key = match std::fs::read_to_string(&key_path) {
+            Ok(pem) => KeyPair::from_pem(&pem).map_err(|error| TlsError::Content {
+                path: key_path,
+                what: "private key",
+                reason: error.to_string(),
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make(&path, &key_path)?,
+            Err(source) => return Err(TlsError::File { path: key_path, source }),
+        };
+        let own = CertificateDer::from_pem_file(&path).map_err(|error| TlsError::Content {
+            path,
+            what: "certificate",
+            reason: error.to_string(),
+        })?;
+        let issuer = Issuer::new(authority_params()?, key);
+        Ok(LocalAuthority { issuer, own, leaves: Mutex::default() })
+    }
+
+    fn leaf(&self, name: &str) -> Result<Arc<CertifiedKey>, TlsError> {
+        let fail =
+            |reason: rcgen::Error| TlsError::Making { name: name.to_owned(), reason: reason.to_string() };
+        let mut params = CertificateParams::new(vec![name.to_owned()]).map_err(fail)?;
+        let shown = if name.len() <= 64 { name } else { NAME_DEFAULT };
+        params.distinguished_name.push(DnType::CommonName, shown);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = validity(|today| today.saturating_add(LEAF_DAYS.days()));
+        let key = KeyPair::generate().map_err(fail)?;
+        let leaf = params.signed_by(&key, &self.issuer).map_err(fail)?;
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        certified(vec![leaf.der().clone(), self.own.clone()], key)
+    }
+}
+
+impl Certificates for LocalAuthority {
+    fn certificate(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        let name = covering(name.unwrap_or(NAME_DEFAULT));
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((made, leaf)) = leaves.get(&name)
+            && made.elapsed() < LEAF_KEPT
+        {
+            return Some(Arc::clone(leaf));
+        }
+        let leaf = self
+            .leaf(&name)
+            .inspect_err(|error| tracing::warn!(%error, "a TLS connection is refused"))
+            .ok()?;
+        if leaves.len() >= LEAVES_MAX {
+            leaves.clear();
+        }
+        leaves.insert(name, (Instant::now(), Arc::clone(&leaf)));
+        Some(leaf)
+    }
+}
+
+/// The name whose certificate serves this one: previews of a domain share one. `*.localhost` is no name that clients
+/// accept a wildcard for, so those have one each.
+fn covering(name: &str) -> String {
+    match name.split_once('.') {
+        Some((_, domain)) if domain.contains('.') => format!("*.{domain}"),
+        _ => name.to_owned(),
+    }
+}
+
+fn make(path: &Path, key_path: &Path) -> Result<KeyPair, TlsError> {
+    let fail = |reason: rcgen::Error| TlsError::Making {
+        name: AUTHORITY_NAME.to_owned(),
+        reason: reason.to_string(),
+    };
+    let key = KeyPair::generate().map_err(fail)?;
+    let certificate = authority_params()?.self_signed(&key).map_err(fail)?;
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(|source| TlsError::File { path: dir.to_owned(), source })?;
+    }
+    // The key last: without it nothing is there, and the next start makes both anew.
+    write(path, 0o644, &certificate.pem())?;
+    write(key_path, 0o600, &key.serialize_pem())?;
+    Ok(key)
+}
+
+fn write(path: &Path, mode: u32, text: &str) -> Result<(), TlsError> {
+    let temporary = path.with_extension("new");
+    let written = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&temporary, path));
+    written.map_err(|source| TlsError::File { path: path.to_owned(), source })
+}
+
+/// The same every time, so that the authority needs to be read back from its key alone.
+fn authority_params() -> Result<CertificateParams, TlsError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    (params.not_before, params.not_after) = validity(|today| today.saturating_add(AUTHORITY_YEARS.years()));
+    Ok(params)
+}
+
+/// From yesterday, for clients whose clock is behind, until some day.
+fn validity(until: impl FnOnce(Date) -> Date) -> (time::OffsetDateTime, time::OffsetDateTime) {
+    let today = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let day = |date: Date| rcgen::date_time_ymd(date.year().into(), date.month() as u8, date.day() as u8);
+    (day(today.saturating_sub(1.days())), day(until(today)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn previews_of_a_domain_share_a_certificate() {
+        for (name, expect) in [
+            ("80-a.example.com", "*.example.com"),
+            ("api.example.com", "*.example.com"),
+            ("example.com", "example.com"),
+            ("80-a.localhost", "80-a.localhost"),
+            ("localhost", "localhost"),
+        ] {
+            assert_eq!(covering(name), expect);
+        }
+    }
+
+    #[test]
+    fn the_authority_is_made_once_and_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = LocalAuthority::open(dir.path()).unwrap();
+        let pem = std::fs::read_to_string(LocalAuthority::certificate_path(dir.path())).unwrap();
+        let again = LocalAuthority::open(dir.path()).unwrap();
+        assert_eq!(first.own, again.own);
+        assert_eq!(pem, std::fs::read_to_string(LocalAuthority::certificate_path(dir.path())).unwrap());
+        use std::os::unix::fs::PermissionsExt;
+        let key = std::fs::metadata(dir.path().join("tls/ca-key.pem")).unwrap();
+        assert_eq!(key.permissions().mode() & 0o777, 0o600);
+        let one = again.certificate(Some("80-a.example.com")).unwrap();
+        let other = again.certificate(Some("81-b.example.com")).unwrap();
+        assert!(Arc::ptr_eq(&one, &other));
+        assert!(again.certificate(Some(&"a".repeat(300))).is_none());
+        for at in 0..=LEAVES_MAX {
+            assert!(again.certificate(Some(&format!("n{at}"))).is_some());
+        }
+        assert!(again.leaves.lock().unwrap().len() <= LEAVES_MAX, "certificates pile up");
+    }
+}

@@ -1,0 +1,155 @@
+//! TLS: which certificate a connection gets, and telling TLS from plain HTTP on one address.
+//!
+//! Certificates come from whoever implements [`Certificates`]: two files ([`FileCertificates`]), or an authority of this
+//! installation that makes one for each name it is asked for ([`LocalAuthority`]). One that asks a public authority fits the
+//! same trait.
+
+mod authority;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+pub use authority::LocalAuthority;
+
+/// How long a client may take for its side of the handshake.
+pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
+/// First byte of a TLS connection: a handshake record. No HTTP method begins so.
+const HANDSHAKE_RECORD: u8 = 0x16;
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read or written.
+    #[error("TLS: `{path}` is not usable: {source}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file holds something else.
+    #[error("TLS: `{path}` holds no {what} in PEM form: {reason}")]
+    Content {
+        /// Which.
+        path: PathBuf,
+        /// What was expected.
+        what: &'static str,
+        /// What was found.
+        reason: String,
+    },
+    /// The key does not belong to the certificate, or is of a kind that is not supported.
+    #[error("TLS: the key and the certificate do not go together: {0}")]
+    Mismatch(String),
+    /// A certificate could not be made.
+    #[error("TLS: no certificate could be made for `{name}`: {reason}")]
+    Making {
+        /// For which name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Knows a certificate for every name that connections ask for.
+pub trait Certificates: std::fmt::Debug + Send + Sync {
+    /// The certificate for a name; without one, for clients that name none. `None` refuses the connection. Called during a
+    /// handshake: must not block for long.
+    fn certificate(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>>;
+}
+
+/// One certificate from two files, whatever the name.
+#[derive(Debug)]
+pub struct FileCertificates(Arc<CertifiedKey>);
+
+impl FileCertificates {
+    /// Reads a chain (the server's own certificate first) and its key, both PEM.
+    pub fn read(chain: &Path, key: &Path) -> Result<Self, TlsError> {
+        let wrong = |path: &Path, what| {
+            let path = path.to_owned();
+            move |reason: rustls::pki_types::pem::Error| match reason {
+                rustls::pki_types::pem::Error::Io(source) => TlsError::File { path, source },
+                other => TlsError::Content { path, what, reason: other.to_string() },
+            }
+        };
+        let certificates = CertificateDer::pem_file_iter(chain)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(wrong(chain, "certificate"))?;
+        if certificates.is_empty() {
+            let reason = "the file is empty".to_owned();
+            return Err(TlsError::Content { path: chain.to_owned(), what: "certificate", reason });
+        }
+        let key = PrivateKeyDer::from_pem_file(key).map_err(wrong(key, "private key"))?;
+        Ok(FileCertificates(certified(certificates, key)?))
+    }
+}
+
+impl Certificates for FileCertificates {
+    fn certificate(&self, _: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<CertifiedKey>, TlsError> {
+    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider());
+    certified.map(Arc::new).map_err(|error| TlsError::Mismatch(error.to_string()))
+}
+
+/// The server's side of TLS.
+#[derive(Clone)]
+pub struct Tls(TlsAcceptor);
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// HTTP/2 where the client speaks it, else HTTP/1.1.
+    pub fn new(certificates: Arc<dyn Certificates>) -> Result<Self, TlsError> {
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::Mismatch(error.to_string()))?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(ByName(certificates)));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Tls(TlsAcceptor::from(Arc::new(config))))
+    }
+
+    /// Shakes hands.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        tokio::time::timeout(HANDSHAKE_WAIT, self.0.accept(stream)).await?
+    }
+}
+
+#[derive(Debug)]
+struct ByName(Arc<dyn Certificates>);
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        self.0.certificate(name.as_deref())
+    }
+}
+
+/// Whether the client begins a TLS handshake. Waits for its first byte, and leaves it there.
+pub async fn is_tls(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
+    let mut first = [0];
+    let read = tokio::time::timeout(patience, stream.peek(&mut first)).await??;
+    Ok(read == 1 && first[0] == HANDSHAKE_RECORD)
+}
