@@ -59,7 +59,7 @@ pub enum ImageError {
         said: String,
     },
     /// Building needs rights this process lacks.
-    #[error("cannot {purpose} without root: {source}; run it with sudo")]
+    #[error("cannot {purpose}: {source}; it takes root, where mounting is allowed: run it with sudo")]
     NotRoot {
         /// What was to be done, as an infinitive.
         purpose: &'static str,

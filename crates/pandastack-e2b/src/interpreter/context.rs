@@ -15,6 +15,8 @@ use super::{Turns, done, kernel, read_json};
 use crate::envd::Session;
 use crate::error::{RestError, RestResult};
 
+/// How long a killed context may take to be gone.
+const END_WAIT_SECONDS: u32 = 10;
 /// What the tag of a context's process begins with.
 pub(crate) const CONTEXT_TAG: &str = "e2b-context ";
 /// The context of calls that name none.
@@ -104,10 +106,16 @@ async fn start(session: &Session, id: &str, cwd: &str) -> RestResult<Context> {
     Ok(Context { id: id.to_owned(), cwd: cwd.to_owned(), process: process.id, heard: (0, 0) })
 }
 
+/// Ends a context and waits until it is gone: whoever lists contexts next does not see it.
 async fn end(session: &Session, context: &Context) -> RestResult<()> {
-    let path = session.path(&format!("processes/{}/signal", context.process));
+    let path = session.path(&format!("processes/{}", context.process));
     let kill = SignalProcess { signal: Signal::KILL };
-    match session.native.tell(Method::POST, &path, Some(&kill)).await {
+    let killed = session.native.tell(Method::POST, &format!("{path}/signal"), Some(&kill)).await;
+    let waited = match killed {
+        Ok(()) => session.native.get(&format!("{path}/wait?timeout_seconds={END_WAIT_SECONDS}")).await,
+        Err(error) => Err(error),
+    };
+    match waited.map(|_: Value| ()) {
         // It ended by itself.
         Err(error) if error.status != StatusCode::NOT_FOUND && error.status != StatusCode::CONFLICT => {
             Err(error.into())
