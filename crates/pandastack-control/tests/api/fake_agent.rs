@@ -110,7 +110,6 @@ impl FakeAgent {
             sandboxes: inner.sandboxes.values().cloned().collect(),
             denials: Vec::new(),
             snapshots: inner.snapshots.iter().cloned().collect(),
-            denials: Vec::new(),
             at: Timestamp::now(),
         }
     }
