@@ -1,5 +1,7 @@
 //! The facade over a native API that records what it is asked: who may do what, and in which form errors come.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
