@@ -29,12 +29,12 @@ use crate::zygote::{Lease, Started, Zygote};
 const USES_BEFORE: u32 = 2;
 /// Snapshots whose uses are counted; those not used for longest are forgotten, and counted anew.
 const COUNTED_MAX: usize = 256;
-/// Begins the directory names of these zygotes; no template is named so.
-const PREFIX: &str = "snapshot-";
+/// Begins the directory names of these zygotes. No template's name has an `@`.
+const PREFIX: &str = "snapshot@";
 
 /// Whether a zygote's name is that of a snapshot's.
 pub(crate) fn is_of_snapshot(name: &str) -> bool {
-    name.strip_prefix(PREFIX).is_some_and(|id| id.parse::<SnapshotId>().is_ok())
+    name.starts_with(PREFIX)
 }
 
 fn zygote_name(id: &SnapshotId) -> String {
