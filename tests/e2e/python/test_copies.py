@@ -66,12 +66,12 @@ def is_torn(sandbox: Sandbox) -> bool:
 
 
 def snapshot_zygotes(platform: Platform) -> List[str]:
-    records = (platform.data_dir / "store" / "zygotes").glob("snapshot-*/record.json")
+    records = (platform.data_dir / "store" / "zygotes").glob("snapshot@*/record.json")
     return sorted(path.parent.name for path in records)
 
 
 def zygote_pids(platform: Platform) -> List[int]:
-    records = (platform.data_dir / "store" / "zygotes").glob("snapshot-*/record.json")
+    records = (platform.data_dir / "store" / "zygotes").glob("snapshot@*/record.json")
     return [json.loads(record.read_text())["machine"]["pid"] for record in records]
 
 
@@ -163,7 +163,7 @@ def test_zygotes_of_snapshots_are_few(client: PandaStack, platform: Platform, ow
             client.sandboxes.create(from_snapshot=snapshot).delete()
         name = f"snapshot-{snapshot}"
         wait_until("a zygote", (platform.data_dir / "store" / "zygotes" / name / "record.json").exists, 60)
-    gone = platform.data_dir / "store" / "zygotes" / f"snapshot-{snapshots[0]}"
+    gone = platform.data_dir / "store" / "zygotes" / f"snapshot@{snapshots[0]}"
     wait_until("the one not used for longest is gone", lambda: not gone.exists(), 60)
     wait_until("as many as may be", lambda: len(snapshot_zygotes(platform)) == ZYGOTES_MAX, 60)
     for snapshot in snapshots:
