@@ -161,7 +161,7 @@ def test_zygotes_of_snapshots_are_few(client: PandaStack, platform: Platform, ow
     for snapshot in snapshots:
         for _ in range(2):
             client.sandboxes.create(from_snapshot=snapshot).delete()
-        name = f"snapshot-{snapshot}"
+        name = f"snapshot@{snapshot}"
         wait_until("a zygote", (platform.data_dir / "store" / "zygotes" / name / "record.json").exists, 60)
     gone = platform.data_dir / "store" / "zygotes" / f"snapshot@{snapshots[0]}"
     wait_until("the one not used for longest is gone", lambda: not gone.exists(), 60)
