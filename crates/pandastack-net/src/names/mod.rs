@@ -23,6 +23,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pandastack_types::network::NetworkPolicy;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -39,6 +40,9 @@ pub const DENIALS_WAITING_MAX: usize = 1024;
 
 /// Queries of one guest under way at once. Further ones are dropped, as a full server would; resolvers ask again.
 const QUERIES_PER_SLOT_MAX: usize = 64;
+
+/// Between tries to accept a connection that failed: out of descriptors, nothing tells when some are free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection, packet or name that a policy refused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::hello::{self, Hello};
-use super::{Denial, Names, SlotNames};
+use super::{ACCEPT_PAUSE, Denial, Names, SlotNames};
 use crate::blocking;
 use crate::error::{NetError, Result};
 use crate::namespace::NetNs;
@@ -52,7 +52,10 @@ async fn serve(names: Weak<Names>, slot: Arc<SlotNames>, listener: TcpListener) 
             accepted = listener.accept() => accepted,
             () = slot.stop.cancelled() => return,
         };
-        let Ok((guest, _)) = accepted else { continue };
+        let Ok((guest, _)) = accepted else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
         let Some(names) = names.upgrade() else { return };
         let Ok(permit) = Arc::clone(&slot.proxied).try_acquire_owned() else { continue };
         let slot = Arc::clone(&slot);

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::upstream::{DATAGRAM_BYTES_MAX, read_framed, write_framed};
-use super::{Denial, Names, SlotNames};
+use super::{ACCEPT_PAUSE, Denial, Names, SlotNames};
 use crate::error::{NetError, Result};
 use crate::ruleset::{self, ResolverPorts};
 use crate::{blocking, slot};
@@ -124,7 +124,10 @@ async fn serve_tcp(
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => return,
         };
-        let Ok((stream, from)) = accepted else { continue };
+        let Ok((stream, from)) = accepted else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
         let Some(names) = names.upgrade() else { return };
         let (Some(slot), Ok(permit)) = (slot_of(&names, from), Arc::clone(&connections).try_acquire_owned())
         else {
