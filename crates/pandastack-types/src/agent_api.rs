@@ -85,6 +85,18 @@ pub struct AgentCreate {
     pub spec: SandboxSpec,
     /// What it is made of.
     pub source: Source,
+    /// Its size, where that is not the template's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<MachineSize>,
+}
+
+/// Processors and memory of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSize {
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory in MiB.
+    pub memory_mb: u32,
 }
 
 /// Change a sandbox's idle behaviour.

@@ -30,6 +30,14 @@ pub const PROCESS_WAIT_SECONDS_MAX: u64 = 300;
 pub const SOCKET_COMMANDS_MAX: usize = 64;
 /// One WebSocket message. Beyond it the socket is closed.
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Virtual processors of one sandbox. Beyond it: 400 `bad_request`.
+pub const SANDBOX_CPU_MAX: u32 = 8;
+/// Least and most memory of one sandbox. Outside, or between two steps of [`SANDBOX_MEMORY_MB_STEP`]: 400 `bad_request`.
+pub const SANDBOX_MEMORY_MB_RANGE: std::ops::RangeInclusive<u32> = 256..=32_768;
+/// Steps of memory sizes: each size that is used is baked once per template and host.
+pub const SANDBOX_MEMORY_MB_STEP: u32 = 128;
+/// Sizes of one template that a host keeps baked beside the template's own; the least recently used goes first.
+pub const TEMPLATE_SIZES_MAX: usize = 8;
 /// Lifetime of a sandbox that names none.
 pub const TTL_SECONDS_DEFAULT: u64 = 3600;
 /// Longest lifetime short of `persistent`. Beyond it: 400 `bad_request`.

@@ -90,9 +90,9 @@ export interface SandboxCreateOptions {
   visibility?: Visibility;
   /** Volumes to attach. */
   volumes?: Array<{ name: string; readOnly?: boolean; read_only?: boolean }>;
-  /** Fixed by the template; accepted only for programs that name it. */
+  /** Virtual processors, when not the template's; the first sandbox of a size waits until that is baked. */
   cpu?: number;
-  /** Fixed by the template; accepted only for programs that name it. */
+  /** Memory in MiB, in steps of 128, when not the template's. */
   memoryMb?: number;
   /** The same as `ttlSeconds`. */
   ttl_seconds?: number;
@@ -232,12 +232,16 @@ export class SandboxesAPI {
 }
 
 function createBody(options: SandboxCreateOptions): JsonObject {
+  // A snapshot has a size already.
+  const snapshot = options.fromSnapshot ?? options.from_snapshot;
   return given({
     template: options.template ?? TEMPLATE_DEFAULT,
     ttl_seconds: options.ttlSeconds ?? options.ttl_seconds,
     persistent: options.persistent,
     metadata: options.metadata,
-    from_snapshot: options.fromSnapshot ?? options.from_snapshot,
+    from_snapshot: snapshot,
+    cpu: snapshot === undefined ? options.cpu : undefined,
+    memory_mb: snapshot === undefined ? (options.memoryMb ?? options.memory_mb) : undefined,
     volumes: options.volumes?.map(volumeOf),
     env: options.env,
     idle_timeout_seconds: options.idleTimeoutSeconds,

@@ -164,11 +164,14 @@ class AsyncSandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb`` are fixed by the template and
-        accepted only for programs that name them.
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb``
+        (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
+        ``from_snapshot`` has the snapshot's.
         """
         body = _wire.given(
             template=template,
+            cpu=cpu if from_snapshot is None else None,
+            memory_mb=memory_mb if from_snapshot is None else None,
             ttl_seconds=ttl_seconds,
             persistent=persistent or None,
             metadata=dict(metadata) if metadata else None,
