@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
-use crate::commands::{forward, host, run, sandbox, snapshot, template, token, whoami};
+use crate::commands::{completion, forward, host, mcp, run, sandbox, snapshot, template, token, whoami};
 use crate::output::Output;
 
 /// Sandboxes with a kernel of their own, on your machines.
@@ -57,6 +57,10 @@ pub enum Command {
     Host(host::Command),
     /// Show the server and the key that this client uses
     Whoami,
+    /// Offer sandboxes as tools to agents, by the Model Context Protocol
+    Mcp(mcp::Args),
+    /// Print what a shell needs to complete these commands
+    Completion(completion::Args),
     /// Run the control server alone
     #[cfg(feature = "server")]
     Control(control::Args),
@@ -116,6 +120,8 @@ impl Command {
             Command::Token(command) => command.run(output),
             Command::Host(command) => command.run(output),
             Command::Whoami => whoami::run(output),
+            Command::Mcp(args) => mcp::run(args),
+            Command::Completion(args) => completion::run(args, output),
             #[cfg(feature = "server")]
             Command::Control(args) => control::run(args),
             #[cfg(feature = "server")]

@@ -4,6 +4,7 @@
 pub mod agent;
 #[cfg(feature = "server")]
 pub mod ca;
+pub mod completion;
 #[cfg(feature = "server")]
 pub mod control;
 mod create;
@@ -23,6 +24,7 @@ pub mod image;
 pub mod join_secret;
 #[cfg(feature = "server")]
 pub mod kvm_probe;
+pub mod mcp;
 #[cfg(feature = "server")]
 pub mod openapi;
 pub mod run;
