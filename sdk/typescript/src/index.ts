@@ -34,6 +34,8 @@ export {
 export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
+export { ExploreError } from "./explore.js";
+export type { BranchOutcome, Candidate, ExploreOptions, ExploreResult } from "./explore.js";
 export { SandboxFilesystem } from "./filesystem.js";
 export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {

@@ -44,6 +44,7 @@ from .errors import (
     ServerError,
     TemplateBuildError,
 )
+from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
 from .models import (
     AuditEntry,
     Checkpoints,
@@ -78,6 +79,10 @@ Client = PandaStack
 AsyncClient = AsyncPandaStack
 
 __all__ = [
+    "BranchOutcome",
+    "Candidate",
+    "ExploreError",
+    "ExploreResult",
     "APIConnectionError",
     "AsyncClient",
     "AsyncExecStream",
