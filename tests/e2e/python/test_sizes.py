@@ -18,7 +18,7 @@ LOAD = "for cpu in $(seq $(nproc)); do setsid sh -c 'while :; do :; done' > /dev
 HOLD_1_GIB = "mount -o remount,size=90% /dev/shm && head -c 1073741824 /dev/zero | tr '\\0' 'x' > /dev/shm/held"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def large(client: PandaStack) -> Iterator[Sandbox]:
     with client.sandboxes.create("base", cpu=CPU, memory_mb=MEMORY_MB, metadata=RUN) as sandbox:
         yield sandbox
