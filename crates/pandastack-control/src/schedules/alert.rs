@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pandastack_schedule::backoff;
 use serde_json::json;
 
 use super::http_target::chain;
@@ -20,14 +19,14 @@ use crate::store::{self};
 const ATTEMPTS_MAX: u32 = 5;
 /// How long a webhook may take to answer.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// Wait before it is tried again; doubled each time.
-const RETRY_SECONDS: u64 = 15;
+/// Wait before it is tried again, from the end of the last try at the latest.
+const RETRY_WAIT: Duration = Duration::from_secs(15);
 /// Alerts sent at once.
 const ALERTS_AT_ONCE: u32 = 32;
 
 /// Begins to send the alerts that are due.
 pub(super) async fn send_due(scheduler: &Arc<Scheduler>, now: Timestamp) -> store::Result<()> {
-    let retry_at = later(now, backoff(RETRY_SECONDS, 1) + ANSWER_WAIT);
+    let retry_at = later(now, ANSWER_WAIT + RETRY_WAIT);
     for (schedule, run) in scheduler.store.claim_alerts(now, retry_at, ALERTS_AT_ONCE).await? {
         let owner = Arc::clone(scheduler);
         scheduler.shared.tasks.spawn(async move {

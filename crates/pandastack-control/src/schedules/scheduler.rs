@@ -112,10 +112,8 @@ impl Scheduler {
             }
         }
         alert::send_due(self, now).await?;
-        let next = self.store.next_schedule_work().await?;
         // What is ready but finds no room begins when a run ends, which rings the bell.
-        let no_room = self.room() == 0;
-        Ok(next.filter(|at| !no_room || *at > now))
+        self.store.next_schedule_work(self.room() > 0).await
     }
 
     fn room(&self) -> u32 {

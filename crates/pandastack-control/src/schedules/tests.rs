@@ -11,7 +11,7 @@ use pandastack_types::api::{
     HttpTarget, MissedRuns, Overlap, ScheduleAlert, ScheduleOptions, ScheduleTarget, ScheduleTiming,
 };
 use pandastack_types::limits::RUN_INTERRUPTIONS_MAX;
-use pandastack_types::{ScheduleId, WorkspaceId};
+use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -286,14 +286,12 @@ async fn a_long_run_meets_the_next_as_overlap_says() {
 }
 
 #[tokio::test]
-async fn failures_are_tried_again_with_growing_waits_then_alert_and_pause() {
+async fn failures_are_tried_again_with_growing_waits_then_pause() {
     let fake = Fake { failures: AtomicUsize::new(2), ..Fake::default() };
     let world = World::new("2027-01-01T00:00:00Z", fake).await;
-    let alert = Some(ScheduleAlert { url: "http://127.0.0.1:9/".into(), after_failures: 2 });
     let options = ScheduleOptions {
         retries: Some(2),
         retry_delay_seconds: Some(10),
-        alert,
         pause_after_failures: Some(3),
         ..ScheduleOptions::default()
     };
@@ -308,7 +306,6 @@ async fn failures_are_tried_again_with_growing_waits_then_alert_and_pause() {
     world.go_until(&scheduler, at("2027-01-01T03:30:00Z")).await;
     let record = world.store.schedule(&ws(), &schedule.id).await.unwrap();
     assert_eq!((record.failures, record.paused), (2, false));
-    assert!(record.alert.is_some(), "the second failure in a row is to be told");
     world.go_until(&scheduler, at("2027-01-01T09:30:00Z")).await;
     let record = world.store.schedule(&ws(), &schedule.id).await.unwrap();
     assert_eq!((record.failures, record.paused, record.next_run_at), (3, true, None));
@@ -335,4 +332,17 @@ async fn a_run_that_a_crash_cut_off_is_tried_again_but_not_for_ever() {
     let runs = world.runs(&schedule).await;
     assert_eq!((runs.len(), runs[0].state), (1, RunState::Error));
     assert!(runs[0].outcome.error.as_ref().unwrap().contains("restarted"));
+}
+
+#[tokio::test]
+async fn an_alert_is_due_once_when_enough_runs_failed_in_a_row() {
+    let world = World::new("2027-01-01T00:00:00Z", Fake::default()).await;
+    let alert = Some(ScheduleAlert { url: "http://127.0.0.1:9/".into(), after_failures: 2 });
+    let mut record = world.schedule(60, ScheduleOptions { alert, ..ScheduleOptions::default() }).await;
+    let mut due = Vec::new();
+    for state in [RunState::Error, RunState::Success, RunState::Timeout, RunState::Error, RunState::Error] {
+        record.note_end(&ScheduleRunId::random(), state, world.now());
+        due.push(record.alert.take().is_some());
+    }
+    assert_eq!(due, [false, false, false, true, false]);
 }

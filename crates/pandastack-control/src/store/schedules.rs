@@ -282,8 +282,8 @@ pub trait ScheduleStore: Send + Sync {
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
     /// Writes decisions down, each if its schedule is still at the revision that was looked at; how many were.
     async fn fire(&self, firings: &[Firing]) -> Result<u64>;
-    /// When there is something to do next: a time to fire, a run that may begin, an alert.
-    async fn next_schedule_work(&self) -> Result<Option<Timestamp>>;
+    /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
+    async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
     /// Alerts to be sent now; each counts as tried, and is tried again at `retry_at` unless it is settled.
     async fn claim_alerts(
         &self,

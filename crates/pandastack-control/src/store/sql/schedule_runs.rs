@@ -9,7 +9,7 @@ use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::rows::{from_json, id, records, time, times, to_json, unsigned};
-use super::schedules::{schedule_to_change, small, write_schedule};
+use super::schedules::{absent, schedule_to_change, small, write_schedule};
 use super::{SqlStore, Write, database};
 use crate::store::schedules::{Claimed, RunEnd, RunRecord, RunState, RunStore, ScheduleRecord};
 use crate::store::{Durability, Result, StoreError};
@@ -226,6 +226,10 @@ async fn note_end(conn: &mut AnyConnection, lock: &str, run: &RunRecord, at: Tim
 impl RunStore for SqlStore {
     async fn insert_run(&self, run: &RunRecord) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
+        let lock = write.lock_clause();
+        if schedule_to_change(write.conn(), lock, run.schedule.as_str()).await?.is_none() {
+            return Err(absent(&run.schedule));
+        }
         insert_run(write.conn(), run).await?;
         write.commit().await
     }

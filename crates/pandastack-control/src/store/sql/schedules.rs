@@ -136,7 +136,21 @@ async fn insert(conn: &mut AnyConnection, record: &ScheduleRecord) -> Result<()>
     Ok(())
 }
 
-fn absent(id: &ScheduleId) -> StoreError {
+/// Forgets an alert.
+async fn settle(conn: &mut AnyConnection, id: &ScheduleId, run: &ScheduleRunId) -> Result<()> {
+    sqlx::query(
+        "UPDATE schedules SET alert_run_id = NULL, alert_attempts = 0, alert_at_us = NULL \
+         WHERE id = $1 AND alert_run_id = $2",
+    )
+    .bind(id.as_str())
+    .bind(run.as_str())
+    .execute(conn)
+    .await
+    .map_err(database)?;
+    Ok(())
+}
+
+pub(super) fn absent(id: &ScheduleId) -> StoreError {
     StoreError::NotFound { what: "schedule", id: id.to_string() }
 }
 
@@ -263,13 +277,15 @@ impl ScheduleStore for SqlStore {
         Ok(accepted)
     }
 
-    async fn next_schedule_work(&self) -> Result<Option<Timestamp>> {
-        let mut first: Option<i64> = None;
-        for statement in [
+    async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>> {
+        let statements = [
             "SELECT MIN(next_run_at_us) FROM schedules WHERE next_run_at_us IS NOT NULL",
             "SELECT MIN(alert_at_us) FROM schedules WHERE alert_at_us IS NOT NULL",
             "SELECT MIN(not_before_us) FROM schedule_runs WHERE state = 'queued'",
-        ] {
+        ];
+        let count = if with_runs { statements.len() } else { statements.len() - 1 };
+        let mut first: Option<i64> = None;
+        for statement in statements.into_iter().take(count) {
             let at: Option<i64> =
                 sqlx::query_scalar(statement).fetch_one(&self.readers).await.map_err(database)?;
             first = first.into_iter().chain(at).min();
@@ -305,9 +321,11 @@ impl ScheduleStore for SqlStore {
             .execute(write.conn())
             .await
             .map_err(database)?;
-            let run = run_by_id(write.conn(), "", alert.run.as_str()).await?;
-            if let (1, Some(run)) = (done.rows_affected(), run) {
-                claimed.push((schedule, run));
+            match run_by_id(write.conn(), "", alert.run.as_str()).await? {
+                Some(run) if done.rows_affected() == 1 => claimed.push((schedule, run)),
+                Some(_) => {}
+                // Too old to be told about: its run was removed.
+                None => settle(write.conn(), &schedule.id, &alert.run).await?,
             }
         }
         write.commit().await?;
@@ -316,15 +334,7 @@ impl ScheduleStore for SqlStore {
 
     async fn settle_alert(&self, id: &ScheduleId, run: &ScheduleRunId) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
-        sqlx::query(
-            "UPDATE schedules SET alert_run_id = NULL, alert_attempts = 0, alert_at_us = NULL \
-             WHERE id = $1 AND alert_run_id = $2",
-        )
-        .bind(id.as_str())
-        .bind(run.as_str())
-        .execute(write.conn())
-        .await
-        .map_err(database)?;
+        settle(write.conn(), id, run).await?;
         write.commit().await
     }
 }
