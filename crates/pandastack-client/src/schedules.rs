@@ -49,7 +49,7 @@ impl Client {
     /// Runs of a schedule, newest first.
     pub async fn list_schedule_runs(&self, id: &ScheduleId, limit: u32) -> Result<Vec<ScheduleRun>> {
         let call = self.call(Method::GET, &["schedules", id.as_str(), "runs"], LOOK_SECONDS);
-        let list: List<ScheduleRun> = call.query(&[("limit", &limit.to_string())]).receive().await?;
+        let list: List<ScheduleRun> = call.query(&[("limit", limit.to_string().as_str())]).receive().await?;
         Ok(list.into_vec())
     }
 
@@ -68,7 +68,7 @@ impl Client {
     /// The next times of a schedule.
     pub async fn next_schedule_runs(&self, id: &ScheduleId, count: u32) -> Result<NextRuns> {
         let call = self.call(Method::GET, &["schedules", id.as_str(), "next"], LOOK_SECONDS);
-        call.query(&[("count", &count.to_string())]).receive().await
+        call.query(&[("count", count.to_string().as_str())]).receive().await
     }
 
     /// The times that a schedule would have.

@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::ops;
 use crate::store::SandboxRecord;
+use pandastack_agent_client::Call;
 
 /// How much longer than the command its host may take to answer, and its sandbox to live.
 const GRACE: Duration = Duration::from_secs(30);
@@ -25,8 +26,13 @@ pub(crate) async fn exec(
     id: &SandboxId,
     request: &ExecRequest,
 ) -> ApiResult<ExecResult> {
-    let (record, _) = ops::live(app, workspace, id).await?;
-    exec_in(app, &record, request).await
+    let (place, client) = ops::place(app, workspace, id).await?;
+    let path = format!("/sandboxes/{id}/exec");
+    let (method, incarnation) = (Method::POST, Some(place.incarnation));
+    let call = Call { method, path: &path, incarnation, wait: wait_for(request) };
+    let result = client.call(call, Some(request)).await?;
+    ops::note_wake(app, &place, id, &client).await;
+    Ok(result)
 }
 
 /// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped; `gone` ends it early.
@@ -65,8 +71,11 @@ pub(crate) async fn run(
 async fn exec_in(app: &App, record: &SandboxRecord, request: &ExecRequest) -> ApiResult<ExecResult> {
     let client = app.hosts.client(&record.host)?;
     let path = format!("/sandboxes/{}/exec", record.id);
-    let wait = Duration::from_secs(seconds(request)) + GRACE;
-    Ok(client.call(call_on(record, Method::POST, &path, wait), Some(request)).await?)
+    Ok(client.call(call_on(record, Method::POST, &path, wait_for(request)), Some(request)).await?)
+}
+
+fn wait_for(request: &ExecRequest) -> Duration {
+    Duration::from_secs(seconds(request)) + GRACE
 }
 
 fn seconds(request: &ExecRequest) -> u64 {
