@@ -20,6 +20,7 @@ mod files;
 mod observe;
 mod processes;
 mod sandboxes;
+mod schedules;
 pub mod sse;
 mod trees;
 mod tunnel;

@@ -27,6 +27,7 @@ use crate::places::Places;
 use crate::rate::Rates;
 use crate::report::UsageClock;
 use crate::request_id;
+use crate::schedules::Schedules;
 use crate::store::{self, Amendment, Change, SandboxRecord, Store};
 
 /// Events that a slow follower may be behind before it has to read them from the store.
@@ -50,6 +51,7 @@ pub(crate) struct App {
     pub(crate) checkpoints: CheckpointClock,
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
+    pub(crate) schedules: Arc<Schedules>,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Names this process among those that shared the database.

@@ -38,6 +38,7 @@ mod reaper;
 mod report;
 mod request_id;
 mod routes;
+mod schedules;
 mod scope;
 mod serve;
 mod signed_url;

@@ -7,6 +7,7 @@ use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
 };
+use crate::schedules::routes as schedules;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -35,6 +36,8 @@ use crate::routes::{
         templates::build_logs,
         tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
         observe::usage, observe::audit,
+        schedules::create, schedules::list, schedules::get_one, schedules::change, schedules::delete, schedules::trigger,
+        schedules::runs, schedules::get_run, schedules::cancel_run, schedules::next, schedules::preview,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

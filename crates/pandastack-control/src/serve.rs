@@ -34,6 +34,8 @@ use crate::places::Places;
 use crate::preview_routes::{self, StoredRoutes};
 use crate::rate::Rates;
 use crate::report::UsageClock;
+use crate::schedules::services::NoServices;
+use crate::schedules::{self, Schedules};
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
 use crate::{bootstrap, reaper, routes};
@@ -152,6 +154,7 @@ impl Control {
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
+        servers.spawn(schedules::run(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
@@ -199,6 +202,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
         audit: AuditLog::default(),
+        schedules: Arc::new(Schedules::new(config.schedules_private_targets, Arc::new(NoServices))),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),

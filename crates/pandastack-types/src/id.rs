@@ -101,6 +101,16 @@ typed_id!(
     "tree"
 );
 typed_id!(
+    /// A schedule.
+    ScheduleId,
+    "schedule"
+);
+typed_id!(
+    /// One run of a schedule.
+    ScheduleRunId,
+    "run"
+);
+typed_id!(
     /// A tenant.
     WorkspaceId,
     "workspace"

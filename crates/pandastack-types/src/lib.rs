@@ -18,5 +18,7 @@ pub mod preview;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
-pub use id::{BuildId, HostId, IdError, SandboxId, SnapshotId, TreeId, WorkspaceId};
+pub use id::{
+    BuildId, HostId, IdError, SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TreeId, WorkspaceId,
+};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

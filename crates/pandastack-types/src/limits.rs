@@ -118,3 +118,36 @@ pub const AUDIT_DAYS: i64 = 90;
 pub const AUDIT_QUEUE_MAX: usize = 1024;
 /// Sandboxes listed one by one in a usage report.
 pub const USAGE_SANDBOXES_MAX: u32 = 1_000;
+/// Schedules of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const SCHEDULES_PER_WORKSPACE_MAX: u64 = 1_000;
+/// Bytes of a schedule's name. Beyond it: 400 `bad_request`.
+pub const SCHEDULE_NAME_BYTES_MAX: usize = 256;
+/// Bytes of a cron expression. Beyond it: 400 `bad_request`.
+pub const CRON_BYTES_MAX: usize = 256;
+/// Longest interval of a schedule. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_EVERY_SECONDS_MAX: u64 = 366 * 24 * 3600;
+/// Longest jitter. Beyond it: 400 `bad_request`.
+pub const SCHEDULE_JITTER_SECONDS_MAX: u64 = 3600;
+/// Most retries of a run. Beyond it: 400 `bad_request`.
+pub const SCHEDULE_RETRIES_MAX: u32 = 20;
+/// Longest first delay of a retry. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_RETRY_DELAY_SECONDS_MAX: u64 = 3600;
+/// Most missed times that one outage makes good with `run_all`. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_MISSED_MAX: u32 = 100;
+/// Most times in one preview. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_PREVIEW_MAX: u32 = 100;
+/// Bytes kept of each output stream of a run, of a command the last ones, of an answer the first ones. The rest is
+/// dropped and `truncated` is true.
+pub const RUN_OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Runs of one schedule under way at once with `overlap: allow`. Beyond it they wait.
+pub const RUNS_PER_SCHEDULE_MAX: u64 = 10;
+/// Runs of one schedule that may wait for an earlier one. Beyond it they are skipped.
+pub const RUNS_WAITING_MAX: u64 = 100;
+/// Runs under way at once in one control server. Beyond it they wait.
+pub const RUNS_AT_ONCE_MAX: usize = 128;
+/// Runs kept of one schedule, and most returned by one call.
+pub const RUNS_KEPT_MAX: u32 = 1_000;
+/// Days that runs are kept.
+pub const RUN_DAYS: i64 = 30;
+/// Restarts of the server that may cut off one run; then it failed.
+pub const RUN_INTERRUPTIONS_MAX: u32 = 3;

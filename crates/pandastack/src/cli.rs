@@ -9,7 +9,9 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
-use crate::commands::{completion, forward, host, mcp, run, sandbox, snapshot, template, token, whoami};
+use crate::commands::{
+    completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
+};
 use crate::output::Output;
 
 /// Sandboxes with a kernel of their own, on your machines.
@@ -49,6 +51,9 @@ pub enum Command {
     /// List and build templates
     #[command(subcommand)]
     Template(template::Command),
+    /// Run something at certain times
+    #[command(subcommand)]
+    Schedule(schedule::Command),
     /// Make, list and delete API keys
     #[command(subcommand)]
     Token(token::Command),
@@ -117,6 +122,7 @@ impl Command {
             Command::Forward(args) => forward::run(args, output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
+            Command::Schedule(command) => command.run(output),
             Command::Token(command) => command.run(output),
             Command::Host(command) => command.run(output),
             Command::Whoami => whoami::run(output),

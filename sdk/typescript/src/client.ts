@@ -22,6 +22,7 @@ import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
 import { Sandbox } from "./sandbox.js";
+import { SchedulesAPI } from "./schedules.js";
 import { Transport } from "./transport.js";
 import {
   CALL_MS_DEFAULT,
@@ -118,6 +119,8 @@ export class PandaStack {
   readonly templates: TemplatesAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
+  /** Schedules. */
+  readonly schedules: SchedulesAPI;
   /** Host suffix of previews, when it is not the API's own. */
   previewHost: string | undefined;
   readonly #transport: Transport;
@@ -139,6 +142,7 @@ export class PandaStack {
     this.snapshots = new SnapshotsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
+    this.schedules = new SchedulesAPI(this.#transport);
   }
 
   /** The server's address. One that stands in the config file is known after the first call. */

@@ -73,5 +73,7 @@ export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";
 export type { LifecycleChange, SandboxExecOptions } from "./sandbox.js";
+export { SchedulesAPI } from "./schedules.js";
+export type { NextRuns, ScheduleInfo, ScheduleOptions, ScheduleRun, ScheduleTarget } from "./schedules.js";
 export { VERSION } from "./version.js";
 export type { Command, ExecOptions } from "./wire.js";

@@ -5,6 +5,7 @@
 
 pub(crate) mod create;
 pub(crate) mod delete;
+pub(crate) mod exec;
 pub(crate) mod fork;
 pub(crate) mod lifecycle;
 pub(crate) mod network;

@@ -36,6 +36,7 @@ use crate::auth::authenticate;
 use crate::error::ApiError;
 use crate::idempotency::once;
 use crate::request_id::with_request_id;
+use crate::schedules;
 use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
@@ -90,6 +91,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
         .route("/templates/{name}/bake", post(templates::bake))
+        .merge(schedules::routes::once_only())
 }
 
 fn repeatable() -> Router<Arc<App>> {
@@ -101,6 +103,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(processes::routes())
         .merge(sockets::routes())
         .merge(absent::routes())
+        .merge(schedules::routes::routes())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

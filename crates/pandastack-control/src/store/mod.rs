@@ -12,6 +12,7 @@ pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
 pub mod record;
+pub mod schedules;
 pub mod sql;
 #[cfg(test)]
 mod suite;
@@ -284,7 +285,14 @@ pub trait HistoryStore: Send + Sync {
 /// All of it.
 #[async_trait]
 pub trait Store:
-    TokenStore + HostStore + SandboxStore + SnapshotStore + HistoryStore + ledger::LedgerStore
+    TokenStore
+    + HostStore
+    + SandboxStore
+    + SnapshotStore
+    + HistoryStore
+    + ledger::LedgerStore
+    + schedules::ScheduleStore
+    + schedules::RunStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -11,6 +11,7 @@ mod observe;
 mod preview;
 mod process;
 mod sandbox;
+mod schedule;
 mod snapshot;
 mod template;
 
@@ -31,6 +32,11 @@ pub use process::{
 pub use sandbox::{
     Checkpoints, CreateSandbox, Event, EventList, Hibernate, Items, Keep, KeepAwake, Lifecycle, Metadata,
     OnTimeout, PatchLifecycle, Port, PortList, Sandbox, StatusAnswer,
+};
+pub use schedule::{
+    CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, NextRuns, Overlap, PatchSchedule,
+    PreviewSchedule, RunOrigin, RunStatus, SandboxAction, SandboxTarget, Schedule, ScheduleAlert,
+    ScheduleOptions, ScheduleRun, ScheduleTarget, ScheduleTiming, SqlTarget, TriggerSchedule,
 };
 pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,

@@ -29,6 +29,7 @@ pub mod mcp;
 pub mod openapi;
 pub mod run;
 pub mod sandbox;
+pub mod schedule;
 pub mod snapshot;
 pub mod template;
 pub mod token;

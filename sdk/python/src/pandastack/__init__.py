@@ -17,6 +17,7 @@ from ._async.filesystem import AsyncSandboxFilesystem
 from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
+from ._async.schedules import AsyncSchedulesAPI
 from ._retry import CreateRetryEvent
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
@@ -24,6 +25,7 @@ from ._sync.filesystem import SandboxFilesystem
 from ._sync.process import Process
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
+from ._sync.schedules import SchedulesAPI
 from ._version import __version__
 from .errors import (
     APIConnectionError,
@@ -72,6 +74,7 @@ from .models import (
     Usage,
     WriteResult,
 )
+from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
 
 #: The same as :class:`PandaStack`.
 Client = PandaStack
@@ -92,6 +95,7 @@ __all__ = [
     "AsyncSandboxCommands",
     "AsyncSandboxFilesystem",
     "AsyncSandboxesAPI",
+    "AsyncSchedulesAPI",
     "AsyncSnapshotsAPI",
     "AsyncTemplatesAPI",
     "AsyncTokensAPI",
@@ -116,6 +120,7 @@ __all__ = [
     "Lifecycle",
     "Lineage",
     "NetworkPolicy",
+    "NextRuns",
     "NotFoundError",
     "OutputGap",
     "PandaStack",
@@ -136,6 +141,9 @@ __all__ = [
     "SandboxMetrics",
     "SandboxTimeout",
     "SandboxesAPI",
+    "Schedule",
+    "ScheduleRun",
+    "SchedulesAPI",
     "ServerError",
     "Snapshot",
     "SnapshotInfo",
@@ -149,4 +157,6 @@ __all__ = [
     "Usage",
     "WriteResult",
     "__version__",
+    "command_target",
+    "http_target",
 ]

@@ -15,6 +15,8 @@ mod ledger;
 mod postgres;
 mod rows;
 mod sandboxes;
+mod schedule_runs;
+mod schedules;
 mod snapshots;
 mod sqlite;
 mod tokens;

@@ -24,6 +24,7 @@ from ..models import (
 )
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
+from .schedules import AsyncSchedulesAPI
 from .transport import AsyncTransport
 
 #: Template of a sandbox when none is named.
@@ -72,6 +73,8 @@ class AsyncPandaStack:
         self.snapshots = AsyncSnapshotsAPI(self._transport)
         #: Templates.
         self.templates = AsyncTemplatesAPI(self._transport)
+        #: Schedules.
+        self.schedules = AsyncSchedulesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
 

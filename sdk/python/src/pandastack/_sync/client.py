@@ -25,6 +25,7 @@ from ..models import (
 )
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
+from .schedules import SchedulesAPI
 from .transport import Transport
 
 #: Template of a sandbox when none is named.
@@ -73,6 +74,8 @@ class PandaStack:
         self.snapshots = SnapshotsAPI(self._transport)
         #: Templates.
         self.templates = TemplatesAPI(self._transport)
+        #: Schedules.
+        self.schedules = SchedulesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
 
