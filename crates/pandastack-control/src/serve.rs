@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, EVENTS_BUFFERED_MAX, now};
+use crate::apps::{self, Apps};
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
@@ -150,6 +151,7 @@ impl Control {
             servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
         }
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
+        servers.spawn(apps::deployer::run(Arc::clone(&app)));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
@@ -190,6 +192,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         edge: Edge::new(Arc::new(routes), log),
         link: config.link_key.clone(),
         events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
+        names: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
         expiry_changed: Notify::new(),
         under_way: Arc::default(),
         keys: KeyCache::default(),
@@ -199,6 +202,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
         audit: AuditLog::default(),
+        apps: Apps::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),

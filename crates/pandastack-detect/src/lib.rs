@@ -114,7 +114,8 @@ impl Framework {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    /// The kind of that name.
+    pub fn parse(text: &str) -> Option<Self> {
         let all = [
             Framework::Next,
             Framework::Vite,
@@ -124,6 +125,8 @@ impl Framework {
             Framework::Static,
             Framework::Custom,
         ];
+        // What published clients call it.
+        let text = if text == "nextjs" { "next" } else { text };
         all.into_iter().find(|kind| kind.as_str() == text)
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
     let installer = Installer::of(view);
     let missing = server.filter(|server| !mentions(view, server));
     if installer.is_some() || missing.is_some() {
-        let mut steps = vec![format!("python3 -m venv --without-pip {VENV}")];
+        let mut steps = vec![format!("python3 -m venv --clear --without-pip {VENV}")];
         if let Some(installer) = &installer {
             steps.push(installer.command());
             plan.because(format!("{} installs, because there is {}", installer.name(), installer.file()));

@@ -207,7 +207,7 @@ fn node_versions_are_told_by_engines_then_files() {
 
 fn pip(rest: &str) -> String {
     format!(
-        "python3 -m venv --without-pip /srv/venv && python3 -m pip --python /srv/venv/bin/python install {rest}"
+        "python3 -m venv --clear --without-pip /srv/venv && python3 -m pip --python /srv/venv/bin/python install {rest}"
     )
 }
 

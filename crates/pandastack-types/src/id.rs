@@ -101,6 +101,16 @@ typed_id!(
     "tree"
 );
 typed_id!(
+    /// An app; also a name of its address.
+    AppId,
+    "app"
+);
+typed_id!(
+    /// One deployment of an app.
+    DeploymentId,
+    "deployment"
+);
+typed_id!(
     /// A tenant.
     WorkspaceId,
     "workspace"

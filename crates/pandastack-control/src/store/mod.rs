@@ -52,6 +52,14 @@ pub enum StoreError {
         /// How many are allowed.
         limit: u64,
     },
+    /// There is one of that name.
+    #[error("there is already {what} `{id}`; choose another name")]
+    Exists {
+        /// Kind of thing, with its article.
+        what: &'static str,
+        /// Its name.
+        id: String,
+    },
     /// It would leave the workspace without a key that can make others.
     #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
     LastToken(String),
@@ -286,7 +294,13 @@ pub trait HistoryStore: Send + Sync {
 /// All of it.
 #[async_trait]
 pub trait Store:
-    TokenStore + HostStore + SandboxStore + SnapshotStore + HistoryStore + ledger::LedgerStore
+    TokenStore
+    + HostStore
+    + SandboxStore
+    + SnapshotStore
+    + HistoryStore
+    + ledger::LedgerStore
+    + crate::apps::store::AppStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;
