@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
-use crate::commands::{forward, host, run, sandbox, snapshot, template, token, whoami};
+use crate::commands::{app, forward, host, run, sandbox, snapshot, template, token, whoami};
 use crate::output::Output;
 
 /// Sandboxes with a kernel of their own, on your machines.
@@ -41,6 +41,9 @@ pub enum Command {
     /// Make, use and delete sandboxes
     #[command(subcommand, visible_alias = "sb")]
     Sandbox(sandbox::Command),
+    /// Deploy and run apps
+    #[command(subcommand)]
+    App(app::Command),
     /// Lead ports of this machine to ports of a sandbox
     Forward(forward::Args),
     /// List and delete snapshots
@@ -110,6 +113,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(args, output),
             Command::Run(args) => run::run(args, output),
             Command::Sandbox(command) => command.run(output),
+            Command::App(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
