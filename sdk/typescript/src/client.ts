@@ -18,6 +18,7 @@ import {
   type RunResult,
   withCamelCase,
 } from "./models.js";
+import { AppsAPI } from "./apps.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -116,6 +117,8 @@ export class PandaStack {
   readonly snapshots: SnapshotsAPI;
   /** Templates. */
   readonly templates: TemplatesAPI;
+  /** Apps. */
+  readonly apps: AppsAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
   /** Host suffix of previews, when it is not the API's own. */
@@ -137,6 +140,7 @@ export class PandaStack {
     });
     this.sandboxes = new SandboxesAPI(this, this.#transport);
     this.snapshots = new SnapshotsAPI(this.#transport);
+    this.apps = new AppsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
   }

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
@@ -18,6 +19,7 @@ from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
 from ._retry import CreateRetryEvent
+from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
@@ -79,6 +81,8 @@ AsyncClient = AsyncPandaStack
 
 __all__ = [
     "APIConnectionError",
+    "AppsAPI",
+    "AsyncAppsAPI",
     "AsyncClient",
     "AsyncExecStream",
     "AsyncPandaStack",
