@@ -104,7 +104,6 @@ def absent(client: Client) -> None:
     """Services that do not exist yet say so, with 501."""
     calls = {
         "databases": client.databases.list,
-        "apps": client.apps.list,
         "functions": client.functions.list,
         "schedules": client.schedules.list,
         "volumes": client.volumes.list,
