@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
@@ -41,6 +42,8 @@ pub(crate) struct App {
     pub(crate) edge: Arc<Edge>,
     pub(crate) link: LinkKey,
     pub(crate) events: broadcast::Sender<Event>,
+    /// Told when names of apps may lead elsewhere.
+    pub(crate) names: broadcast::Sender<()>,
     /// Told when a lifetime may have changed.
     pub(crate) expiry_changed: Notify,
     pub(crate) under_way: Arc<UnderWay>,
@@ -52,6 +55,7 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
     pub(crate) schedules: Arc<Schedules>,
+    pub(crate) apps: Apps,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Names this process among those that shared the database.
@@ -86,6 +90,12 @@ impl App {
             self.places.forget(&event.sandbox_id);
             let _ = self.events.send(event);
         }
+    }
+
+    /// Names of apps may lead elsewhere: edges ask again.
+    pub(crate) fn names_changed(&self) {
+        self.edge.forget_names();
+        let _ = self.names.send(());
     }
 
     /// Runs work that finishes even if the caller is dropped, and that shutdown waits for.

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod apps;
 mod audit;
 mod auth;
 mod bootstrap;

@@ -31,6 +31,8 @@ const ENDED_AT_ONCE: usize = 8;
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 /// How often last-used times of keys are written.
 const TOUCH_EVERY: Duration = Duration::from_secs(60);
+/// Names of webhook deliveries are kept this long; nobody redelivers after it.
+const DELIVERY_DAYS: i64 = 14;
 /// Events are kept this long.
 const EVENT_DAYS: i64 = 30;
 
@@ -122,6 +124,7 @@ async fn prune_old(app: &App) -> ApiResult<()> {
     app.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
     let runs = before(SignedDuration::from_hours(24 * RUN_DAYS));
     app.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
+    app.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
     app.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
     Ok(())
 }

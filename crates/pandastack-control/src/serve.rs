@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, EVENTS_BUFFERED_MAX, now};
+use crate::apps::{self, Apps};
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
@@ -152,6 +153,7 @@ impl Control {
             servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
         }
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
+        servers.spawn(apps::deployer::run(Arc::clone(&app)));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
         servers.spawn(schedules::run(Arc::clone(&app)));
@@ -193,6 +195,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         edge: Edge::new(Arc::new(routes), log),
         link: config.link_key.clone(),
         events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
+        names: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
         expiry_changed: Notify::new(),
         under_way: Arc::default(),
         keys: KeyCache::default(),
@@ -203,6 +206,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         metrics: Metrics::default(),
         audit: AuditLog::default(),
         schedules: Arc::new(Schedules::new(config.schedules_private_targets, Arc::new(NoServices))),
+        apps: Apps::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),

@@ -347,6 +347,27 @@ pub struct EdgeRoute {
     pub preview_revision: u64,
 }
 
+/// What stands behind an app's host name: `GET /internal/v1/names/{name}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EdgeName {
+    /// A port of a sandbox.
+    Serving {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// TCP port inside it.
+        port: u16,
+    },
+    /// It serves nobody yet.
+    NotServing {
+        /// What to do about it.
+        why: String,
+    },
+}
+
+/// The line by which control tells edges that names may lead elsewhere. Edges that do not know it read all routes anew.
+pub const NAMES_CHANGED: &str = "@names";
+
 /// Answer to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportAnswer {

@@ -111,6 +111,16 @@ typed_id!(
     "run"
 );
 typed_id!(
+    /// An app; also a name of its address.
+    AppId,
+    "app"
+);
+typed_id!(
+    /// One deployment of an app.
+    DeploymentId,
+    "deployment"
+);
+typed_id!(
     /// A tenant.
     WorkspaceId,
     "workspace"

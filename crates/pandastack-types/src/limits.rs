@@ -151,3 +151,27 @@ pub const RUNS_KEPT_MAX: u32 = 1_000;
 pub const RUN_DAYS: i64 = 30;
 /// Restarts of the server that may cut off one run; then it failed.
 pub const RUN_INTERRUPTIONS_MAX: u32 = 3;
+/// Apps of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const APPS_PER_WORKSPACE_MAX: u64 = 200;
+/// Bytes of one text of an app's settings. Beyond it: 400 `bad_request`.
+pub const APP_TEXT_BYTES_MAX: usize = 4096;
+/// Deployments of one app that are remembered; the oldest that are over are forgotten first.
+pub const DEPLOYMENTS_PER_APP_MAX: u64 = 100;
+/// Versions of an app kept asleep for a rollback, beside the live one; the oldest is deleted first.
+pub const VERSIONS_KEPT: usize = 3;
+/// Names of one app beside its own. Beyond it: 429 `quota_exceeded`.
+pub const DOMAINS_PER_APP_MAX: u64 = 50;
+/// Bytes of an uploaded source. Beyond it: 413 `body_too_large`. It streams; memory does not grow with it.
+pub const SOURCE_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Bytes of a webhook's body. Beyond it: 413 `body_too_large`.
+pub const HOOK_BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
+/// Lines kept of a deployment's log; the rest is left out, which the log says, apart from how it ended.
+pub const DEPLOY_LOG_LINES_MAX: u64 = 20_000;
+/// Bytes of one line of it; the rest of the line is left out.
+pub const DEPLOY_LOG_LINE_BYTES_MAX: usize = 4096;
+/// Seconds that installing and building may take together. Beyond it: the deployment fails.
+pub const BUILD_SECONDS_MAX: u64 = 1200;
+/// Seconds that a new version may take to answer its health check. Beyond it: the deployment fails.
+pub const HEALTH_SECONDS_MAX: u64 = 120;
+/// Deployments under way at once; the rest wait.
+pub const DEPLOYS_AT_ONCE_MAX: usize = 4;

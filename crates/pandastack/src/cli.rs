@@ -10,7 +10,7 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
+    app, completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
 };
 use crate::output::Output;
 
@@ -43,6 +43,9 @@ pub enum Command {
     /// Make, use and delete sandboxes
     #[command(subcommand, visible_alias = "sb")]
     Sandbox(sandbox::Command),
+    /// Deploy and run apps
+    #[command(subcommand)]
+    App(app::Command),
     /// Lead ports of this machine to ports of a sandbox
     Forward(forward::Args),
     /// List and delete snapshots
@@ -119,6 +122,7 @@ impl Command {
             Command::Doctor(args) => doctor::run(args, output),
             Command::Run(args) => run::run(args, output),
             Command::Sandbox(command) => command.run(output),
+            Command::App(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),

@@ -18,6 +18,7 @@ import {
   type RunResult,
   withCamelCase,
 } from "./models.js";
+import { AppsAPI } from "./apps.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -117,6 +118,8 @@ export class PandaStack {
   readonly snapshots: SnapshotsAPI;
   /** Templates. */
   readonly templates: TemplatesAPI;
+  /** Apps. */
+  readonly apps: AppsAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
   /** Schedules. */
@@ -140,6 +143,7 @@ export class PandaStack {
     });
     this.sandboxes = new SandboxesAPI(this, this.#transport);
     this.snapshots = new SnapshotsAPI(this.#transport);
+    this.apps = new AppsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);

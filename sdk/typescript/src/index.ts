@@ -69,6 +69,7 @@ export type {
 } from "./models.js";
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
+export { type AppInfo, AppsAPI, type DeploymentInfo } from "./apps.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";

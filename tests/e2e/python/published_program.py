@@ -127,7 +127,6 @@ def absent(client: Client) -> None:
     """Services that do not exist yet say so, with 501."""
     calls = {
         "databases": client.databases.list,
-        "apps": client.apps.list,
         "functions": client.functions.list,
         "volumes": client.volumes.list,
         "database": lambda: client.databases.get("x"),

@@ -48,6 +48,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
+        .merge(crate::apps::hooks::routes())
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -65,6 +66,7 @@ pub(crate) fn facade(router: Router) -> Router {
 pub(crate) fn private(app: Arc<App>) -> Router {
     let router = Router::new()
         .route("/internal/v1/hosts/{host}/report", post(internal::report))
+        .route("/internal/v1/names/{name}", get(internal::name))
         .route("/internal/v1/routes", get(internal::route_changes))
         .route("/internal/v1/routes/{id}", get(internal::route));
     finish(router, app)
@@ -92,6 +94,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/run", post(run::run))
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(schedules::routes::once_only())
+        .merge(crate::apps::routes::once_only())
 }
 
 fn repeatable() -> Router<Arc<App>> {
@@ -104,6 +107,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(sockets::routes())
         .merge(absent::routes())
         .merge(schedules::routes::routes())
+        .merge(crate::apps::routes::repeatable())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

@@ -53,6 +53,14 @@ pub enum StoreError {
         /// How many are allowed.
         limit: u64,
     },
+    /// There is one of that name.
+    #[error("there is already {what} `{id}`; choose another name")]
+    Exists {
+        /// Kind of thing, with its article.
+        what: &'static str,
+        /// Its name.
+        id: String,
+    },
     /// It would leave the workspace without a key that can make others.
     #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
     LastToken(String),
@@ -162,8 +170,10 @@ pub struct Moved {
 /// Which sandboxes.
 #[derive(Debug, Clone)]
 pub enum Select {
-    /// Of a workspace, oldest first.
+    /// Of a workspace, oldest first, without those that belong to a service.
     Workspace(WorkspaceId),
+    /// That belong to one service, oldest first.
+    Owner(String),
     /// On a host.
     Host(HostId),
     /// Children of one fork, oldest first.
@@ -293,6 +303,7 @@ pub trait Store:
     + ledger::LedgerStore
     + schedules::ScheduleStore
     + schedules::RunStore
+    + crate::apps::store::AppStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

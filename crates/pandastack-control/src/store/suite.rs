@@ -11,6 +11,10 @@ use pandastack_types::{SandboxId, SandboxState, SnapshotId, Transition, TreeId, 
 use super::record::{SnapshotSpecRecord, after_seconds};
 use super::*;
 use crate::app::now;
+use crate::apps::suite::{
+    a_deployment_goes_live_in_one_step, apps_are_found_by_id_and_name, domains_and_deliveries_are_unique,
+    logs_are_read_from_any_line,
+};
 use crate::auth::new_key;
 
 fn ws() -> WorkspaceId {
@@ -28,6 +32,7 @@ fn new_sandbox() -> SandboxRecord {
         template: "base".into(),
         parent: None,
         tree: None,
+        owner: None,
         created_at: at,
         changed_at: at,
         expires_at: after_seconds(at, 60),
@@ -54,6 +59,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
     }
     check!(
         rows_come_back_as_they_went_in,
+        owned_machines_are_listed_by_their_owner_only,
         one_transition_is_one_event,
         refused_transitions_change_nothing,
         deleted_rows_are_gone_and_their_events_stay,
@@ -69,7 +75,20 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         concurrent_writers_lose_nothing,
         audit_entries_are_kept_in_order,
         usage_is_summed_by_period_and_sandbox,
+        apps_are_found_by_id_and_name,
+        a_deployment_goes_live_in_one_step,
+        logs_are_read_from_any_line,
+        domains_and_deliveries_are_unique,
     );
+}
+
+async fn owned_machines_are_listed_by_their_owner_only(store: &dyn Store) {
+    let owned = SandboxRecord { owner: Some("app:a".into()), ..new_sandbox() };
+    let plain = new_sandbox();
+    store.insert_sandboxes(&[owned.clone(), plain.clone()], None).await.unwrap();
+    assert_eq!(store.sandboxes(&Select::Workspace(ws())).await.unwrap(), [plain]);
+    assert_eq!(store.sandboxes(&Select::Owner("app:a".into())).await.unwrap(), [owned]);
+    assert!(store.sandboxes(&Select::Owner("app:b".into())).await.unwrap().is_empty());
 }
 
 async fn rows_come_back_as_they_went_in(store: &dyn Store) {

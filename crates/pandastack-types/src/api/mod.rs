@@ -5,6 +5,7 @@
 //! ever `null`.
 
 mod account;
+mod app;
 mod command;
 mod file;
 mod observe;
@@ -16,6 +17,11 @@ mod snapshot;
 mod template;
 
 pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
+pub use app::{
+    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,
+    AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, HookAnswer,
+    ImportAppEnv, RollbackApp, SetAppEnv,
+};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,

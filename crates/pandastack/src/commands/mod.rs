@@ -2,6 +2,7 @@
 
 #[cfg(feature = "server")]
 pub mod agent;
+pub mod app;
 #[cfg(feature = "server")]
 pub mod ca;
 pub mod completion;

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
@@ -19,6 +20,7 @@ from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensA
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
 from ._async.schedules import AsyncSchedulesAPI
 from ._retry import CreateRetryEvent
+from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
@@ -87,6 +89,8 @@ __all__ = [
     "ExploreError",
     "ExploreResult",
     "APIConnectionError",
+    "AppsAPI",
+    "AsyncAppsAPI",
     "AsyncClient",
     "AsyncExecStream",
     "AsyncPandaStack",

@@ -22,6 +22,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .apps import AsyncAppsAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
@@ -69,6 +70,8 @@ class AsyncPandaStack:
         self.preview_host = preview_host or os.environ.get("PANDASTACK_PREVIEW_HOST") or None
         #: Sandboxes.
         self.sandboxes = AsyncSandboxesAPI(self)
+        #: Apps.
+        self.apps = AsyncAppsAPI(self._transport)
         #: Snapshots.
         self.snapshots = AsyncSnapshotsAPI(self._transport)
         #: Templates.

@@ -23,6 +23,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .apps import AppsAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .schedules import SchedulesAPI
@@ -70,6 +71,8 @@ class PandaStack:
         self.preview_host = preview_host or os.environ.get("PANDASTACK_PREVIEW_HOST") or None
         #: Sandboxes.
         self.sandboxes = SandboxesAPI(self)
+        #: Apps.
+        self.apps = AppsAPI(self._transport)
         #: Snapshots.
         self.snapshots = SnapshotsAPI(self._transport)
         #: Templates.
