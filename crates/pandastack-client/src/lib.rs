@@ -14,6 +14,7 @@
 mod catalog;
 mod client;
 mod config;
+mod databases;
 mod error;
 mod exec;
 mod files;

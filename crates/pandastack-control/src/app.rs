@@ -20,6 +20,7 @@ use tracing::Instrument;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
+use crate::databases::PublicAddress;
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
@@ -39,6 +40,8 @@ pub(crate) struct App {
     pub(crate) hosts: Arc<Hosts>,
     /// The way to servers inside sandboxes.
     pub(crate) edge: Arc<Edge>,
+    /// Where clients of databases connect to.
+    pub(crate) postgres: Option<PublicAddress>,
     pub(crate) link: LinkKey,
     pub(crate) events: broadcast::Sender<Event>,
     /// Told when a lifetime may have changed.

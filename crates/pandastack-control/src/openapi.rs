@@ -3,6 +3,7 @@
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
+use crate::databases::routes as databases;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
@@ -38,6 +39,9 @@ use crate::schedules::routes as schedules;
         observe::usage, observe::audit,
         schedules::create, schedules::list, schedules::get_one, schedules::change, schedules::delete, schedules::trigger,
         schedules::runs, schedules::get_run, schedules::cancel_run, schedules::next, schedules::preview,
+        databases::create, databases::list, databases::look, databases::change, databases::delete,
+        databases::connection, databases::query, databases::clone, databases::reset_credentials,
+        databases::pause, databases::wake, databases::stats, databases::logs, databases::failover,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

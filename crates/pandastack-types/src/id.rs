@@ -111,6 +111,11 @@ typed_id!(
     "run"
 );
 typed_id!(
+    /// A managed database. With `-pooler` behind it, it is still a host name label.
+    DatabaseId,
+    "database"
+);
+typed_id!(
     /// A tenant.
     WorkspaceId,
     "workspace"

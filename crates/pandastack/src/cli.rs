@@ -10,7 +10,7 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
+    completion, db, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
 };
 use crate::output::Output;
 
@@ -45,6 +45,9 @@ pub enum Command {
     Sandbox(sandbox::Command),
     /// Lead ports of this machine to ports of a sandbox
     Forward(forward::Args),
+    /// Make, use and delete databases
+    #[command(subcommand)]
+    Db(db::Command),
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
@@ -120,6 +123,7 @@ impl Command {
             Command::Run(args) => run::run(args, output),
             Command::Sandbox(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
+            Command::Db(command) => command.run(output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),

@@ -48,6 +48,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
+        .merge(crate::databases::routes::broker())
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -104,6 +105,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(sockets::routes())
         .merge(absent::routes())
         .merge(schedules::routes::routes())
+        .merge(crate::databases::routes::routes())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

@@ -8,6 +8,7 @@
 //!
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
+pub mod databases;
 pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
@@ -295,6 +296,7 @@ pub trait Store:
     + ledger::LedgerStore
     + schedules::ScheduleStore
     + schedules::RunStore
+    + databases::DatabaseStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -6,6 +6,7 @@
 
 mod account;
 mod command;
+mod database;
 mod file;
 mod observe;
 mod preview;
@@ -17,6 +18,10 @@ mod template;
 
 pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
+pub use database::{
+    CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
+    DatabaseStats, DatabaseStatus, DatabaseWaking, PatchDatabase,
+};
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,
     GrepResult, RenameFile, SetAttributes, SignFile, SignedUrl,

@@ -22,6 +22,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .databases import AsyncDatabasesAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
@@ -75,6 +76,8 @@ class AsyncPandaStack:
         self.templates = AsyncTemplatesAPI(self._transport)
         #: Schedules.
         self.schedules = AsyncSchedulesAPI(self._transport)
+        #: Databases.
+        self.databases = AsyncDatabasesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
 

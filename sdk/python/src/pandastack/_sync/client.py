@@ -23,6 +23,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .databases import DatabasesAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .schedules import SchedulesAPI
@@ -76,6 +77,8 @@ class PandaStack:
         self.templates = TemplatesAPI(self._transport)
         #: Schedules.
         self.schedules = SchedulesAPI(self._transport)
+        #: Databases.
+        self.databases = DatabasesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
 
