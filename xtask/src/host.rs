@@ -18,6 +18,8 @@ type Need = (&'static str, &'static str);
 
 /// To run the Python SDK.
 const PYTHON: &[Need] = &[("python3", "python3")];
+/// To test databases with.
+const CLIENTS: &[Need] = &[("psql", "postgresql-client")];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
@@ -93,7 +95,7 @@ pub fn install_for_product() -> Result<()> {
 
 /// Installs what only tests need.
 pub fn install_for_tests() -> Result<()> {
-    install(missing(NODE).collect())
+    install(missing(NODE).chain(missing(CLIENTS)).collect())
 }
 
 fn missing(needs: &[Need]) -> impl Iterator<Item = String> + use<'_> {
