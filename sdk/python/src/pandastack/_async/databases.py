@@ -28,11 +28,13 @@ class AsyncDatabasesAPI:
         *,
         label: Optional[str] = None,
         size: Optional[str] = None,
+        cpu: Optional[int] = None,
         always_on: Optional[bool] = None,
         protected: Optional[bool] = None,
     ) -> Database:
-        """Make a database. It takes queries when this returns; ``connection_url`` says where."""
-        body = _wire.given(label=label, size=size, always_on=always_on, protected=protected)
+        """Make a database. It takes queries when this returns; ``connection_url`` says where. ``size`` is its memory,
+        such as ``4g``."""
+        body = _wire.given(label=label, size=size, cpu=cpu, always_on=always_on, protected=protected)
         call = _wire.create("/databases", body, seconds_max=_wire.MACHINE_SECONDS_MAX)
         return cast("Database", (await self._transport.send(call)).record())
 
