@@ -18,6 +18,7 @@ import {
   type RunResult,
   withCamelCase,
 } from "./models.js";
+import { DatabasesAPI } from "./databases.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -117,6 +118,8 @@ export class PandaStack {
   readonly snapshots: SnapshotsAPI;
   /** Templates. */
   readonly templates: TemplatesAPI;
+  /** Databases. */
+  readonly databases: DatabasesAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
   /** Schedules. */
@@ -141,6 +144,7 @@ export class PandaStack {
     this.sandboxes = new SandboxesAPI(this, this.#transport);
     this.snapshots = new SnapshotsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
+    this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }
