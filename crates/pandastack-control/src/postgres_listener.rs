@@ -47,7 +47,7 @@ impl PostgresListener {
 
     /// Serves until `stop`.
     pub(crate) async fn serve(self, databases: Arc<dyn Databases>, stop: CancellationToken) {
-        Server::new(databases, self.tls).serve(self.listener, None, stop).await;
+        Server::new(databases, self.tls).serve(self.listener, stop).await;
     }
 }
 

@@ -6,6 +6,12 @@ use std::time::Duration;
 pub const STARTUP_BYTES_MAX: usize = 10_000;
 /// How long a client may take to say who it is, TLS included. Beyond it the connection is closed.
 pub const STARTUP_WAIT: Duration = Duration::from_secs(15);
+/// Silence after which a client is asked whether it is still there, and how long between two questions.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// See [`KEEPALIVE_IDLE`].
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Questions without an answer after which its session ends.
+pub const KEEPALIVE_COUNT: u32 = 3;
 /// Connections of one listener. Beyond it: error 53300.
 pub const CONNECTIONS_MAX: usize = 10_000;
 /// Bytes of one message during a login. Beyond it the connection is closed.

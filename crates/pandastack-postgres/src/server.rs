@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_edge::tls::{Tls, is_tls};
+use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -21,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::cancel::CancelTable;
 use crate::endpoint::{Endpoint, NoEndpoint, choose, split_options};
-use crate::limits::{CONNECTIONS_MAX, STARTUP_WAIT};
+use crate::limits::{CONNECTIONS_MAX, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, STARTUP_WAIT};
 use crate::relay::relay;
 use crate::startup::{Packet, Startup, StartupError, read};
 use crate::wire::Fatal;
@@ -48,13 +49,8 @@ impl Server {
         Arc::new(Self { databases, tls, cancel: Arc::default(), room })
     }
 
-    /// Serves until `stop`. With `only`, all connections are to that database, for clients that cannot name one.
-    pub async fn serve(
-        self: Arc<Self>,
-        listener: TcpListener,
-        only: Option<Endpoint>,
-        stop: CancellationToken,
-    ) {
+    /// Serves until `stop`.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
         let sessions = TaskTracker::new();
         let cut = CancellationToken::new();
         loop {
@@ -69,10 +65,10 @@ impl Server {
                 },
                 () = stop.cancelled() => break,
             };
-            let (server, only, cut) = (Arc::clone(&self), only.clone(), cut.clone());
+            let (server, cut) = (Arc::clone(&self), cut.clone());
             sessions.spawn(async move {
                 tokio::select! {
-                    () = server.connection(stream, peer, only) => {}
+                    () = server.connection(stream, peer) => {}
                     () = cut.cancelled() => {}
                 }
             });
@@ -86,10 +82,9 @@ impl Server {
         sessions.wait().await;
     }
 
-    async fn connection(&self, mut stream: TcpStream, peer: SocketAddr, only: Option<Endpoint>) {
-        // Small answers must not wait for the client's delayed acknowledgement.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "set_nodelay");
+    async fn connection(&self, mut stream: TcpStream, peer: SocketAddr) {
+        if let Err(error) = tune(&stream) {
+            tracing::debug!(%error, "options of a connection");
         }
         let Ok(_place) = Arc::clone(&self.room).try_acquire_owned() else {
             let full = Fatal::new("53300", format!("this edge already has {CONNECTIONS_MAX} connections"));
@@ -99,7 +94,7 @@ impl Server {
             Err(_) => tracing::debug!(%peer, "a client did not say what it wants in time"),
             Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended before its session"),
             Ok(Ok(None)) => {}
-            Ok(Ok(Some((stream, startup)))) => self.session(stream, startup, only).await,
+            Ok(Ok(Some((stream, startup)))) => self.session(stream, startup).await,
         }
     }
 
@@ -166,9 +161,9 @@ impl Server {
         }
     }
 
-    async fn session(&self, mut client: TlsStream<TcpStream>, mut startup: Startup, only: Option<Endpoint>) {
+    async fn session(&self, mut client: TlsStream<TcpStream>, mut startup: Startup) {
         let host = client.get_ref().1.server_name().map(str::to_owned);
-        let endpoint = match endpoint_of(&mut startup, host.as_deref(), only) {
+        let endpoint = match endpoint_of(&mut startup, host.as_deref()) {
             Ok(endpoint) => endpoint,
             Err(fatal) => return refuse(&mut client, &fatal).await,
         };
@@ -183,19 +178,22 @@ impl Server {
     }
 }
 
+/// Small answers must not wait for the client's delayed acknowledgement. A client that is gone is noticed here, so that its
+/// locks are released: questions from the guest would count as use and keep it awake.
+fn tune(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?)
+}
+
 /// Which database is meant; its name is taken out of the startup's options.
-pub(crate) fn endpoint_of(
-    startup: &mut Startup,
-    host: Option<&str>,
-    only: Option<Endpoint>,
-) -> Result<Endpoint, Fatal> {
+pub(crate) fn endpoint_of(startup: &mut Startup, host: Option<&str>) -> Result<Endpoint, Fatal> {
     let (options, named) = split_options(startup.parameters.get("options").map_or("", String::as_str));
     match options.is_empty() {
         true => drop(startup.parameters.remove("options")),
         false => drop(startup.parameters.insert("options".to_owned(), options)),
-    }
-    if let Some(only) = only {
-        return Ok(only);
     }
     choose(host, named.as_deref()).map_err(|none| {
         let code = match none {

@@ -35,10 +35,12 @@ use pandastack_types::DatabaseId;
 
 /// Template that databases are forked from.
 const TEMPLATE: &str = "postgres-16";
-/// Memory of that template, as users write it.
-const SIZE: &str = "1g";
-/// The same in MiB.
-const SIZE_MB: u32 = 1024;
+/// Memory of a database that names none: the template's own.
+const SIZE_DEFAULT_GIB: u32 = 1;
+/// Sizes, in GiB of memory. Each is prepared once per host, at its first use.
+const SIZES_GIB: [u32; 5] = [1, 2, 4, 8, 16];
+/// Memory of a size is counted in these.
+const MIB_PER_GIB: u32 = 1024;
 
 /// What a machine of a database carries as its owner.
 fn owner(id: &DatabaseId) -> String {

@@ -13,7 +13,7 @@ use pandastack_types::preview::Visibility;
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId, WorkspaceId};
 
 use super::server::{self, Descent};
-use super::{SIZE, SIZE_MB, TEMPLATE, mark, owner};
+use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, mark, owner};
 use crate::app::{App, Marked, now};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
@@ -28,10 +28,11 @@ pub(super) async fn create(
     request: CreateDatabase,
 ) -> ApiResult<DatabaseRecord> {
     check_label(request.label.as_deref())?;
-    check_size(request.size.as_deref(), request.memory_mb, request.cpu)?;
+    let size = size_gib(request.size.as_deref(), request.memory_mb)?;
     let spec = DatabaseSpecRecord {
         label: request.label,
-        size: SIZE.to_owned(),
+        size: format!("{size}g"),
+        cpu: request.cpu,
         always_on: request.always_on.unwrap_or(false),
         protected: request.protected.unwrap_or(false),
         ..DatabaseSpecRecord::default()
@@ -47,7 +48,12 @@ pub(super) async fn branch(
     request: CloneDatabase,
 ) -> ApiResult<DatabaseRecord> {
     check_label(request.label.as_deref())?;
-    check_size(request.size.as_deref(), None, None)?;
+    if request.size.as_ref().is_some_and(|size| *size != original.spec.size) {
+        return Err(ApiError::bad_request(format!(
+            "a copy has the size of its original, `{}`; leave `size` out",
+            original.spec.size
+        )));
+    }
     if request.target_time.is_some() {
         let message = "copies of an earlier instant need backups, which this server does not make yet; leave out target_time";
         return Err(ApiError::new(ErrorCode::NotImplemented, message));
@@ -105,8 +111,8 @@ async fn make_machine(
     let (machine, descent) = match original {
         None => {
             let (workspace, owner) = (record.workspace.clone(), owner(&record.id));
-            let machine =
-                machines::create::create_owned(app, workspace, machine_request(record), owner).await;
+            let request = machine_request(record)?;
+            let machine = machines::create::create_owned(app, workspace, request, owner).await;
             (machine.map_err(as_database)?, Descent::Template)
         }
         Some(original) => {
@@ -131,14 +137,17 @@ fn as_database(error: ApiError) -> ApiError {
     }
 }
 
-fn machine_request(record: &DatabaseRecord) -> CreateSandbox {
-    CreateSandbox {
+fn machine_request(record: &DatabaseRecord) -> ApiResult<CreateSandbox> {
+    let size = size_gib(Some(&record.spec.size), None)?;
+    Ok(CreateSandbox {
         template: Some(TEMPLATE.to_owned()),
+        cpu: record.spec.cpu,
+        memory_mb: (size != SIZE_DEFAULT_GIB).then_some(size * MIB_PER_GIB),
         persistent: Some(true),
         idle_timeout_seconds: Some(idle_seconds(record.spec.always_on)),
         visibility: Some(Visibility::Off),
         ..CreateSandbox::default()
-    }
+    })
 }
 
 /// A machine that never sleeps is one that may be idle for as long as can be said.
@@ -276,14 +285,43 @@ fn check_label(label: Option<&str>) -> ApiResult<()> {
     }
 }
 
-fn check_size(size: Option<&str>, memory_mb: Option<u32>, cpu: Option<u32>) -> ApiResult<()> {
-    let fits = size.is_none_or(|size| size.eq_ignore_ascii_case(SIZE))
-        && memory_mb.is_none_or(|memory| memory == SIZE_MB)
-        && cpu.is_none_or(|cpu| cpu == 1);
-    match fits {
-        true => Ok(()),
-        false => Err(ApiError::bad_request(format!(
-            "this server has databases of size `{SIZE}` ({SIZE_MB} MiB of memory, 1 processor); leave size, memory_mb and cpu out"
-        ))),
+/// GiB of memory that a request means, by a size such as `4g` or by a number of MiB.
+fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> ApiResult<u32> {
+    let by_size =
+        size.map(|text| text.to_ascii_lowercase().strip_suffix('g').and_then(|gib| gib.parse().ok()));
+    let by_memory = memory_mb.map(|mb| (mb % MIB_PER_GIB == 0).then_some(mb / MIB_PER_GIB));
+    let wanted = match (by_size, by_memory) {
+        (None, None) => Some(SIZE_DEFAULT_GIB),
+        (Some(gib), None) | (None, Some(gib)) => gib,
+        (Some(by_size), Some(by_memory)) => by_size.filter(|_| by_size == by_memory),
+    };
+    wanted.filter(|gib| SIZES_GIB.contains(gib)).ok_or_else(|| {
+        let sizes: Vec<String> = SIZES_GIB.iter().map(|gib| format!("`{gib}g`")).collect();
+        ApiError::bad_request(format!(
+            "`size` is one of {}; `memory_mb` says the same in MiB",
+            sizes.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_few_and_said_in_two_ways() {
+        for (size, memory_mb, expect) in [
+            (None, None, Some(1)),
+            (Some("4g"), None, Some(4)),
+            (Some("16G"), Some(16 * 1024), Some(16)),
+            (None, Some(2048), Some(2)),
+            (Some("4g"), Some(1024), None),
+            (Some("3g"), None, None),
+            (Some("4"), None, None),
+            (Some("-1g"), None, None),
+            (None, Some(1500), None),
+        ] {
+            assert_eq!(size_gib(size, memory_mb).ok(), expect, "{size:?} {memory_mb:?}");
+        }
     }
 }

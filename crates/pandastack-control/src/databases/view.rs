@@ -4,8 +4,8 @@ use http::HeaderMap;
 use pandastack_types::api::{Database, DatabaseConnection, DatabaseStatus};
 use pandastack_types::{DatabaseId, SandboxState};
 
+use super::TEMPLATE;
 use super::credentials::{DATABASE, TENANT, broker_token, password};
-use super::{SIZE, TEMPLATE};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -50,7 +50,7 @@ pub(super) async fn listed(app: &App, record: DatabaseRecord) -> ApiResult<Datab
         template: TEMPLATE.to_owned(),
         label: record.spec.label,
         created_at: record.created_at,
-        size: if record.spec.size.is_empty() { SIZE.to_owned() } else { record.spec.size },
+        size: record.spec.size,
         always_on: record.spec.always_on,
         protected: record.spec.protected,
         connection: None,

@@ -70,6 +70,8 @@ pub struct DatabaseSpecRecord {
     pub label: Option<String>,
     /// Memory, as users write it.
     pub size: String,
+    /// Virtual processors; the template's when absent.
+    pub cpu: Option<u32>,
     /// Never sleeps.
     pub always_on: bool,
     /// Cannot be deleted.

@@ -12,7 +12,7 @@ pub struct CreateDatabase {
     /// Name for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Memory: `1g`.
+    /// Memory: `1g` unless said, `2g`, `4g`, `8g` or `16g`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
     /// Never sleeps.
@@ -21,7 +21,7 @@ pub struct CreateDatabase {
     /// Cannot be deleted until this is taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
-    /// Virtual processors; what the size has.
+    /// Virtual processors; 1 unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
     /// Memory in MiB, in place of `size`.

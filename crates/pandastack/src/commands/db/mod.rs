@@ -24,6 +24,12 @@ pub enum Command {
     Create {
         /// Name for people
         label: Option<String>,
+        /// Memory: 1g, 2g, 4g, 8g or 16g
+        #[arg(long, value_name = "SIZE")]
+        size: Option<String>,
+        /// Virtual processors
+        #[arg(long, value_name = "COUNT")]
+        cpu: Option<u32>,
         /// Never let it sleep
         #[arg(long)]
         always_on: bool,
@@ -122,9 +128,9 @@ impl Command {
 
     async fn change(self, client: &Client, output: Output) -> Result<()> {
         match self {
-            Command::Create { label, always_on, protected } => {
+            Command::Create { label, size, cpu, always_on, protected } => {
                 let (always_on, protected) = (Some(always_on), Some(protected));
-                let request = CreateDatabase { label, always_on, protected, ..CreateDatabase::default() };
+                let request = CreateDatabase { label, size, cpu, always_on, protected, memory_mb: None };
                 output.value(&create::create(client, &request).await?, described)
             }
             Command::Get { database } => {
