@@ -24,11 +24,12 @@ const CLIENTS: &[Need] = &[("psql", "postgresql-client")];
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 9] = [
+const KEPT_BY_SUDO: [&str; 10] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
     "PANDASTACK_BIN",
+    "PANDASTACK_CA",
     "PANDASTACK_CACHE_DIR",
     "PANDASTACK_DATA_DIR",
     "PANDASTACK_LOG",

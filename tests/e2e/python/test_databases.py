@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import ssl
+import struct
 import subprocess
 import threading
 from typing import Any, Dict, Iterator
@@ -131,6 +134,45 @@ def test_mistakes_say_what_to_do(database: Database) -> None:
     ):
         ran = psql(wrong, "-c", "SELECT 1")
         assert ran.returncode == 2 and said in ran.stderr, ran.stderr
+
+
+def first_message(database: Database, version: int, alpn: str, startup: Dict[str, str]) -> bytes:
+    """What a client that begins with TLS at once is answered first."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if alpn:
+        context.set_alpn_protocols([alpn])
+    words = b"".join(f"{name}\0{value}\0".encode() for name, value in startup.items()) + b"\0"
+    packet = struct.pack("!II", len(words) + 8, version) + words
+    with socket.create_connection((database["host"], database["port"]), timeout=30) as plain:
+        with context.wrap_socket(plain, server_hostname=f"{database['id']}.pg.localhost") as secure:
+            secure.sendall(packet)
+            return secure.recv(4096)
+
+
+def test_tls_from_the_first_byte_and_newer_versions(database: Database) -> None:
+    startup = {"user": "app", "database": "app"}
+    assert first_message(database, 196608, "postgresql", startup)[:1] == b"R", "asked for a password"
+    newer = first_message(database, 196610, "postgresql", {**startup, "_pq_.unknown": "1"})
+    assert newer[:1] == b"v" and struct.unpack("!I", newer[5:9]) == (196608,) and b"_pq_.unknown" in newer
+    assert b"ALPN" in first_message(database, 196608, "", startup)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        first_message(database, 196608, "http/1.1", startup)
+
+
+def test_nonsense_is_answered_and_closed(database: Database) -> None:
+    for sent, said in (
+        (b"GET / HTTP/1.1\r\n\r\n", b"another protocol"),
+        (struct.pack("!II", 8, 2 << 16), b"version 2.0"),
+        (struct.pack("!II", 10_005, 196608), b"10005 bytes"),
+        (struct.pack("!IIII", 16, 80877102, 1, 2), b""),  # A cancel of nobody's query.
+    ):
+        with socket.create_connection((database["host"], database["port"]), timeout=30) as plain:
+            plain.sendall(sent)
+            answer = b""
+            while part := plain.recv(4096):
+                answer += part
+        assert said in answer and (answer[:1] == b"E" or not said), answer
 
 
 def test_a_query_is_cancelled(database: Database) -> None:
