@@ -17,8 +17,7 @@ import httpx
 import pytest
 from conftest import error_body, wait_for
 
-from pandastack import ConflictError, NotFoundError, PandaStack
-from pandastack.models import Database
+from pandastack import ConflictError, Database, NotFoundError, PandaStack
 
 asyncpg = pytest.importorskip("asyncpg")
 psycopg = pytest.importorskip("psycopg")

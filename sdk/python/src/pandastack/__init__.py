@@ -27,6 +27,7 @@ from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._version import __version__
+from .database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
 from .errors import (
     APIConnectionError,
     AuthError,
@@ -50,10 +51,6 @@ from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
 from .models import (
     AuditEntry,
     Checkpoints,
-    Database,
-    DatabaseConnection,
-    DatabaseRows,
-    DatabaseStats,
     ExecChunk,
     ExecResult,
     FileChange,

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, cast
 
 from .. import _wire
 from .._wire import segment
-from ..models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
+from ..database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
 from .transport import AsyncTransport
 
 #: A query's own limit ends it before this does.
