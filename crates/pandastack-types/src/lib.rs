@@ -19,6 +19,7 @@ pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
 pub use id::{
-    BuildId, DatabaseId, HostId, IdError, SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TreeId, WorkspaceId,
+    BuildId, DatabaseId, HostId, IdError, SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TreeId,
+    WorkspaceId,
 };
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

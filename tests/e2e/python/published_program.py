@@ -122,6 +122,8 @@ def schedules(client: Client) -> None:
             pass
     client.schedules.delete(made["id"])
     assert made["id"] not in [each["id"] for each in client.schedules.list()]
+
+
 def databases(client: Client) -> None:
     deadline = time.monotonic() + 600
     while True:
