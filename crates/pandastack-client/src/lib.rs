@@ -15,6 +15,7 @@ mod apps;
 mod catalog;
 mod client;
 mod config;
+mod databases;
 mod error;
 mod exec;
 mod files;

@@ -21,6 +21,7 @@ use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
+use crate::databases::PublicAddress;
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
@@ -40,6 +41,8 @@ pub(crate) struct App {
     pub(crate) hosts: Arc<Hosts>,
     /// The way to servers inside sandboxes.
     pub(crate) edge: Arc<Edge>,
+    /// Where clients of databases connect to.
+    pub(crate) postgres: Option<PublicAddress>,
     pub(crate) link: LinkKey,
     pub(crate) events: broadcast::Sender<Event>,
     /// Told when names of apps may lead elsewhere.

@@ -4,6 +4,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::apps;
+use crate::databases::routes as databases;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
@@ -44,6 +45,9 @@ use crate::schedules::routes as schedules;
         apps::routes::cancel, apps::routes::rollback, apps::routes::restart, apps::runtime_logs::runtime_logs,
         apps::env::list, apps::env::set, apps::env::remove, apps::env::import,
         apps::domains::add, apps::domains::list, apps::domains::show, apps::domains::remove, apps::hooks::hook,
+        databases::create, databases::list, databases::look, databases::change, databases::delete,
+        databases::connection, databases::query, databases::clone, databases::reset_credentials,
+        databases::pause, databases::wake, databases::stats, databases::logs, databases::failover,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

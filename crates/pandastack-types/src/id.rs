@@ -121,6 +121,11 @@ typed_id!(
     "deployment"
 );
 typed_id!(
+    /// A managed database. With `-pooler` behind it, it is still a host name label.
+    DatabaseId,
+    "database"
+);
+typed_id!(
     /// A tenant.
     WorkspaceId,
     "workspace"

@@ -82,6 +82,16 @@ pub const IDEMPOTENCY_SECONDS: u64 = 24 * 3600;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Sandboxes of one workspace that may exist at once. Beyond it: 429 `quota_exceeded`.
 pub const SANDBOXES_PER_WORKSPACE_MAX: u64 = 2_000;
+/// Databases of one workspace that may exist at once. Beyond it: 429 `quota_exceeded`.
+pub const DATABASES_PER_WORKSPACE_MAX: u64 = 200;
+/// Bytes of a database's label. Beyond it: 400 `bad_request`.
+pub const DATABASE_LABEL_BYTES_MAX: usize = 256;
+/// Rows that a query over the API returns unless it asks for fewer. Beyond it the answer is `truncated`.
+pub const DATABASE_ROWS_MAX: u32 = 10_000;
+/// Longest time of a query over the API. Beyond it: 400 `bad_request`.
+pub const DATABASE_QUERY_MS_MAX: u64 = 600_000;
+/// Idle time after which a database that is not `always_on` sleeps.
+pub const DATABASE_IDLE_SECONDS: u64 = 300;
 /// Requests a workspace may make per second, on average, unless the operator sets another number. Beyond it: 429
 /// `rate_limited` with `Retry-After`.
 pub const REQUESTS_PER_SECOND_DEFAULT: u32 = 1_000;

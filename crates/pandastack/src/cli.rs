@@ -10,7 +10,7 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
+    app, completion, db, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
 };
 use crate::output::Output;
 
@@ -48,6 +48,9 @@ pub enum Command {
     App(app::Command),
     /// Lead ports of this machine to ports of a sandbox
     Forward(forward::Args),
+    /// Make, use and delete databases
+    #[command(subcommand)]
+    Db(db::Command),
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
@@ -124,6 +127,7 @@ impl Command {
             Command::Sandbox(command) => command.run(output),
             Command::App(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
+            Command::Db(command) => command.run(output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),

@@ -19,6 +19,7 @@ import {
   withCamelCase,
 } from "./models.js";
 import { AppsAPI } from "./apps.js";
+import { DatabasesAPI } from "./databases.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -120,6 +121,8 @@ export class PandaStack {
   readonly templates: TemplatesAPI;
   /** Apps. */
   readonly apps: AppsAPI;
+  /** Databases. */
+  readonly databases: DatabasesAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
   /** Schedules. */
@@ -145,6 +148,7 @@ export class PandaStack {
     this.snapshots = new SnapshotsAPI(this.#transport);
     this.apps = new AppsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
+    this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }

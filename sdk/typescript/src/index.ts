@@ -70,6 +70,13 @@ export type {
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
 export { type AppInfo, AppsAPI, type DeploymentInfo } from "./apps.js";
+export {
+  type CreateDatabaseOptions,
+  type Database,
+  type DatabaseConnection,
+  DatabasesAPI,
+  type DatabaseRows,
+} from "./databases.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";

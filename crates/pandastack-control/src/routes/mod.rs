@@ -49,6 +49,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
     let router = Router::new()
         .nest("/v1", v1)
         .merge(crate::apps::hooks::routes())
+        .merge(crate::databases::routes::broker())
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -108,6 +109,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(absent::routes())
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
+        .merge(crate::databases::routes::routes())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

@@ -8,6 +8,7 @@
 //!
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
+pub mod databases;
 pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
@@ -304,6 +305,7 @@ pub trait Store:
     + schedules::ScheduleStore
     + schedules::RunStore
     + crate::apps::store::AppStore
+    + databases::DatabaseStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -7,6 +7,7 @@
 mod account;
 mod app;
 mod command;
+mod database;
 mod file;
 mod observe;
 mod preview;
@@ -23,6 +24,10 @@ pub use app::{
     ImportAppEnv, RollbackApp, SetAppEnv,
 };
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
+pub use database::{
+    CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
+    DatabaseStats, DatabaseStatus, DatabaseWaking, PatchDatabase,
+};
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,
     GrepResult, RenameFile, SetAttributes, SignFile, SignedUrl,

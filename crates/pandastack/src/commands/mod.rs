@@ -9,6 +9,7 @@ pub mod completion;
 #[cfg(feature = "server")]
 pub mod control;
 mod create;
+pub mod db;
 #[cfg(feature = "server")]
 pub mod doctor;
 #[cfg(feature = "server")]

@@ -29,6 +29,7 @@ from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._version import __version__
+from .database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
 from .errors import (
     APIConnectionError,
     AuthError,
@@ -113,6 +114,10 @@ __all__ = [
     "ConflictError",
     "ConnectionError",
     "CreateRetryEvent",
+    "Database",
+    "DatabaseConnection",
+    "DatabaseRows",
+    "DatabaseStats",
     "ExecChunk",
     "ExecInterrupted",
     "ExecResult",

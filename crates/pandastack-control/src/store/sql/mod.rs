@@ -10,6 +10,7 @@
 //! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
 
 mod apps;
+mod databases;
 mod history;
 mod hosts;
 mod ledger;

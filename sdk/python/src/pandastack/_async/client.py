@@ -23,6 +23,7 @@ from ..models import (
     network_body,
 )
 from .apps import AsyncAppsAPI
+from .databases import AsyncDatabasesAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
@@ -78,6 +79,8 @@ class AsyncPandaStack:
         self.templates = AsyncTemplatesAPI(self._transport)
         #: Schedules.
         self.schedules = AsyncSchedulesAPI(self._transport)
+        #: Databases.
+        self.databases = AsyncDatabasesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
 

@@ -24,6 +24,7 @@ from ..models import (
     network_body,
 )
 from .apps import AppsAPI
+from .databases import DatabasesAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .schedules import SchedulesAPI
@@ -79,6 +80,8 @@ class PandaStack:
         self.templates = TemplatesAPI(self._transport)
         #: Schedules.
         self.schedules = SchedulesAPI(self._transport)
+        #: Databases.
+        self.databases = DatabasesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
 
