@@ -43,8 +43,8 @@ pub(crate) async fn upgrade(
     upgrade: WebSocketUpgrade,
 ) -> Response {
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    let host = [host, args.address.as_deref()].into_iter().flatten();
-    let host = host.filter(|host| Endpoint::from_host(host).is_some()).next_back().map(str::to_owned);
+    let mut hosts = [host, args.address.as_deref()].into_iter().flatten();
+    let host = hosts.rfind(|host| Endpoint::from_host(host).is_some()).map(str::to_owned);
     upgrade
         .max_message_size(SOCKET_MESSAGE_BYTES_MAX)
         .max_frame_size(SOCKET_MESSAGE_BYTES_MAX)
