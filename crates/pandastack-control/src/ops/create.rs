@@ -34,8 +34,20 @@ pub(crate) async fn create(
     key: Option<IdempotencyKey>,
 ) -> ApiResult<SandboxRecord> {
     crate::validate::create(&request)?;
-    let owner = Arc::clone(app);
-    app.owned(async move { run(&owner, workspace, request, key).await }).await
+    let for_task = Arc::clone(app);
+    app.owned(async move { run(&for_task, workspace, request, key, None).await }).await
+}
+
+/// The same for a service, such as `app:<id>`, to which the machine belongs from its first moment on.
+pub(crate) async fn create_owned(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    request: CreateSandbox,
+    owner: String,
+) -> ApiResult<SandboxRecord> {
+    crate::validate::create(&request)?;
+    let for_task = Arc::clone(app);
+    app.owned(async move { run(&for_task, workspace, request, None, Some(owner)).await }).await
 }
 
 async fn run(
@@ -43,11 +55,13 @@ async fn run(
     workspace: WorkspaceId,
     request: CreateSandbox,
     key: Option<IdempotencyKey>,
+    owner: Option<String>,
 ) -> ApiResult<SandboxRecord> {
     let mut plan = match &request.from_snapshot {
         Some(_) => plan_from_snapshot(app, workspace, &request).await?,
         None => plan_from_template(app, workspace, &request)?,
     };
+    plan.record.owner = owner;
     let record = &plan.record;
     let _marked = app.under_way.mark(record.id.as_str());
     app.publish(app.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
@@ -175,6 +189,7 @@ fn new_record(
         template,
         parent: None,
         tree: None,
+        owner: None,
         created_at: at,
         changed_at: at,
         expires_at: if spec.persistent { None } else { after_seconds(at, spec.ttl_seconds) },

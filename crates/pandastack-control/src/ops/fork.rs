@@ -152,6 +152,7 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
         incarnation: 1,
         parent: Some(parent.id.clone()),
         tree: Some(tree.clone()),
+        owner: None,
         created_at: at,
         changed_at: at,
         expires_at: ttl.and_then(|ttl| after_seconds(at, ttl)),

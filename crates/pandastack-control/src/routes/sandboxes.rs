@@ -66,13 +66,20 @@ pub(crate) async fn get(
 
 /// Delete a sandbox. If its host does not answer, the deletion is recorded and finished when it does.
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxId, Path)), responses(
-    (status = 204), (status = 404, body = ErrorBody)))]
+    (status = 204), (status = 404, body = ErrorBody),
+    (status = 409, description = "It belongs to a service, which is named", body = ErrorBody)))]
 pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<StatusCode> {
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    if let Some(owner) = &record.owner {
+        let (service, name) = owner.split_once(':').unwrap_or(("service", owner));
+        return Err(ApiError::conflict(format!(
+            "sandbox `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more; delete the {service} instead"
+        )));
+    }
     ops::delete::delete(&app, record, None).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -161,8 +161,10 @@ pub struct Moved {
 /// Which sandboxes.
 #[derive(Debug, Clone)]
 pub enum Select {
-    /// Of a workspace, oldest first.
+    /// Of a workspace, oldest first, without those that belong to a service.
     Workspace(WorkspaceId),
+    /// That belong to one service, oldest first.
+    Owner(String),
     /// On a host.
     Host(HostId),
     /// Children of one fork, oldest first.

@@ -60,6 +60,8 @@ pub struct SandboxRecord {
     pub parent: Option<SandboxId>,
     /// The fork it came from.
     pub tree: Option<TreeId>,
+    /// The service it belongs to, such as `app:<id>`. Who only looks at sandboxes neither lists nor deletes it.
+    pub owner: Option<String>,
     /// When it was asked for.
     pub created_at: Timestamp,
     /// When its state last changed.

@@ -28,6 +28,7 @@ fn new_sandbox() -> SandboxRecord {
         template: "base".into(),
         parent: None,
         tree: None,
+        owner: None,
         created_at: at,
         changed_at: at,
         expires_at: after_seconds(at, 60),
@@ -54,6 +55,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
     }
     check!(
         rows_come_back_as_they_went_in,
+        owned_machines_are_listed_by_their_owner_only,
         one_transition_is_one_event,
         refused_transitions_change_nothing,
         deleted_rows_are_gone_and_their_events_stay,
@@ -70,6 +72,15 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         audit_entries_are_kept_in_order,
         usage_is_summed_by_period_and_sandbox,
     );
+}
+
+async fn owned_machines_are_listed_by_their_owner_only(store: &dyn Store) {
+    let owned = SandboxRecord { owner: Some("app:a".into()), ..new_sandbox() };
+    let plain = new_sandbox();
+    store.insert_sandboxes(&[owned.clone(), plain.clone()], None).await.unwrap();
+    assert_eq!(store.sandboxes(&Select::Workspace(ws())).await.unwrap(), [plain]);
+    assert_eq!(store.sandboxes(&Select::Owner("app:a".into())).await.unwrap(), [owned]);
+    assert!(store.sandboxes(&Select::Owner("app:b".into())).await.unwrap().is_empty());
 }
 
 async fn rows_come_back_as_they_went_in(store: &dyn Store) {

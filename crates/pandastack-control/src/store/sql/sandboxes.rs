@@ -18,7 +18,9 @@ use crate::store::{
 };
 
 const BY_ID: &str = "SELECT * FROM sandboxes WHERE id = $1";
-const BY_WORKSPACE: &str = "SELECT * FROM sandboxes WHERE workspace_id = $1 ORDER BY created_at_us, id";
+const BY_WORKSPACE: &str =
+    "SELECT * FROM sandboxes WHERE workspace_id = $1 AND owner IS NULL ORDER BY created_at_us, id";
+const BY_OWNER: &str = "SELECT * FROM sandboxes WHERE owner = $1 ORDER BY created_at_us, id";
 const BY_HOST: &str = "SELECT * FROM sandboxes WHERE host_id = $1 ORDER BY created_at_us, id";
 const BY_TREE: &str =
     "SELECT * FROM sandboxes WHERE workspace_id = $1 AND tree_id = $2 ORDER BY created_at_us, id";
@@ -67,6 +69,7 @@ impl SandboxStore for SqlStore {
     async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>> {
         let query = match select {
             Select::Workspace(workspace) => sqlx::query_as(BY_WORKSPACE).bind(workspace.as_str()),
+            Select::Owner(owner) => sqlx::query_as(BY_OWNER).bind(owner.as_str()),
             Select::Host(host) => sqlx::query_as(BY_HOST).bind(host.as_str()),
             Select::Tree(workspace, tree) => {
                 sqlx::query_as(BY_TREE).bind(workspace.as_str()).bind(tree.as_str())
@@ -163,7 +166,8 @@ pub(super) async fn find(write: &mut Write, id: &SandboxId) -> Result<Option<San
 async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, workspace_id, host_id, state, incarnation, template, parent_id, tree_id, \
-         created_at_us, changed_at_us, expires_at_us, metadata, spec) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+         created_at_us, changed_at_us, expires_at_us, metadata, spec, owner) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
     )
     .bind(record.id.as_str())
     .bind(record.workspace.as_str())
@@ -178,6 +182,7 @@ async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> 
     .bind(record.expires_at.map(Timestamp::as_microsecond))
     .bind(to_json("sandbox metadata", &record.metadata)?)
     .bind(to_json("sandbox spec", &record.spec)?)
+    .bind(&record.owner)
     .execute(conn)
     .await
     .map_err(database)?;
