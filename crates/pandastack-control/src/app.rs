@@ -21,6 +21,7 @@ use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::error::{ApiError, ApiResult};
+use crate::functions::Functions;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -50,6 +51,7 @@ pub(crate) struct App {
     pub(crate) checkpoints: CheckpointClock,
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
+    pub(crate) functions: Functions,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Names this process among those that shared the database.

@@ -25,6 +25,7 @@ mod config;
 mod e2b_directory;
 mod error;
 mod extract;
+mod functions;
 mod hosts;
 mod idempotency;
 mod metrics;

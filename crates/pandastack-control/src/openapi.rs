@@ -3,6 +3,7 @@
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
+use crate::functions::{logs as function_logs, routes as functions};
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
@@ -35,6 +36,10 @@ use crate::routes::{
         templates::build_logs,
         tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
         observe::usage, observe::audit,
+        functions::create, functions::list, functions::look, functions::patch, functions::remove,
+        functions::deploy, functions::invoke, functions::runs, functions::run, functions::record_run,
+        functions::code, functions::metrics, functions::versions, functions::deploy_log, functions::rollback,
+        functions::set_alias, functions::remove_alias, function_logs::logs,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

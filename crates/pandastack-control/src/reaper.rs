@@ -121,6 +121,7 @@ async fn prune_old(app: &App) -> ApiResult<()> {
     let events = SignedDuration::from_hours(24 * EVENT_DAYS);
     app.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
     app.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
+    crate::functions::keep_house(app).await?;
     Ok(())
 }
 

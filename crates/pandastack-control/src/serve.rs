@@ -28,6 +28,7 @@ use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
 use crate::e2b_directory::StoredDirectory;
+use crate::functions::{self, Functions};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -138,6 +139,7 @@ impl Control {
         let own_ports =
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
         let api = native.merge(routes::facade(e2b.control_plane()));
+        let api = routes::with_functions_by_host(api, Arc::clone(&app));
         for (_, listener) in self.public {
             let server = Server::new(Arc::clone(&app.edge), api.clone())
                 .with_own_ports(own_ports.clone())
@@ -152,11 +154,15 @@ impl Control {
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
+        servers.spawn(functions::run(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
             let (app, stop) = (Arc::clone(&app), audit_stop.clone());
-            tokio::spawn(async move { app.audit.write(app.store.as_ref(), &stop).await })
+            tokio::spawn(async move {
+                let store = app.store.as_ref();
+                tokio::join!(app.audit.write(store, &stop), app.functions.runs.write(store, &stop));
+            })
         };
         shutdown.cancelled().await;
         app.shutdown.cancel();
@@ -199,6 +205,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
         audit: AuditLog::default(),
+        functions: Functions::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),

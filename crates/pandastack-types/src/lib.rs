@@ -18,5 +18,5 @@ pub mod preview;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
-pub use id::{BuildId, HostId, IdError, SandboxId, SnapshotId, TreeId, WorkspaceId};
+pub use id::{BuildId, FunctionId, HostId, IdError, RunId, SandboxId, SnapshotId, TreeId, WorkspaceId};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
-use crate::commands::{forward, host, run, sandbox, snapshot, template, token, whoami};
+use crate::commands::{forward, function, host, run, sandbox, snapshot, template, token, whoami};
 use crate::output::Output;
 
 /// Sandboxes with a kernel of their own, on your machines.
@@ -43,6 +43,9 @@ pub enum Command {
     Sandbox(sandbox::Command),
     /// Lead ports of this machine to ports of a sandbox
     Forward(forward::Args),
+    /// Deploy and call functions
+    #[command(subcommand, name = "fn", visible_alias = "function")]
+    Function(function::Command),
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
@@ -111,6 +114,7 @@ impl Command {
             Command::Run(args) => run::run(args, output),
             Command::Sandbox(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
+            Command::Function(command) => command.run(output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Token(command) => command.run(output),

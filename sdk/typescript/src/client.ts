@@ -18,6 +18,7 @@ import {
   type RunResult,
   withCamelCase,
 } from "./models.js";
+import { FunctionsAPI } from "./functions.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
@@ -114,6 +115,8 @@ export class PandaStack {
   readonly sandboxes: SandboxesAPI;
   /** Snapshots. */
   readonly snapshots: SnapshotsAPI;
+  /** Functions. */
+  readonly functions: FunctionsAPI;
   /** Templates. */
   readonly templates: TemplatesAPI;
   /** API keys. */
@@ -137,6 +140,7 @@ export class PandaStack {
     });
     this.sandboxes = new SandboxesAPI(this, this.#transport);
     this.snapshots = new SnapshotsAPI(this.#transport);
+    this.functions = new FunctionsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
   }

@@ -67,6 +67,7 @@ export type {
 } from "./models.js";
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
+export { type FunctionInfo, type FunctionOptions, type FunctionRun, FunctionsAPI } from "./functions.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";

@@ -62,7 +62,8 @@ pub(crate) async fn list(
         Some(text) => Some(text.parse().map_err(|_| ApiError::not_found("sandbox", text))?),
         None => None,
     };
-    let records = app.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
+    let mut records = app.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
+    records.retain(|record| record.spec.owner.is_none());
     Ok(Json(SnapshotList { snapshots: records.into_iter().map(view::snapshot).collect() }))
 }
 
@@ -85,6 +86,13 @@ pub(crate) async fn delete(
     caller: Caller,
     Id(id): Id<SnapshotId>,
 ) -> ApiResult<StatusCode> {
+    let record = app.store.snapshot(&caller.workspace, &id).await?;
+    if let Some(owner) = &record.spec.owner {
+        let (service, name) = owner.split_once(':').unwrap_or(("service", owner));
+        return Err(ApiError::conflict(format!(
+            "snapshot `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more"
+        )));
+    }
     ops::snapshot::delete(&app, caller.workspace, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

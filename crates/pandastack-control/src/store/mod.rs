@@ -8,6 +8,7 @@
 //!
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
+pub mod functions;
 pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
@@ -44,6 +45,14 @@ pub enum StoreError {
     /// The state does not allow it.
     #[error(transparent)]
     Refused(#[from] TransitionRefused),
+    /// The name is taken.
+    #[error("there is a {what} named `{name}` already; choose another name, or change that one")]
+    Exists {
+        /// Kind of thing.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
     /// A workspace has as many as it may have.
     #[error("this workspace already has {limit} {what}, as many as it may have; delete some first")]
     Quota {
@@ -286,7 +295,14 @@ pub trait HistoryStore: Send + Sync {
 /// All of it.
 #[async_trait]
 pub trait Store:
-    TokenStore + HostStore + SandboxStore + SnapshotStore + HistoryStore + ledger::LedgerStore
+    TokenStore
+    + HostStore
+    + SandboxStore
+    + SnapshotStore
+    + HistoryStore
+    + ledger::LedgerStore
+    + functions::FunctionStore
+    + functions::RunStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -205,6 +205,8 @@ pub struct SnapshotSpecRecord {
     pub env: BTreeMap<String, String>,
     /// What that sandbox could reach.
     pub network: NetworkPolicy,
+    /// The service that sandbox belonged to. Who only looks at snapshots neither lists nor deletes it.
+    pub owner: Option<String>,
 }
 
 /// What comes with a transition.

@@ -7,6 +7,7 @@
 mod account;
 mod command;
 mod file;
+mod function;
 mod observe;
 mod preview;
 mod process;
@@ -19,6 +20,10 @@ pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,
     GrepResult, RenameFile, SetAttributes, SignFile, SignedUrl,
+};
+pub use function::{
+    Alias, CreateFunction, DeployStatus, Function, FunctionMetrics, FunctionSettings, FunctionVersion,
+    InvokeFunction, Isolation, PatchFunction, RecordRun, RollbackFunction, Run, RunKind, RunStatus, Runtime,
 };
 pub use observe::{
     AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,

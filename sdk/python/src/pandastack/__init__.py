@@ -14,6 +14,7 @@ from __future__ import annotations
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
+from ._async.functions import AsyncFunctionsAPI
 from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
@@ -21,6 +22,7 @@ from ._retry import CreateRetryEvent
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
+from ._sync.functions import FunctionsAPI
 from ._sync.process import Process
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
@@ -34,6 +36,7 @@ from .errors import (
     ConflictError,
     ConnectionError,
     ExecInterrupted,
+    FunctionDeployError,
     NotFoundError,
     PandaStackError,
     PandastackError,
@@ -52,6 +55,10 @@ from .models import (
     FileChange,
     FileContent,
     FileInfo,
+    FunctionInfo,
+    FunctionMetrics,
+    FunctionRun,
+    FunctionVersion,
     GrepMatch,
     Lifecycle,
     Lineage,
@@ -81,6 +88,7 @@ __all__ = [
     "APIConnectionError",
     "AsyncClient",
     "AsyncExecStream",
+    "AsyncFunctionsAPI",
     "AsyncPandaStack",
     "AsyncProcess",
     "AsyncSandbox",
@@ -107,6 +115,12 @@ __all__ = [
     "FileChange",
     "FileContent",
     "FileInfo",
+    "FunctionDeployError",
+    "FunctionInfo",
+    "FunctionMetrics",
+    "FunctionRun",
+    "FunctionVersion",
+    "FunctionsAPI",
     "GrepMatch",
     "Lifecycle",
     "Lineage",

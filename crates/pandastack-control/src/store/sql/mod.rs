@@ -9,11 +9,13 @@
 //! | one writer at a time | on the whole file, by a turn taken here | on what is changed: the sandbox's row, or the workspace's for what is counted ([`Write::lock_workspace`]) |
 //! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
 
+mod functions;
 mod history;
 mod hosts;
 mod ledger;
 mod postgres;
 mod rows;
+mod runs;
 mod sandboxes;
 mod snapshots;
 mod sqlite;

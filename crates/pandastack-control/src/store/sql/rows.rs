@@ -21,11 +21,11 @@ pub(super) fn to_json(what: &'static str, value: &impl Serialize) -> Result<Stri
     serde_json::to_string(value).map_err(corrupt(what))
 }
 
-fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
+pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(corrupt(what))
 }
 
-fn id<T: std::str::FromStr<Err = pandastack_types::IdError>>(text: String) -> Result<T> {
+pub(super) fn id<T: std::str::FromStr<Err = pandastack_types::IdError>>(text: String) -> Result<T> {
     text.parse().map_err(corrupt("id"))
 }
 

@@ -22,6 +22,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .functions import AsyncFunctionsAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .transport import AsyncTransport
@@ -72,6 +73,8 @@ class AsyncPandaStack:
         self.snapshots = AsyncSnapshotsAPI(self._transport)
         #: Templates.
         self.templates = AsyncTemplatesAPI(self._transport)
+        #: Functions.
+        self.functions = AsyncFunctionsAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
 

@@ -23,6 +23,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .functions import FunctionsAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .transport import Transport
@@ -73,6 +74,8 @@ class PandaStack:
         self.snapshots = SnapshotsAPI(self._transport)
         #: Templates.
         self.templates = TemplatesAPI(self._transport)
+        #: Functions.
+        self.functions = FunctionsAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
 
