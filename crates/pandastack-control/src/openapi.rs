@@ -3,7 +3,7 @@
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use crate::functions::{logs as function_logs, routes as functions};
+use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
@@ -37,9 +37,10 @@ use crate::routes::{
         tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
         observe::usage, observe::audit,
         functions::create, functions::list, functions::look, functions::patch, functions::remove,
-        functions::deploy, functions::invoke, functions::runs, functions::run, functions::record_run,
-        functions::code, functions::metrics, functions::versions, functions::deploy_log, functions::rollback,
-        functions::set_alias, functions::remove_alias, function_logs::logs,
+        deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,
+        deploy_routes::set_alias, deploy_routes::remove_alias, deploy_routes::code,
+        call_routes::invoke, call_routes::runs, call_routes::run, call_routes::record_run, call_routes::metrics,
+        function_logs::logs,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

@@ -6,6 +6,7 @@ Run by `test_published.py` in a Python that has that client and not the one of t
 import json
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 import pandastack
@@ -100,12 +101,32 @@ def account(client: Client) -> None:
     client.templates.builds()
 
 
+def functions(client: Client) -> None:
+    name = f"published-{uuid.uuid4().hex[:8]}"
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory) / "main.py"
+        script.write_text("import json, sys\nevent = json.load(sys.stdin)\nprint(json.dumps({'twice': event['n'] * 2}))\n")
+        made = client.functions.create(name, "python", str(script), template="base", env={"A": "1"})
+        assert made["name"] == name and made["version"] == 1 and made["code_size"] > 0, made
+        run = client.functions.invoke(made["id"], input={"n": 21})
+        assert run["status"] == "success" and run["exit_code"] == 0, run
+        assert json.loads(run["stdout"]) == {"twice": 42} and run["duration_ms"] > 0
+        (Path(directory) / "handler.py").write_text("def handler(event, context):\n    return 'second'\n")
+        deployed = client.functions.deploy(name, "python", directory, entrypoint="handler.py", template="base")
+        assert deployed["id"] == made["id"] and deployed["version"] == 2, deployed
+    assert client.functions.invoke(made["id"])["status"] == "success"
+    assert client.functions.update(made["id"], public=True)["public"]
+    assert [known["id"] for known in client.functions.list() if known["name"] == name] == [made["id"]]
+    assert client.functions.metrics(made["id"])["errors"] == 0
+    assert all(run["function_id"] == made["id"] for run in client.functions.runs(made["id"]))
+    client.functions.delete(made["id"])
+
+
 def absent(client: Client) -> None:
     """Services that do not exist yet say so, with 501."""
     calls = {
         "databases": client.databases.list,
         "apps": client.apps.list,
-        "functions": client.functions.list,
         "schedules": client.schedules.list,
         "volumes": client.volumes.list,
         "database": lambda: client.databases.get("x"),
@@ -122,6 +143,7 @@ def main() -> None:
     client = Client()
     account(client)
     sandboxes(client)
+    functions(client)
     absent(client)
     print(json.dumps({"passed": True}))
 

@@ -67,14 +67,26 @@ class Made:
         bundle = ("code.tar.gz", archive(files, executable), "application/gzip")
         return self.api.post(f"/functions/{name}/deploy", files={"bundle": bundle})
 
+    def refused(self, name: str, files: Dict[str, Source]) -> str:
+        """Why a deploy failed, whether it did so before its call was answered or after."""
+        answer = self.upload(name, files)
+        if answer.status_code != 200:
+            return str(error_body(answer)["error"])
+        function = self.settled(name)
+        assert function["deploy_status"] == "failed", function
+        return str(function["deploy_error"])
+
     def ready(self, name: str) -> Function:
+        function = self.settled(name)
+        assert function["deploy_status"] == "ready", function
+        return function
+
+    def settled(self, name: str) -> Function:
         def settled() -> Optional[Function]:
             function = self.api.get(f"/functions/{name}").json()
             return None if function["deploy_status"] == "building" else function
 
-        function = wait_for("the deploy to end", settled, PATIENCE)
-        assert function["deploy_status"] == "ready", function
-        return function
+        return wait_for("the deploy to end", settled, PATIENCE)
 
 
 @pytest.fixture
@@ -220,14 +232,13 @@ def test_dependencies_are_installed_once_and_their_failure_is_fatal(api: httpx.C
     versions = api.get(f"/functions/{function['id']}/versions").json()["items"]
     assert [v["version"] for v in versions] == [2, 1] and versions[0]["dependencies_reused"], versions
     # What cannot be installed fails the deploy, with its log, and leaves the present version as it is.
-    broken = make.upload(function["id"], {**files, "requirements.txt": "--no-index\nno-such-package-anywhere\n"})
-    assert "no-such-package-anywhere" in error_body(broken)["error"]
+    without = {**files, "requirements.txt": "--no-index\nno-such-package-anywhere\n"}
+    assert "no-such-package-anywhere" in make.refused(function["id"], without)
     log = api.get(f"/functions/{function['id']}/versions/3/log").text
     assert "No matching distribution" in log
     assert call(api, function, "b")["output"] == "B!B!"
     # So does a handler that cannot be imported.
-    broken = make.upload(function["id"], {"main.py": "import nowhere\ndef handler(event, context): pass\n"})
-    assert "nowhere" in error_body(broken)["error"]
+    assert "nowhere" in make.refused(function["id"], {"main.py": "import nowhere\ndef handler(event, context): pass\n"})
     assert api.get(f"/functions/{function['id']}").json()["version"] == 2
 
 

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use pandastack_edge::{GuestStream, Stirring};
 use pandastack_function_proto::{
-    Await, Call, End, FRAME_HEAD_BYTES, Head, Kind, PORT, Ready, Stream, decode_head, decode_json,
-    encode_invoke, encode_json,
+    Await, Call, End, FRAME_HEAD_BYTES, Head, Kind, PART_BYTES_MAX, PORT, Ready, Stream, decode_head,
+    decode_json, encode_invoke, encode_json,
 };
 use pandastack_types::{ErrorCode, SandboxId};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
@@ -75,6 +76,11 @@ impl Connection {
         }
     }
 
+    /// Whether it can take a call: nothing is said between calls, so whatever can be read now is its end.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.stream.fill_buf().now_or_never().is_none()
+    }
+
     /// Begins a call; [`Connection::next`] tells what comes of it.
     pub(crate) async fn begin(&mut self, call: &Call, event: &[u8]) -> ApiResult<()> {
         self.send(&encode_invoke(call, event)).await
@@ -86,6 +92,8 @@ impl Connection {
         let said = match kind {
             Kind::Log => {
                 let (stream, text) = payload.split_first().unwrap_or((&1, &[]));
+                // What a guest says is bounded here, whatever it is.
+                let text = text.get(..text.len().min(PART_BYTES_MAX)).unwrap_or_default();
                 Said::Log(Stream::of(*stream), text.to_vec())
             }
             Kind::Head => Said::Head(decode_json(&payload).map_err(|error| self.broken(error))?),

@@ -103,6 +103,7 @@ pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Aske
         http: asked.http,
     };
     let began = Instant::now();
+    lease.drop_dead_connection();
     lease.connection().await?.begin(&call, &asked.event).await?;
     Ok(Under {
         app: Arc::clone(app),

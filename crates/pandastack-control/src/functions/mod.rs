@@ -15,7 +15,7 @@
 //! | `invoke`, `run_log`, `tail`, `logs` | a call, its record, what it prints |
 //! | `queue` | calls of type `Event`: kept, retried, given up |
 //! | `url` | calls over a function's own host name |
-//! | `routes`, `shown` | the API |
+//! | `routes`, `deploy_routes`, `call_routes`, `shown` | the API |
 //!
 //! What must hold: versions never change; a call that was acknowledged as queued is made as its retry policy says, also
 //! across `kill -9`; one call's timeout, crash or output harms no other call; machines and snapshots of functions belong to
@@ -26,7 +26,9 @@
 
 mod build;
 mod bundle;
+pub(crate) mod call_routes;
 mod connection;
+pub(crate) mod deploy_routes;
 mod invoke;
 pub(crate) mod logs;
 mod pool;

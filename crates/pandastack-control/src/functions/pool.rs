@@ -105,6 +105,13 @@ impl Lease {
         place.connection.as_mut().ok_or_else(|| ApiError::internal("a place without a connection"))
     }
 
+    /// Forgets a connection that ended while nobody called, as after a restart of the agent.
+    pub(crate) fn drop_dead_connection(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.connection.take_if(|connection| !connection.is_alive());
+        }
+    }
+
     /// The call ended well enough for the machine to serve another.
     pub(crate) fn answered(mut self) {
         self.healthy = true;

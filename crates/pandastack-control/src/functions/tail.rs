@@ -6,7 +6,7 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 
 /// Lines that a slow follower may be behind; then it is told that some were left out.
-const LINES_BUFFERED_MAX: usize = 1024;
+const LINES_BUFFERED_MAX: usize = 256;
 
 /// Something that was printed.
 #[derive(Debug, Clone, Serialize)]

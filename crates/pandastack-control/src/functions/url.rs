@@ -17,7 +17,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use pandastack_function_proto::{Head, Outcome};
+use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome};
 use pandastack_types::api::RunKind;
 use pandastack_types::limits::EVENT_BYTES_MAX;
 use pandastack_types::{ErrorCode, FunctionId};
@@ -218,7 +218,14 @@ async fn answer(app: &Arc<App>, mut under: Under) -> ApiResult<Response> {
         match under.next().await {
             Ok(Part::Head(head)) if head.streaming => return stream(app, under, &head).await,
             Ok(Part::Head(_)) => {}
-            Ok(Part::Data(part)) => body.extend_from_slice(&part),
+            Ok(Part::Data(part)) if body.len() + part.len() <= ANSWER_BYTES_MAX => {
+                body.extend_from_slice(&part);
+            }
+            Ok(Part::Data(_)) => {
+                let error = malformed("it is too large and does not stream");
+                under.fail(&error).await;
+                return Err(error);
+            }
             Ok(Part::End(end)) => {
                 let run = under.finish(&end, &body).await;
                 return match end.outcome {

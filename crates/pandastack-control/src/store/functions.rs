@@ -141,8 +141,10 @@ pub trait FunctionStore: Send + Sync {
     async fn function(&self, workspace: Option<&WorkspaceId>, id: &FunctionId) -> Result<FunctionRecord>;
     /// Those of a workspace by name; of all workspaces without one.
     async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>>;
-    /// Writes what can change: name, version, spec.
+    /// Writes name and spec. The version is not among them: a deploy may end meanwhile.
     async fn update_function(&self, record: &FunctionRecord) -> Result<()>;
+    /// Makes a version the one that is called.
+    async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()>;
     /// Removes a function with its versions and calls.
     async fn delete_function(&self, id: &FunctionId) -> Result<()>;
     /// Adds a version in `building` and gives it the next number.

@@ -167,17 +167,26 @@ impl FunctionStore for SqlStore {
         if other.is_some() {
             return Err(StoreError::Exists { what: "function", name: record.name.clone() });
         }
-        sqlx::query(
-            "UPDATE functions SET name = $1, version = $2, updated_at_us = $3, spec = $4 WHERE id = $5",
-        )
-        .bind(&record.name)
-        .bind(i64::from(record.version))
-        .bind(record.updated_at.as_microsecond())
-        .bind(spec)
-        .bind(record.id.as_str())
-        .execute(write.conn())
-        .await
-        .map_err(database)?;
+        sqlx::query("UPDATE functions SET name = $1, updated_at_us = $2, spec = $3 WHERE id = $4")
+            .bind(&record.name)
+            .bind(record.updated_at.as_microsecond())
+            .bind(spec)
+            .bind(record.id.as_str())
+            .execute(write.conn())
+            .await
+            .map_err(database)?;
+        write.commit().await
+    }
+
+    async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        sqlx::query("UPDATE functions SET version = $1, updated_at_us = $2 WHERE id = $3")
+            .bind(i64::from(version))
+            .bind(at.as_microsecond())
+            .bind(id.as_str())
+            .execute(write.conn())
+            .await
+            .map_err(database)?;
         write.commit().await
     }
 
