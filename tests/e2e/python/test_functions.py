@@ -290,6 +290,9 @@ def test_what_a_handler_does_harms_nobody_else(api: httpx.Client, make: Made) ->
     assert hang["status"] == "timeout" and "5000 ms" in hang["error"], hang
     raw = api.post(f"/functions/{function['id']}/invoke", content=b'{"do":"hang"}', headers={"X-Invocation-Type": "RequestResponse"})
     assert raw.status_code == 504 and raw.json()["code"] == "exec_timeout", raw.text
+    # Everything else gets the time that an emulated machine needs for it. A timeout is not part of a version.
+    changed = api.patch(f"/functions/{function['id']}", json={"timeout_seconds": 120})
+    assert changed.status_code == 200 and changed.json()["version"] == 1
     for what, expected in (("exit", "exited with 3"), ("abort", "signal 6"), ("memory", "memory")):
         ended = call(api, function, {"do": what})
         assert ended["status"] == "error" and expected in ended["error"], ended
