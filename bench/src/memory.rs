@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use pandastack_client::Client;
 use pandastack_types::SandboxId;
 use serde_json::Value;
@@ -26,6 +26,24 @@ pub async fn measure(client: &Client, data_dir: &Path, count: u32, report: &mut 
         delete(client, id).await?;
     }
     Ok(())
+}
+
+/// Bytes of a sandbox's memory that nobody shares with it, as the kernel counts them: what it wrote since it was made.
+pub fn dirty_bytes(data_dir: &Path, id: &SandboxId) -> Result<u64> {
+    let path = format!("/proc/{}/smaps", machine_pid(data_dir, id)?);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let mut in_memory_file = false;
+    let mut kib = 0;
+    for line in text.lines() {
+        let first = line.split_ascii_whitespace().next().unwrap_or_default();
+        if !first.ends_with(':') {
+            in_memory_file = line.contains("/memory.");
+        } else if in_memory_file && let Some(rest) = line.strip_prefix("Private_Dirty:") {
+            kib += rest.trim().trim_end_matches("kB").trim().parse::<u64>().context("read smaps")?;
+        }
+    }
+    ensure!(kib > 0, "{path} shows no memory of the machine");
+    Ok(kib * 1024)
 }
 
 /// The process of a sandbox's machine, from the agent's record of it.

@@ -58,7 +58,7 @@ pub async fn measure(
     forks(client, plan, report).await.context("forks")?;
     pauses(client, plan, report, plots).await.context("pauses")?;
     trees(client, plan, report).await.context("fork trees")?;
-    snapshots(client, plan, report).await.context("snapshots")?;
+    snapshots(client, data_dir, plan, report).await.context("snapshots")?;
     for mib in [0, 64] {
         sleeps(client, data_dir, plan, mib, report).await.context("hibernate and wake")?;
     }
@@ -168,20 +168,19 @@ async fn trees(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
     delete(client, &parent.id).await
 }
 
-async fn snapshots(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
-    // What is written to the disk is in the guest's page cache too.
-    const DIRTY: u64 = (64 + 16) * MIB;
+async fn snapshots(client: &Client, data_dir: &Path, plan: Plan, report: &mut Report) -> Result<()> {
     for _ in 0..plan.rounds {
         let sandbox = create(client, "base").await?;
         exec(client, &sandbox.id, "head -c 4096 /dev/urandom > /dev/shm/dirty; sync").await?;
         let idle = client.create_snapshot(&sandbox.id, &CreateSnapshot::default()).await?;
         let dirty = "head -c 67108864 /dev/urandom > /dev/shm/dirty; head -c 16777216 /dev/urandom > /srv/dirty; sync";
         exec(client, &sandbox.id, dirty).await?;
+        let dirty_bytes = memory::dirty_bytes(data_dir, &sandbox.id)?;
         let began = Instant::now();
         let taken = client.create_snapshot(&sandbox.id, &CreateSnapshot::default()).await?;
         report.sample("snapshot, 64 MiB of memory and 16 of disk dirty", "ms", ms_since(began));
         report.sample("parent's pause in that snapshot", "ms", taken.pause_ms.unwrap_or_default());
-        let written = taken.size_bytes as f64 / (DIRTY + idle.size_bytes) as f64;
+        let written = taken.size_bytes as f64 / dirty_bytes as f64;
         report.sample("memory written by that snapshot / dirty", "ratio", written);
         report.sample(
             "memory written by a snapshot after one command",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pandastack_engine::{Boot, Confinement, Machine};
 use pandastack_guest_proto::client::GuestClient;
-use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress, Recipe};
+use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress};
 use pandastack_net::NetworkPolicy;
 use pandastack_types::BuildId;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::host::Host;
 use crate::launch;
 use crate::record::BootMode;
 use crate::snapshot::{Manifest, Snapshot};
-use crate::template::{Baked, shape, templates_dir};
+use crate::template::{Baked, Variant};
 use crate::zygote;
 
 /// How long a cold boot may take until the guest program answers. Emulated, on a loaded host, first run.
@@ -37,24 +37,31 @@ struct BootFiles {
 }
 
 /// Makes the template ready on this host.
-pub(crate) async fn bake(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) -> Result<Baked> {
-    let files = boot_files(host, recipe, build).await?;
-    let dir = templates_dir(host, recipe).join(&files.key);
+pub(crate) async fn bake(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Result<Baked> {
+    let files = boot_files(host, variant, build).await?;
+    let dir = variant.dir(host).join(&files.key);
     let compatibility_key = &host.engine.capabilities().compatibility_key;
     let snapshot = match Snapshot::open(&dir, compatibility_key) {
         Ok(snapshot) if snapshot.verify(&host.shutdown).await.is_ok() => snapshot,
         _ => {
             host.remove_dir(dir.clone()).await;
-            let snapshot = boot_and_save(host, recipe, &files, dir, build).await?;
+            let snapshot = boot_and_save(host, variant, &files, dir, build).await?;
             snapshot.checksum_behind(host, Duration::ZERO);
-            remove_other_bakes(host, recipe, &files.key).await;
+            remove_other_bakes(host, variant, &files.key).await;
             snapshot
         }
     };
-    Ok(Baked { name: recipe.name.clone(), key: files.key, snapshot, warm_commands: recipe.warm.clone() })
+    let recipe = variant.recipe;
+    Ok(Baked {
+        template: recipe.name.clone(),
+        name: variant.name(),
+        key: files.key,
+        snapshot,
+        warm_commands: recipe.warm.clone(),
+    })
 }
 
-async fn boot_files(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) -> Result<BootFiles> {
+async fn boot_files(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Result<BootFiles> {
     let (host, build) = (host.clone(), build.clone());
     blocking(move || {
         let progress = |step: Progress<'_>| {
@@ -62,8 +69,8 @@ async fn boot_files(host: &Arc<Host>, recipe: &'static Recipe, build: &BuildId) 
             host.templates.progress(&build, step.phase.label(), line);
         };
         let kernel = Kernel::ensure(&host.config.cache_dir, &progress)?;
-        let image = ImageBuilder::new(&host.config.cache_dir).ensure(recipe, &progress)?;
-        let key = template_key(&host, recipe, &kernel, &image);
+        let image = ImageBuilder::new(&host.config.cache_dir).ensure(variant.recipe, &progress)?;
+        let key = template_key(&host, variant, &kernel, &image);
         let boot_dir = ensure_boot_dir(&host, &kernel)?;
         let in_store = host.layout.image(&image.key);
         if !in_store.exists() {
@@ -142,9 +149,9 @@ fn boot_key(kernel: &KernelSet) -> String {
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-fn template_key(host: &Host, recipe: &Recipe, kernel: &KernelSet, image: &Image) -> String {
+fn template_key(host: &Host, variant: Variant, kernel: &KernelSet, image: &Image) -> String {
     let mut hasher = blake3::Hasher::new();
-    let shape = shape(recipe);
+    let Variant { recipe, shape } = variant;
     for part in [
         boot_key(kernel).as_str(),
         &image.key,
@@ -169,12 +176,12 @@ fn kernel_args() -> String {
 
 async fn boot_and_save(
     host: &Arc<Host>,
-    recipe: &'static Recipe,
+    variant: Variant,
     files: &BootFiles,
     to: PathBuf,
     build: &BuildId,
 ) -> Result<Snapshot> {
-    let shape = shape(recipe);
+    let shape = variant.shape;
     let scratch = {
         let store = host.store.clone();
         blocking(move || {
@@ -187,11 +194,11 @@ async fn boot_and_save(
     };
     let empty_memory = scratch.path().join("memory");
     let origin = Origin { memory: &empty_memory, disk: Some(&files.image), shape };
-    let name = format!("bake-{}", recipe.name);
+    let name = format!("bake-{}", variant.name());
     let dir = scratch.path().join("machine");
     let (mut home, place) =
         Home::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all()).await?;
-    host.templates.progress(build, "boot", format!("booting {} once", recipe.name));
+    host.templates.progress(build, "boot", format!("booting {} once", variant.name()));
     let boot = Boot {
         shape,
         place,
@@ -202,7 +209,7 @@ async fn boot_and_save(
     };
     let saved = match host.engine.boot(boot).await {
         Ok(machine) => {
-            let saved = settle_and_save(host, recipe, &home, machine.as_ref(), build).await;
+            let saved = settle_and_save(host, variant, &home, machine.as_ref(), build).await;
             launch::kill(machine.as_ref()).await;
             saved.map_err(|error| with_console(error, &home.console()))
         }
@@ -214,7 +221,7 @@ async fn boot_and_save(
 
 async fn settle_and_save(
     host: &Arc<Host>,
-    recipe: &'static Recipe,
+    variant: Variant,
     home: &Home,
     machine: &dyn Machine,
     build: &BuildId,
@@ -222,6 +229,7 @@ async fn settle_and_save(
     home.cgroup()
         .add(machine.record().pid)
         .map_err(AgentError::io("move into the control group", &home.dir))?;
+    let Variant { recipe, shape } = variant;
     let stream = machine.connect_guest().await?;
     machine.resume().await?;
     let guest = GuestClient::connect(stream, BOOT_MAX).await?;
@@ -233,14 +241,13 @@ async fn settle_and_save(
         idle_timeout_seconds: None,
         network: NetworkPolicy::all(),
     };
-    let record =
-        launch::new_record(spec, &recipe.name, shape(recipe), crate::host::UID_FIRST, BootMode::Restore);
+    let record = launch::new_record(spec, &recipe.name, shape, crate::host::UID_FIRST, BootMode::Restore);
     guest.set_identity(launch::identity(&record, false)).await?;
     zygote::warm(&guest, &recipe.warm).await?;
     host.templates.progress(build, "save", format!("saving {}", recipe.name));
     guest.quiesce(true).await?;
     machine.pause().await?;
-    let manifest = Manifest::new(host, &recipe.name, shape(recipe));
+    let manifest = Manifest::new(host, &recipe.name, shape);
     let capture = match Capture::begin(host, &home.memory(), manifest).await {
         Ok(begun) => begun.take(host, machine, &home.disk()).await,
         Err(error) => Err(error),
@@ -259,8 +266,8 @@ fn with_console(error: AgentError, console: &Path) -> AgentError {
 }
 
 /// Older bakes of the template. Machines made from them keep what they need by hard link.
-async fn remove_other_bakes(host: &Host, recipe: &Recipe, key: &str) {
-    for entry in std::fs::read_dir(templates_dir(host, recipe)).into_iter().flatten().flatten() {
+async fn remove_other_bakes(host: &Host, variant: Variant, key: &str) {
+    for entry in std::fs::read_dir(variant.dir(host)).into_iter().flatten().flatten() {
         if entry.file_name() != *key {
             host.remove_dir(entry.path()).await;
         }

@@ -277,7 +277,7 @@ async fn warm_template(started: &Started, baked: &Baked) -> Result<GuestClient> 
     let guest = started.run().await?;
     let record = launch::new_record(
         baked.warm_spec(),
-        &baked.name,
+        &baked.template,
         baked.snapshot.manifest.shape,
         crate::host::UID_FIRST,
         BootMode::Restore,

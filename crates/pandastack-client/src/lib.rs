@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apps;
 mod catalog;
 mod client;
 mod config;
@@ -21,10 +22,12 @@ mod functions;
 mod observe;
 mod processes;
 mod sandboxes;
+mod schedules;
 pub mod sse;
 mod trees;
 mod tunnel;
 
+pub use apps::LineStream;
 pub use catalog::BuildLogs;
 pub use client::Client;
 pub use config::{API_URL_DEFAULT, Config};

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
@@ -28,6 +29,7 @@ use crate::places::Places;
 use crate::rate::Rates;
 use crate::report::UsageClock;
 use crate::request_id;
+use crate::schedules::Schedules;
 use crate::store::{self, Amendment, Change, SandboxRecord, Store};
 
 /// Events that a slow follower may be behind before it has to read them from the store.
@@ -41,6 +43,8 @@ pub(crate) struct App {
     pub(crate) edge: Arc<Edge>,
     pub(crate) link: LinkKey,
     pub(crate) events: broadcast::Sender<Event>,
+    /// Told when names of apps may lead elsewhere.
+    pub(crate) names: broadcast::Sender<()>,
     /// Told when a lifetime may have changed.
     pub(crate) expiry_changed: Notify,
     pub(crate) under_way: Arc<UnderWay>,
@@ -52,6 +56,8 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
     pub(crate) functions: Functions,
+    pub(crate) schedules: Arc<Schedules>,
+    pub(crate) apps: Apps,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Names this process among those that shared the database.
@@ -86,6 +92,12 @@ impl App {
             self.places.forget(&event.sandbox_id);
             let _ = self.events.send(event);
         }
+    }
+
+    /// Names of apps may lead elsewhere: edges ask again.
+    pub(crate) fn names_changed(&self) {
+        self.edge.forget_names();
+        let _ = self.names.send(());
     }
 
     /// Runs work that finishes even if the caller is dropped, and that shutdown waits for.

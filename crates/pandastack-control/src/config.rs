@@ -68,6 +68,8 @@ pub struct ControlConfig {
     pub host_lost_after: Duration,
     /// Where requests to sandboxes are logged, a line each.
     pub access_log: Option<PathBuf>,
+    /// Schedules may call addresses that are not of the internet: loopback and private networks.
+    pub schedules_private_targets: bool,
     /// TLS on the public addresses, beside plain HTTP.
     pub tls: Option<pandastack_edge::tls::Tls>,
 }
@@ -85,6 +87,7 @@ impl ControlConfig {
             requests_per_second: NonZeroU32::new(REQUESTS_PER_SECOND_DEFAULT),
             host_lost_after: Duration::from_secs(HOST_LOST_SECONDS),
             access_log: None,
+            schedules_private_targets: false,
             tls: None,
         }
     }

@@ -5,7 +5,7 @@ use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_types::limits::{IDEMPOTENCY_KEY_BYTES_MAX, JSON_BODY_BYTES_MAX};
-use pandastack_types::{BuildId, ErrorCode, SandboxId, SnapshotId};
+use pandastack_types::{BuildId, DeploymentId, ErrorCode, SandboxId, SnapshotId};
 use serde::de::DeserializeOwned;
 
 use crate::auth::Caller;
@@ -85,6 +85,9 @@ impl InPath for SandboxId {
 }
 impl InPath for SnapshotId {
     const WHAT: &'static str = "snapshot";
+}
+impl InPath for DeploymentId {
+    const WHAT: &'static str = "deployment";
 }
 impl InPath for BuildId {
     const WHAT: &'static str = "build";

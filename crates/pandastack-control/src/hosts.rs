@@ -150,15 +150,24 @@ impl Hosts {
     }
 
     /// Chooses a host for a template, by name or alias, and sets its memory aside there.
-    pub(crate) fn place(self: &Arc<Self>, template: &str) -> Result<Placement, PlacementRefused> {
+    pub(crate) fn place(
+        self: &Arc<Self>,
+        template: &str,
+        memory_mb: Option<u32>,
+    ) -> Result<Placement, PlacementRefused> {
         let mut entries = self.lock();
-        let candidates: Vec<_> =
+        let mut candidates: Vec<_> =
             entries.values().map(|entry| entry.candidate(template, self.is_reachable(entry))).collect();
+        if let Some(wanted) = memory_mb {
+            for (_, needed) in candidates.iter_mut().filter_map(|candidate| candidate.template.as_mut()) {
+                *needed = wanted;
+            }
+        }
         let host = choose(template, &candidates)?;
         let unknown = || PlacementRefused::UnknownTemplate(template.to_owned());
         let entry = entries.get_mut(&host).ok_or_else(unknown)?;
         let template = entry.template(template).cloned().ok_or_else(unknown)?;
-        let memory_mb = u64::from(template.template.memory_mb);
+        let memory_mb = u64::from(memory_mb.unwrap_or(template.template.memory_mb));
         entry.promised_mb += memory_mb;
         Ok(Placement {
             client: entry.client.clone(),

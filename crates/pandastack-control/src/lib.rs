@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+mod apps;
 mod audit;
 mod auth;
 mod bootstrap;
@@ -39,6 +40,7 @@ mod reaper;
 mod report;
 mod request_id;
 mod routes;
+mod schedules;
 mod scope;
 mod serve;
 mod signed_url;

@@ -3,11 +3,13 @@
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
+use crate::apps;
 use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
 };
+use crate::schedules::routes as schedules;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -41,6 +43,13 @@ use crate::routes::{
         deploy_routes::set_alias, deploy_routes::remove_alias, deploy_routes::code,
         call_routes::invoke, call_routes::runs, call_routes::run, call_routes::record_run, call_routes::metrics,
         function_logs::logs,
+        schedules::create, schedules::list, schedules::get_one, schedules::change, schedules::delete, schedules::trigger,
+        schedules::runs, schedules::get_run, schedules::cancel_run, schedules::next, schedules::preview,
+        apps::routes::create, apps::routes::list, apps::routes::show, apps::routes::update, apps::routes::remove,
+        apps::upload::deploy, apps::routes::deploys, apps::routes::deployment, apps::routes::deploy_logs,
+        apps::routes::cancel, apps::routes::rollback, apps::routes::restart, apps::runtime_logs::runtime_logs,
+        apps::env::list, apps::env::set, apps::env::remove, apps::env::import,
+        apps::domains::add, apps::domains::list, apps::domains::show, apps::domains::remove, apps::hooks::hook,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

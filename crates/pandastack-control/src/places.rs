@@ -21,6 +21,8 @@ pub(crate) struct Place {
     pub(crate) workspace: WorkspaceId,
     pub(crate) host: HostId,
     pub(crate) incarnation: u64,
+    /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards must see that.
+    pub(crate) asleep: bool,
 }
 
 /// The places of live sandboxes that were used lately.
@@ -80,7 +82,7 @@ mod tests {
 
     fn place() -> Place {
         let host = "host-1".parse().unwrap();
-        Place { workspace: WorkspaceId::default_workspace(), host, incarnation: 1 }
+        Place { workspace: WorkspaceId::default_workspace(), host, incarnation: 1, asleep: false }
     }
 
     #[test]

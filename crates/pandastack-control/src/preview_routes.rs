@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_edge::{Place, Route, RouteSource, RouteUnavailable};
+use pandastack_edge::{Named, Place, Route, RouteSource, RouteUnavailable};
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{SandboxId, SandboxState};
@@ -38,6 +38,10 @@ impl RouteSource for StoredRoutes {
             visibility: record.spec.visibility,
             key: Some(key),
         }))
+    }
+
+    async fn find_name(&self, name: &str) -> Result<Option<Named>, RouteUnavailable> {
+        crate::apps::names::find(self.store.as_ref(), name).await
     }
 }
 

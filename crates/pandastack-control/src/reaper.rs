@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::{Keep, OnTimeout};
-use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS};
+use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
 use pandastack_types::{SandboxId, SandboxState, Transition};
 use tokio::time::Instant;
 
@@ -31,6 +31,8 @@ const ENDED_AT_ONCE: usize = 8;
 const PRUNE_EVERY: Duration = Duration::from_secs(3600);
 /// How often last-used times of keys are written.
 const TOUCH_EVERY: Duration = Duration::from_secs(60);
+/// Names of webhook deliveries are kept this long; nobody redelivers after it.
+const DELIVERY_DAYS: i64 = 14;
 /// Events are kept this long.
 const EVENT_DAYS: i64 = 30;
 
@@ -120,6 +122,9 @@ async fn prune_old(app: &App) -> ApiResult<()> {
     let window = SignedDuration::from_secs(i64::try_from(IDEMPOTENCY_SECONDS).unwrap_or(i64::MAX));
     let events = SignedDuration::from_hours(24 * EVENT_DAYS);
     app.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
+    let runs = before(SignedDuration::from_hours(24 * RUN_DAYS));
+    app.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
+    app.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
     app.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
     crate::functions::keep_house(app).await?;
     Ok(())

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, EVENTS_BUFFERED_MAX, now};
+use crate::apps::{self, Apps};
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
@@ -35,6 +36,8 @@ use crate::places::Places;
 use crate::preview_routes::{self, StoredRoutes};
 use crate::rate::Rates;
 use crate::report::UsageClock;
+use crate::schedules::services::NoServices;
+use crate::schedules::{self, Schedules};
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
 use crate::{bootstrap, reaper, routes};
@@ -152,9 +155,11 @@ impl Control {
             servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
         }
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
+        servers.spawn(apps::deployer::run(Arc::clone(&app)));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
         servers.spawn(functions::run(Arc::clone(&app)));
+        servers.spawn(schedules::run(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
@@ -196,6 +201,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         edge: Edge::new(Arc::new(routes), log),
         link: config.link_key.clone(),
         events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
+        names: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
         expiry_changed: Notify::new(),
         under_way: Arc::default(),
         keys: KeyCache::default(),
@@ -206,6 +212,8 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         metrics: Metrics::default(),
         audit: AuditLog::default(),
         functions: Functions::default(),
+        schedules: Arc::new(Schedules::new(config.schedules_private_targets, Arc::new(NoServices))),
+        apps: Apps::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),

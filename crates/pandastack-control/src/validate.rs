@@ -8,7 +8,8 @@ use pandastack_types::api::{
 };
 use pandastack_types::limits::{
     CHECKPOINT_SECONDS_MIN, ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, KEEP_LAST_MAX,
-    METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, PROCESS_TAG_BYTES_MAX, TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
+    METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, PROCESS_TAG_BYTES_MAX, SANDBOX_CPU_MAX,
+    SANDBOX_MEMORY_MB_RANGE, SANDBOX_MEMORY_MB_STEP, TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
 };
 
 use crate::error::{ApiError, ApiResult};
@@ -33,8 +34,25 @@ pub(crate) fn create(request: &CreateSandbox) -> ApiResult<()> {
         self::env(env)?;
     }
     lifetime("ttl_seconds", request.ttl_seconds)?;
+    size(request)?;
     request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
+}
+
+/// Processors and memory, where a request names them.
+fn size(request: &CreateSandbox) -> ApiResult<()> {
+    if request.from_snapshot.is_some() && (request.cpu.is_some() || request.memory_mb.is_some()) {
+        return refuse("`cpu` and `memory_mb` are those of the snapshot; leave them out".to_owned());
+    }
+    if request.cpu.is_some_and(|cpu| !(1..=SANDBOX_CPU_MAX).contains(&cpu)) {
+        return refuse(format!("`cpu` must be 1 to {SANDBOX_CPU_MAX}"));
+    }
+    let fits = |mb: u32| SANDBOX_MEMORY_MB_RANGE.contains(&mb) && mb.is_multiple_of(SANDBOX_MEMORY_MB_STEP);
+    if request.memory_mb.is_some_and(|mb| !fits(mb)) {
+        let (least, most) = SANDBOX_MEMORY_MB_RANGE.into_inner();
+        return refuse(format!("`memory_mb` must be {least} to {most} in steps of {SANDBOX_MEMORY_MB_STEP}"));
+    }
+    Ok(())
 }
 
 /// Longest name of a snapshot.

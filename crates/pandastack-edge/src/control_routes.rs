@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   GET /internal/v1/routes/{sandbox}   an EdgeRoute, 404 when there is none
-//!   GET /internal/v1/routes             a line per change: the sandbox's id; an empty line now and then
+//!   GET /internal/v1/names/{name}       an EdgeName, 404 when it is nobody's
+//!   GET /internal/v1/routes             a line per change: the sandbox's id, or NAMES_CHANGED; an empty line now and then
 //! ```
 //!
 //! Both are signed like an agent's reports. While control does not answer, what was known before is used; when it
@@ -15,13 +16,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::StreamExt;
 use pandastack_agent_client::AgentClient;
-use pandastack_types::agent_api::EdgeRoute;
+use pandastack_types::agent_api::{EdgeName, EdgeRoute, NAMES_CHANGED};
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{HostId, SandboxId};
 use tokio_util::sync::CancellationToken;
 
 use crate::edge::Edge;
+use crate::names::Named;
 use crate::route::{Place, Route, RouteSource, RouteUnavailable};
 
 /// How long control may take to answer.
@@ -94,6 +96,7 @@ impl ControlRoutes {
         let answer = self.get("/internal/v1/routes").send().await.map_err(failed)?;
         let mut chunks = answer.error_for_status().map_err(failed)?.bytes_stream();
         edge.forget_route(None);
+        edge.forget_names();
         let mut line = Vec::new();
         while let Ok(Some(chunk)) = tokio::time::timeout(SILENCE_MAX, chunks.next()).await {
             for byte in chunk.map_err(failed)? {
@@ -102,6 +105,11 @@ impl ControlRoutes {
                     if line.len() > LINE_BYTES_MAX {
                         return Err(RouteUnavailable("control sent nonsense".to_owned()));
                     }
+                    continue;
+                }
+                if line == NAMES_CHANGED.as_bytes() {
+                    edge.forget_names();
+                    line.clear();
                     continue;
                 }
                 match std::str::from_utf8(&line).ok().and_then(|id| id.parse().ok()) {
@@ -131,5 +139,24 @@ impl RouteSource for ControlRoutes {
         let key = PreviewKey::new(&self.link, sandbox, route.preview_revision);
         let to = Place::Sandbox { agent: self.agent(&route)?, incarnation: route.incarnation };
         Ok(Some(Route { to, visibility: route.visibility, key: Some(key) }))
+    }
+
+    async fn find_name(&self, name: &str) -> Result<Option<Named>, RouteUnavailable> {
+        let unavailable = |error: reqwest::Error| RouteUnavailable(error.to_string());
+        // Only what can be in a host name: anything else is nobody's, and must not become another path.
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte)) {
+            return Ok(None);
+        }
+        let request = self.get(&format!("/internal/v1/names/{name}")).timeout(ANSWER_WAIT);
+        let answer = request.send().await.map_err(unavailable)?;
+        if answer.status() == reqwest::StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let name: EdgeName =
+            answer.error_for_status().map_err(unavailable)?.json().await.map_err(unavailable)?;
+        Ok(Some(match name {
+            EdgeName::Serving { sandbox, port } => Named::Serving { sandbox, port },
+            EdgeName::NotServing { why } => Named::NotServing(why),
+        }))
     }
 }

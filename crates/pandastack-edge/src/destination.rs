@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `<port>-<sandbox id>.<domain>`, cut at the first `-` | that port of that sandbox |
 //! | `localhost`, an address, or `sandbox.<domain>`, with `E2b-Sandbox-Id` and `E2b-Sandbox-Port` | likewise |
+//! | another name with a dot, but for `api.` and `sandbox.` | the app of that name, if there is one, else the API |
 //! | anything else | the API |
 //!
 //! Any domain will do: which ones lead here is a matter of DNS, and an id is unguessable under each of them.
@@ -18,6 +19,9 @@ const SANDBOX_ID: HeaderName = HeaderName::from_static("e2b-sandbox-id");
 /// Names the port in the header form.
 const SANDBOX_PORT: HeaderName = HeaderName::from_static("e2b-sandbox-port");
 
+/// Longest host name there can be.
+const NAME_BYTES_MAX: usize = 253;
+
 /// Where a request goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
@@ -25,6 +29,8 @@ pub enum Destination {
     Api,
     /// A port of a sandbox.
     Sandbox(Target),
+    /// Perhaps an app's name, in lowercase; else the API's.
+    Named(String),
     /// It looks like a sandbox's name and is not one.
     Malformed(&'static str),
 }
@@ -61,7 +67,13 @@ pub fn destination(uri: &Uri, headers: &HeaderMap) -> Destination {
         let port = headers.get(SANDBOX_PORT).and_then(|port| port.to_str().ok()).unwrap_or_default();
         return target(port, id.to_str().unwrap_or_default(), true);
     }
-    Destination::Api
+    if may_be_app(name) { Destination::Named(name.to_ascii_lowercase()) } else { Destination::Api }
+}
+
+/// Names of the platform itself and addresses are no app's.
+fn may_be_app(name: &str) -> bool {
+    let reserved = name.starts_with("api.") || name.starts_with("sandbox.");
+    name.contains('.') && !reserved && name.len() <= NAME_BYTES_MAX && name.parse::<IpAddr>().is_err()
 }
 
 fn target(port: &str, id: &str, by_header: bool) -> Destination {
@@ -115,7 +127,19 @@ mod tests {
         check(&format!("8000-{ID}.localhost:8080"), &[], sandbox(8000, false));
         check(&format!("8000-{ID}.preview.example.com"), &[], sandbox(8000, false));
         check(&format!("8000-{}.LOCALHOST", ID.to_uppercase()), &[], sandbox(8000, false));
-        check(&format!("{ID}.localhost"), &[], Destination::Api);
+    }
+
+    #[test]
+    fn other_names_may_be_an_apps() {
+        let named = |name: &str| Destination::Named(name.to_owned());
+        check(&format!("{ID}.localhost"), &[], named(&format!("{ID}.localhost")));
+        check("Shop.Example.com:443", &[], named("shop.example.com"));
+        for api in
+            ["api.example.com", "sandbox.example.com", "127.0.0.1:8080", "[::1]:80", "localhost", "host"]
+        {
+            check(api, &[], Destination::Api);
+        }
+        check(&format!("{}.com", "a".repeat(253)), &[], Destination::Api);
     }
 
     #[test]

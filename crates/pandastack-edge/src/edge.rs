@@ -20,6 +20,7 @@ use crate::door::Ticket;
 use crate::exchange::{Exchange, ExchangeError};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
 use crate::limits::{BODY_BYTES_MAX, STOP_WAIT};
+use crate::names::{Named, Names};
 use crate::pool::{DialError, GuestStream, dial};
 use crate::route::{Place, Route, RouteSource};
 use crate::site::{Site, Sites};
@@ -33,6 +34,7 @@ const PORTS_WAIT: Duration = Duration::from_secs(2);
 pub struct Edge {
     source: Arc<dyn RouteSource>,
     sites: Sites,
+    names: Names,
     log: Arc<AccessLog>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -44,6 +46,7 @@ impl Edge {
         let edge = Arc::new(Self {
             source,
             sites: Sites::default(),
+            names: Names::default(),
             log: Arc::new(log),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -61,6 +64,17 @@ impl Edge {
     /// The route of one sandbox, or of all, may have changed: it is read again before its next use.
     pub fn forget_route(&self, sandbox: Option<&SandboxId>) {
         self.sites.doubt(sandbox);
+    }
+
+    /// What stands behind some name may have changed: all are asked for again before their next use.
+    pub fn forget_names(&self) {
+        self.names.doubt();
+    }
+
+    /// What stands behind a host name now; `None` when it is no app's.
+    pub async fn named(&self, name: &str) -> Result<Option<Named>, Trouble> {
+        let found = self.names.find(name, self.source.as_ref()).await;
+        found.map_err(|error| Trouble::Unavailable(error.to_string()))
     }
 
     /// Ends doors, tunnels and the log. Requests under way were waited for by the server.

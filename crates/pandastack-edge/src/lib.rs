@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `server` | connections, limits per client, stopping |
 //! | `destination` | which requests are for a sandbox |
+//! | `names` | which sandbox stands behind an app's name now |
 //! | `route`, `control_routes`, `site` | what is known of a sandbox, kept while its source is away |
 //! | `access` | private previews |
 //! | `gate` | hold and wake; knows nothing of sandboxes |
@@ -36,6 +37,7 @@ mod exchange;
 pub mod gate;
 mod headers;
 pub mod limits;
+mod names;
 mod pool;
 mod route;
 mod server;
@@ -51,6 +53,7 @@ pub use destination::{Destination, Target, destination};
 pub use door::{Door, Ticket, Way};
 pub use edge::Edge;
 pub use headers::Client;
+pub use names::Named;
 pub use pool::{DialError, GuestStream};
 pub use route::{Place, Route, RouteSource, RouteUnavailable};
 pub use server::{OwnPorts, Server};

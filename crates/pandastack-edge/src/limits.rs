@@ -32,6 +32,8 @@ pub const STOP_WAIT: Duration = Duration::from_secs(5);
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Sandboxes an edge remembers. Beyond it: those without a door are forgotten.
 pub const SITES_MAX: usize = 16_384;
+/// Host names an edge remembers, also those that are nobody's. Beyond it: all are asked for again.
+pub const NAMES_MAX: usize = 16_384;
 /// Longest time a signed preview URL works. Beyond it: refused when made.
 pub const SIGNED_URL_SECONDS_MAX: u64 = 30 * 24 * 3600;
 /// Bytes of the access log held back to be written at once. They are written after a second at the latest.

@@ -7,6 +7,8 @@ use pandastack_agent_client::AgentClient;
 use pandastack_types::SandboxId;
 use pandastack_types::preview::{PreviewKey, Visibility};
 
+use crate::names::Named;
+
 /// How a sandbox is reached, and by whom.
 #[derive(Clone)]
 pub struct Route {
@@ -44,4 +46,10 @@ pub struct RouteUnavailable(pub String);
 pub trait RouteSource: Send + Sync + 'static {
     /// The route of a sandbox; `None` when there is no such sandbox.
     async fn find(&self, sandbox: &SandboxId) -> Result<Option<Route>, RouteUnavailable>;
+
+    /// What stands behind a host name, in lowercase and without port; `None` when it is nobody's. Answers are kept until
+    /// [`crate::Edge::forget_names`].
+    async fn find_name(&self, _name: &str) -> Result<Option<Named>, RouteUnavailable> {
+        Ok(None)
+    }
 }

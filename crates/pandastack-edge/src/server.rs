@@ -21,13 +21,14 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::body::ResponseBody;
-use crate::destination::{Destination, destination};
+use crate::destination::{Destination, Target, destination};
 use crate::edge::Edge;
 use crate::headers::Client;
 use crate::limits::{
     CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, HEADER_LINES_MAX, STOP_WAIT,
     STREAMS_PER_CONNECTION_MAX,
 };
+use crate::names::Named;
 use crate::tls::{Tls, is_tls};
 use crate::trouble::Trouble;
 
@@ -116,19 +117,38 @@ impl Server {
                 }
                 _ => self.edge.serve(target, request, client).await,
             },
-            Destination::Api => {
-                let mut request = request;
-                request.extensions_mut().insert(client.clone());
-                // What the API says about its own addresses depends on it; a client that came by TLS need not say so.
-                if client.is_secure() {
-                    request.headers_mut().insert("x-forwarded-proto", HeaderValue::from_static("https"));
-                }
-                ask(&self.api, request).await
-            }
+            Destination::Named(name) => self.answer_named(&name, request, client).await,
+            Destination::Api => self.answer_api(request, client).await,
             Destination::Malformed(what) => {
                 Trouble::Malformed(what.to_owned()).answer(None, request.headers())
             }
         }
+    }
+
+    /// A name that is an app's, or else one of the API's.
+    async fn answer_named(
+        &self,
+        name: &str,
+        request: Request<Incoming>,
+        client: &Client,
+    ) -> Response<ResponseBody> {
+        match self.edge.named(name).await {
+            Ok(Some(Named::Serving { sandbox, port })) => {
+                self.edge.serve(Target { sandbox, port, by_header: false }, request, client).await
+            }
+            Ok(Some(Named::NotServing(why))) => Trouble::NotServing(why).answer(None, request.headers()),
+            Ok(None) => self.answer_api(request, client).await,
+            Err(trouble) => trouble.answer(None, request.headers()),
+        }
+    }
+
+    async fn answer_api(&self, mut request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
+        request.extensions_mut().insert(client.clone());
+        // What the API says about its own addresses depends on it; a client that came by TLS need not say so.
+        if client.is_secure() {
+            request.headers_mut().insert("x-forwarded-proto", HeaderValue::from_static("https"));
+        }
+        ask(&self.api, request).await
     }
 }
 

@@ -76,7 +76,10 @@ impl Trouble {
     fn sentence_for(&self, target: Option<&Target>) -> String {
         match (target, self) {
             (Some(target), _) => self.sentence(&target.sandbox, target.port),
-            (None, Trouble::Malformed(what) | Trouble::Busy(what)) => what.clone(),
+            (None, Trouble::Malformed(what) | Trouble::Busy(what) | Trouble::NotServing(what)) => {
+                what.clone()
+            }
+            (None, Trouble::Unavailable(what)) => what.clone(),
             (None, _) => self.title().to_owned(),
         }
     }

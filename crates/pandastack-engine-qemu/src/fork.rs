@@ -40,9 +40,12 @@ pub(crate) async fn fork(
         let reason = "its processes hold KVM descriptors, which belong to one process".to_owned();
         return Err(EngineError::Unsupported { action: "fork", reason });
     }
-    parent.require_paused(STEP).await?;
+    // The machine stands still meanwhile: the emulator is asked first, and the places are made ready while it answers.
+    let prepare = async { batches(places).into_iter().map(|batch| prepare_batch(parent, batch)).collect() };
+    let (paused, prepared): (_, Vec<_>) = tokio::join!(parent.require_paused(STEP), prepare);
+    paused?;
     let mut born = Vec::new();
-    for batch in batches(places) {
+    for batch in prepared {
         born.push(bear(parent, batch).await);
     }
     let adopting = async {
@@ -52,7 +55,8 @@ pub(crate) async fn fork(
         }
         outcomes
     };
-    let (outcomes, ()) = tokio::join!(adopting, go_on(parent, resumed));
+    // In this order: children can wait, the parent's users do.
+    let ((), outcomes) = tokio::join!(go_on(parent, resumed), adopting);
     Ok(outcomes)
 }
 
@@ -93,16 +97,21 @@ struct Seed {
     replacements: [OwnedFd; 9],
 }
 
-/// Children of one park, before they are spoken to.
+/// Children of one park, before their birth.
 struct Batch {
     /// Why a place has no child; `None` where the next of `seeds` belongs.
     outcomes: Vec<Option<EngineError>>,
     seeds: Vec<Seed>,
-    born: Result<(Reply, Vec<OwnedFd>)>,
 }
 
-/// Forks into as many children as one park can take.
-async fn bear(parent: &QemuMachine, places: Vec<Place>) -> Batch {
+/// Children of one park, before they are spoken to.
+struct Born {
+    batch: Batch,
+    reply: Result<(Reply, Vec<OwnedFd>)>,
+}
+
+/// Makes places ready for as many children as one park can take.
+fn prepare_batch(parent: &QemuMachine, places: Vec<Place>) -> Batch {
     let (mut outcomes, mut seeds) = (Vec::new(), Vec::new());
     for place in places {
         let allowed = check_confinement(parent.record.confinement, place.confinement);
@@ -114,15 +123,20 @@ async fn bear(parent: &QemuMachine, places: Vec<Place>) -> Batch {
             Err(error) => outcomes.push(Some(error)),
         }
     }
+    Batch { outcomes, seeds }
+}
+
+/// Forks into a batch.
+async fn bear(parent: &QemuMachine, batch: Batch) -> Born {
     let none = || Ok((Reply::new(Status::Ok), Vec::new()));
-    let born = if seeds.is_empty() { none() } else { ask(parent, &seeds).await };
-    Batch { outcomes, seeds, born }
+    let reply = if batch.seeds.is_empty() { none() } else { ask(parent, &batch.seeds).await };
+    Born { batch, reply }
 }
 
 /// Makes machines of a batch; one outcome per place, in order.
-async fn adopt_batch(parent: &QemuMachine, batch: Batch) -> Vec<Result<Arc<QemuMachine>>> {
-    let Batch { outcomes, seeds, born } = batch;
-    let (children, reason) = match born {
+async fn adopt_batch(parent: &QemuMachine, born: Born) -> Vec<Result<Arc<QemuMachine>>> {
+    let Born { batch: Batch { outcomes, seeds }, reply } = born;
+    let (children, reason) = match reply {
         Ok((reply, pidfds)) => (
             adopt_children(parent, seeds, &reply, pidfds).await,
             "the emulator did not answer for this child".to_owned(),

@@ -85,6 +85,18 @@ pub struct AgentCreate {
     pub spec: SandboxSpec,
     /// What it is made of.
     pub source: Source,
+    /// Its size, where that is not the template's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<MachineSize>,
+}
+
+/// Processors and memory of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSize {
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory in MiB.
+    pub memory_mb: u32,
 }
 
 /// Change a sandbox's idle behaviour.
@@ -334,6 +346,27 @@ pub struct EdgeRoute {
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,
 }
+
+/// What stands behind an app's host name: `GET /internal/v1/names/{name}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EdgeName {
+    /// A port of a sandbox.
+    Serving {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// TCP port inside it.
+        port: u16,
+    },
+    /// It serves nobody yet.
+    NotServing {
+        /// What to do about it.
+        why: String,
+    },
+}
+
+/// The line by which control tells edges that names may lead elsewhere. Edges that do not know it read all routes anew.
+pub const NAMES_CHANGED: &str = "@names";
 
 /// Answer to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -111,6 +111,26 @@ typed_id!(
     "run"
 );
 typed_id!(
+    /// A schedule.
+    ScheduleId,
+    "schedule"
+);
+typed_id!(
+    /// One run of a schedule.
+    ScheduleRunId,
+    "run"
+);
+typed_id!(
+    /// An app; also a name of its address.
+    AppId,
+    "app"
+);
+typed_id!(
+    /// One deployment of an app.
+    DeploymentId,
+    "deployment"
+);
+typed_id!(
     /// A tenant.
     WorkspaceId,
     "workspace"

@@ -18,5 +18,8 @@ pub mod preview;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
-pub use id::{BuildId, FunctionId, HostId, IdError, RunId, SandboxId, SnapshotId, TreeId, WorkspaceId};
+pub use id::{
+    AppId, BuildId, DeploymentId, FunctionId, HostId, IdError, RunId, SandboxId, ScheduleId, ScheduleRunId,
+    SnapshotId, TreeId, WorkspaceId,
+};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

@@ -30,6 +30,14 @@ pub const PROCESS_WAIT_SECONDS_MAX: u64 = 300;
 pub const SOCKET_COMMANDS_MAX: usize = 64;
 /// One WebSocket message. Beyond it the socket is closed.
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Virtual processors of one sandbox. Beyond it: 400 `bad_request`.
+pub const SANDBOX_CPU_MAX: u32 = 8;
+/// Least and most memory of one sandbox. Outside, or between two steps of [`SANDBOX_MEMORY_MB_STEP`]: 400 `bad_request`.
+pub const SANDBOX_MEMORY_MB_RANGE: std::ops::RangeInclusive<u32> = 256..=32_768;
+/// Steps of memory sizes: each size that is used is baked once per template and host.
+pub const SANDBOX_MEMORY_MB_STEP: u32 = 128;
+/// Sizes of one template that a host keeps baked beside the template's own; the least recently used goes first.
+pub const TEMPLATE_SIZES_MAX: usize = 8;
 /// Lifetime of a sandbox that names none.
 pub const TTL_SECONDS_DEFAULT: u64 = 3600;
 /// Longest lifetime short of `persistent`. Beyond it: 400 `bad_request`.
@@ -152,8 +160,6 @@ pub const QUEUED_RUNS_PER_WORKSPACE_MAX: u64 = 100_000;
 pub const RUNS_KEPT_PER_FUNCTION: u32 = 10_000;
 /// Runs returned by one call.
 pub const RUNS_PAGE_MAX: u32 = 200;
-/// Bytes of each output of a run that are kept.
-pub const RUN_OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Versions of one function. The oldest that nothing names are deleted beyond it.
 pub const FUNCTION_VERSIONS_KEPT: usize = 20;
 /// How long installing a function's dependencies may take. Beyond it the deploy fails.
@@ -162,3 +168,60 @@ pub const INSTALL_SECONDS_MAX: u64 = 900;
 pub const INIT_SECONDS_MAX: u64 = 180;
 /// How long a deploy is waited for before its call is answered with `deploy_status: building`.
 pub const DEPLOY_HOLD_SECONDS: u64 = 25;
+/// Schedules of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const SCHEDULES_PER_WORKSPACE_MAX: u64 = 1_000;
+/// Bytes of a schedule's name. Beyond it: 400 `bad_request`.
+pub const SCHEDULE_NAME_BYTES_MAX: usize = 256;
+/// Bytes of a cron expression. Beyond it: 400 `bad_request`.
+pub const CRON_BYTES_MAX: usize = 256;
+/// Longest interval of a schedule. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_EVERY_SECONDS_MAX: u64 = 366 * 24 * 3600;
+/// Longest jitter. Beyond it: 400 `bad_request`.
+pub const SCHEDULE_JITTER_SECONDS_MAX: u64 = 3600;
+/// Most retries of a run. Beyond it: 400 `bad_request`.
+pub const SCHEDULE_RETRIES_MAX: u32 = 20;
+/// Longest first delay of a retry. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_RETRY_DELAY_SECONDS_MAX: u64 = 3600;
+/// Most missed times that one outage makes good with `run_all`. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_MISSED_MAX: u32 = 100;
+/// Most times in one preview. Outside 1 to this: 400 `bad_request`.
+pub const SCHEDULE_PREVIEW_MAX: u32 = 100;
+/// Bytes kept of each output stream of a run, of a command the last ones, of an answer the first ones. The rest is
+/// dropped and `truncated` is true.
+pub const RUN_OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Runs of one schedule under way at once with `overlap: allow`. Beyond it they wait.
+pub const RUNS_PER_SCHEDULE_MAX: u64 = 10;
+/// Runs of one schedule that may wait for an earlier one. Beyond it they are skipped.
+pub const RUNS_WAITING_MAX: u64 = 100;
+/// Runs under way at once in one control server. Beyond it they wait.
+pub const RUNS_AT_ONCE_MAX: usize = 128;
+/// Runs kept of one schedule, and most returned by one call.
+pub const RUNS_KEPT_MAX: u32 = 1_000;
+/// Days that runs are kept.
+pub const RUN_DAYS: i64 = 30;
+/// Restarts of the server that may cut off one run; then it failed.
+pub const RUN_INTERRUPTIONS_MAX: u32 = 3;
+/// Apps of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const APPS_PER_WORKSPACE_MAX: u64 = 200;
+/// Bytes of one text of an app's settings. Beyond it: 400 `bad_request`.
+pub const APP_TEXT_BYTES_MAX: usize = 4096;
+/// Deployments of one app that are remembered; the oldest that are over are forgotten first.
+pub const DEPLOYMENTS_PER_APP_MAX: u64 = 100;
+/// Versions of an app kept asleep for a rollback, beside the live one; the oldest is deleted first.
+pub const VERSIONS_KEPT: usize = 3;
+/// Names of one app beside its own. Beyond it: 429 `quota_exceeded`.
+pub const DOMAINS_PER_APP_MAX: u64 = 50;
+/// Bytes of an uploaded source. Beyond it: 413 `body_too_large`. It streams; memory does not grow with it.
+pub const SOURCE_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// Bytes of a webhook's body. Beyond it: 413 `body_too_large`.
+pub const HOOK_BODY_BYTES_MAX: usize = 25 * 1024 * 1024;
+/// Lines kept of a deployment's log; the rest is left out, which the log says, apart from how it ended.
+pub const DEPLOY_LOG_LINES_MAX: u64 = 20_000;
+/// Bytes of one line of it; the rest of the line is left out.
+pub const DEPLOY_LOG_LINE_BYTES_MAX: usize = 4096;
+/// Seconds that installing and building may take together. Beyond it: the deployment fails.
+pub const BUILD_SECONDS_MAX: u64 = 1200;
+/// Seconds that a new version may take to answer its health check. Beyond it: the deployment fails.
+pub const HEALTH_SECONDS_MAX: u64 = 120;
+/// Deployments under way at once; the rest wait.
+pub const DEPLOYS_AT_ONCE_MAX: usize = 4;

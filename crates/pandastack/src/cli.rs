@@ -9,7 +9,9 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
-use crate::commands::{forward, function, host, run, sandbox, snapshot, template, token, whoami};
+use crate::commands::{
+    app, completion, forward, function, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
+};
 use crate::output::Output;
 
 /// Sandboxes with a kernel of their own, on your machines.
@@ -41,6 +43,9 @@ pub enum Command {
     /// Make, use and delete sandboxes
     #[command(subcommand, visible_alias = "sb")]
     Sandbox(sandbox::Command),
+    /// Deploy and run apps
+    #[command(subcommand)]
+    App(app::Command),
     /// Lead ports of this machine to ports of a sandbox
     Forward(forward::Args),
     /// Deploy and call functions
@@ -52,6 +57,9 @@ pub enum Command {
     /// List and build templates
     #[command(subcommand)]
     Template(template::Command),
+    /// Run something at certain times
+    #[command(subcommand)]
+    Schedule(schedule::Command),
     /// Make, list and delete API keys
     #[command(subcommand)]
     Token(token::Command),
@@ -60,6 +68,10 @@ pub enum Command {
     Host(host::Command),
     /// Show the server and the key that this client uses
     Whoami,
+    /// Offer sandboxes as tools to agents, by the Model Context Protocol
+    Mcp(mcp::Args),
+    /// Print what a shell needs to complete these commands
+    Completion(completion::Args),
     /// Run the control server alone
     #[cfg(feature = "server")]
     Control(control::Args),
@@ -113,13 +125,17 @@ impl Command {
             Command::Doctor(args) => doctor::run(args, output),
             Command::Run(args) => run::run(args, output),
             Command::Sandbox(command) => command.run(output),
+            Command::App(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
             Command::Function(command) => command.run(output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
+            Command::Schedule(command) => command.run(output),
             Command::Token(command) => command.run(output),
             Command::Host(command) => command.run(output),
             Command::Whoami => whoami::run(output),
+            Command::Mcp(args) => mcp::run(args),
+            Command::Completion(args) => completion::run(args, output),
             #[cfg(feature = "server")]
             Command::Control(args) => control::run(args),
             #[cfg(feature = "server")]

@@ -62,6 +62,9 @@ pub struct ControlArgs {
     /// Log every request to a sandbox's ports to this file
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     pub access_log: Option<PathBuf>,
+    /// Let schedules call addresses of loopback and private networks
+    #[arg(long, env = "PANDASTACK_SCHEDULES_PRIVATE_TARGETS")]
+    pub schedules_private_targets: bool,
     #[command(flatten)]
     pub tls: TlsArgs,
 }
@@ -134,6 +137,7 @@ struct ControlSection {
     listen: Option<SocketAddr>,
     database_url: Option<DatabaseUrl>,
     requests_per_second: Option<u32>,
+    schedules_private_targets: bool,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -166,6 +170,8 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     /// Requests per second of one workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
+    /// Schedules may call loopback and private networks.
+    pub schedules_private_targets: bool,
     /// TLS on the API's address.
     pub tls: TlsArgs,
     /// Built images and kernels.
@@ -212,6 +218,8 @@ impl Settings {
                     .or(file.control.requests_per_second)
                     .unwrap_or(REQUESTS_PER_SECOND_DEFAULT),
             ),
+            schedules_private_targets: control.schedules_private_targets
+                || file.control.schedules_private_targets,
             tls: control.tls.clone(),
             cache_dir: agent
                 .cache_dir

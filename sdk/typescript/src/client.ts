@@ -19,10 +19,12 @@ import {
   withCamelCase,
 } from "./models.js";
 import { FunctionsAPI } from "./functions.js";
+import { AppsAPI } from "./apps.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
 import { Sandbox } from "./sandbox.js";
+import { SchedulesAPI } from "./schedules.js";
 import { Transport } from "./transport.js";
 import {
   CALL_MS_DEFAULT,
@@ -91,9 +93,9 @@ export interface SandboxCreateOptions {
   visibility?: Visibility;
   /** Volumes to attach. */
   volumes?: Array<{ name: string; readOnly?: boolean; read_only?: boolean }>;
-  /** Fixed by the template; accepted only for programs that name it. */
+  /** Virtual processors, when not the template's; the first sandbox of a size waits until that is baked. */
   cpu?: number;
-  /** Fixed by the template; accepted only for programs that name it. */
+  /** Memory in MiB, in steps of 128, when not the template's. */
   memoryMb?: number;
   /** The same as `ttlSeconds`. */
   ttl_seconds?: number;
@@ -119,8 +121,12 @@ export class PandaStack {
   readonly functions: FunctionsAPI;
   /** Templates. */
   readonly templates: TemplatesAPI;
+  /** Apps. */
+  readonly apps: AppsAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
+  /** Schedules. */
+  readonly schedules: SchedulesAPI;
   /** Host suffix of previews, when it is not the API's own. */
   previewHost: string | undefined;
   readonly #transport: Transport;
@@ -141,8 +147,10 @@ export class PandaStack {
     this.sandboxes = new SandboxesAPI(this, this.#transport);
     this.snapshots = new SnapshotsAPI(this.#transport);
     this.functions = new FunctionsAPI(this.#transport);
+    this.apps = new AppsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
+    this.schedules = new SchedulesAPI(this.#transport);
   }
 
   /** The server's address. One that stands in the config file is known after the first call. */
@@ -236,12 +244,16 @@ export class SandboxesAPI {
 }
 
 function createBody(options: SandboxCreateOptions): JsonObject {
+  // A snapshot has a size already.
+  const snapshot = options.fromSnapshot ?? options.from_snapshot;
   return given({
     template: options.template ?? TEMPLATE_DEFAULT,
     ttl_seconds: options.ttlSeconds ?? options.ttl_seconds,
     persistent: options.persistent,
     metadata: options.metadata,
-    from_snapshot: options.fromSnapshot ?? options.from_snapshot,
+    from_snapshot: snapshot,
+    cpu: snapshot === undefined ? options.cpu : undefined,
+    memory_mb: snapshot === undefined ? (options.memoryMb ?? options.memory_mb) : undefined,
     volumes: options.volumes?.map(volumeOf),
     env: options.env,
     idle_timeout_seconds: options.idleTimeoutSeconds,

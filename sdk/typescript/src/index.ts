@@ -34,6 +34,8 @@ export {
 export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
+export { ExploreError } from "./explore.js";
+export type { BranchOutcome, Candidate, ExploreOptions, ExploreResult } from "./explore.js";
 export { SandboxFilesystem } from "./filesystem.js";
 export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {
@@ -68,9 +70,12 @@ export type {
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
 export { type FunctionInfo, type FunctionOptions, type FunctionRun, FunctionsAPI } from "./functions.js";
+export { type AppInfo, AppsAPI, type DeploymentInfo } from "./apps.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";
 export type { LifecycleChange, SandboxExecOptions } from "./sandbox.js";
+export { SchedulesAPI } from "./schedules.js";
+export type { NextRuns, ScheduleInfo, ScheduleOptions, ScheduleRun, ScheduleTarget } from "./schedules.js";
 export { VERSION } from "./version.js";
 export type { Command, ExecOptions } from "./wire.js";

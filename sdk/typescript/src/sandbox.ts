@@ -8,6 +8,7 @@
 import type { PandaStack } from "./client.js";
 import { BadRequestError, CommandError, NotFoundError } from "./errors.js";
 import { ExecStream, type OutputCallbacks, serverEvents } from "./exec-stream.js";
+import { type Candidate, explore, type ExploreOptions, type ExploreResult } from "./explore.js";
 import { SandboxFilesystem } from "./filesystem.js";
 import {
   type Checkpoints,
@@ -256,6 +257,18 @@ export class Sandbox {
   /** So many copies of the same instant, as one tree; see {@link promote}. */
   async forkTree(options: { count: number; metadata?: Record<string, string> }): Promise<Sandbox[]> {
     return await this.#client.sandboxes.forkTree(this.id, options);
+  }
+
+  /**
+   * Try each candidate, a shell command or a function, in a copy of this sandbox of its own, keep the best copy and delete
+   * the others. Throws {@link ExploreError} when no branch is worth keeping.
+   *
+   * ```ts
+   * const { winner } = await sandbox.explore(["make -j1", "make -j4"], { scoreFn: (_, outcome) => -outcome.durationMs });
+   * ```
+   */
+  async explore(candidates: Array<Candidate | string>, options: ExploreOptions = {}): Promise<ExploreResult> {
+    return await explore(this, candidates, options);
   }
 
   /** Declare this fork the winner of its tree, and delete the others if asked. */

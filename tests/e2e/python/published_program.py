@@ -120,6 +120,27 @@ def functions(client: Client) -> None:
     assert client.functions.metrics(made["id"])["errors"] == 0
     assert all(run["function_id"] == made["id"] for run in client.functions.runs(made["id"]))
     client.functions.delete(made["id"])
+def schedules(client: Client) -> None:
+    """What its calls of schedules send and read. The target is ours: the published client knows functions only."""
+    body = {"name": "mine", "cron": "0 0 1 1 *", "paused": False, "target": {"type": "command", "cmd": "echo hi"}}
+    made = client._request("POST", "/schedules", json=body)
+    known = {"id", "workspace", "name", "function_id", "cron", "paused", "next_run_at", "created_at", "updated_at"}
+    assert known <= set(made), made
+    assert client.schedules.get(made["id"])["cron"] == "0 0 1 1 *"
+    assert made["id"] in [each["id"] for each in client.schedules.list()]
+    changed = client.schedules.update(made["id"], cron="*/5 * * * *", paused=True)
+    assert changed["cron"] == "*/5 * * * *" and changed["paused"] and "next_run_at" not in changed
+    run = client.schedules.trigger(made["id"])
+    assert (run["status"], run["stdout"], run["schedule_id"]) == ("success", "hi\n", made["id"]), run
+    assert [each["id"] for each in client.schedules.runs(made["id"])] == [run["id"]]
+    for bad in ("61 * * * *", "0 0 31 2 *"):
+        try:
+            client.schedules.update(made["id"], cron=bad)
+            raise AssertionError(f"{bad} was accepted")
+        except pandastack.BadRequestError:
+            pass
+    client.schedules.delete(made["id"])
+    assert made["id"] not in [each["id"] for each in client.schedules.list()]
 
 
 def absent(client: Client) -> None:
@@ -144,6 +165,7 @@ def main() -> None:
     account(client)
     sandboxes(client)
     functions(client)
+    schedules(client)
     absent(client)
     print(json.dumps({"passed": True}))
 

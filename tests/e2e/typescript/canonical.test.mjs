@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { AuthError, BadRequestError, NotFoundError, PandaStack, SandboxTimeout } from "@pandastack/sdk";
+import { AuthError, BadRequestError, ExploreError, NotFoundError, PandaStack, SandboxTimeout } from "@pandastack/sdk";
 
 for (const name of ["PANDASTACK_API", "PANDASTACK_API_KEY"]) {
   if (!process.env[name]) throw new Error(`${name} must name a running server: see tests/e2e/README.md`);
@@ -163,4 +163,19 @@ test("watch, metrics and resumed events", async () => {
     assert.ok(event.id > first.id);
     break;
   }
+});
+
+test("explore keeps the best branch and deletes the others", async () => {
+  const candidates = ["echo 1 > /srv/out", { label: "best", cmd: "echo 2 > /srv/out; echo 2" }, { label: "fn", fn: (copy) => copy.exec("true") }];
+  const result = await shared.explore(candidates, { scoreFn: (_, outcome) => Number(outcome.stdoutTail || 1) });
+  try {
+    assert.equal(result.winnerOutcome.label, "best");
+    assert.deepEqual(result.winnerOutcome.filesChanged, ["/srv/out"]);
+    assert.deepEqual([result.reaped.length, result.errors], [2, []]);
+    assert.equal((await result.winner.exec("cat /srv/out")).stdout, "2\n");
+    assert.deepEqual(result.outcomes.map((outcome) => outcome.ok), [true, true, true]);
+  } finally {
+    await result.winner.delete();
+  }
+  await assert.rejects(shared.explore(["false"]), (error) => error instanceof ExploreError && error.outcomes[0].exitCode === 1);
 });

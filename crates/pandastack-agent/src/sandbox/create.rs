@@ -89,7 +89,7 @@ async fn admit(host: &Host, shape: Shape) -> Result<()> {
 }
 
 async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Result<(SandboxRecord, Live)> {
-    let baked = host.templates.ready(host, name).await?;
+    let baked = host.templates.ready(host, name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
     admit(host, shape).await?;
     let Some(zygote) = host.zygotes.get(&baked) else {
@@ -97,7 +97,7 @@ async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Re
         host.zygotes.make_behind(host, &baked);
         return Ok(made);
     };
-    let record = launch::new_record(request.spec, &baked.name, shape, host.new_uid(), BootMode::Fork);
+    let record = launch::new_record(request.spec, &baked.template, shape, host.new_uid(), BootMode::Fork);
     forked(host, zygote, record, false).await
 }
 

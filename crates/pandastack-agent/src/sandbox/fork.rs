@@ -61,7 +61,14 @@ impl Driver {
             children.into_iter().map(|spec| self.child_record(spec, BootMode::Fork)).collect();
         let none = || AgentError::Conflict("the sandbox has no machine".to_owned());
         let home = &self.live.as_ref().ok_or_else(none)?.home;
-        let prepared = launch::prepare_children(&self.host, home, self.record.shape, &records, false).await;
+        // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
+        let disk = home.disk();
+        let written_out = crate::zygote::sync_file(&disk);
+        let prepare = launch::prepare_children(&self.host, home, self.record.shape, &records, false);
+        let (written_out, prepared) = tokio::join!(written_out, prepare);
+        if let Err(error) = written_out {
+            tracing::warn!(%error, "the disk is written out while the sandbox stands still");
+        }
 
         let began = Instant::now();
         if was_running && let Err(error) = self.stop_guest().await {
@@ -72,7 +79,6 @@ impl Driver {
             return Err(error);
         }
         let live = self.live.as_ref().ok_or_else(none)?;
-        let disk = live.home.disk();
         let with_disk = |child: Result<(crate::home::Home, pandastack_engine::Place)>| {
             let (host, disk) = (&self.host, disk.clone());
             async move {

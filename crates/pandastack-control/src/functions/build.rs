@@ -335,7 +335,7 @@ impl Build<'_> {
         let name = format!("{what} {} version {}", self.version.function, self.version.version);
         let request = CreateSnapshot { name: Some(name), ..CreateSnapshot::default() };
         let (machine, client) = (self.machine.clone(), self.client.clone());
-        let taken = ops::snapshot::take(self.app, machine, client, request, SnapshotKind::Manual).await?;
+        let taken = ops::snapshot::take(self.app, machine, client, request, SnapshotKind::Service).await?;
         Ok(taken.id)
     }
 }

@@ -172,7 +172,7 @@ pub(crate) async fn runs(
 ) -> ApiResult<Json<Items<Run>>> {
     let function = find(&app, &caller, &name).await?;
     let limit = args.limit.unwrap_or(RUNS_PAGE_MAX).clamp(1, RUNS_PAGE_MAX);
-    let runs = app.store.runs(&function.id, limit).await?;
+    let runs = app.store.function_runs(&function.id, limit).await?;
     Ok(Json(Items { items: runs.into_iter().map(|record| record.run).collect() }))
 }
 
@@ -187,7 +187,7 @@ pub(crate) async fn run(
     Id(run): Id<RunId>,
 ) -> ApiResult<Json<Run>> {
     let function = find(&app, &caller, &name).await?;
-    Ok(Json(app.store.run(&caller.workspace, &function.id, &run).await?.run))
+    Ok(Json(app.store.function_run(&caller.workspace, &function.id, &run).await?.run))
 }
 
 /// Record a run that a client made itself.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pandastack_function_proto::{Call, End, Head, Outcome, Stream};
-use pandastack_types::api::{Run, RunKind, RunStatus};
+use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
 use pandastack_types::limits::{EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX};
 use pandastack_types::{ErrorCode, RunId, SandboxId};
 
@@ -176,12 +176,12 @@ impl Under {
 
     fn run(&self, end: &End, body: &[u8]) -> Run {
         let status = match end.outcome {
-            Outcome::Success => RunStatus::Success,
-            Outcome::Timeout => RunStatus::Timeout,
-            Outcome::Error | Outcome::Crashed => RunStatus::Error,
+            Outcome::Success => FunctionRunStatus::Success,
+            Outcome::Timeout => FunctionRunStatus::Timeout,
+            Outcome::Error | Outcome::Crashed => FunctionRunStatus::Error,
         };
         let output = serde_json::from_slice(body).ok();
-        let failed = status != RunStatus::Success;
+        let failed = status != FunctionRunStatus::Success;
         let error = failed.then(|| end.message.clone().unwrap_or_else(|| handler_error(output.as_ref())));
         let mut stderr = self.stderr.text();
         if end.log_dropped_bytes > 0 {

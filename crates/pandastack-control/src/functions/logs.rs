@@ -39,7 +39,7 @@ pub(crate) async fn logs(
     }
     let limit = args.limit.unwrap_or(20).clamp(1, RUNS_PAGE_MAX);
     let mut text = String::new();
-    for record in app.store.runs(&function.id, limit).await?.into_iter().rev() {
+    for record in app.store.function_runs(&function.id, limit).await?.into_iter().rev() {
         let run = record.run;
         let how = if run.cold { "cold" } else { "warm" };
         text.push_str(&format!(

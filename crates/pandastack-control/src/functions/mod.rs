@@ -109,7 +109,7 @@ async fn recover(app: &Arc<App>) -> ApiResult<()> {
 
 /// Forgets what is old.
 pub(crate) async fn keep_house(app: &App) -> ApiResult<()> {
-    app.store.prune_runs(RUNS_KEPT_PER_FUNCTION).await?;
+    app.store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?;
     Ok(())
 }
 

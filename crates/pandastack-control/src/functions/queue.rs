@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::ErrorCode;
-use pandastack_types::api::{Run, RunKind, RunStatus};
+use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
 use pandastack_types::limits::{FUNCTION_AGE_SECONDS_DEFAULT, FUNCTION_RETRIES_DEFAULT};
 use tokio::sync::Semaphore;
 
@@ -49,7 +49,7 @@ pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> A
         schedule_id: None,
         sandbox_id: None,
         kind: RunKind::Async,
-        status: RunStatus::Queued,
+        status: FunctionRunStatus::Queued,
         exit_code: 0,
         stdout: String::new(),
         stderr: String::new(),
@@ -137,7 +137,7 @@ async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>) -> ApiResult<Duration>
 /// Counts the attempt before it begins.
 async fn begin(app: &App, mut record: RunRecord) -> ApiResult<Option<RunRecord>> {
     record.run.attempt += 1;
-    record.run.status = RunStatus::Running;
+    record.run.status = FunctionRunStatus::Running;
     record.run.next_attempt_at = None;
     record.due_at = None;
     app.store.put_runs(std::slice::from_ref(&record)).await?;
@@ -179,7 +179,7 @@ async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> ApiResult<()> {
         Ok(answered) => {
             let attempt = record.run.attempt;
             record.run = Run { attempt, ..answered.run };
-            if record.run.status == RunStatus::Success {
+            if record.run.status == FunctionRunStatus::Success {
                 record.queued = false;
                 record.event = None;
             } else {
@@ -202,7 +202,7 @@ fn is_no_room(error: &ApiError) -> bool {
 /// It was not made: the attempt does not count.
 fn put_off(record: &mut RunRecord) {
     record.run.attempt = record.run.attempt.saturating_sub(1);
-    record.run.status = RunStatus::Queued;
+    record.run.status = FunctionRunStatus::Queued;
     let at = now().checked_add(NO_ROOM).unwrap_or(Timestamp::MAX);
     record.due_at = Some(at);
     record.run.next_attempt_at = Some(at);
@@ -217,14 +217,14 @@ fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32)
     let too_old = after_seconds(record.run.started_at, age);
     match next.filter(|next| record.run.attempt <= retries && too_old.is_none_or(|end| *next < end)) {
         Some(next) => {
-            record.run.status = RunStatus::Queued;
+            record.run.status = FunctionRunStatus::Queued;
             record.run.ended_at = None;
             record.run.next_attempt_at = Some(next);
             record.due_at = Some(next);
         }
         None => {
-            if !matches!(record.run.status, RunStatus::Error | RunStatus::Timeout) {
-                record.run.status = RunStatus::Error;
+            if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
+                record.run.status = FunctionRunStatus::Error;
             }
             record.run.dead_letter = true;
             record.run.ended_at = Some(now());

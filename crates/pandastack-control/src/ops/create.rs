@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
-use pandastack_types::agent_api::{AgentCreate, AgentSandbox, SandboxSpec, Source};
+use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source};
 use pandastack_types::api::CreateSandbox;
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
 
@@ -22,6 +22,8 @@ const TEMPLATE_DEFAULT: &str = "base";
 struct Plan {
     record: SandboxRecord,
     source: Source,
+    /// Where it is not the source's own.
+    size: Option<MachineSize>,
     client: AgentClient,
     promise: Option<Promise>,
 }
@@ -65,7 +67,7 @@ async fn run(
     let record = &plan.record;
     let _marked = app.under_way.mark(record.id.as_str());
     app.publish(app.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
-    let made = make(app, record, plan.source, &plan.client).await;
+    let made = make(app, record, plan.source, plan.size, &plan.client).await;
     match made {
         Ok(record) => {
             if let Some(promise) = plan.promise.take() {
@@ -84,9 +86,10 @@ async fn make(
     app: &App,
     record: &SandboxRecord,
     source: Source,
+    size: Option<MachineSize>,
     client: &AgentClient,
 ) -> ApiResult<SandboxRecord> {
-    let body = AgentCreate { spec: agent_spec(record), source };
+    let body = AgentCreate { spec: agent_spec(record), source, size };
     let call = call_on(record, Method::POST, "/sandboxes", MAKE_WAIT);
     // The row must be on disk before the client hears of it; that can be waited for while the host works.
     let (seen, synced) = tokio::join!(client.call(call, Some(&body)), app.store.sync());
@@ -128,15 +131,21 @@ pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&Agen
 
 fn plan_from_template(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
     let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
-    let placed = app.hosts.place(template)?;
+    let placed = app.hosts.place(template, request.memory_mb)?;
     let info = &placed.template.template;
+    let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
+    let size = MachineSize {
+        cpu: request.cpu.unwrap_or(own.cpu),
+        memory_mb: request.memory_mb.unwrap_or(own.memory_mb),
+    };
     let mut record = new_record(workspace, placed.host.clone(), info.name.clone(), request);
-    record.spec.cpu = info.cpu;
-    record.spec.memory_mb = info.memory_mb;
+    record.spec.cpu = size.cpu;
+    record.spec.memory_mb = size.memory_mb;
     record.spec.engine = placed.engine;
     record.spec.isolation = placed.isolation;
     let source = Source::Template(info.name.clone());
-    Ok(Plan { record, source, client: placed.client, promise: Some(placed.promise) })
+    let size = (size != own).then_some(size);
+    Ok(Plan { record, source, size, client: placed.client, promise: Some(placed.promise) })
 }
 
 async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
@@ -157,7 +166,7 @@ async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateS
         isolation,
         ..record.spec
     };
-    Ok(Plan { record, source: Source::Snapshot(id.clone()), client, promise: None })
+    Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None })
 }
 
 fn new_record(

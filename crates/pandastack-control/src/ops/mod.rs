@@ -5,6 +5,7 @@
 
 pub(crate) mod create;
 pub(crate) mod delete;
+pub(crate) mod exec;
 pub(crate) mod fork;
 pub(crate) mod lifecycle;
 pub(crate) mod network;
@@ -88,14 +89,36 @@ pub(crate) async fn place(
     let place = match app.places.find(workspace, id) {
         Ok(place) => place,
         Err(reading) => {
-            let SandboxRecord { workspace, host, incarnation, .. } = live_record(app, workspace, id).await?;
-            let place = Place { workspace, host, incarnation };
+            let SandboxRecord { workspace, host, incarnation, state, .. } =
+                live_record(app, workspace, id).await?;
+            let place = Place { workspace, host, incarnation, asleep: state == SandboxState::Hibernated };
             app.places.remember(reading, id, &place);
             place
         }
     };
     let client = app.hosts.client(&place.host)?;
     Ok((place, client))
+}
+
+/// Writes down that a call woke a sandbox, before its client hears of the call's success. The host reports it too, but a
+/// client that looks at once could be faster.
+pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: &AgentClient) {
+    if !place.asleep {
+        return;
+    }
+    let noted = async {
+        let record = app.store.sandbox(None, id).await?;
+        if record.state == SandboxState::Hibernated {
+            let seen = look(client, &record).await?;
+            if seen.state != SandboxState::Hibernated {
+                lifecycle::settle(app, &record, seen, false).await?;
+            }
+        }
+        Ok::<_, ApiError>(())
+    };
+    if let Err(error) = noted.await {
+        tracing::debug!(sandbox = %id, %error, "its host reports the wake-up");
+    }
 }
 
 async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {

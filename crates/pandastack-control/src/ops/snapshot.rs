@@ -98,7 +98,6 @@ async fn run(
             memory_mb: record.spec.memory_mb,
             env: record.spec.env,
             network: record.spec.network,
-            owner: record.owner,
         },
     };
     match app.store.insert_snapshot(&snapshot).await {

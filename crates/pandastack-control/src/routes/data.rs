@@ -270,6 +270,7 @@ pub(super) async fn forward(
     }
     let onward = onward.body(body).map_err(ApiError::internal)?;
     let mut response = client.send(onward, Some(place.incarnation)).await?;
+    ops::note_wake(app, &place, id, &client).await;
     for name in DROPPED {
         response.headers_mut().remove(name);
     }

@@ -7,7 +7,8 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use http::request::Parts;
 use http_body_util::{BodyExt, Limited};
-use pandastack_types::agent_api::{EdgeRoute, HostReport, ReportAnswer};
+use pandastack_edge::Named;
+use pandastack_types::agent_api::{EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer};
 use pandastack_types::link::{Direction, LINK_HEADER};
 use pandastack_types::{ErrorCode, HostId, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
@@ -55,12 +56,27 @@ pub(crate) async fn route(
     }))
 }
 
+/// An edge asks what stands behind a host name.
+pub(crate) async fn name(
+    State(app): State<Arc<App>>,
+    Id(name): Id<String>,
+    request: Request,
+) -> ApiResult<Json<EdgeName>> {
+    signer(&app, &request.into_parts().0)?;
+    let found = crate::apps::names::find(app.store.as_ref(), &name).await;
+    let found = found.map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
+    match found.ok_or_else(|| ApiError::not_found("name", &name))? {
+        Named::Serving { sandbox, port } => Ok(Json(EdgeName::Serving { sandbox, port })),
+        Named::NotServing(why) => Ok(Json(EdgeName::NotServing { why })),
+    }
+}
+
 /// An edge follows changes: a sandbox's id per line, an empty line now and then.
 pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request) -> ApiResult<Body> {
     let edge = signer(&app, &request.into_parts().0)?;
     tracing::info!(%edge, "an edge follows");
-    let events = app.events.subscribe();
-    let lines = futures::stream::unfold((app, events), |(app, mut events)| async move {
+    let (events, names) = (app.events.subscribe(), app.names.subscribe());
+    let lines = futures::stream::unfold((app, events, names), |(app, mut events, mut names)| async move {
         let line = tokio::select! {
             event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
                 Ok(Ok(event)) => format!("{}\n", event.sandbox_id),
@@ -69,9 +85,13 @@ pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request)
                 Ok(Err(RecvError::Closed)) => return None,
                 Err(_) => "\n".to_owned(),
             },
+            changed = names.recv() => match changed {
+                Ok(()) | Err(RecvError::Lagged(_)) => format!("{NAMES_CHANGED}\n"),
+                Err(RecvError::Closed) => return None,
+            },
             () = app.shutdown.cancelled() => return None,
         };
-        Some((Ok::<_, std::convert::Infallible>(line), (app, events)))
+        Some((Ok::<_, std::convert::Infallible>(line), (app, events, names)))
     });
     Ok(Body::from_stream(lines))
 }

@@ -37,6 +37,7 @@ use crate::error::ApiError;
 use crate::functions;
 use crate::idempotency::once;
 use crate::request_id::with_request_id;
+use crate::schedules;
 use crate::unread_body::close_unread;
 
 /// The public API, health and metrics.
@@ -48,6 +49,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), authenticate));
     let router = Router::new()
         .nest("/v1", v1)
+        .merge(crate::apps::hooks::routes())
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -72,6 +74,7 @@ pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
 pub(crate) fn private(app: Arc<App>) -> Router {
     let router = Router::new()
         .route("/internal/v1/hosts/{host}/report", post(internal::report))
+        .route("/internal/v1/names/{name}", get(internal::name))
         .route("/internal/v1/routes", get(internal::route_changes))
         .route("/internal/v1/routes/{id}", get(internal::route));
     finish(router, app)
@@ -99,6 +102,8 @@ fn once_only() -> Router<Arc<App>> {
         .route("/run", post(run::run))
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(functions::once_only())
+        .merge(schedules::routes::once_only())
+        .merge(crate::apps::routes::once_only())
 }
 
 fn repeatable() -> Router<Arc<App>> {
@@ -111,6 +116,8 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(sockets::routes())
         .merge(absent::routes())
         .merge(functions::repeatable())
+        .merge(schedules::routes::routes())
+        .merge(crate::apps::routes::repeatable())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

@@ -132,8 +132,13 @@ pub(crate) async fn ports(
     Ok(Json(list))
 }
 
-/// The address of a port as the caller would reach it: beside the API, by a name of its own.
+/// The address of a port as the caller would reach it.
 fn preview_url(headers: &HeaderMap, id: &SandboxId, port: u16) -> String {
+    beside(headers, &format!("{port}-{id}"))
+}
+
+/// The address of something that has a name of its own beside the API, as the caller would reach it.
+pub(crate) fn beside(headers: &HeaderMap, label: &str) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
     let host = text("host").unwrap_or("localhost");
@@ -147,7 +152,7 @@ fn preview_url(headers: &HeaderMap, id: &SandboxId, port: u16) -> String {
         Err(_) => name.strip_prefix("api.").unwrap_or(name),
     };
     let number = number.map(|number| format!(":{number}")).unwrap_or_default();
-    format!("{scheme}://{port}-{id}.{name}{number}")
+    format!("{scheme}://{label}.{name}{number}")
 }
 
 #[derive(Deserialize)]

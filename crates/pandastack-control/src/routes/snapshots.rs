@@ -63,7 +63,7 @@ pub(crate) async fn list(
         None => None,
     };
     let mut records = app.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
-    records.retain(|record| record.spec.owner.is_none());
+    records.retain(|record| record.spec.kind != SnapshotKind::Service);
     Ok(Json(SnapshotList { snapshots: records.into_iter().map(view::snapshot).collect() }))
 }
 
@@ -86,11 +86,10 @@ pub(crate) async fn delete(
     caller: Caller,
     Id(id): Id<SnapshotId>,
 ) -> ApiResult<StatusCode> {
-    let record = app.store.snapshot(&caller.workspace, &id).await?;
-    if let Some(owner) = &record.spec.owner {
-        let (service, name) = owner.split_once(':').unwrap_or(("service", owner));
+    let snapshot = app.store.snapshot(&caller.workspace, &id).await?;
+    if snapshot.spec.kind == SnapshotKind::Service {
         return Err(ApiError::conflict(format!(
-            "snapshot `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more"
+            "snapshot `{id}` belongs to a service, which deletes it when it needs it no more"
         )));
     }
     ops::snapshot::delete(&app, caller.workspace, id).await?;

@@ -103,6 +103,7 @@ async fn tunnel(
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(ApiError::internal(format!("an agent answered {} to a WebSocket", answer.status())));
     }
+    ops::note_wake(app, &place, id, &client).await;
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(&mut answer));
     let stop = app.shutdown.clone();
     app.tasks.spawn(async move {

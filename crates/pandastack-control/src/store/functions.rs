@@ -177,15 +177,20 @@ pub trait FunctionStore: Send + Sync {
 
 /// Calls of functions.
 #[async_trait]
-pub trait RunStore: Send + Sync {
+pub trait FunctionRunStore: Send + Sync {
     /// Adds or replaces calls, in one transaction. Calls of functions that are gone are passed over.
     async fn put_runs(&self, records: &[RunRecord]) -> Result<()>;
     /// Adds a call for the queue. Quota: `QUEUED_RUNS_PER_WORKSPACE_MAX`.
     async fn enqueue_run(&self, record: &RunRecord) -> Result<()>;
     /// One call.
-    async fn run(&self, workspace: &WorkspaceId, function: &FunctionId, id: &RunId) -> Result<RunRecord>;
+    async fn function_run(
+        &self,
+        workspace: &WorkspaceId,
+        function: &FunctionId,
+        id: &RunId,
+    ) -> Result<RunRecord>;
     /// Calls of a function, newest first.
-    async fn runs(&self, function: &FunctionId, limit: u32) -> Result<Vec<RunRecord>>;
+    async fn function_runs(&self, function: &FunctionId, limit: u32) -> Result<Vec<RunRecord>>;
     /// Queued calls whose time has come, oldest first.
     async fn runs_due(&self, at: Timestamp, limit: u32) -> Result<Vec<RunRecord>>;
     /// Queued calls that ran when the last server ended.
@@ -200,5 +205,5 @@ pub trait RunStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<RunFigures>>;
     /// Forgets the oldest ended calls of each function beyond `kept`.
-    async fn prune_runs(&self, kept: u32) -> Result<u64>;
+    async fn prune_function_runs(&self, kept: u32) -> Result<u64>;
 }

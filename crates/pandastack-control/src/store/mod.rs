@@ -13,6 +13,7 @@ pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
 pub mod record;
+pub mod schedules;
 pub mod sql;
 #[cfg(test)]
 mod suite;
@@ -45,14 +46,6 @@ pub enum StoreError {
     /// The state does not allow it.
     #[error(transparent)]
     Refused(#[from] TransitionRefused),
-    /// The name is taken.
-    #[error("there is a {what} named `{name}` already; choose another name, or change that one")]
-    Exists {
-        /// Kind of thing.
-        what: &'static str,
-        /// Its name.
-        name: String,
-    },
     /// A workspace has as many as it may have.
     #[error("this workspace already has {limit} {what}, as many as it may have; delete some first")]
     Quota {
@@ -60,6 +53,14 @@ pub enum StoreError {
         what: &'static str,
         /// How many are allowed.
         limit: u64,
+    },
+    /// There is one of that name.
+    #[error("there is already {what} `{id}`; choose another name")]
+    Exists {
+        /// Kind of thing, with its article.
+        what: &'static str,
+        /// Its name.
+        id: String,
     },
     /// It would leave the workspace without a key that can make others.
     #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
@@ -302,7 +303,10 @@ pub trait Store:
     + HistoryStore
     + ledger::LedgerStore
     + functions::FunctionStore
-    + functions::RunStore
+    + functions::FunctionRunStore
+    + schedules::ScheduleStore
+    + schedules::RunStore
+    + crate::apps::store::AppStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -205,8 +205,6 @@ pub struct SnapshotSpecRecord {
     pub env: BTreeMap<String, String>,
     /// What that sandbox could reach.
     pub network: NetworkPolicy,
-    /// The service that sandbox belonged to. Who only looks at snapshots neither lists nor deletes it.
-    pub owner: Option<String>,
 }
 
 /// What comes with a transition.

@@ -11,6 +11,10 @@ use pandastack_types::{SandboxId, SandboxState, SnapshotId, Transition, TreeId, 
 use super::record::{SnapshotSpecRecord, after_seconds};
 use super::*;
 use crate::app::now;
+use crate::apps::suite::{
+    a_deployment_goes_live_in_one_step, apps_are_found_by_id_and_name, domains_and_deliveries_are_unique,
+    logs_are_read_from_any_line,
+};
 use crate::auth::new_key;
 
 fn ws() -> WorkspaceId {
@@ -71,6 +75,10 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         concurrent_writers_lose_nothing,
         audit_entries_are_kept_in_order,
         usage_is_summed_by_period_and_sandbox,
+        apps_are_found_by_id_and_name,
+        a_deployment_goes_live_in_one_step,
+        logs_are_read_from_any_line,
+        domains_and_deliveries_are_unique,
     );
 }
 

@@ -57,8 +57,8 @@ async fn a_failed_command_and_a_sleeper_are_the_agents_business() {
     assert_eq!(world.get(&path).await.expect(200)["status"], "hibernated");
     assert_eq!(world.get(&path).await.expect(200)["residency"], "memory");
     world.post(&exec, json!({"cmd": "true"})).await.expect(200);
+    assert_eq!(world.get(&path).await.expect(200)["status"], "running", "seen before its host reports it");
     agent.report().await;
-    assert_eq!(world.get(&path).await.expect(200)["status"], "running");
     assert_eq!(world.kinds(&id).await, ["creating", "created", "hibernated", "woken"]);
 }
 

@@ -12,6 +12,12 @@ async fn bad_input_is_refused_in_our_form() {
     let nobody = "00000000-0000-4000-8000-000000000000";
     let before = agent.lock().seen.len();
     for (body, why) in [
+        (json!({"cpu": 0}), "`cpu` must be 1 to 8"),
+        (json!({"cpu": 9}), "`cpu` must be 1 to 8"),
+        (json!({"memory_mb": 128}), "`memory_mb` must be 256"),
+        (json!({"memory_mb": 32_896}), "`memory_mb` must be 256"),
+        (json!({"memory_mb": 1000}), "in steps of 128"),
+        (json!({"from_snapshot": "a", "cpu": 1}), "of the snapshot"),
         (json!({"ttl_seconds": 0}), "at least 1"),
         (json!({"ttl_seconds": 99_999_999}), "at most"),
         (json!({"ttl_seconds": "long"}), "ttl_seconds"),

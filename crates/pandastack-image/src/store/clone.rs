@@ -8,6 +8,11 @@ use std::path::Path;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
+use crate::command::Program;
+
+/// `XFS_SUPER_MAGIC` of `linux/magic.h`.
+const XFS_MAGIC: rustix::fs::FsWord = 0x5846_5342;
+
 /// One `copy_file_range` call moves at most this much.
 const COPY_CHUNK_BYTES: usize = 64 << 20;
 
@@ -17,6 +22,28 @@ const COPY_CHUNK_BYTES: usize = 64 << 20;
 /// packages has holes everywhere: copied one by one they made 3,400 extents and 17 ms a clone; with this limit the
 /// same image has 60 extents, clones in 0.13 ms, and is a tenth larger.
 const HOLE_BYTES_MIN: u64 = 4 << 20;
+
+/// What the file system sets aside at the first write to a shared block.
+///
+/// XFS sets 128 KiB aside for every block of 4, in case its neighbours follow, and takes it back minutes later. A machine's
+/// memory and disk are written here and there: 3 MiB of scattered pages held 85 MiB, and with this hint hold 3.
+const OWN_EXTENT: &str = "4k";
+
+/// Asks for [`OWN_EXTENT`] in `dir` and whatever will be made in it. Only XFS knows such a hint, and only space is lost
+/// where it cannot be given.
+pub(super) fn own_small_extents(dir: &Path) {
+    let is_xfs = rustix::fs::statfs(dir).is_ok_and(|found| found.f_type == XFS_MAGIC);
+    if !is_xfs {
+        return;
+    }
+    let told = Program::new("xfs_io", "tell the store to set little aside")
+        .args(["-c", &format!("cowextsize -D {OWN_EXTENT}")])
+        .arg(dir)
+        .run();
+    if let Err(error) = told {
+        tracing::warn!(%error, "the store sets more space aside than is written; it comes back after minutes");
+    }
+}
 
 /// Makes `dst` share every extent of `src`. `dst` must not exist; after a failure it does not.
 pub(super) fn share_extents(src: &File, dst: &Path) -> io::Result<()> {

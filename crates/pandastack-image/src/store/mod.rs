@@ -71,6 +71,7 @@ impl Store {
         let image = LoopImage::of(&data_dir);
         let root = data_dir.join("store");
         let cloning = prepare(&root, &image)?;
+        clone::own_small_extents(&root);
         Ok(Store { root, cloning, image })
     }
 

@@ -97,6 +97,15 @@ fn clones_share_extents_and_are_independent() {
     file.write_all_at(b"mine", 0).unwrap();
     assert_eq!(std::fs::read(&source).unwrap()[..4], [7; 4]);
 
+    // What is written here and there costs what is written.
+    let before = store.free_space().unwrap().inner.available_bytes;
+    for page in 0..150 {
+        file.write_all_at(&[8; 4096], page * MIB).unwrap();
+    }
+    file.sync_all().unwrap();
+    let used = before - store.free_space().unwrap().inner.available_bytes;
+    assert!(used < 2 * MIB, "150 scattered pages took {used} bytes");
+
     // Never a silent copy: another file system, or a name that is taken.
     let outside = host.dir().join("outside");
     let error = store.clone_file(&source, &outside).unwrap_err();

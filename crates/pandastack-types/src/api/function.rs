@@ -273,7 +273,7 @@ pub enum RunKind {
 /// How far a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum RunStatus {
+pub enum FunctionRunStatus {
     /// It waits for its first or next attempt.
     Queued,
     /// It runs.
@@ -287,15 +287,15 @@ pub enum RunStatus {
     Timeout,
 }
 
-impl RunStatus {
+impl FunctionRunStatus {
     /// As it stands in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            RunStatus::Queued => "queued",
-            RunStatus::Running => "running",
-            RunStatus::Success => "success",
-            RunStatus::Error => "error",
-            RunStatus::Timeout => "timeout",
+            FunctionRunStatus::Queued => "queued",
+            FunctionRunStatus::Running => "running",
+            FunctionRunStatus::Success => "success",
+            FunctionRunStatus::Error => "error",
+            FunctionRunStatus::Timeout => "timeout",
         }
     }
 }
@@ -317,7 +317,7 @@ pub struct Run {
     #[serde(default)]
     pub kind: RunKind,
     /// How far it is.
-    pub status: RunStatus,
+    pub status: FunctionRunStatus,
     /// 0 for success, 1 for an error of the handler, or the exit code of its process.
     pub exit_code: i32,
     /// What it printed, up to a limit.
@@ -386,7 +386,7 @@ pub struct RecordRun {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
     /// With what result.
-    pub status: RunStatus,
+    pub status: FunctionRunStatus,
     /// Exit code.
     #[serde(default)]
     pub exit_code: i32,

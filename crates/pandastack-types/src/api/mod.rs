@@ -5,6 +5,7 @@
 //! ever `null`.
 
 mod account;
+mod app;
 mod command;
 mod file;
 mod function;
@@ -12,18 +13,25 @@ mod observe;
 mod preview;
 mod process;
 mod sandbox;
+mod schedule;
 mod snapshot;
 mod template;
 
 pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
+pub use app::{
+    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,
+    AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, HookAnswer,
+    ImportAppEnv, RollbackApp, SetAppEnv,
+};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,
     GrepResult, RenameFile, SetAttributes, SignFile, SignedUrl,
 };
 pub use function::{
-    Alias, CreateFunction, DeployStatus, Function, FunctionMetrics, FunctionSettings, FunctionVersion,
-    InvokeFunction, Isolation, PatchFunction, RecordRun, RollbackFunction, Run, RunKind, RunStatus, Runtime,
+    Alias, CreateFunction, DeployStatus, Function, FunctionMetrics, FunctionRunStatus, FunctionSettings,
+    FunctionVersion, InvokeFunction, Isolation, PatchFunction, RecordRun, RollbackFunction, Run, RunKind,
+    Runtime,
 };
 pub use observe::{
     AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,
@@ -36,6 +44,11 @@ pub use process::{
 pub use sandbox::{
     Checkpoints, CreateSandbox, Event, EventList, Hibernate, Items, Keep, KeepAwake, Lifecycle, Metadata,
     OnTimeout, PatchLifecycle, Port, PortList, Sandbox, StatusAnswer,
+};
+pub use schedule::{
+    CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, NextRuns, Overlap, PatchSchedule,
+    PreviewSchedule, RunOrigin, RunStatus, SandboxAction, SandboxTarget, Schedule, ScheduleAlert,
+    ScheduleOptions, ScheduleRun, ScheduleTarget, ScheduleTiming, SqlTarget, TriggerSchedule,
 };
 pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,

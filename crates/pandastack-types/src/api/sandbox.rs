@@ -22,6 +22,13 @@ pub struct CreateSandbox {
     /// Start from this snapshot instead of a template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_snapshot: Option<SnapshotId>,
+    /// Virtual processors; the template's when absent. Like `memory_mb`, another number than the template's is baked once
+    /// per host, at its first use. A sandbox `from_snapshot` has the snapshot's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Memory in MiB, in steps of 128; the template's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u32>,
     /// Labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,

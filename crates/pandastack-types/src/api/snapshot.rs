@@ -36,6 +36,8 @@ pub enum SnapshotKind {
     Manual,
     /// The platform, because the sandbox's lifecycle has `checkpoints`. Deleted with its sandbox.
     Checkpoint,
+    /// The platform, for a service such as an app. Neither listed nor deleted by clients.
+    Service,
 }
 
 /// `POST /v1/sandboxes/{id}/rollback`; the body may be empty.

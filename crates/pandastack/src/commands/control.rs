@@ -58,6 +58,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         internal_listen: args.agents_listen,
         database_url: settings.database_url.clone(),
         requests_per_second: settings.requests_per_second,
+        schedules_private_targets: settings.schedules_private_targets,
         access_log: args.control.access_log.clone(),
         tls: args.control.tls.open(&settings.data_dir)?,
         ..ControlConfig::new(settings.data_dir.clone(), key)

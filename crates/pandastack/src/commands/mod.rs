@@ -2,8 +2,10 @@
 
 #[cfg(feature = "server")]
 pub mod agent;
+pub mod app;
 #[cfg(feature = "server")]
 pub mod ca;
+pub mod completion;
 #[cfg(feature = "server")]
 pub mod control;
 mod create;
@@ -24,10 +26,12 @@ pub mod image;
 pub mod join_secret;
 #[cfg(feature = "server")]
 pub mod kvm_probe;
+pub mod mcp;
 #[cfg(feature = "server")]
 pub mod openapi;
 pub mod run;
 pub mod sandbox;
+pub mod schedule;
 pub mod snapshot;
 pub mod template;
 pub mod token;

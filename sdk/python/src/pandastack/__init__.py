@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
@@ -18,7 +19,9 @@ from ._async.functions import AsyncFunctionsAPI
 from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
+from ._async.schedules import AsyncSchedulesAPI
 from ._retry import CreateRetryEvent
+from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
@@ -26,6 +29,7 @@ from ._sync.functions import FunctionsAPI
 from ._sync.process import Process
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
+from ._sync.schedules import SchedulesAPI
 from ._version import __version__
 from .errors import (
     APIConnectionError,
@@ -47,6 +51,7 @@ from .errors import (
     ServerError,
     TemplateBuildError,
 )
+from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
 from .models import (
     AuditEntry,
     Checkpoints,
@@ -78,6 +83,7 @@ from .models import (
     Usage,
     WriteResult,
 )
+from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
 
 #: The same as :class:`PandaStack`.
 Client = PandaStack
@@ -85,7 +91,13 @@ Client = PandaStack
 AsyncClient = AsyncPandaStack
 
 __all__ = [
+    "BranchOutcome",
+    "Candidate",
+    "ExploreError",
+    "ExploreResult",
     "APIConnectionError",
+    "AppsAPI",
+    "AsyncAppsAPI",
     "AsyncClient",
     "AsyncExecStream",
     "AsyncFunctionsAPI",
@@ -95,6 +107,7 @@ __all__ = [
     "AsyncSandboxCommands",
     "AsyncSandboxFilesystem",
     "AsyncSandboxesAPI",
+    "AsyncSchedulesAPI",
     "AsyncSnapshotsAPI",
     "AsyncTemplatesAPI",
     "AsyncTokensAPI",
@@ -125,6 +138,7 @@ __all__ = [
     "Lifecycle",
     "Lineage",
     "NetworkPolicy",
+    "NextRuns",
     "NotFoundError",
     "OutputGap",
     "PandaStack",
@@ -145,6 +159,9 @@ __all__ = [
     "SandboxMetrics",
     "SandboxTimeout",
     "SandboxesAPI",
+    "Schedule",
+    "ScheduleRun",
+    "SchedulesAPI",
     "ServerError",
     "Snapshot",
     "SnapshotInfo",
@@ -158,4 +175,6 @@ __all__ = [
     "Usage",
     "WriteResult",
     "__version__",
+    "command_target",
+    "http_target",
 ]

@@ -109,7 +109,7 @@ impl FunctionStore for SqlStore {
         .await
         .map_err(database)?;
         if same > 0 {
-            return Err(StoreError::Exists { what: "function", name: record.name.clone() });
+            return Err(StoreError::Exists { what: "a function", id: record.name.clone() });
         }
         if unsigned(count) >= FUNCTIONS_PER_WORKSPACE_MAX {
             return Err(StoreError::Quota { what: "functions", limit: FUNCTIONS_PER_WORKSPACE_MAX });
@@ -165,7 +165,7 @@ impl FunctionStore for SqlStore {
                 .await
                 .map_err(database)?;
         if other.is_some() {
-            return Err(StoreError::Exists { what: "function", name: record.name.clone() });
+            return Err(StoreError::Exists { what: "a function", id: record.name.clone() });
         }
         sqlx::query("UPDATE functions SET name = $1, updated_at_us = $2, spec = $3 WHERE id = $4")
             .bind(&record.name)

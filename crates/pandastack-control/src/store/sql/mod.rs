@@ -9,6 +9,7 @@
 //! | one writer at a time | on the whole file, by a turn taken here | on what is changed: the sandbox's row, or the workspace's for what is counted ([`Write::lock_workspace`]) |
 //! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
 
+mod apps;
 mod functions;
 mod history;
 mod hosts;
@@ -17,6 +18,8 @@ mod postgres;
 mod rows;
 mod runs;
 mod sandboxes;
+mod schedule_runs;
+mod schedules;
 mod snapshots;
 mod sqlite;
 mod tokens;

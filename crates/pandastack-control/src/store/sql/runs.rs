@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::api::RunStatus;
+use pandastack_types::api::FunctionRunStatus;
 use pandastack_types::limits::QUEUED_RUNS_PER_WORKSPACE_MAX;
 use pandastack_types::{FunctionId, RunId, WorkspaceId};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::rows::{from_json, id, records, signed, times, to_json, unsigned};
 use super::{SqlStore, database};
-use crate::store::functions::{RunFigures, RunRecord, RunStore};
+use crate::store::functions::{FunctionRunStore, RunFigures, RunRecord};
 use crate::store::{Durability, Result, StoreError};
 
 #[derive(sqlx::FromRow)]
@@ -80,7 +80,7 @@ fn duration_us(ms: f64) -> i64 {
 }
 
 #[async_trait]
-impl RunStore for SqlStore {
+impl FunctionRunStore for SqlStore {
     async fn put_runs(&self, batch: &[RunRecord]) -> Result<()> {
         let mut write = self.write(Durability::Process).await?;
         for record in batch {
@@ -105,7 +105,12 @@ impl RunStore for SqlStore {
         write.commit().await
     }
 
-    async fn run(&self, workspace: &WorkspaceId, function: &FunctionId, id: &RunId) -> Result<RunRecord> {
+    async fn function_run(
+        &self,
+        workspace: &WorkspaceId,
+        function: &FunctionId,
+        id: &RunId,
+    ) -> Result<RunRecord> {
         let by_id = AssertSqlSafe(format!("{RUN} WHERE id = $1 AND function_id = $2 AND workspace_id = $3"));
         let row: Option<RunRow> = sqlx::query_as(by_id)
             .bind(id.as_str())
@@ -117,7 +122,7 @@ impl RunStore for SqlStore {
         row.ok_or_else(|| StoreError::NotFound { what: "run", id: id.to_string() })?.try_into()
     }
 
-    async fn runs(&self, function: &FunctionId, limit: u32) -> Result<Vec<RunRecord>> {
+    async fn function_runs(&self, function: &FunctionId, limit: u32) -> Result<Vec<RunRecord>> {
         let newest = format!("{RUN} WHERE function_id = $1 ORDER BY created_at_us DESC, id LIMIT $2");
         let rows: Vec<RunRow> = sqlx::query_as(AssertSqlSafe(newest))
             .bind(function.as_str())
@@ -176,12 +181,12 @@ impl RunStore for SqlStore {
             duration_us: unsigned(row.duration_us),
             billed_ms: unsigned(row.billed_ms),
             cold: row.cold != 0,
-            failed: row.state != RunStatus::Success.as_str(),
+            failed: row.state != FunctionRunStatus::Success.as_str(),
         });
         Ok(figures.collect())
     }
 
-    async fn prune_runs(&self, kept: u32) -> Result<u64> {
+    async fn prune_function_runs(&self, kept: u32) -> Result<u64> {
         let mut write = self.write(Durability::Process).await?;
         let done = sqlx::query(
             "DELETE FROM function_runs WHERE queued = 0 AND created_at_us < (SELECT MIN(kept.created_at_us) FROM \

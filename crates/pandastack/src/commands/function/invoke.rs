@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use pandastack_client::Client;
-use pandastack_types::api::{InvokeFunction, RunStatus};
+use pandastack_types::api::{FunctionRunStatus, InvokeFunction};
 
 use crate::failure::{Failure, TIMED_OUT};
 use crate::output::Output;
@@ -54,8 +54,10 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         eprintln!("error: {error}");
     }
     Ok(match run.status {
-        RunStatus::Success | RunStatus::Queued | RunStatus::Running => ExitCode::SUCCESS,
-        RunStatus::Timeout => ExitCode::from(TIMED_OUT),
-        RunStatus::Error => ExitCode::FAILURE,
+        FunctionRunStatus::Success | FunctionRunStatus::Queued | FunctionRunStatus::Running => {
+            ExitCode::SUCCESS
+        }
+        FunctionRunStatus::Timeout => ExitCode::from(TIMED_OUT),
+        FunctionRunStatus::Error => ExitCode::FAILURE,
     })
 }

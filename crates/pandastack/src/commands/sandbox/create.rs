@@ -21,6 +21,12 @@ pub struct Args {
     /// Snapshot to create from
     #[arg(long, conflicts_with = "template")]
     from_snapshot: Option<SnapshotId>,
+    /// Virtual processors [default: the template's]
+    #[arg(long, value_name = "COUNT", conflicts_with = "from_snapshot")]
+    cpu: Option<u32>,
+    /// Memory in MiB, in steps of 128 [default: the template's]
+    #[arg(long, value_name = "MIB", conflicts_with = "from_snapshot")]
+    memory: Option<u32>,
     /// Seconds it may live
     #[arg(long, value_name = "SECONDS", conflicts_with = "persistent")]
     ttl: Option<u64>,
@@ -63,6 +69,8 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     let request = CreateSandbox {
         template: args.template,
         from_snapshot: args.from_snapshot,
+        cpu: args.cpu,
+        memory_mb: args.memory,
         metadata: pairs(&args.metadata)?,
         env: pairs(&args.env)?,
         ttl_seconds: args.ttl,

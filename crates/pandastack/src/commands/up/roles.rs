@@ -20,6 +20,9 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     args.extend(settings.tls.arguments());
     let per_second = settings.requests_per_second.map_or(0, std::num::NonZeroU32::get);
     args.extend(["--requests-per-second".into(), per_second.to_string().into()]);
+    if settings.schedules_private_targets {
+        args.push("--schedules-private-targets".into());
+    }
     let database = settings.database_url.as_ref();
     let env = database.map(|url| (DATABASE_URL_VARIABLE, url.expose().into())).into_iter().collect();
     Role { name: "control", args, env }

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any, Awaitable, Callable, TypeVar
+from typing import Any, Awaitable, Callable, List, Sequence, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: What :func:`within` raises when time is up.
 TimeUp = asyncio.TimeoutError
@@ -28,8 +29,23 @@ async def run_blocking(function: Callable[..., T], *args: Any) -> T:
     return await asyncio.to_thread(function, *args)
 
 
+async def result_of(function: Callable[..., Any], *args: Any) -> Any:
+    """What a user's function gives, plain or async."""
+    result = function(*args)
+    return await result if inspect.isawaitable(result) else result
+
+
 async def invoke(callback: Callable[..., Any], *args: Any) -> None:
     """Call a user's callback, plain or async."""
-    result = callback(*args)
-    if inspect.isawaitable(result):
-        await result
+    await result_of(callback, *args)
+
+
+async def each(at_once: int, function: Callable[[T], Awaitable[R]], items: Sequence[T]) -> List[R]:
+    """The results for all items, in order, so many worked on at once."""
+    turns = asyncio.Semaphore(at_once)
+
+    async def one(item: T) -> R:
+        async with turns:
+            return await function(item)
+
+    return list(await asyncio.gather(*(one(item) for item in items)))

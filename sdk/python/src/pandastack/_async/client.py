@@ -23,8 +23,10 @@ from ..models import (
     network_body,
 )
 from .functions import AsyncFunctionsAPI
+from .apps import AsyncAppsAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
+from .schedules import AsyncSchedulesAPI
 from .transport import AsyncTransport
 
 #: Template of a sandbox when none is named.
@@ -69,12 +71,16 @@ class AsyncPandaStack:
         self.preview_host = preview_host or os.environ.get("PANDASTACK_PREVIEW_HOST") or None
         #: Sandboxes.
         self.sandboxes = AsyncSandboxesAPI(self)
+        #: Apps.
+        self.apps = AsyncAppsAPI(self._transport)
         #: Snapshots.
         self.snapshots = AsyncSnapshotsAPI(self._transport)
         #: Templates.
         self.templates = AsyncTemplatesAPI(self._transport)
         #: Functions.
         self.functions = AsyncFunctionsAPI(self._transport)
+        #: Schedules.
+        self.schedules = AsyncSchedulesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
 
@@ -167,11 +173,14 @@ class AsyncSandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb`` are fixed by the template and
-        accepted only for programs that name them.
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb``
+        (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
+        ``from_snapshot`` has the snapshot's.
         """
         body = _wire.given(
             template=template,
+            cpu=cpu if from_snapshot is None else None,
+            memory_mb=memory_mb if from_snapshot is None else None,
             ttl_seconds=ttl_seconds,
             persistent=persistent or None,
             metadata=dict(metadata) if metadata else None,

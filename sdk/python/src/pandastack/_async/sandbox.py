@@ -16,6 +16,7 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Sequence,
     Tuple,
     TypeVar,
     Union,
@@ -27,6 +28,7 @@ from .. import _wire
 from .._preview import preview_url
 from .._wire import Command
 from ..errors import CommandFailed, NotFoundError, PandaStackError
+from ..exploring import BranchOutcome, Candidate, ExploreResult, Select
 from ..models import (
     Checkpoints,
     Egress,
@@ -50,6 +52,7 @@ from ..models import (
     text,
 )
 from .exec_stream import AsyncExecStream, server_events
+from .explore import Scorer, explore
 from .filesystem import AsyncSandboxFilesystem
 from .process import AsyncProcess
 
@@ -304,6 +307,41 @@ class AsyncSandbox:
     async def fork_tree(self, count: int, metadata: Optional[Mapping[str, str]] = None) -> List[AsyncSandbox]:
         """So many copies of the same instant, as one tree; see :meth:`promote`."""
         return await self._client.sandboxes.fork_tree(self.id, count, metadata)
+
+    async def explore(
+        self,
+        candidates: Sequence[Union[Candidate, str]],
+        *,
+        score_fn: Optional[Scorer] = None,
+        select: Select = "max",
+        require_success: bool = True,
+        max_concurrency: Optional[int] = None,
+        cleanup_losers: bool = True,
+        promote_winner: bool = True,
+        capture_files: Union[bool, str] = True,
+        ttl_seconds: int = 600,
+        on_outcome: Optional[Callable[[BranchOutcome], Any]] = None,
+    ) -> ExploreResult:
+        """Try each candidate in a copy of this sandbox of its own, keep the best copy and delete the others.
+
+        A candidate is a shell command or a :class:`~pandastack.Candidate`. ``score_fn(sandbox, outcome)`` rates a
+        branch; without one a branch that succeeds has 1. Without ``require_success`` a branch that failed may win.
+        ``max_concurrency`` (4) branches run at once. Should this program die meanwhile, the copies are gone after
+        ``ttl_seconds``. Raises :class:`~pandastack.ExploreError` when no branch is worth keeping.
+        """
+        return await explore(
+            self,
+            candidates,
+            score_fn=score_fn,
+            select=select,
+            require_success=require_success,
+            max_concurrency=max_concurrency,
+            cleanup_losers=cleanup_losers,
+            promote_winner=promote_winner,
+            capture_files=capture_files,
+            ttl_seconds=ttl_seconds,
+            on_outcome=on_outcome,
+        )
 
     async def promote(self, *, cleanup_siblings: bool = False, tree_id: Optional[str] = None) -> PromoteResult:
         """Declare this fork the winner of its tree, and delete the others if asked."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, List, Sequence, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TimeUp(Exception):
@@ -25,6 +27,17 @@ def run_blocking(function: Callable[..., T], *args: Any) -> T:
     return function(*args)
 
 
+def result_of(function: Callable[..., Any], *args: Any) -> Any:
+    """What a user's function gives."""
+    return function(*args)
+
+
 def invoke(callback: Callable[..., Any], *args: Any) -> None:
     """Call a user's callback."""
     callback(*args)
+
+
+def each(at_once: int, function: Callable[[T], R], items: Sequence[T]) -> List[R]:
+    """The results for all items, in order, so many worked on at once."""
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        return list(pool.map(function, items))

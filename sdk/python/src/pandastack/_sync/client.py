@@ -24,8 +24,10 @@ from ..models import (
     network_body,
 )
 from .functions import FunctionsAPI
+from .apps import AppsAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
+from .schedules import SchedulesAPI
 from .transport import Transport
 
 #: Template of a sandbox when none is named.
@@ -70,12 +72,16 @@ class PandaStack:
         self.preview_host = preview_host or os.environ.get("PANDASTACK_PREVIEW_HOST") or None
         #: Sandboxes.
         self.sandboxes = SandboxesAPI(self)
+        #: Apps.
+        self.apps = AppsAPI(self._transport)
         #: Snapshots.
         self.snapshots = SnapshotsAPI(self._transport)
         #: Templates.
         self.templates = TemplatesAPI(self._transport)
         #: Functions.
         self.functions = FunctionsAPI(self._transport)
+        #: Schedules.
+        self.schedules = SchedulesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
 
@@ -168,11 +174,14 @@ class SandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb`` are fixed by the template and
-        accepted only for programs that name them.
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb``
+        (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
+        ``from_snapshot`` has the snapshot's.
         """
         body = _wire.given(
             template=template,
+            cpu=cpu if from_snapshot is None else None,
+            memory_mb=memory_mb if from_snapshot is None else None,
             ttl_seconds=ttl_seconds,
             persistent=persistent or None,
             metadata=dict(metadata) if metadata else None,

@@ -1,0 +1,150 @@
+//! Apps: making, deploying, following, returning.
+
+use pandastack_types::DeploymentId;
+use pandastack_types::api::{
+    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,
+    CreateApp, DeployApp, Deployment, ImportAppEnv, RollbackApp, SetAppEnv,
+};
+use reqwest::Method;
+use reqwest::header::CONTENT_TYPE;
+
+use crate::client::{CHANGE_SECONDS, Call, Events, LOOK_SECONDS, List};
+use crate::files::UPLOAD_SECONDS;
+use crate::{Client, Result};
+
+/// Lines of a log, up to its end.
+pub struct LineStream(Events);
+
+impl LineStream {
+    /// The next line; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<String>> {
+        match self.0.next().await? {
+            Some(event) if event.name == "done" => Ok(None),
+            Some(event) => Ok(Some(event.data)),
+            None => Err(self.0.interrupted("the server closed the log before its end".to_owned())),
+        }
+    }
+}
+
+impl Client {
+    fn app_call(&self, method: Method, app: &str, tail: &[&str]) -> Call {
+        let limit = if method == Method::GET { LOOK_SECONDS } else { CHANGE_SECONDS };
+        let segments: Vec<_> = ["apps", app].into_iter().chain(tail.iter().copied()).collect();
+        self.call(method, &segments, limit)
+    }
+
+    /// Makes an app.
+    pub async fn create_app(&self, request: &CreateApp) -> Result<App> {
+        self.call(Method::POST, &["apps"], CHANGE_SECONDS).json(request).receive().await
+    }
+
+    /// Every app of the workspace.
+    pub async fn list_apps(&self) -> Result<Vec<App>> {
+        let list: List<App> = self.call(Method::GET, &["apps"], LOOK_SECONDS).receive().await?;
+        Ok(list.into_vec())
+    }
+
+    /// One app, by id or name.
+    pub async fn get_app(&self, app: &str) -> Result<App> {
+        self.app_call(Method::GET, app, &[]).receive().await
+    }
+
+    /// Changes settings of an app.
+    pub async fn update_app(&self, app: &str, settings: &AppSettings) -> Result<App> {
+        self.app_call(Method::PATCH, app, &[]).json(settings).receive().await
+    }
+
+    /// Deletes an app.
+    pub async fn delete_app(&self, app: &str) -> Result<()> {
+        self.app_call(Method::DELETE, app, &[]).finish().await
+    }
+
+    /// Deploys from the repository or from a sandbox.
+    pub async fn deploy_app(&self, app: &str, request: &DeployApp) -> Result<Deployment> {
+        self.app_call(Method::POST, app, &["deploys"]).json(request).receive().await
+    }
+
+    /// Deploys an archive.
+    pub async fn deploy_archive(&self, app: &str, body: impl Into<reqwest::Body>) -> Result<Deployment> {
+        let call = self.call(Method::POST, &["apps", app, "deploys"], UPLOAD_SECONDS);
+        call.with(|builder| builder.header(CONTENT_TYPE, "application/x-tar").body(body)).receive().await
+    }
+
+    /// Deployments of an app, newest first.
+    pub async fn list_deployments(&self, app: &str) -> Result<Vec<Deployment>> {
+        let list: List<Deployment> = self.app_call(Method::GET, app, &["deploys"]).receive().await?;
+        Ok(list.into_vec())
+    }
+
+    /// One deployment, with its log.
+    pub async fn get_deployment(&self, app: &str, id: &DeploymentId) -> Result<Deployment> {
+        self.app_call(Method::GET, app, &["deploys", id.as_str()]).receive().await
+    }
+
+    /// The log of a deployment, up to its end.
+    pub async fn follow_deployment(&self, app: &str, id: &DeploymentId) -> Result<LineStream> {
+        let call = self.open_ended_call(Method::GET, &["apps", app, "deploys", id.as_str(), "logs"]);
+        call.events().await.map(LineStream)
+    }
+
+    /// Stops a deployment.
+    pub async fn cancel_deployment(&self, app: &str, id: &DeploymentId) -> Result<Deployment> {
+        self.app_call(Method::POST, app, &["deploys", id.as_str(), "cancel"]).receive().await
+    }
+
+    /// Returns to an earlier version.
+    pub async fn rollback_app(&self, app: &str, request: &RollbackApp) -> Result<Deployment> {
+        self.app_call(Method::POST, app, &["rollback"]).json(request).receive().await
+    }
+
+    /// Starts the live version in a new machine.
+    pub async fn restart_app(&self, app: &str) -> Result<Deployment> {
+        self.app_call(Method::POST, app, &["restart"]).receive().await
+    }
+
+    /// What the live version prints.
+    pub async fn app_logs(&self, app: &str, follow: bool, search: Option<&str>) -> Result<LineStream> {
+        let call = self.open_ended_call(Method::GET, &["apps", app, "runtime-logs"]);
+        let mut query = vec![("follow", if follow { "1" } else { "0" })];
+        query.extend(search.map(|search| ("search", search)));
+        call.query(&query).events().await.map(LineStream)
+    }
+
+    /// Variables of an app.
+    pub async fn app_env(&self, app: &str) -> Result<Vec<AppEnv>> {
+        let list: AppEnvList = self.app_call(Method::GET, app, &["env"]).receive().await?;
+        Ok(list.env)
+    }
+
+    /// Sets a variable.
+    pub async fn set_app_env(&self, app: &str, key: &str, value: &SetAppEnv) -> Result<AppEnvSet> {
+        self.app_call(Method::PUT, app, &["env", key]).json(value).receive().await
+    }
+
+    /// Removes a variable.
+    pub async fn unset_app_env(&self, app: &str, key: &str) -> Result<()> {
+        self.app_call(Method::DELETE, app, &["env", key]).finish().await
+    }
+
+    /// Sets many variables.
+    pub async fn import_app_env(&self, app: &str, request: &ImportAppEnv) -> Result<AppEnvImported> {
+        self.app_call(Method::POST, app, &["env", "import"]).json(request).receive().await
+    }
+
+    /// Names of an app beside its own.
+    pub async fn app_domains(&self, app: &str) -> Result<Vec<AppDomain>> {
+        let list: AppDomainList = self.app_call(Method::GET, app, &["domains"]).receive().await?;
+        Ok(list.domains)
+    }
+
+    /// Gives an app another name.
+    pub async fn add_app_domain(&self, app: &str, domain: &str) -> Result<AppDomain> {
+        let request = AddAppDomain { domain: domain.to_owned() };
+        self.app_call(Method::POST, app, &["domains"]).json(&request).receive().await
+    }
+
+    /// Takes a name away.
+    pub async fn remove_app_domain(&self, app: &str, domain: &str) -> Result<()> {
+        self.app_call(Method::DELETE, app, &["domains", domain]).finish().await
+    }
+}

@@ -1,0 +1,44 @@
+-- Schedules, and one run per schedule and instant.
+CREATE TABLE schedules (
+    id              TEXT PRIMARY KEY,
+    workspace_id    TEXT NOT NULL REFERENCES workspaces (id),
+    name            TEXT NOT NULL,
+    spec            TEXT NOT NULL,              -- JSON: when, what, how
+    paused          INTEGER NOT NULL,           -- 0 or 1
+    cursor_us       INTEGER NOT NULL,           -- every instant up to here is decided
+    next_run_at_us  INTEGER,                    -- the first instant after the cursor; NULL when paused or over
+    revision        INTEGER NOT NULL,           -- counts changes; whoever decides says which one it looked at
+    failures        INTEGER NOT NULL,           -- in a row
+    last_run_at_us  INTEGER,
+    alert_run_id    TEXT,                       -- the run that an alert is still to be sent about
+    alert_attempts  INTEGER NOT NULL,
+    alert_at_us     INTEGER,
+    created_at_us   INTEGER NOT NULL,
+    updated_at_us   INTEGER NOT NULL
+) STRICT;
+CREATE INDEX schedules_by_workspace ON schedules (workspace_id, created_at_us);
+CREATE INDEX schedules_by_next_run ON schedules (next_run_at_us) WHERE next_run_at_us IS NOT NULL;
+CREATE INDEX schedules_by_alert ON schedules (alert_at_us) WHERE alert_at_us IS NOT NULL;
+
+CREATE TABLE schedule_runs (
+    id               TEXT PRIMARY KEY,
+    schedule_id      TEXT NOT NULL REFERENCES schedules (id),
+    workspace_id     TEXT NOT NULL,
+    origin           TEXT NOT NULL,             -- `schedule` or `manual`
+    scheduled_for_us INTEGER NOT NULL,
+    state            TEXT NOT NULL,
+    not_before_us    INTEGER NOT NULL,          -- jitter and back-off
+    attempt          INTEGER NOT NULL,
+    interruptions    INTEGER NOT NULL,          -- attempts that ended with their server
+    instance         TEXT,                      -- the control process that works on it
+    is_catch_up      INTEGER NOT NULL,          -- 0 or 1: makes good a missed instant
+    created_at_us    INTEGER NOT NULL,
+    started_at_us    INTEGER,
+    ended_at_us      INTEGER,
+    outcome          TEXT NOT NULL              -- JSON: output, exit code, error
+) STRICT;
+CREATE UNIQUE INDEX schedule_runs_one_per_instant ON schedule_runs (schedule_id, scheduled_for_us) WHERE origin = 'schedule';
+CREATE INDEX schedule_runs_by_schedule ON schedule_runs (schedule_id, created_at_us);
+CREATE INDEX schedule_runs_queued ON schedule_runs (not_before_us) WHERE state = 'queued';
+CREATE INDEX schedule_runs_open ON schedule_runs (schedule_id, state) WHERE ended_at_us IS NULL;
+CREATE INDEX schedule_runs_by_end ON schedule_runs (ended_at_us) WHERE ended_at_us IS NOT NULL;

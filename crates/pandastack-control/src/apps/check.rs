@@ -1,0 +1,227 @@
+//! What a request about an app may say.
+
+use pandastack_detect::Framework;
+use pandastack_types::api::AppSettings;
+use pandastack_types::limits::{APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, TTL_SECONDS_MAX};
+
+use super::record::{AppSpec, EnvEntry};
+use crate::error::{ApiError, ApiResult};
+
+/// Longest name: with a dash and an id before it, it still is a host name label.
+const NAME_CHARS_MAX: usize = 40;
+/// Names that mean the platform itself.
+const RESERVED: [&str; 9] =
+    ["api", "sandbox", "app", "db", "edge", "localhost", "admin", "console", "preview"];
+/// Bytes of a variable's value. Beyond it: 400 `bad_request`.
+const ENV_VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Shortest idle time: below it an app would sleep between two clicks.
+const IDLE_SECONDS_MIN: u64 = 5;
+
+fn refuse<T>(message: String) -> ApiResult<T> {
+    Err(ApiError::bad_request(message))
+}
+
+/// A name, which becomes a host name label beside those of sandboxes, functions and the API at `api_host`.
+pub(super) fn name(name: &str, api_host: &str) -> ApiResult<()> {
+    let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+    if name.len() > NAME_CHARS_MAX || !starts || name.ends_with('-') || !name.chars().all(label) {
+        return refuse(format!(
+            "an app's name is 1 to {NAME_CHARS_MAX} lowercase letters, digits and `-`, begins with a letter and does not end with `-`"
+        ));
+    }
+    let platform = api_host.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(name));
+    if RESERVED.contains(&name) || name.starts_with("fn-") || uuid::Uuid::try_parse(name).is_ok() || platform
+    {
+        return refuse(format!("`{name}` means something else in addresses here; choose another name"));
+    }
+    Ok(())
+}
+
+/// Applies what a request says; an empty text takes a setting back.
+pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> {
+    let texts = [
+        ("git_branch", &settings.git_branch),
+        ("git_token", &settings.git_token),
+        ("framework", &settings.framework),
+        ("install_command", &settings.install_command),
+        ("build_command", &settings.build_command),
+        ("start_command", &settings.start_command),
+        ("webhook_secret", &settings.webhook_secret),
+    ];
+    for (field, text) in texts {
+        if let Some(text) = text
+            && (text.len() > APP_TEXT_BYTES_MAX || text.contains('\0'))
+        {
+            return refuse(format!("`{field}` is at most {APP_TEXT_BYTES_MAX} bytes without NUL"));
+        }
+    }
+    settings.git_url.as_deref().map_or(Ok(()), git_url)?;
+    settings.git_branch.as_deref().map_or(Ok(()), git_ref)?;
+    settings.framework.as_deref().map_or(Ok(()), framework)?;
+    settings.root_directory.as_deref().map_or(Ok(()), root_directory)?;
+    let set = |place: &mut Option<String>, given: Option<String>| {
+        if let Some(given) = given {
+            *place = Some(given).filter(|text| !text.trim().is_empty());
+        }
+    };
+    set(&mut spec.git_url, settings.git_url);
+    set(&mut spec.git_branch, settings.git_branch);
+    set(&mut spec.git_token, settings.git_token);
+    set(&mut spec.framework, settings.framework);
+    set(&mut spec.install_command, settings.install_command);
+    set(&mut spec.build_command, settings.build_command);
+    set(&mut spec.start_command, settings.start_command);
+    set(&mut spec.root_directory, settings.root_directory);
+    set(&mut spec.webhook_secret, settings.webhook_secret);
+    apply_numbers(spec, settings.port, settings.idle_timeout_seconds)?;
+    if let Some(path) = settings.health_path {
+        if !path.starts_with('/')
+            || path.len() > APP_TEXT_BYTES_MAX
+            || path.parse::<http::uri::PathAndQuery>().is_err()
+        {
+            return refuse("`health_path` must be a path such as /healthz".to_owned());
+        }
+        spec.health_path = path;
+    }
+    Ok(())
+}
+
+fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> ApiResult<()> {
+    match port {
+        Some(0) => return refuse("`port` must be 1 to 65535".to_owned()),
+        Some(port) => spec.port = port,
+        None => {}
+    }
+    match idle {
+        Some(seconds) if !(IDLE_SECONDS_MIN..=TTL_SECONDS_MAX).contains(&seconds) => {
+            return refuse(format!("`idle_timeout_seconds` must be {IDLE_SECONDS_MIN} to {TTL_SECONDS_MAX}"));
+        }
+        Some(seconds) => spec.idle_timeout_seconds = seconds,
+        None => {}
+    }
+    Ok(())
+}
+
+fn git_url(text: &str) -> ApiResult<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let good =
+        url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    if !good || text.len() > APP_TEXT_BYTES_MAX {
+        return refuse("`git_url` must be an address such as https://git.example.com/me/app.git".to_owned());
+    }
+    Ok(())
+}
+
+/// A branch, tag or commit. What git would read as an option or a pattern is refused.
+pub(super) fn git_ref(text: &str) -> ApiResult<()> {
+    let odd = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
+    if text.starts_with('-') || text.contains("..") || text.contains(odd) || text.len() > APP_TEXT_BYTES_MAX {
+        return refuse(format!(
+            "`{}` is not a branch, tag or commit",
+            text.chars().take(80).collect::<String>()
+        ));
+    }
+    Ok(())
+}
+
+fn framework(text: &str) -> ApiResult<()> {
+    if !text.is_empty() && Framework::parse(text).is_none() {
+        return refuse(format!("`framework` must be one of {}", Framework::NAMES.join(", ")));
+    }
+    Ok(())
+}
+
+fn root_directory(text: &str) -> ApiResult<()> {
+    let outside = text.split('/').any(|part| part == "..");
+    if outside || text.contains('\0') || text.len() > APP_TEXT_BYTES_MAX {
+        return refuse("`root_directory` must be a directory within the source".to_owned());
+    }
+    Ok(())
+}
+
+/// Puts a variable into an app, within its limits.
+pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> ApiResult<()> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if !starts || !key.chars().all(good) || key.len() > 256 {
+        let shown: String = key.chars().take(40).collect();
+        return refuse(format!(
+            "`{shown}` is not a variable's name: use letters, digits and `_`, not a digit first"
+        ));
+    }
+    if entry.value.len() > ENV_VALUE_BYTES_MAX || entry.value.contains('\0') {
+        return refuse(format!("the value of `{key}` is at most {ENV_VALUE_BYTES_MAX} bytes without NUL"));
+    }
+    spec.env.insert(key.to_owned(), entry);
+    // Room for what the platform adds.
+    if spec.env.len() > ENV_PAIRS_MAX - 32 {
+        return refuse(format!("an app has at most {} variables", ENV_PAIRS_MAX - 32));
+    }
+    Ok(())
+}
+
+/// A domain in lowercase.
+pub(super) fn domain(text: &str) -> ApiResult<String> {
+    let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    let own = name.starts_with("api.") || name.starts_with("sandbox.");
+    let address = name.parse::<std::net::IpAddr>().is_ok();
+    if name.len() > 253 || !name.contains('.') || !name.split('.').all(label) || own || address {
+        return refuse("`domain` must be a name such as www.example.com".to_owned());
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_labels_that_mean_nothing_else() {
+        for good in ["a", "shop", "shop-2", &"a".repeat(NAME_CHARS_MAX)] {
+            assert!(name(good, "localhost").is_ok(), "{good}");
+        }
+        let long = "a".repeat(NAME_CHARS_MAX + 1);
+        for bad in ["", "A", "1a", "8000-a", "a-", "-a", "a.b", "a_b", "api", "fn-a", &long, "panda"] {
+            assert!(name(bad, "panda.example.com").is_err(), "{bad}");
+        }
+        assert!(name("a0b1c2d3-7d7f-4c58-9d0e-0d2b7a0f9a55", "x").is_err(), "an id");
+    }
+
+    #[test]
+    fn settings_have_bounds() {
+        let with = |change: fn(&mut AppSettings)| {
+            let mut settings = AppSettings::default();
+            change(&mut settings);
+            apply(&mut AppSpec::default(), settings).is_ok()
+        };
+        assert!(with(|s| s.git_url = Some("https://a.example/b.git".into())));
+        assert!(!with(|s| s.git_url = Some("file:///etc".into())));
+        assert!(!with(|s| s.git_url = Some("ext::sh -c x".into())));
+        assert!(!with(|s| s.git_branch = Some("--upload-pack=x".into())));
+        assert!(!with(|s| s.root_directory = Some("a/../../b".into())));
+        assert!(!with(|s| s.port = Some(0)));
+        assert!(!with(|s| s.idle_timeout_seconds = Some(IDLE_SECONDS_MIN - 1)));
+        assert!(with(|s| s.idle_timeout_seconds = Some(IDLE_SECONDS_MIN)));
+        assert!(!with(|s| s.framework = Some("rails".into())));
+        assert!(!with(|s| s.health_path = Some("x".into())));
+        assert!(with(|s| s.start_command = Some("x".repeat(APP_TEXT_BYTES_MAX))));
+        assert!(!with(|s| s.start_command = Some("x".repeat(APP_TEXT_BYTES_MAX + 1))));
+    }
+
+    #[test]
+    fn domains_are_names_of_others() {
+        assert_eq!(domain("WWW.Example.com.").unwrap(), "www.example.com");
+        for bad in ["localhost", "1.2.3.4", "a..b", "-a.b", "api.example.com", "a b.c", ""] {
+            assert!(domain(bad).is_err(), "{bad}");
+        }
+    }
+}

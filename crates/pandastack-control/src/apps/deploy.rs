@@ -1,0 +1,204 @@
+//! The steps of one deployment, from its turn to its end.
+//!
+//! ```text
+//!   building: build machine, source, install, build, artifact   (skipped when there is an artifact)
+//!   deploying: machine, start, health
+//!   live: one transaction, then edges ask again, then the old version is left to fall asleep
+//! ```
+//!
+//! A step that is given up (stopped, failed, or the server ends) needs no undoing of its own: what it made is found and
+//! deleted by [`super::tidy`], because nothing refers to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_types::api::DeploymentStatus;
+use pandastack_types::limits::BUILD_SECONDS_MAX;
+use pandastack_types::{DeploymentId, SnapshotId};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::build::{Build, BuildError};
+use super::log::Log;
+use super::machine::Machine;
+use super::record::{AppRecord, DeploymentRecord};
+use super::serve::Serving;
+use super::{Stop, tidy};
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+
+/// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake.
+const DRAIN_IDLE_SECONDS: u64 = 10;
+/// Tries to note something on an app that others change at the same time.
+const PUT_TRIES: u32 = 8;
+
+/// Works on a deployment until it is live or over. Leaves its state alone when the server ends: the next one goes on.
+pub(super) async fn run(app: Arc<App>, deployment: DeploymentRecord, stop: CancellationToken) {
+    let id = deployment.id.clone();
+    let Ok((log, writer)) =
+        Log::open(&app, &id).await.inspect_err(|error| tracing::warn!(deployment = %id, %error, "no log"))
+    else {
+        return;
+    };
+    let mut work = Deploy { app: Arc::clone(&app), record: deployment, log };
+    let outcome = tokio::select! {
+        outcome = work.steps() => Some(outcome),
+        () = stop.cancelled() => None,
+        () = app.shutdown.cancelled() => return,
+    };
+    let ended = work.end(outcome).await;
+    if let Err(error) = ended {
+        tracing::warn!(deployment = %id, %error, "how a deployment ended was not written down; it begins again");
+    }
+    drop(work);
+    writer.finish().await;
+}
+
+struct Deploy {
+    app: Arc<App>,
+    record: DeploymentRecord,
+    log: Log,
+}
+
+impl Deploy {
+    async fn steps(&mut self) -> Result<(), BuildError> {
+        let of = self.app.store.app(None, self.record.app.as_str()).await.map_err(ApiError::from)?;
+        self.record.spec.attempts += 1;
+        self.go(DeploymentStatus::Building).await?;
+        if self.record.spec.artifact.is_none() && self.record.spec.from.is_none() {
+            self.build(&of).await?;
+        }
+        self.go(DeploymentStatus::Deploying).await?;
+        let serving = Serving { app: &self.app, of: &of, log: &self.log };
+        let machine = serving.machine(&mut self.record).await?;
+        self.switch(&of, machine).await
+    }
+
+    async fn build(&mut self, of: &AppRecord) -> Result<(), BuildError> {
+        let began = Instant::now();
+        let deadline = began + Duration::from_secs(BUILD_SECONDS_MAX);
+        let build = Build { app: &self.app, of, log: &self.log, deadline };
+        let machine = build.machine(&self.record).await?;
+        let built = build.run(machine, &self.record).await?;
+        let spec = &mut self.record.spec;
+        spec.git_commit = built.commit.or(spec.git_commit.take());
+        spec.framework = Some(built.plan.framework.as_str().to_owned());
+        spec.start = Some(built.start);
+        spec.artifact = Some(built.machine.snapshot("built").await?.id);
+        self.log.say(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
+        if let Some(installed) = built.installed {
+            remember_installed(&self.app, of, installed).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes down where the deployment stands now.
+    async fn go(&mut self, status: DeploymentStatus) -> Result<(), BuildError> {
+        let was = self.record.status;
+        self.record.status = status;
+        self.record.updated_at = now();
+        if !self.app.store.put_deployment(&self.record, was).await.map_err(ApiError::from)? {
+            return Err(BuildError::Step("it was stopped meanwhile".to_owned()));
+        }
+        self.app.apps.tell();
+        Ok(())
+    }
+
+    /// From here on requests go to the new version.
+    async fn switch(&mut self, of: &AppRecord, machine: Machine) -> Result<(), BuildError> {
+        let before = self.app.store.app(None, of.id.as_str()).await.map_err(ApiError::from)?.active;
+        if !self.app.apps.switch(&self.record.id) {
+            return Err(BuildError::Step("it was stopped meanwhile".to_owned()));
+        }
+        self.record.spec.machine = Some(machine.id().clone());
+        self.record.spec.build_machine = None;
+        self.record.status = DeploymentStatus::Live;
+        self.record.updated_at = now();
+        self.record.finished_at = Some(now());
+        let replaced = match self.record.spec.trigger.as_str() {
+            "rollback" => DeploymentStatus::RolledBack,
+            _ => DeploymentStatus::Superseded,
+        };
+        self.app.store.go_live(&self.record, replaced).await.map_err(ApiError::from)?;
+        self.app.names_changed();
+        self.log.say("live").await;
+        if let Some(before) = before.filter(|before| *before != self.record.id) {
+            self.retire(of, &before, &machine).await;
+        }
+        Ok(())
+    }
+
+    /// The old version gets no more requests: it ends those it has and falls asleep, to be kept for a rollback.
+    async fn retire(&self, of: &AppRecord, before: &DeploymentId, new: &Machine) {
+        let retired = async {
+            let old = self.app.store.deployment(&of.id, before).await?;
+            let Some(id) = old.spec.machine.filter(|id| id != new.id()) else { return Ok(()) };
+            Machine::open(&self.app, of, &id).await?.set_idle(DRAIN_IDLE_SECONDS).await
+        };
+        let retired: ApiResult<()> = retired.await;
+        if let Err(error) = retired {
+            tracing::info!(app = %of.id, %error, "the old version sleeps when its own time is over");
+        }
+    }
+
+    /// Writes down how it ended, and deletes what is not needed any more.
+    async fn end(&mut self, outcome: Option<Result<(), BuildError>>) -> ApiResult<()> {
+        let reason = self.app.apps.reason(&self.record.id);
+        let (status, error) = match (outcome, reason) {
+            (Some(Ok(())), _) => (DeploymentStatus::Live, None),
+            (_, Some(Stop::Canceled)) => (DeploymentStatus::Canceled, Some("canceled".to_owned())),
+            (_, Some(Stop::Superseded)) => {
+                (DeploymentStatus::Superseded, Some("a newer deployment took its place".to_owned()))
+            }
+            (Some(Err(error)), None) => (DeploymentStatus::Failed, Some(sentence(&error))),
+            (None, None) => (DeploymentStatus::Canceled, Some("canceled".to_owned())),
+        };
+        if let Some(error) = error {
+            self.log.say(format!("{}: {error}", status.as_str())).await;
+            // Read again: a step that was given up may have been written down after this copy was made.
+            let stored = self.app.store.deployment(&self.record.app, &self.record.id).await?;
+            self.record =
+                DeploymentRecord { status, updated_at: now(), finished_at: Some(now()), ..stored.clone() };
+            self.record.spec.error = Some(error);
+            self.record.spec.build_machine = None;
+            self.app.store.put_deployment(&self.record, stored.status).await?;
+        }
+        tidy::app(&self.app, &self.record.app).await
+    }
+}
+
+/// What a user reads, and for the log of the server the cause.
+fn sentence(error: &BuildError) -> String {
+    if let BuildError::Platform(error) = error
+        && error.cause.is_some()
+    {
+        tracing::warn!(%error, cause = error.causes(), "a deployment failed");
+    }
+    error.to_string()
+}
+
+/// The next build begins from here.
+async fn remember_installed(app: &App, of: &AppRecord, installed: SnapshotId) -> Result<(), BuildError> {
+    change(app, &of.id, |app| app.spec.cache = Some(installed.clone()))
+        .await
+        .map(|_| ())
+        .map_err(BuildError::from)
+}
+
+/// Changes an app's settings, also if others do at the same time.
+pub(crate) async fn change(
+    app: &App,
+    id: &pandastack_types::AppId,
+    change: impl Fn(&mut AppRecord),
+) -> ApiResult<AppRecord> {
+    for _ in 0..PUT_TRIES {
+        let mut record = app.store.app(None, id.as_str()).await?;
+        change(&mut record);
+        record.updated_at = now();
+        if app.store.put_app(&record).await? {
+            record.revision += 1;
+            return Ok(record);
+        }
+    }
+    Err(ApiError::conflict("the app is being changed by others at the same time; try again"))
+}

@@ -1,0 +1,175 @@
+//! Whose turn it is: one deployment at a time per app, the newest wins.
+//!
+//! A live machine that was lost (its host was restarted, say) is replaced by one from what was built.
+//!
+//! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up does no harm. When the
+//! server starts, deployments that another process left under way are queued again; one that was begun
+//! [`ATTEMPTS_MAX`] times fails.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_types::api::{DeploymentStatus, Event};
+use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
+use pandastack_types::{AppId, SandboxState, Transition};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::record::DeploymentRecord;
+use super::routes::returning_to;
+use super::{Stop, deploy, log, tidy};
+use crate::app::{App, now};
+use crate::error::ApiResult;
+use crate::store::StoreError;
+
+/// How often a deployment is begun before it fails.
+const ATTEMPTS_MAX: u32 = 3;
+/// What begins a deployment that replaces a lost machine.
+const RECOVERY: &str = "recovery";
+/// Longest pause: after a failure of the store nobody tells when to look again.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Deploys until shutdown.
+pub(crate) async fn run(app: Arc<App>) {
+    let mut resumed = false;
+    let mut events = app.events.subscribe();
+    loop {
+        if !resumed {
+            resumed = resume(&app).await.is_ok();
+        }
+        let looked = match resumed {
+            true => replace_lost(&app).await.and(begin_due(&app).await),
+            false => Ok(()),
+        };
+        if let Err(error) = looked {
+            tracing::warn!(%error, cause = error.causes(), "deployments are looked at again soon");
+        }
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = app.apps.work.notified() => {}
+            () = lost(&mut events) => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// Takes up what another process left.
+async fn resume(app: &Arc<App>) -> ApiResult<()> {
+    for mut left in app.store.deployments_under_way().await? {
+        let was = left.status;
+        if was == DeploymentStatus::Queued {
+            continue;
+        }
+        let again = left.spec.attempts < ATTEMPTS_MAX;
+        left.updated_at = now();
+        left.status = if again { DeploymentStatus::Queued } else { DeploymentStatus::Failed };
+        let sentence = match again {
+            true => "the server was restarted; this deployment begins again".to_owned(),
+            false => {
+                format!("the server was restarted {ATTEMPTS_MAX} times during this deployment; deploy again")
+            }
+        };
+        if !again {
+            left.finished_at = Some(now());
+            left.spec.error = Some(sentence.clone());
+        }
+        app.store.put_deployment(&left, was).await?;
+        log::append(app, &left.id, &sentence).await?;
+    }
+    for one in app.store.apps(None).await? {
+        if let Err(error) = tidy::app(app, &one.id).await {
+            tracing::warn!(app = %one.id, %error, "an app is tidied up after its next deployment");
+        }
+    }
+    Ok(())
+}
+
+/// Waits until a machine was lost.
+async fn lost(events: &mut broadcast::Receiver<Event>) {
+    loop {
+        match events.recv().await {
+            Ok(event) if event.kind == Transition::Lost.as_str() => return,
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => return,
+            // The server ends.
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+/// Queues a start of every live version whose machine is gone, unless something is under way anyway.
+async fn replace_lost(app: &Arc<App>) -> ApiResult<()> {
+    for of in app.store.apps(None).await? {
+        let Some(active) = of.active.as_ref().filter(|_| !of.spec.deleting) else { continue };
+        let all = app.store.deployments(&of.id).await?;
+        let Some(live) = all.iter().find(|one| one.id == *active) else { continue };
+        let newest = all.first().unwrap_or(live);
+        // One that failed to come back is not tried for ever; the next deployment or restart is a person's.
+        let gave_up = newest.spec.trigger == RECOVERY && newest.status == DeploymentStatus::Failed;
+        if gave_up || newest.status.is_under_way() || !is_lost(app, live).await? {
+            continue;
+        }
+        tracing::warn!(app = %of.id, "the machine of a live app was lost; it is started again");
+        app.store.insert_deployment(&returning_to(&of, live, RECOVERY)).await?;
+    }
+    Ok(())
+}
+
+async fn is_lost(app: &App, live: &DeploymentRecord) -> ApiResult<bool> {
+    let Some(machine) = &live.spec.machine else { return Ok(false) };
+    match app.store.sandbox(None, machine).await {
+        Ok(machine) => Ok(machine.state == SandboxState::Failed),
+        Err(StoreError::NotFound { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Begins what may begin.
+async fn begin_due(app: &Arc<App>) -> ApiResult<()> {
+    let mut by_app = BTreeMap::<AppId, Vec<DeploymentRecord>>::new();
+    for one in app.store.deployments_under_way().await? {
+        if one.status == DeploymentStatus::Queued {
+            by_app.entry(one.app.clone()).or_default().push(one);
+        }
+    }
+    for (id, mut queued) in by_app {
+        let Some(newest) = queued.pop() else { continue };
+        for old in queued {
+            supersede(app, old).await?;
+        }
+        match app.apps.running(&id) {
+            Some(running) if running == newest.id => {}
+            Some(running) => {
+                app.apps.stop(&running, Stop::Superseded);
+            }
+            None if app.apps.count_running() >= DEPLOYS_AT_ONCE_MAX => {}
+            None => begin(app, newest),
+        }
+    }
+    Ok(())
+}
+
+fn begin(app: &Arc<App>, deployment: DeploymentRecord) {
+    let stop = app.apps.begin(&deployment.app, &deployment.id);
+    let (app, id) = (Arc::clone(app), deployment.id.clone());
+    let task = app.clone();
+    task.tasks.spawn(async move {
+        deploy::run(Arc::clone(&app), deployment, stop).await;
+        app.apps.end(&id);
+        app.apps.work.notify_one();
+    });
+}
+
+/// A newer one is there before this one began.
+async fn supersede(app: &Arc<App>, mut old: DeploymentRecord) -> ApiResult<()> {
+    old.status = DeploymentStatus::Superseded;
+    old.updated_at = now();
+    old.finished_at = Some(now());
+    old.spec.error = Some("a newer deployment took its place".to_owned());
+    old.spec.build_machine = None;
+    if app.store.put_deployment(&old, DeploymentStatus::Queued).await? {
+        log::append(app, &old.id, "superseded: a newer deployment took its place").await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Names of an app beside its own, over HTTP.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::{HeaderMap, StatusCode};
+use pandastack_types::ErrorBody;
+use pandastack_types::api::{AddAppDomain, AppDomain, AppDomainList, DnsRecord};
+
+use super::check;
+use super::record::{AppRecord, DomainRecord};
+use super::routes::OfApp;
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::JsonBody;
+use crate::routes::preview::beside;
+
+fn shown(headers: &HeaderMap, app: &AppRecord, record: DomainRecord) -> AppDomain {
+    let own = beside(headers, &app.name);
+    let target =
+        own.split("://").nth(1).and_then(|host| host.split(':').next()).unwrap_or_default().to_owned();
+    let entry = DnsRecord {
+        kind: "CNAME".to_owned(),
+        name: record.domain.clone(),
+        value: target.clone(),
+        purpose: "routing".to_owned(),
+    };
+    AppDomain {
+        dns_note: Some(format!(
+            "requests reach the app once `{}` leads to this server, as `{target}` does",
+            record.domain
+        )),
+        domain: record.domain,
+        app_id: record.app,
+        status: "active".to_owned(),
+        records: vec![entry],
+        created_at: record.created_at,
+        updated_at: record.created_at,
+    }
+}
+
+/// Give an app another name.
+#[utoipa::path(post, path = "/v1/apps/{id}/domains", tag = "apps", params(("id" = String, Path)), request_body = AddAppDomain,
+    responses((status = 201, body = AppDomain), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(crate) async fn add(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+    JsonBody(wanted): JsonBody<AddAppDomain>,
+) -> ApiResult<(StatusCode, Json<AppDomain>)> {
+    let record = of.find(&app, &caller).await?;
+    let domain = check::domain(&wanted.domain)?;
+    let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+    if host.split(':').next().is_some_and(|host| host.eq_ignore_ascii_case(&domain)) {
+        return Err(ApiError::bad_request(format!("`{domain}` is the name of the API itself")));
+    }
+    let new = DomainRecord { domain, app: record.id.clone(), created_at: now() };
+    app.store.insert_domain(&new).await?;
+    app.names_changed();
+    Ok((StatusCode::CREATED, Json(shown(&headers, &record, new))))
+}
+
+/// Names of an app beside its own.
+#[utoipa::path(get, path = "/v1/apps/{id}/domains", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 200, body = AppDomainList), (status = 404, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<AppDomainList>> {
+    let record = of.find(&app, &caller).await?;
+    let domains = app.store.domains(&record.id).await?;
+    Ok(Json(AppDomainList {
+        domains: domains.into_iter().map(|one| shown(&headers, &record, one)).collect(),
+    }))
+}
+
+/// One of them.
+#[utoipa::path(get, path = "/v1/apps/{id}/domains/{domain}", tag = "apps",
+    params(("id" = String, Path), ("domain" = String, Path)),
+    responses((status = 200, body = AppDomain), (status = 404, body = ErrorBody)))]
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<AppDomain>> {
+    let record = of.find(&app, &caller).await?;
+    let domains = app.store.domains(&record.id).await?;
+    let found = domains.into_iter().find(|one| one.domain == of.second.to_ascii_lowercase());
+    let found = found.ok_or_else(|| ApiError::not_found("domain", &of.second))?;
+    Ok(Json(shown(&headers, &record, found)))
+}
+
+/// Take a name away.
+#[utoipa::path(delete, path = "/v1/apps/{id}/domains/{domain}", tag = "apps",
+    params(("id" = String, Path), ("domain" = String, Path)), responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
+    let record = of.find(&app, &caller).await?;
+    app.store.delete_domain(&record.id, &of.second.to_ascii_lowercase()).await?;
+    app.names_changed();
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,172 @@
+//! Variables of an app over HTTP.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_types::ErrorBody;
+use pandastack_types::api::{AppEnv, AppEnvImported, AppEnvList, AppEnvSet, ImportAppEnv, SetAppEnv};
+
+use super::check;
+use super::deploy::change;
+use super::record::EnvEntry;
+use super::routes::OfApp;
+use super::view::MASK;
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::JsonBody;
+
+/// Beginnings of variables that builds write into their output.
+const BUILD_ONLY: [&str; 4] = ["VITE_", "NEXT_PUBLIC_", "REACT_APP_", "PUBLIC_"];
+
+/// What to know about a variable.
+fn note(key: &str) -> String {
+    match BUILD_ONLY.iter().any(|start| key.starts_with(start)) {
+        true => format!(
+            "`{key}` is read by the build: deploy again for it to take effect, a restart is not enough"
+        ),
+        false => "it takes effect with the next deployment or restart".to_owned(),
+    }
+}
+
+/// Variables of an app; secrets are masked.
+#[utoipa::path(get, path = "/v1/apps/{id}/env", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 200, body = AppEnvList), (status = 404, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<Json<AppEnvList>> {
+    let record = of.find(&app, &caller).await?;
+    let shown = |(key, entry): (String, EnvEntry)| AppEnv {
+        key,
+        value: if entry.secret { MASK.to_owned() } else { entry.value },
+        secret: entry.secret,
+        scope: entry.scope,
+        updated_at: entry.updated_at,
+    };
+    Ok(Json(AppEnvList { env: record.spec.env.into_iter().map(shown).collect() }))
+}
+
+/// Set a variable.
+#[utoipa::path(put, path = "/v1/apps/{id}/env/{key}", tag = "apps", params(("id" = String, Path), ("key" = String, Path)),
+    request_body = SetAppEnv, responses((status = 200, body = AppEnvSet), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn set(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    JsonBody(wanted): JsonBody<SetAppEnv>,
+) -> ApiResult<Json<AppEnvSet>> {
+    let (record, key) = (of.find(&app, &caller).await?, of.second);
+    let SetAppEnv { value, secret, scope } = wanted;
+    let entry = EnvEntry { value, secret, scope, updated_at: now() };
+    check::put_env(&mut record.spec.clone(), &key, entry.clone())?;
+    change(&app, &record.id, |record| {
+        record.spec.env.insert(key.clone(), entry.clone());
+    })
+    .await?;
+    let note = Some(note(&key));
+    Ok(Json(AppEnvSet { key, secret, scope, note }))
+}
+
+/// Remove a variable.
+#[utoipa::path(delete, path = "/v1/apps/{id}/env/{key}", tag = "apps", params(("id" = String, Path), ("key" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
+    let record = of.find(&app, &caller).await?;
+    if !record.spec.env.contains_key(&of.second) {
+        return Err(ApiError::not_found("variable", &of.second));
+    }
+    change(&app, &record.id, |record| {
+        record.spec.env.remove(&of.second);
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Set many variables, in the form of a `.env` file.
+#[utoipa::path(post, path = "/v1/apps/{id}/env/import", tag = "apps", params(("id" = String, Path)),
+    request_body = ImportAppEnv, responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn import(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    JsonBody(wanted): JsonBody<ImportAppEnv>,
+) -> ApiResult<Json<AppEnvImported>> {
+    let record = of.find(&app, &caller).await?;
+    let pairs = parse(&wanted.dotenv)?;
+    let entry = |value: &str| EnvEntry {
+        value: value.to_owned(),
+        secret: wanted.secret,
+        scope: wanted.scope,
+        updated_at: now(),
+    };
+    let mut trial = record.spec.clone();
+    for (key, value) in &pairs {
+        check::put_env(&mut trial, key, entry(value))?;
+    }
+    let changed = change(&app, &record.id, |record| {
+        record.spec.env.extend(pairs.iter().map(|(key, value)| (key.clone(), entry(value))));
+    })
+    .await?;
+    Ok(Json(AppEnvImported { imported: pairs.len(), total: changed.spec.env.len() }))
+}
+
+/// The pairs of a `.env` file. A later line of the same name wins.
+fn parse(text: &str) -> ApiResult<Vec<(String, String)>> {
+    let mut pairs = Vec::<(String, String)>::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        let Some((key, value)) = line.split_once('=') else {
+            return Err(ApiError::bad_request(format!(
+                "line {number} of `dotenv` is not of the form KEY=value"
+            )));
+        };
+        let (key, value) = (key.trim().to_owned(), unquoted(value.trim()));
+        pairs.retain(|(known, _)| *known != key);
+        pairs.push((key, value));
+    }
+    Ok(pairs)
+}
+
+fn unquoted(value: &str) -> String {
+    let inner = |quote: char| {
+        value.strip_prefix(quote).and_then(|rest| rest.split_once(quote)).map(|(inner, _)| inner)
+    };
+    if let Some(inner) = inner('\'') {
+        return inner.to_owned();
+    }
+    if let Some(inner) = inner('"') {
+        return inner.replace("\\n", "\n");
+    }
+    // Without quotes a comment may follow.
+    value.split_once(" #").map_or(value, |(value, _)| value).trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dotenv_lines_are_understood() {
+        let text = "# c\nA=1\nexport B = \"x\\ny\" # c\nC='#1'\nD=a b # c\n\nA=2\nE=\n";
+        let pairs = parse(text).unwrap();
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(pairs, [("B", "x\ny"), ("C", "#1"), ("D", "a b"), ("A", "2"), ("E", "")]);
+        assert!(parse("nonsense").unwrap_err().message.contains("line 1"));
+    }
+
+    #[test]
+    fn what_a_build_reads_is_said_so() {
+        assert!(note("VITE_KEY").contains("deploy again"));
+        assert!(note("KEY").contains("restart"));
+    }
+}

@@ -1,0 +1,47 @@
+//! Whether a new version answers, asked through the same way that its requests will take.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use pandastack_types::SandboxId;
+
+use crate::app::App;
+
+/// How long one answer may take.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// Asks once; answers the status, or why there is none.
+pub(super) async fn ask(
+    app: &App,
+    machine: &SandboxId,
+    port: u16,
+    path: &str,
+    host: &str,
+) -> Result<StatusCode, String> {
+    let asked = tokio::time::timeout(ANSWER_WAIT, get(app, machine, port, path, host)).await;
+    asked.unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER_WAIT.as_secs())))
+}
+
+async fn get(
+    app: &App,
+    machine: &SandboxId,
+    port: u16,
+    path: &str,
+    host: &str,
+) -> Result<StatusCode, String> {
+    let stream = app.edge.tunnel(machine, port).await.map_err(|trouble| trouble.sentence(machine, port))?;
+    let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = connected.map_err(|error| error.to_string())?;
+    let request = Request::get(path)
+        .header(header::HOST, host)
+        .header(header::USER_AGENT, "pandastack-health-check")
+        .header(header::CONNECTION, "close")
+        .body(Body::empty())
+        .map_err(|error| error.to_string())?;
+    tokio::select! {
+        answer = sender.send_request(request) => answer.map(|answer| answer.status()).map_err(|error| error.to_string()),
+        ended = connection => Err(ended.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string())),
+    }
+}

@@ -1,0 +1,278 @@
+//! Pushes told by a repository's host: GitHub, GitLab, Gitea (and Forgejo).
+//!
+//! | | proof | kind | names a delivery |
+//! |---|---|---|---|
+//! | GitHub | `X-Hub-Signature-256`: HMAC-SHA256 of the raw body | `X-GitHub-Event` | `X-GitHub-Delivery` |
+//! | Gitea | `X-Gitea-Signature`: the same, without `sha256=` | `X-Gitea-Event` | `X-Gitea-Delivery` |
+//! | GitLab | `X-Gitlab-Token`: the secret itself | `X-Gitlab-Event` | `X-Gitlab-Event-UUID` |
+//!
+//! Must hold: nothing of a body counts before its proof does, and proofs are compared in constant time; an app without a
+//! secret has no webhook; a delivery that comes twice begins one deployment. The answer does not wait for anything.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::routing::post;
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use pandastack_types::api::HookAnswer;
+use pandastack_types::limits::HOOK_BODY_BYTES_MAX;
+use pandastack_types::{ErrorBody, ErrorCode};
+use serde::Deserialize;
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+use super::check;
+use super::record::{AppRecord, DeploymentRecord};
+use super::routes::queue;
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::extract::Id;
+
+/// Bytes of a delivery's name that are kept.
+const DELIVERY_BYTES_MAX: usize = 200;
+/// Says in a commit's message that it is not deployed.
+const SKIP: [&str; 4] = ["[skip ci]", "[ci skip]", "[skip deploy]", "[deploy skip]"];
+
+/// Outside of what needs an API key: the secret is the proof.
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new().route("/v1/hooks/apps/{id}", post(hook))
+}
+
+/// What a push says, as far as it matters here; the three hosts agree on it.
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Push {
+    #[serde(rename = "ref")]
+    reference: String,
+    after: String,
+    deleted: bool,
+    head_commit: Option<Commit>,
+    commits: Vec<Commit>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Commit {
+    id: String,
+    message: String,
+}
+
+/// A repository's host tells of a push. Proved by the app's webhook secret, not by an API key.
+#[utoipa::path(post, path = "/v1/hooks/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 202, body = HookAnswer), (status = 200, description = "Nothing to deploy", body = HookAnswer),
+    (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody)), security(()))]
+pub(crate) async fn hook(
+    State(app): State<Arc<App>>,
+    Id(id): Id<String>,
+    request: Request,
+) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+    let (parts, body) = request.into_parts();
+    let record = app.store.app(None, &id).await?;
+    let closed = || {
+        ApiError::new(ErrorCode::Unauthorized, "this app has no webhook secret; set `webhook_secret` first")
+    };
+    let secret = record.spec.webhook_secret.clone().filter(|_| !record.spec.deleting).ok_or_else(closed)?;
+    let body = match Limited::new(body, HOOK_BODY_BYTES_MAX).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("a delivery is at most {HOOK_BODY_BYTES_MAX} bytes");
+            return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+        }
+        Err(_) => return Err(ApiError::bad_request("the delivery ended before it was complete")),
+    };
+    if !is_proved(&parts.headers, &secret, &body) {
+        let message = "the delivery is not signed with this app's webhook secret";
+        return Err(ApiError::new(ErrorCode::Unauthorized, message));
+    }
+    let push = match told(&parts.headers, &body, &record)? {
+        Told::Nothing(why) => return Ok(ignored(why)),
+        Told::Push(push) => push,
+    };
+    if let Some(delivery) = delivery(&parts.headers)
+        && !app.store.claim_delivery(&record.id, &delivery, now()).await?
+    {
+        return Ok(ignored("this delivery was taken before".to_owned()));
+    }
+    let mut new = DeploymentRecord::queued(&record, "push", now());
+    check::git_ref(&push.after)?;
+    new.spec.git_ref = Some(push.after.clone());
+    new.spec.git_commit = Some(push.after);
+    let (status, Json(deployment)) = queue(&app, new).await?;
+    Ok((status, Json(HookAnswer { deployment_id: Some(deployment.id), ignored: None })))
+}
+
+fn ignored(why: String) -> (StatusCode, Json<HookAnswer>) {
+    (StatusCode::OK, Json(HookAnswer { deployment_id: None, ignored: Some(why) }))
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Whether who sent it knows the secret. Any one proof is enough, and none is not.
+fn is_proved(headers: &HeaderMap, secret: &str, body: &[u8]) -> bool {
+    if let Some(token) = header(headers, "x-gitlab-token") {
+        return token.as_bytes().ct_eq(secret.as_bytes()).into();
+    }
+    let hub = header(headers, "x-hub-signature-256").and_then(|value| value.strip_prefix("sha256="));
+    let Some(signature) = hub.or_else(|| header(headers, "x-gitea-signature")) else { return false };
+    let Some(signature) = from_hex(signature) else { return false };
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else { return false };
+    mac.update(body);
+    mac.verify_slice(&signature).is_ok()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    if text.len() % 2 != 0 || !text.is_ascii() {
+        return None;
+    }
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}
+
+fn delivery(headers: &HeaderMap) -> Option<String> {
+    let names = ["x-github-delivery", "x-gitea-delivery", "x-gitlab-event-uuid"];
+    let found = names.into_iter().find_map(|name| header(headers, name))?;
+    Some(found.chars().take(DELIVERY_BYTES_MAX).collect())
+}
+
+#[derive(Debug, PartialEq)]
+enum Told {
+    Push(Push),
+    Nothing(String),
+}
+
+/// What a delivery means for an app.
+fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> ApiResult<Told> {
+    let nothing = |why: &str| Ok(Told::Nothing(why.to_owned()));
+    let names = ["x-github-event", "x-gitea-event", "x-gitlab-event"];
+    match names.into_iter().find_map(|name| header(headers, name)) {
+        Some("push" | "Push Hook") => {}
+        Some("ping") => return nothing("pong"),
+        Some(other) => return Ok(Told::Nothing(format!("`{other}` is not a push"))),
+        None => {
+            return Err(ApiError::bad_request(
+                "the delivery does not say what happened: no X-GitHub-Event or alike",
+            ));
+        }
+    }
+    if app.spec.git_url.is_none() {
+        return nothing("the app has no git_url");
+    }
+    let unreadable =
+        |error: serde_json::Error| ApiError::bad_request(format!("the delivery is not readable: {error}"));
+    let form = header(headers, "content-type")
+        .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
+    let push: Push = match form {
+        true => {
+            let mut pairs = url::form_urlencoded::parse(body);
+            let payload = pairs.find(|(key, _)| key == "payload").map(|(_, value)| value).unwrap_or_default();
+            serde_json::from_str(&payload).map_err(unreadable)?
+        }
+        false => serde_json::from_slice(body).map_err(unreadable)?,
+    };
+    let Some(branch) = push.reference.strip_prefix("refs/heads/") else {
+        return nothing("it is not a push to a branch");
+    };
+    if branch != app.spec.branch() {
+        return Ok(Told::Nothing(format!("`{branch}` is not the branch `{}`", app.spec.branch())));
+    }
+    if push.deleted || push.after.is_empty() || push.after.bytes().all(|byte| byte == b'0') {
+        return nothing("the branch was deleted");
+    }
+    let head =
+        push.head_commit.as_ref().or_else(|| push.commits.iter().find(|commit| commit.id == push.after));
+    if head.is_some_and(|head| SKIP.iter().any(|skip| head.message.contains(skip))) {
+        return nothing("its message says to skip it");
+    }
+    Ok(Told::Push(push))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apps::record::AppSpec;
+
+    fn app() -> AppRecord {
+        AppRecord {
+            id: "a".parse().unwrap(),
+            workspace: pandastack_types::WorkspaceId::default_workspace(),
+            name: "a".to_owned(),
+            revision: 1,
+            active: None,
+            created_at: now(),
+            updated_at: now(),
+            spec: AppSpec { git_url: Some("https://x/y".into()), ..AppSpec::default() },
+        }
+    }
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        lines
+            .iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect()
+    }
+
+    /// Computed with Python: hmac.new(b"It's a Secret to Everybody", b"Hello, World!", "sha256"), GitHub's own example.
+    const SIGNATURE: &str = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+    const SECRET: &str = "It's a Secret to Everybody";
+
+    #[test]
+    fn a_proof_is_the_hmac_of_the_raw_body_or_the_secret() {
+        let body = b"Hello, World!";
+        let github = format!("sha256={SIGNATURE}");
+        assert!(is_proved(&headers(&[("x-hub-signature-256", &github)]), SECRET, body));
+        assert!(is_proved(&headers(&[("x-gitea-signature", SIGNATURE)]), SECRET, body));
+        assert!(is_proved(&headers(&[("x-gitlab-token", SECRET)]), SECRET, body));
+        for bad in [
+            headers(&[]),
+            headers(&[("x-hub-signature-256", SIGNATURE)]),
+            headers(&[("x-hub-signature-256", "sha256=")]),
+            headers(&[("x-hub-signature-256", "sha256=zz")]),
+            headers(&[("x-gitea-signature", &SIGNATURE.replace('7', "8"))]),
+            headers(&[("x-gitlab-token", "It's")]),
+            headers(&[("x-gitlab-token", "wrong"), ("x-gitea-signature", SIGNATURE)]),
+        ] {
+            assert!(!is_proved(&bad, SECRET, body), "{bad:?}");
+        }
+        assert!(!is_proved(&headers(&[("x-hub-signature-256", &github)]), SECRET, b"Hello, World"));
+    }
+
+    #[track_caller]
+    fn check(lines: &[(&'static str, &str)], body: &str, expect: Result<&str, &str>) {
+        let told = told(&headers(lines), body.as_bytes(), &app()).unwrap();
+        match (told, expect) {
+            (Told::Push(push), Ok(commit)) => assert_eq!(push.after, commit),
+            (Told::Nothing(why), Err(part)) => assert!(why.contains(part), "{why}"),
+            (told, _) => panic!("{body}: {told:?}"),
+        }
+    }
+
+    #[test]
+    fn only_a_push_to_the_branch_deploys() {
+        let github = [("x-github-event", "push")];
+        check(&github, r#"{"ref":"refs/heads/main","after":"abc"}"#, Ok("abc"));
+        check(&[("x-gitlab-event", "Push Hook")], r#"{"ref":"refs/heads/main","after":"abc"}"#, Ok("abc"));
+        check(&[("x-gitea-event", "push")], r#"{"ref":"refs/heads/main","after":"abc"}"#, Ok("abc"));
+        check(&github, r#"{"ref":"refs/heads/dev","after":"abc"}"#, Err("not the branch"));
+        check(&github, r#"{"ref":"refs/tags/v1","after":"abc"}"#, Err("not a push to a branch"));
+        check(&github, r#"{"ref":"refs/heads/main","after":"0000000000"}"#, Err("deleted"));
+        check(&github, r#"{"ref":"refs/heads/main","after":"abc","deleted":true}"#, Err("deleted"));
+        let skip =
+            r#"{"ref":"refs/heads/main","after":"abc","head_commit":{"id":"abc","message":"x [skip ci]"}}"#;
+        check(&github, skip, Err("skip"));
+        check(&[("x-github-event", "ping")], "{}", Err("pong"));
+        check(&[("x-github-event", "star")], "{}", Err("not a push"));
+        let form = [("x-github-event", "push"), ("content-type", "application/x-www-form-urlencoded")];
+        check(
+            &form,
+            "payload=%7B%22ref%22%3A%22refs%2Fheads%2Fmain%22%2C%22after%22%3A%22abc%22%7D",
+            Ok("abc"),
+        );
+        assert!(told(&headers(&github), b"{", &app()).is_err());
+        assert!(told(&headers(&[]), b"{}", &app()).is_err());
+    }
+}

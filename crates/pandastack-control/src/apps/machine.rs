@@ -1,0 +1,300 @@
+//! Calls to a machine of an app: made by the same operations as any sandbox, and told what to run.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Method, Request, header};
+use http_body_util::BodyExt;
+use pandastack_agent_client::{AgentClient, AgentError};
+use pandastack_types::api::{
+    CreateSandbox, CreateSnapshot, ExecRequest, ExecResult, OnTimeout, PatchLifecycle, Port, PortList,
+    Process, ProcessList, Signal, SignalProcess, SnapshotKind, StartProcess,
+};
+use pandastack_types::{ErrorCode, SandboxId, SnapshotId};
+use tokio::time::Instant;
+
+use super::log::Log;
+use super::output::{Events, Exit, Lines, OutputEvent};
+use super::owner_of;
+use super::record::AppRecord;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::ops::{self, NOTHING, call_on};
+use crate::store::{SandboxRecord, SnapshotRecord};
+
+/// How long a short call may take; it may have to wake the machine.
+const CALL_WAIT: Duration = Duration::from_secs(60);
+/// How long an agent that does not answer is waited for.
+const AGENT_WAIT: Duration = Duration::from_secs(60);
+/// Between two tries to reach it.
+const AGENT_RETRY: Duration = Duration::from_millis(500);
+/// Lifetime of a machine that builds. It ends earlier in all cases but a lost server.
+const BUILD_MACHINE_SECONDS: u64 = 4 * 3600;
+/// How long the last lines of a process that still runs are read.
+const LAST_LINES_WAIT: Duration = Duration::from_secs(2);
+/// Label of an app's snapshots, with their owner.
+pub(super) const OWNER_LABEL: &str = "owner";
+/// Tag of the processes of a build.
+pub(super) const BUILD_TAG: &str = "pandastack-build";
+
+/// A machine of an app.
+pub(super) struct Machine {
+    app: Arc<App>,
+    pub(super) record: SandboxRecord,
+    client: AgentClient,
+}
+
+/// What a machine is for.
+pub(super) enum Purpose {
+    /// Building: it ends by itself if everything else forgets it.
+    Build,
+    /// Serving, with these variables.
+    Serve(BTreeMap<String, String>),
+}
+
+impl Machine {
+    /// Makes one, from a snapshot if there is one.
+    pub(super) async fn create(
+        app: &Arc<App>,
+        of: &AppRecord,
+        from: Option<&SnapshotId>,
+        purpose: Purpose,
+    ) -> ApiResult<Self> {
+        let template = from.is_none().then(|| of.spec.template.clone());
+        let mut request =
+            CreateSandbox { template, from_snapshot: from.cloned(), ..CreateSandbox::default() };
+        match purpose {
+            Purpose::Build => {
+                request.ttl_seconds = Some(BUILD_MACHINE_SECONDS);
+                request.on_timeout = Some(OnTimeout::Kill);
+            }
+            Purpose::Serve(env) => {
+                request.env = Some(env);
+                request.persistent = Some(true);
+                request.idle_timeout_seconds = Some(of.spec.idle_timeout_seconds);
+            }
+        }
+        let record = create_patiently(app, of, request).await?;
+        let client = app.hosts.client(&record.host)?;
+        Ok(Self { app: Arc::clone(app), record, client })
+    }
+
+    /// One that exists.
+    pub(super) async fn open(app: &Arc<App>, of: &AppRecord, id: &SandboxId) -> ApiResult<Self> {
+        let (record, client) = ops::live(app, &of.workspace, id).await?;
+        Ok(Self { app: Arc::clone(app), record, client })
+    }
+
+    pub(super) fn id(&self) -> &SandboxId {
+        &self.record.id
+    }
+
+    fn path(&self, tail: &str) -> String {
+        format!("/sandboxes/{}/{tail}", self.record.id)
+    }
+
+    /// Runs a short command and answers what it printed.
+    pub(super) async fn exec(&self, request: &ExecRequest) -> ApiResult<ExecResult> {
+        let path = self.path("exec");
+        Ok(self.client.call(call_on(&self.record, Method::POST, &path, CALL_WAIT), Some(request)).await?)
+    }
+
+    /// Starts a process and leaves it to itself.
+    pub(super) async fn start(&self, request: &StartProcess) -> ApiResult<Process> {
+        let path = self.path("processes");
+        Ok(self.client.call(call_on(&self.record, Method::POST, &path, CALL_WAIT), Some(request)).await?)
+    }
+
+    /// All processes.
+    pub(super) async fn processes(&self) -> ApiResult<Vec<Process>> {
+        let path = self.path("processes");
+        let call = call_on(&self.record, Method::GET, &path, CALL_WAIT);
+        Ok(self.client.call::<ProcessList>(call, NOTHING).await?.processes)
+    }
+
+    /// Ends a process and everything it started.
+    pub(super) async fn kill(&self, process: u64) -> ApiResult<()> {
+        let path = self.path(&format!("processes/{process}/signal"));
+        let body = SignalProcess { signal: Signal::KILL };
+        let call = call_on(&self.record, Method::POST, &path, CALL_WAIT);
+        Ok(self.client.call::<serde::de::IgnoredAny>(call, Some(&body)).await.map(|_| ())?)
+    }
+
+    /// Ports that something listens on.
+    pub(super) async fn ports(&self) -> ApiResult<Vec<Port>> {
+        let path = self.path("ports");
+        let call = call_on(&self.record, Method::GET, &path, CALL_WAIT);
+        Ok(self.client.call::<PortList>(call, NOTHING).await?.ports)
+    }
+
+    /// Writes a file; the content streams.
+    pub(super) async fn write(&self, file: &str, content: Body) -> ApiResult<()> {
+        let uri = format!("/agent/v1{}?path={file}", self.path("fs"));
+        let request = Request::put(uri).header(header::CONTENT_TYPE, "application/octet-stream");
+        let request = request.body(content).map_err(ApiError::internal)?;
+        self.client.send(request, Some(self.record.incarnation)).await?;
+        Ok(())
+    }
+
+    /// Sets after how many idle seconds it sleeps.
+    pub(super) async fn set_idle(&self, seconds: u64) -> ApiResult<()> {
+        let patch = PatchLifecycle { idle_timeout_seconds: Some(seconds), ..PatchLifecycle::default() };
+        let record = self.app.store.sandbox(None, &self.record.id).await?;
+        ops::lifecycle::patch(&self.app, record, patch).await.map(|_| ())
+    }
+
+    /// Keeps it as it is now.
+    pub(super) async fn snapshot(&self, name: &str) -> ApiResult<SnapshotRecord> {
+        let owner = self.record.owner.clone().unwrap_or_default();
+        let request = CreateSnapshot {
+            name: Some(name.to_owned()),
+            metadata: Some([(OWNER_LABEL.to_owned(), owner)].into()),
+            ..CreateSnapshot::default()
+        };
+        let (record, client) = (self.record.clone(), self.client.clone());
+        ops::snapshot::take(&self.app, record, client, request, SnapshotKind::Service).await
+    }
+
+    /// Runs a command whose output goes to the log, until it ends. An agent that is restarted meanwhile loses nothing.
+    pub(super) async fn run(&self, request: &StartProcess, log: &Log) -> ApiResult<Exit> {
+        let body = serde_json::to_vec(request).map_err(ApiError::internal)?;
+        let uri = format!("/agent/v1{}?follow=1", self.path("processes"));
+        let started = Request::post(uri).header(header::CONTENT_TYPE, "application/json");
+        let started = started.body(Body::from(body)).map_err(ApiError::internal)?;
+        let response = self.client.send(started, Some(self.record.incarnation)).await?;
+        let process = response.headers().get("x-pandastack-process").and_then(|id| id.to_str().ok());
+        let process = process.map(str::to_owned);
+        let (mut events, mut lines) = (Events::default(), Lines::default());
+        let mut body = Some(response.into_body());
+        let mut deadline = Instant::now() + AGENT_WAIT;
+        loop {
+            if let Some(exit) = follow(body.take(), &mut events, &mut lines, log).await? {
+                return Ok(exit);
+            }
+            // The stream broke off before the end: its agent is being restarted, and the process goes on.
+            let Some(process) = &process else { return Err(lost("the agent did not name the process")) };
+            match self.reattach(process, events.last_id.as_deref()).await {
+                Ok(again) => {
+                    body = Some(again);
+                    deadline = Instant::now() + AGENT_WAIT;
+                }
+                Err(error) if Instant::now() < deadline && is_restart(&error) => {
+                    tokio::time::sleep(AGENT_RETRY).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The last lines that a process printed so far.
+    pub(super) async fn last_lines(&self, process: u64, count: usize) -> ApiResult<Vec<String>> {
+        let mut body = self.reattach(&process.to_string(), None).await?;
+        let (mut events, mut lines, mut last) = (Events::default(), Lines::default(), VecDeque::new());
+        // A process that still runs has no end to wait for: what comes at once is what it printed so far.
+        let deadline = Instant::now() + LAST_LINES_WAIT;
+        'read: while let Ok(Some(Ok(frame))) = tokio::time::timeout_at(deadline, body.frame()).await {
+            let Ok(bytes) = frame.into_data() else { continue };
+            if !events.push(&bytes) {
+                break;
+            }
+            while let Some(event) = events.next() {
+                let OutputEvent::Text(text) = event else { break 'read };
+                last.extend(lines.push(&text));
+                let surplus = last.len().saturating_sub(count);
+                last.drain(..surplus);
+            }
+        }
+        last.extend(lines.rest());
+        Ok(last.into())
+    }
+
+    /// Follows what a process prints, raw as its agent tells it.
+    pub(super) async fn output(&self, process: u64) -> ApiResult<hyper::body::Incoming> {
+        Ok(self.reattach(&process.to_string(), None).await?)
+    }
+
+    async fn reattach(
+        &self,
+        process: &str,
+        last_id: Option<&str>,
+    ) -> Result<hyper::body::Incoming, AgentError> {
+        let uri = format!("/agent/v1{}", self.path(&format!("processes/{process}/output")));
+        let mut request = Request::get(uri);
+        if let Some(id) = last_id {
+            request = request.header("last-event-id", id);
+        }
+        let nonsense = |error: http::Error| AgentError::Nonsense {
+            host: self.record.host.clone(),
+            source: error.into(),
+        };
+        let request = request.body(Body::empty()).map_err(nonsense)?;
+        Ok(self.client.send(request, Some(self.record.incarnation)).await?.into_body())
+    }
+}
+
+/// A template that is just being baked is waited for.
+async fn create_patiently(
+    app: &Arc<App>,
+    of: &AppRecord,
+    request: CreateSandbox,
+) -> ApiResult<SandboxRecord> {
+    let deadline = Instant::now() + 10 * AGENT_WAIT;
+    loop {
+        let made =
+            ops::create::create_owned(app, of.workspace.clone(), request.clone(), owner_of(&of.id)).await;
+        match made {
+            Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {
+                let seconds = error.retry_after.unwrap_or(1).clamp(1, 15);
+                tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+            }
+            made => return made,
+        }
+    }
+}
+
+/// Reads one stream to the log. `None` when it broke off.
+async fn follow(
+    body: Option<hyper::body::Incoming>,
+    events: &mut Events,
+    lines: &mut Lines,
+    log: &Log,
+) -> ApiResult<Option<Exit>> {
+    let Some(mut body) = body else { return Ok(None) };
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(bytes) = frame.into_data() else { continue };
+        if !events.push(&bytes) {
+            return Err(lost("the agent sent nonsense"));
+        }
+        while let Some(event) = events.next() {
+            match event {
+                OutputEvent::Text(text) => {
+                    for line in lines.push(&text) {
+                        log.line(&line).await;
+                    }
+                }
+                OutputEvent::Exit(exit) => {
+                    if let Some(rest) = lines.rest() {
+                        log.line(&rest).await;
+                    }
+                    return Ok(Some(exit));
+                }
+                OutputEvent::Failed(why) => return Err(lost(&why)),
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn is_restart(error: &AgentError) -> bool {
+    match error {
+        AgentError::Unreachable { .. } | AgentError::Broken { .. } => true,
+        AgentError::Answered { body, .. } => body.code == ErrorCode::Unavailable,
+        _ => false,
+    }
+}
+
+fn lost(why: &str) -> ApiError {
+    ApiError::new(ErrorCode::GuestUnavailable, format!("a command's output was lost: {why}"))
+}

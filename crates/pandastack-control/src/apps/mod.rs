@@ -1,0 +1,211 @@
+//! Apps: a source is built in a machine of its own, served from another behind a stable name, and replaced without a
+//! failed request.
+//!
+//! ```text
+//!   routes, hooks --> a deployment, queued --> deployer: one at a time per app, the newest wins
+//!                                                 |
+//!        build:  build machine <- source, install (or restored), build --> artifact (a snapshot)
+//!        serve:  machine <- artifact, start, ports, health check
+//!        switch: one transaction; edges ask again which machine stands behind the name
+//!        tidy:   the last versions stay asleep for a rollback, everything else goes
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `record`, `store` | what is written down |
+//! | `routes`, `upload`, `env`, `domains`, `runtime_logs`, `hooks`, `view`, `check` | the API |
+//! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
+//! | `source`, `build`, `serve` | those steps, each in a machine |
+//! | `machine`, `output`, `log` | calls to a machine, and what it says |
+//! | `tidy` | which machines and snapshots an app needs; the rest is deleted |
+//! | `names` | what stands behind a host name |
+//!
+//! Must hold: a deployment that fails or is stopped leaves what serves alone; after a crash at any point a deployment goes
+//! on or fails, and never stays where it was; sources never touch a host's file system, only a machine's; a secret is
+//! neither an argument of a command nor in a log line of ours.
+//!
+//! Left to others: making and stopping machines (`ops`, the same that the sandbox API uses), holding requests while one
+//! wakes (the edge), telling what kind of app a source is (`pandastack-detect`).
+
+pub(crate) mod build;
+pub(crate) mod check;
+pub(crate) mod deploy;
+pub(crate) mod deployer;
+pub(crate) mod domains;
+pub(crate) mod env;
+mod health;
+pub(crate) mod hooks;
+pub(crate) mod log;
+mod machine;
+pub(crate) mod names;
+mod output;
+pub mod record;
+pub(crate) mod routes;
+pub(crate) mod runtime_logs;
+mod serve;
+mod source;
+pub mod store;
+#[cfg(test)]
+pub(crate) mod suite;
+mod tidy;
+pub(crate) mod upload;
+mod view;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pandastack_types::{AppId, DeploymentId};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+/// `$PORT` of an app that names none.
+pub(crate) const PORT_DEFAULT: u16 = 8080;
+/// Path of the health check of an app that names none.
+pub(crate) const HEALTH_PATH_DEFAULT: &str = "/";
+/// Where the source of an app is in its machines.
+pub(crate) const SOURCE_DIR: &str = "/srv/app";
+
+/// The owner of an app's machines.
+pub(crate) fn owner_of(app: &AppId) -> String {
+    format!("app:{app}")
+}
+
+/// What the parts of this service share while the process runs. Nothing in it is needed after a restart.
+pub(crate) struct Apps {
+    /// There may be something to deploy.
+    pub(crate) work: Notify,
+    /// Grows with every change of a deployment or its log.
+    news: watch::Sender<u64>,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Deployments that this process works on.
+    running: HashMap<DeploymentId, Running>,
+    /// Apps with machines that are given a source and have no deployment yet, once for each.
+    uploads: Vec<AppId>,
+}
+
+struct Running {
+    app: AppId,
+    stop: CancellationToken,
+    /// Why it was stopped; the first reason counts.
+    reason: Option<Stop>,
+    /// Its version is about to serve: too late to stop it.
+    switching: bool,
+}
+
+/// Why a deployment is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Somebody asked for it.
+    Canceled,
+    /// A newer one is there.
+    Superseded,
+}
+
+impl Default for Apps {
+    fn default() -> Self {
+        Self { work: Notify::new(), news: watch::Sender::new(0), shared: Mutex::default() }
+    }
+}
+
+/// Keeps machines that are given a source from being tidied away.
+pub(crate) struct Uploading<'a> {
+    apps: &'a Apps,
+    app: AppId,
+}
+
+impl Drop for Uploading<'_> {
+    fn drop(&mut self) {
+        let uploads = &mut self.apps.shared().uploads;
+        if let Some(at) = uploads.iter().position(|app| *app == self.app) {
+            uploads.swap_remove(at);
+        }
+    }
+}
+
+impl Apps {
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        // Every critical section leaves the maps whole, so a panic elsewhere does not make them wrong.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells whoever follows that something changed.
+    pub(crate) fn tell(&self) {
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// Changes from now on.
+    pub(crate) fn follow(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+
+    /// Notes that an app is given a source, until dropped.
+    pub(crate) fn upload(&self, app: &AppId) -> Uploading<'_> {
+        self.shared().uploads.push(app.clone());
+        Uploading { apps: self, app: app.clone() }
+    }
+
+    /// Whether an app has machines that nothing refers to yet.
+    pub(crate) fn is_uploading(&self, app: &AppId) -> bool {
+        self.shared().uploads.contains(app)
+    }
+
+    /// Notes that a deployment begins; answers what stops it.
+    fn begin(&self, app: &AppId, id: &DeploymentId) -> CancellationToken {
+        let stop = CancellationToken::new();
+        let running = Running { app: app.clone(), stop: stop.clone(), reason: None, switching: false };
+        self.shared().running.insert(id.clone(), running);
+        stop
+    }
+
+    /// Notes that it is over, and all of its log is written.
+    fn end(&self, id: &DeploymentId) {
+        self.shared().running.remove(id);
+        self.tell();
+    }
+
+    /// Why it was stopped.
+    fn reason(&self, id: &DeploymentId) -> Option<Stop> {
+        self.shared().running.get(id).and_then(|running| running.reason)
+    }
+
+    /// Whether this process works on it.
+    fn is_running(&self, id: &DeploymentId) -> bool {
+        self.shared().running.contains_key(id)
+    }
+
+    /// Stops a deployment. `false` when it does not run, or is about to serve.
+    pub(crate) fn stop(&self, id: &DeploymentId, reason: Stop) -> bool {
+        match self.shared().running.get_mut(id) {
+            Some(running) if !running.switching => {
+                running.reason.get_or_insert(reason);
+                running.stop.cancel();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// From here on it can be stopped no more. `false` if it was stopped before.
+    fn switch(&self, id: &DeploymentId) -> bool {
+        match self.shared().running.get_mut(id) {
+            Some(running) if running.reason.is_none() => {
+                running.switching = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The deployment of an app that runs now.
+    fn running(&self, app: &AppId) -> Option<DeploymentId> {
+        self.shared().running.iter().find(|(_, running)| running.app == *app).map(|(id, _)| id.clone())
+    }
+
+    fn count_running(&self) -> usize {
+        self.shared().running.len()
+    }
+}

@@ -1,0 +1,34 @@
+//! What stands behind a host name: an app's own (`<name>.<domain>`, `<id>.<domain>`), or a domain it was given.
+
+use pandastack_edge::{Named, RouteUnavailable};
+
+use super::record::AppRecord;
+use crate::store::{Store, StoreError};
+
+/// What stands behind a name; `None` when it is no app's.
+pub(crate) async fn find(store: &dyn Store, name: &str) -> Result<Option<Named>, RouteUnavailable> {
+    let unavailable = |error: StoreError| RouteUnavailable(error.to_string());
+    let Some(app) = app_of(store, name).await.map_err(unavailable)? else { return Ok(None) };
+    let Some(active) = &app.active else {
+        let why = format!("app `{}` has no version that serves yet; deploy it first", app.name);
+        return Ok(Some(Named::NotServing(why)));
+    };
+    let live = store.deployment(&app.id, active).await.map_err(unavailable)?;
+    let port = live.spec.start.as_ref().map_or(app.spec.port, |start| start.port);
+    Ok(live.spec.machine.map(|sandbox| Named::Serving { sandbox, port }))
+}
+
+async fn app_of(store: &dyn Store, name: &str) -> Result<Option<AppRecord>, StoreError> {
+    let id = match store.app_of_domain(name).await? {
+        Some(id) => id.to_string(),
+        None => match name.split_once('.') {
+            Some((label, _)) => label.to_owned(),
+            None => return Ok(None),
+        },
+    };
+    match store.app(None, &id).await {
+        Ok(app) => Ok(Some(app).filter(|app| !app.spec.deleting)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

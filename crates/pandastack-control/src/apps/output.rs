@@ -1,0 +1,143 @@
+//! The events of a process as its agent streams them, and lines out of them.
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+
+/// Bytes of one event; an agent sends output in pieces far below it.
+const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of a line that is not complete; beyond it the line is cut.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// An event of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum OutputEvent {
+    /// Text of standard output or error.
+    Text(String),
+    /// It ended.
+    Exit(Exit),
+    /// It could not be followed.
+    Failed(String),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Exit {
+    /// 128 + signal when killed by one.
+    pub(crate) exit_code: i32,
+    /// The signal.
+    pub(crate) signal: Option<i32>,
+    /// Its time was over.
+    pub(crate) timed_out: bool,
+}
+
+/// Reads server-sent events out of bytes as they come.
+#[derive(Default)]
+pub(super) struct Events {
+    buffer: Vec<u8>,
+    ready: VecDeque<OutputEvent>,
+    /// Where to go on from after a lost stream.
+    pub(super) last_id: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Data {
+    chunk: String,
+    error: String,
+    from: u64,
+    to: u64,
+}
+
+impl Events {
+    /// Takes bytes. `false` when they make no sense.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
+        self.buffer.extend_from_slice(bytes);
+        while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
+            let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
+            self.take(&String::from_utf8_lossy(&frame));
+        }
+        self.buffer.len() <= EVENT_BYTES_MAX
+    }
+
+    pub(super) fn next(&mut self) -> Option<OutputEvent> {
+        self.ready.pop_front()
+    }
+
+    fn take(&mut self, frame: &str) {
+        let field = |name: &str| {
+            let mut lines = frame.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            lines.next().map(|value| value.strip_prefix(' ').unwrap_or(value))
+        };
+        if let Some(id) = field("id") {
+            self.last_id = Some(id.to_owned());
+        }
+        let (Some(event), Some(data)) = (field("event"), field("data")) else { return };
+        let read = || serde_json::from_str::<Data>(data).unwrap_or_default();
+        self.ready.extend(match event {
+            "stdout" | "stderr" => Some(OutputEvent::Text(read().chunk)),
+            "gap" => {
+                let gap = read();
+                Some(OutputEvent::Text(format!("\n[{} bytes of output were dropped]\n", gap.to - gap.from)))
+            }
+            "exit" => Some(OutputEvent::Exit(serde_json::from_str(data).unwrap_or_default())),
+            "error" => Some(OutputEvent::Failed(read().error)),
+            _ => None,
+        });
+    }
+}
+
+/// Makes lines out of pieces of text.
+#[derive(Default)]
+pub(super) struct Lines(String);
+
+impl Lines {
+    /// Takes text; answers the lines that it completes.
+    pub(super) fn push(&mut self, text: &str) -> Vec<String> {
+        self.0.push_str(text);
+        let mut lines = Vec::new();
+        while let Some(end) = self.0.find('\n') {
+            let line: String = self.0.drain(..=end).collect();
+            lines.push(line.trim_end_matches('\n').to_owned());
+        }
+        if self.0.len() > LINE_BYTES_MAX {
+            lines.push(std::mem::take(&mut self.0));
+        }
+        lines
+    }
+
+    /// What is left at the end.
+    pub(super) fn rest(&mut self) -> Option<String> {
+        let rest = std::mem::take(&mut self.0);
+        (!rest.is_empty()).then_some(rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_however_they_are_cut() {
+        let stream = "id: 3-0\nevent: stdout\ndata: {\"chunk\":\"a\\nb\",\"offset\":0,\"end\":3}\n\n: \n\n\
+                      id: 3-1\nevent: exit\ndata: {\"exit_code\":2,\"signal\":null,\"timed_out\":false}\n\n";
+        for cut in 0..stream.len() {
+            let mut events = Events::default();
+            assert!(events.push(&stream.as_bytes()[..cut]) && events.push(&stream.as_bytes()[cut..]));
+            assert_eq!(events.next(), Some(OutputEvent::Text("a\nb".to_owned())));
+            assert_eq!(events.next(), Some(OutputEvent::Exit(Exit { exit_code: 2, ..Exit::default() })));
+            assert_eq!((events.next(), events.last_id.as_deref()), (None, Some("3-1")));
+        }
+        assert!(!Events::default().push(&vec![b'x'; EVENT_BYTES_MAX + 1]));
+    }
+
+    #[test]
+    fn lines_are_whole() {
+        let mut lines = Lines::default();
+        assert_eq!(lines.push("a\nb"), ["a"]);
+        assert_eq!(lines.push("c\n\nd"), ["bc", ""]);
+        assert_eq!(lines.rest().as_deref(), Some("d"));
+        assert_eq!(lines.push(&"x".repeat(LINE_BYTES_MAX + 1)).len(), 1);
+    }
+}

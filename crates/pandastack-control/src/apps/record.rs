@@ -1,0 +1,227 @@
+//! Rows of apps as the program sees them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use pandastack_types::api::{DeploymentStatus, EnvScope};
+use pandastack_types::{AppId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+use super::{HEALTH_PATH_DEFAULT, PORT_DEFAULT};
+
+/// An app.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AppRecord {
+    /// Its id.
+    pub id: AppId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// First label of its address.
+    pub name: String,
+    /// Grows with every change; see [`super::store::AppStore::put_app`].
+    pub revision: i64,
+    /// The version that serves.
+    pub active: Option<DeploymentId>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last changed or deployed.
+    pub updated_at: Timestamp,
+    /// The rest.
+    pub spec: AppSpec,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AppSpec {
+    /// Repository, if it has one.
+    pub git_url: Option<String>,
+    /// Branch.
+    pub git_branch: Option<String>,
+    /// Password or token for the repository.
+    pub git_token: Option<String>,
+    /// As said.
+    pub framework: Option<String>,
+    /// As said.
+    pub install_command: Option<String>,
+    /// As said.
+    pub build_command: Option<String>,
+    /// As said.
+    pub start_command: Option<String>,
+    /// As said.
+    pub root_directory: Option<String>,
+    /// `$PORT`.
+    pub port: u16,
+    /// Path of the health check.
+    pub health_path: String,
+    /// Idle seconds before it sleeps.
+    pub idle_timeout_seconds: u64,
+    /// Template of its machines.
+    pub template: String,
+    /// Secret of its webhook.
+    pub webhook_secret: Option<String>,
+    /// Variables by name.
+    pub env: BTreeMap<String, EnvEntry>,
+    /// A machine with installed dependencies, from which builds begin.
+    pub cache: Option<SnapshotId>,
+    /// It is being deleted: its machines go first, then its row.
+    pub deleting: bool,
+}
+
+impl Default for AppSpec {
+    fn default() -> Self {
+        Self {
+            git_url: None,
+            git_branch: None,
+            git_token: None,
+            framework: None,
+            install_command: None,
+            build_command: None,
+            start_command: None,
+            root_directory: None,
+            port: PORT_DEFAULT,
+            health_path: HEALTH_PATH_DEFAULT.to_owned(),
+            idle_timeout_seconds: pandastack_types::limits::IDLE_SECONDS_DEFAULT,
+            template: "base".to_owned(),
+            webhook_secret: None,
+            env: BTreeMap::new(),
+            cache: None,
+            deleting: false,
+        }
+    }
+}
+
+impl AppSpec {
+    /// Branch that is deployed.
+    pub fn branch(&self) -> &str {
+        self.git_branch.as_deref().unwrap_or("main")
+    }
+
+    /// Variables of the app itself, not of previews.
+    pub fn production_env(&self) -> BTreeMap<String, String> {
+        let seen = self.env.iter().filter(|(_, entry)| entry.scope != EnvScope::Preview);
+        seen.map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
+    }
+}
+
+/// The value of a variable.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnvEntry {
+    /// Its value.
+    pub value: String,
+    /// Never shown.
+    #[serde(default)]
+    pub secret: bool,
+    /// Which deployments see it.
+    #[serde(default)]
+    pub scope: EnvScope,
+    /// When it was set.
+    pub updated_at: Timestamp,
+}
+
+/// A deployment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeploymentRecord {
+    /// Its id.
+    pub id: DeploymentId,
+    /// The app.
+    pub app: AppId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Where it stands.
+    pub status: DeploymentStatus,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// When it was over, or live.
+    pub finished_at: Option<Timestamp>,
+    /// The rest.
+    pub spec: DeploymentSpec,
+}
+
+/// Where the source comes from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The app's repository.
+    #[default]
+    Git,
+    /// An archive that lies in the build machine already.
+    Archive,
+    /// What an earlier deployment built.
+    Artifact,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeploymentSpec {
+    /// Where the source comes from.
+    pub source: Source,
+    /// What began it.
+    pub trigger: String,
+    /// Branch, tag or commit that was asked for.
+    pub git_ref: Option<String>,
+    /// Commit that was built.
+    pub git_commit: Option<String>,
+    /// The deployment whose version this one returns to.
+    pub from: Option<DeploymentId>,
+    /// Begin without what earlier builds installed.
+    pub clear_cache: bool,
+    /// Kind of app that was found.
+    pub framework: Option<String>,
+    /// How it is started, with its variables.
+    pub start: Option<StartSpec>,
+    /// The machine that builds it.
+    pub build_machine: Option<SandboxId>,
+    /// What was built: a machine ready to start.
+    pub artifact: Option<SnapshotId>,
+    /// The machine that serves it.
+    pub machine: Option<SandboxId>,
+    /// How often it was begun; a restart of the server begins it again.
+    pub attempts: u32,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// How a built version is started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartSpec {
+    /// The command.
+    pub command: String,
+    /// Its directory.
+    pub directory: String,
+    /// Its `$PORT` when it was last started.
+    pub port: u16,
+    /// Variables that the kind of app wants, beside the app's own.
+    pub env: BTreeMap<String, String>,
+}
+
+impl DeploymentRecord {
+    /// One that waits for its turn.
+    pub fn queued(app: &AppRecord, trigger: &str, at: Timestamp) -> Self {
+        Self {
+            id: DeploymentId::random(),
+            app: app.id.clone(),
+            workspace: app.workspace.clone(),
+            status: DeploymentStatus::Queued,
+            created_at: at,
+            updated_at: at,
+            finished_at: None,
+            spec: DeploymentSpec { trigger: trigger.to_owned(), ..DeploymentSpec::default() },
+        }
+    }
+}
+
+/// A name that leads to an app.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DomainRecord {
+    /// The name, in lowercase.
+    pub domain: String,
+    /// The app.
+    pub app: AppId,
+    /// When it was added.
+    pub created_at: Timestamp,
+}

@@ -1,0 +1,372 @@
+//! Apps and their deployments over HTTP.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::response::Response;
+use axum::routing::{delete, get, patch, post, put};
+use axum::{Json, Router};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use pandastack_types::api::{self, AppSettings, CreateApp, Deployment, DeploymentStatus, Items, RollbackApp};
+use pandastack_types::{AppId, DeploymentId, ErrorBody};
+use serde::Deserialize;
+
+use super::deploy::change;
+use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, Source};
+use super::{Stop, check, domains, env, log, tidy, upload, view};
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{JsonBody, Query};
+use crate::routes::events::is_set;
+
+/// Calls that make something and take an `Idempotency-Key`.
+pub(crate) fn once_only() -> Router<Arc<App>> {
+    Router::new().route("/apps", post(create)).route("/apps/{id}/rollback", post(rollback))
+}
+
+/// The rest.
+pub(crate) fn repeatable() -> Router<Arc<App>> {
+    Router::new()
+        .route("/apps", get(list))
+        .route("/apps/{id}", get(show).merge(patch(update)).merge(delete(remove)))
+        .route("/apps/{id}/deploys", get(deploys).merge(post(upload::deploy)))
+        .route("/apps/{id}/deploys/{deployment}", get(deployment))
+        .route("/apps/{id}/deploys/{deployment}/logs", get(deploy_logs))
+        .route("/apps/{id}/deploys/{deployment}/cancel", post(cancel))
+        .route("/apps/{id}/restart", post(restart))
+        .route("/apps/{id}/runtime-logs", get(super::runtime_logs::runtime_logs))
+        .route("/apps/{id}/env", get(env::list))
+        .route("/apps/{id}/env/import", post(env::import))
+        .route("/apps/{id}/env/{key}", put(env::set).merge(delete(env::remove)))
+        .route("/apps/{id}/domains", get(domains::list).merge(post(domains::add)))
+        .route("/apps/{id}/domains/{domain}", get(domains::show).merge(delete(domains::remove)))
+}
+
+/// The app of a path, by id or name, and what comes after it.
+pub(crate) struct OfApp {
+    id: String,
+    pub(super) second: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for OfApp {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
+        let unknown = |_| ApiError::not_found("app", "?");
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(unknown)?;
+        let mut values = params.iter().map(|(_, value)| value.to_owned());
+        let (id, second) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
+        Ok(Self { id, second })
+    }
+}
+
+impl OfApp {
+    /// The app, if it is the caller's.
+    pub(super) async fn find(&self, app: &App, caller: &Caller) -> ApiResult<AppRecord> {
+        let unknown = || ApiError::not_found("app", &self.id);
+        let record = app.store.app(Some(&caller.workspace), &self.id).await?;
+        if record.spec.deleting { Err(unknown()) } else { Ok(record) }
+    }
+
+    async fn deployment(&self, app: &App, of: &AppRecord) -> ApiResult<DeploymentRecord> {
+        let id: DeploymentId =
+            self.second.parse().map_err(|_| ApiError::not_found("deployment", &self.second))?;
+        Ok(app.store.deployment(&of.id, &id).await?)
+    }
+}
+
+/// The host name that the caller reached the API by.
+fn api_host(headers: &HeaderMap) -> &str {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+/// Make an app. It serves nothing until it is deployed.
+#[utoipa::path(post, path = "/v1/apps", tag = "apps", request_body = CreateApp, responses((status = 201, body = api::App),
+    (status = 400, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<CreateApp>,
+) -> ApiResult<(StatusCode, Json<api::App>)> {
+    check::name(&request.name, api_host(&headers))?;
+    let at = now();
+    let mut spec = AppSpec::default();
+    check::apply(&mut spec, request.settings)?;
+    for (key, value) in request.env.unwrap_or_default() {
+        check::put_env(
+            &mut spec,
+            &key,
+            EnvEntry { value, secret: false, scope: Default::default(), updated_at: at },
+        )?;
+    }
+    spec.template = template(&app, request.template, request.cpu, request.memory_mb)?;
+    let record = AppRecord {
+        id: AppId::random(),
+        workspace: caller.workspace,
+        name: request.name,
+        revision: 1,
+        active: None,
+        created_at: at,
+        updated_at: at,
+        spec,
+    };
+    app.store.insert_app(&record).await?;
+    app.names_changed();
+    Ok((StatusCode::CREATED, Json(view::app(&app, &headers, record).await?)))
+}
+
+/// The template of an app; a size that it has not is refused, because it would be ignored.
+fn template(app: &App, name: Option<String>, cpu: Option<u32>, memory_mb: Option<u32>) -> ApiResult<String> {
+    let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| AppSpec::default().template);
+    let mut templates = app.hosts.templates().into_iter();
+    let Some(found) = templates.find(|one| one.name == name || one.aliases.contains(&name)) else {
+        return Err(ApiError::not_found("template", &name));
+    };
+    let differs = cpu.is_some_and(|cpu| cpu != 0 && cpu != found.cpu)
+        || memory_mb.is_some_and(|memory_mb| memory_mb != 0 && memory_mb != found.memory_mb);
+    if differs {
+        return Err(ApiError::bad_request(format!(
+            "machines of template `{}` have {} processors and {} MB; leave `cpu` and `memory_mb` out, or choose another template",
+            found.name, found.cpu, found.memory_mb
+        )));
+    }
+    Ok(found.name)
+}
+
+/// Apps of the workspace, oldest first.
+#[utoipa::path(get, path = "/v1/apps", tag = "apps", responses((status = 200, body = Items<api::App>)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    headers: HeaderMap,
+) -> ApiResult<Json<Items<api::App>>> {
+    let mut items = Vec::new();
+    for record in app.store.apps(Some(&caller.workspace)).await? {
+        if !record.spec.deleting {
+            items.push(view::app(&app, &headers, record).await?);
+        }
+    }
+    Ok(Json(Items { items }))
+}
+
+/// One app, by id or name. Never wakes it.
+#[utoipa::path(get, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 200, body = api::App), (status = 404, body = ErrorBody)))]
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<api::App>> {
+    let record = of.find(&app, &caller).await?;
+    Ok(Json(view::app(&app, &headers, record).await?))
+}
+
+/// Change an app's settings. They hold from its next deployment or restart on.
+#[utoipa::path(patch, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), request_body = AppSettings,
+    responses((status = 200, body = api::App), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn update(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+    JsonBody(settings): JsonBody<AppSettings>,
+) -> ApiResult<Json<api::App>> {
+    let record = of.find(&app, &caller).await?;
+    let mut spec = record.spec.clone();
+    check::apply(&mut spec, settings.clone())?;
+    let record = change(&app, &record.id, |record| {
+        // Checked above on the same kind of record.
+        let _ = check::apply(&mut record.spec, settings.clone());
+    })
+    .await?;
+    Ok(Json(view::app(&app, &headers, record).await?))
+}
+
+/// Delete an app with its versions, logs and names.
+#[utoipa::path(delete, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
+    let record = of.find(&app, &caller).await?;
+    change(&app, &record.id, |record| record.spec.deleting = true).await?;
+    app.names_changed();
+    let owner = Arc::clone(&app);
+    app.owned(async move {
+        match owner.apps.running(&record.id) {
+            // Its own end tidies up, and with that deletes the app.
+            Some(running) if owner.apps.stop(&running, Stop::Canceled) => Ok(()),
+            _ => tidy::app(&owner, &record.id).await,
+        }
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Deployments of an app, newest first.
+#[utoipa::path(get, path = "/v1/apps/{id}/deploys", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 200, body = Items<Deployment>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn deploys(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<Json<Items<Deployment>>> {
+    let record = of.find(&app, &caller).await?;
+    let deployments = app.store.deployments(&record.id).await?;
+    Ok(Json(Items { items: view::deployments(&record, deployments) }))
+}
+
+/// One deployment, with its whole log.
+#[utoipa::path(get, path = "/v1/apps/{id}/deploys/{deployment}", tag = "apps",
+    params(("id" = String, Path), ("deployment" = DeploymentId, Path)),
+    responses((status = 200, body = Deployment), (status = 404, body = ErrorBody)))]
+pub(crate) async fn deployment(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<Json<Deployment>> {
+    let record = of.find(&app, &caller).await?;
+    let one = of.deployment(&app, &record).await?;
+    let lines = app.store.log_lines(&one.id, 0, u32::MAX).await?;
+    let all = view::deployments(&record, app.store.deployments(&record.id).await?);
+    let mut shown =
+        all.into_iter().find(|shown| shown.id == one.id).unwrap_or_else(|| view::deployment(one, false));
+    shown.build_logs = Some(lines.join("\n"));
+    Ok(Json(shown))
+}
+
+#[derive(Deserialize)]
+pub(crate) struct LogArgs {
+    follow: Option<String>,
+}
+
+/// The log of a deployment as server-sent events, a line each, until it is over; with `follow=0`, what there is.
+#[utoipa::path(get, path = "/v1/apps/{id}/deploys/{deployment}/logs", tag = "apps",
+    params(("id" = String, Path), ("deployment" = DeploymentId, Path), ("follow" = Option<String>, Query)),
+    responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody)))]
+pub(crate) async fn deploy_logs(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    Query(args): Query<LogArgs>,
+) -> ApiResult<Response> {
+    let record = of.find(&app, &caller).await?;
+    let one = of.deployment(&app, &record).await?;
+    let follow = args.follow.is_none() || is_set(args.follow.as_deref());
+    Ok(log::respond(app, one, follow))
+}
+
+/// Stop a deployment that is not live yet.
+#[utoipa::path(post, path = "/v1/apps/{id}/deploys/{deployment}/cancel", tag = "apps",
+    params(("id" = String, Path), ("deployment" = DeploymentId, Path)),
+    responses((status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
+    let record = of.find(&app, &caller).await?;
+    let mut one = of.deployment(&app, &record).await?;
+    if one.status == DeploymentStatus::Queued {
+        one.status = DeploymentStatus::Canceled;
+        (one.updated_at, one.finished_at) = (now(), Some(now()));
+        one.spec.error = Some("canceled".to_owned());
+        if app.store.put_deployment(&one, DeploymentStatus::Queued).await? {
+            log::append(&app, &one.id, "canceled").await?;
+            return Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))));
+        }
+        one = of.deployment(&app, &record).await?;
+    }
+    if !app.apps.stop(&one.id, Stop::Canceled) {
+        let message =
+            format!("deployment `{}` is {}; there is nothing to cancel", one.id, one.status.as_str());
+        return Err(ApiError::conflict(message));
+    }
+    Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))))
+}
+
+/// Queues a deployment.
+pub(super) async fn queue(
+    app: &App,
+    deployment: DeploymentRecord,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
+    app.store.insert_deployment(&deployment).await?;
+    app.apps.work.notify_one();
+    app.apps.tell();
+    Ok((StatusCode::ACCEPTED, Json(view::deployment(deployment, false))))
+}
+
+/// Return to an earlier version: the one before the live one, unless another is named.
+#[utoipa::path(post, path = "/v1/apps/{id}/rollback", tag = "apps", params(("id" = String, Path)), request_body = RollbackApp,
+    responses((status = 202, body = Deployment), (status = 404, body = ErrorBody),
+    (status = 409, description = "There is none, or it is not kept any more", body = ErrorBody)))]
+pub(crate) async fn rollback(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    JsonBody(request): JsonBody<RollbackApp>,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
+    let record = of.find(&app, &caller).await?;
+    let all = app.store.deployments(&record.id).await?;
+    let kept = tidy::needed(&record, &all).versions;
+    let live = all.iter().find(|one| Some(&one.id) == record.active.as_ref());
+    let target = match &request.deployment_id {
+        Some(id) => all
+            .iter()
+            .find(|one| one.id == *id)
+            .ok_or_else(|| ApiError::not_found("deployment", id.as_str()))?,
+        None => {
+            // Not one that was left by a rollback, nor one that is the live version under another id.
+            let earlier = |one: &&DeploymentRecord| {
+                one.status == DeploymentStatus::Superseded
+                    && kept.contains(&one.id)
+                    && live.is_none_or(|live| live.spec.machine != one.spec.machine)
+            };
+            let none =
+                || ApiError::conflict(format!("app `{}` has no earlier version to return to", record.name));
+            all.iter().find(earlier).ok_or_else(none)?
+        }
+    };
+    if !kept.contains(&target.id) {
+        return Err(ApiError::conflict(format!(
+            "deployment `{}` is not kept any more; deploy its commit again, or choose one that is `kept`",
+            target.id
+        )));
+    }
+    queue(&app, returning_to(&record, target, "rollback")).await
+}
+
+/// A deployment that brings back what another one built.
+pub(super) fn returning_to(of: &AppRecord, target: &DeploymentRecord, trigger: &str) -> DeploymentRecord {
+    let mut new = DeploymentRecord::queued(of, trigger, now());
+    let old = &target.spec;
+    new.spec.source = Source::Artifact;
+    new.spec.from = Some(target.id.clone());
+    new.spec.git_ref.clone_from(&old.git_ref);
+    new.spec.git_commit.clone_from(&old.git_commit);
+    new.spec.framework.clone_from(&old.framework);
+    new.spec.start.clone_from(&old.start);
+    new.spec.artifact.clone_from(&old.artifact);
+    if trigger == "rollback" {
+        new.spec.machine.clone_from(&old.machine);
+    }
+    new
+}
+
+/// Start the live version in a new machine, with the settings and variables of now, and without building it again.
+#[utoipa::path(post, path = "/v1/apps/{id}/restart", tag = "apps", params(("id" = String, Path)), responses(
+    (status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub(crate) async fn restart(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
+    let record = of.find(&app, &caller).await?;
+    let none =
+        || ApiError::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
+    let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
+    queue(&app, returning_to(&record, &live, "restart")).await
+}

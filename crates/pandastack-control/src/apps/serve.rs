@@ -1,0 +1,243 @@
+//! Bringing a built version to the point where it could serve: started, listening, healthy.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_types::SandboxId;
+use pandastack_types::api::{ExecRequest, Port, Process, ProcessState, StartProcess};
+use pandastack_types::limits::HEALTH_SECONDS_MAX;
+use tokio::time::Instant;
+
+use super::build::BuildError;
+use super::health;
+use super::log::Log;
+use super::machine::{Machine, Purpose};
+use super::output::Exit;
+use super::record::{AppRecord, DeploymentRecord, StartSpec};
+use super::source::shell;
+use crate::app::App;
+use crate::error::ApiError;
+
+/// Tag of the process that serves.
+pub(super) const SERVE_TAG: &str = "pandastack-app";
+/// Answers in a row that make a version healthy.
+const HEALTHY_ANSWERS: u32 = 2;
+/// Between two looks: no event tells that a program began to listen.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Between two answers of a healthy version.
+const HEALTHY_EVERY: Duration = Duration::from_secs(1);
+/// How long it may listen in the wrong place only before the log says so.
+const WRONG_PORT_AFTER: Duration = Duration::from_secs(5);
+/// How long before that is why it fails: a server that listens somewhere has started.
+const WRONG_PORT_MAX: Duration = Duration::from_secs(30);
+/// Lines of the program shown when it ended.
+const LAST_LINES: usize = 40;
+/// There once its version serves: from then on a program that ends is started again.
+const LIVE_MARK: &str = "/run/pandastack-live";
+
+/// Runs the start command. Before its version serves, its end is the end; afterwards it is started again, after a pause
+/// that grows up to half a minute.
+const SUPERVISE: &str = r#"pause=1
+while :; do
+  began=$(date +%s)
+  sh -c "$START_COMMAND"
+  code=$?
+  [ -e "$LIVE_MARK" ] || exit "$code"
+  [ $(( $(date +%s) - began )) -lt 60 ] || pause=1
+  echo "==> the start command ended with exit code $code; starting it again in $pause s" >&2
+  sleep "$pause"
+  pause=$(( pause * 2 )); [ "$pause" -le 30 ] || pause=30
+done"#;
+
+/// Why a version does not serve.
+type Result<T> = std::result::Result<T, BuildError>;
+
+/// One version being started.
+pub(super) struct Serving<'a> {
+    pub(super) app: &'a Arc<App>,
+    pub(super) of: &'a AppRecord,
+    pub(super) log: &'a Log,
+}
+
+impl Serving<'_> {
+    /// The machine that serves a deployment: one that is kept, or a new one from what was built.
+    pub(super) async fn machine(&self, deployment: &mut DeploymentRecord) -> Result<Machine> {
+        if let (Some(kept), Some(start)) = (&deployment.spec.machine, &deployment.spec.start) {
+            match self.wake(kept, start.port).await {
+                Ok(machine) => return Ok(machine),
+                Err(error) => {
+                    self.log
+                        .say(format!(
+                            "the machine that was kept cannot be used ({error}); a new one is started"
+                        ))
+                        .await;
+                }
+            }
+        }
+        let (Some(artifact), Some(start)) = (&deployment.spec.artifact, &mut deployment.spec.start) else {
+            return Err(BuildError::Step(
+                "what this deployment built is not kept any more; deploy again".to_owned(),
+            ));
+        };
+        start.port = self.of.spec.port;
+        let mut env = start.env.clone();
+        env.extend(self.of.spec.production_env());
+        env.insert("PORT".to_owned(), self.of.spec.port.to_string());
+        let machine = Machine::create(self.app, self.of, Some(artifact), Purpose::Serve(env)).await?;
+        self.start(&machine, start).await?;
+        Ok(machine)
+    }
+
+    /// Uses a machine that served before.
+    async fn wake(&self, id: &SandboxId, port: u16) -> Result<Machine> {
+        let machine = Machine::open(self.app, self.of, id).await?;
+        let began = Instant::now();
+        let status = self.ask(id, port).await.map_err(BuildError::Step)?;
+        if status >= 500 {
+            return Err(BuildError::Step(format!("it answered with status {status}")));
+        }
+        machine.set_idle(self.of.spec.idle_timeout_seconds).await?;
+        self.log
+            .say(format!("the version that was kept answers again after {} ms", began.elapsed().as_millis()))
+            .await;
+        Ok(machine)
+    }
+
+    async fn start(&self, machine: &Machine, start: &StartSpec) -> Result<()> {
+        self.log.say(format!("starting: {}", start.command)).await;
+        let env = [("START_COMMAND", start.command.as_str()), ("LIVE_MARK", LIVE_MARK)];
+        let exec = ExecRequest { cwd: Some(start.directory.clone()), ..shell(SUPERVISE, &env) };
+        let request = StartProcess { exec, tag: Some(SERVE_TAG.to_owned()), ..StartProcess::default() };
+        let process = machine.start(&request).await?;
+        let deadline = Instant::now() + Duration::from_secs(HEALTH_SECONDS_MAX);
+        self.wait_healthy(machine, &process, deadline).await?;
+        machine.exec(&shell(r#": > "$LIVE_MARK""#, &[("LIVE_MARK", LIVE_MARK)])).await?;
+        Ok(())
+    }
+
+    async fn ask(&self, id: &SandboxId, port: u16) -> std::result::Result<u16, String> {
+        let (spec, name) = (&self.of.spec, format!("{}.localhost", self.of.name));
+        health::ask(self.app, id, port, &spec.health_path, &name).await.map(|status| status.as_u16())
+    }
+
+    async fn wait_healthy(&self, machine: &Machine, process: &Process, deadline: Instant) -> Result<()> {
+        let began = Instant::now();
+        let (mut told, mut wrong_since) = (None, None);
+        let (mut good, mut last) = (0, "it does not listen yet".to_owned());
+        while Instant::now() < deadline {
+            self.check_runs(machine, process).await?;
+            let ports = machine.ports().await?;
+            match listening(&ports, self.of.spec.port) {
+                Listening::Right => match self.ask(machine.id(), self.of.spec.port).await {
+                    Ok(status) if status < 500 => {
+                        good += 1;
+                        if good >= HEALTHY_ANSWERS {
+                            let after = began.elapsed().as_secs_f64();
+                            self.log
+                                .say(format!(
+                                    "healthy: {} answered {status} after {after:.1} s",
+                                    self.of.spec.health_path
+                                ))
+                                .await;
+                            return Ok(());
+                        }
+                        tokio::time::sleep(HEALTHY_EVERY).await;
+                        continue;
+                    }
+                    Ok(status) => last = format!("{} answered {status}", self.of.spec.health_path),
+                    Err(error) => last = error,
+                },
+                Listening::Wrong(hint) => {
+                    let since = wrong_since.get_or_insert_with(Instant::now).elapsed();
+                    if since >= WRONG_PORT_AFTER && told.as_ref() != Some(&hint) {
+                        self.log.say(&hint).await;
+                        told = Some(hint.clone());
+                    }
+                    if since >= WRONG_PORT_MAX {
+                        return Err(BuildError::Step(hint));
+                    }
+                    last = hint;
+                }
+                Listening::No => {}
+            }
+            good = 0;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.show_end(machine, process).await;
+        Err(BuildError::Step(format!("it was not healthy within {HEALTH_SECONDS_MAX} s: {last}")))
+    }
+
+    async fn check_runs(&self, machine: &Machine, process: &Process) -> Result<()> {
+        let gone = || BuildError::Platform(ApiError::not_found("process", "of the start command"));
+        let now = machine.processes().await?.into_iter().find(|one| one.id == process.id).ok_or_else(gone)?;
+        if now.state == ProcessState::Running {
+            return Ok(());
+        }
+        self.show_end(machine, process).await;
+        let exit =
+            Exit { exit_code: now.exit_code.unwrap_or(0), signal: now.signal, timed_out: now.timed_out };
+        if exit.exit_code == 0 {
+            let why = "the start command ended by itself; it must run the server until it is stopped";
+            return Err(BuildError::Step(why.to_owned()));
+        }
+        Err(BuildError::step("starting", &exit))
+    }
+
+    /// What the program said last.
+    async fn show_end(&self, machine: &Machine, process: &Process) {
+        if let Ok(lines) = machine.last_lines(process.id, LAST_LINES).await {
+            for line in lines {
+                self.log.line(&line).await;
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Listening {
+    Right,
+    Wrong(String),
+    No,
+}
+
+/// Whether the app listens where its requests will come, and if not, what to change.
+fn listening(ports: &[Port], wanted: u16) -> Listening {
+    let inside = |port: &Port| port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    if ports.iter().any(|port| port.port == wanted && !inside(port)) {
+        return Listening::Right;
+    }
+    if let Some(port) = ports.iter().find(|port| port.port == wanted) {
+        return Listening::Wrong(format!(
+            "the app listens on {}:{wanted}, which is reachable inside its machine only: listen on 0.0.0.0:{wanted}",
+            port.address
+        ));
+    }
+    match ports.first() {
+        Some(port) => Listening::Wrong(format!(
+            "the app listens on {}:{}, but its requests come to port {wanted}: listen on 0.0.0.0 and $PORT, or set the app's port to {}",
+            port.address, port.port, port.port
+        )),
+        None => Listening::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(address: &str, port: u16) -> Port {
+        Port { port, address: address.to_owned(), listening: true, proxy_url: None }
+    }
+
+    #[test]
+    fn a_wrong_address_or_port_is_named_with_its_fix() {
+        assert_eq!(listening(&[], 8080), Listening::No);
+        assert_eq!(listening(&[port("127.0.0.1", 9), port("0.0.0.0", 8080)], 8080), Listening::Right);
+        assert_eq!(listening(&[port("::", 8080)], 8080), Listening::Right);
+        let Listening::Wrong(hint) = listening(&[port("127.0.0.1", 8080)], 8080) else { panic!() };
+        assert!(hint.contains("listen on 0.0.0.0:8080"), "{hint}");
+        let Listening::Wrong(hint) = listening(&[port("0.0.0.0", 3000)], 8080) else { panic!() };
+        assert!(hint.contains("set the app's port to 3000"), "{hint}");
+    }
+}

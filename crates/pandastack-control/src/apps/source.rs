@@ -1,0 +1,165 @@
+//! Bringing a source into the machine that builds it, and looking at it there.
+//!
+//! Everything happens inside the machine: archives are unpacked and repositories fetched there, by its programs, so a
+//! hostile one hurts nobody else. A machine that was made from the last build still has what that installed; the old
+//! source goes, the installed packages stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pandastack_detect::{DEPTH_MAX, FILES_MAX, TEXT_BYTES_MAX, View, interesting};
+use pandastack_types::api::{ExecRequest, StartProcess};
+
+use super::SOURCE_DIR;
+use super::build::BuildError;
+use super::log::Log;
+use super::machine::{BUILD_TAG, Machine};
+use super::record::{AppRecord, DeploymentRecord};
+use crate::error::ApiResult;
+
+/// Where an uploaded archive lies.
+pub(super) const ARCHIVE: &str = "/srv/source.archive";
+/// Seconds that fetching or unpacking a source may take.
+const SOURCE_SECONDS_MAX: u64 = 600;
+/// Separates names from texts in what [`READ`] prints; no source has it in a name worth reading.
+const NAME_MARK: char = '\u{1e}';
+const TEXT_MARK: char = '\u{1f}';
+
+/// Removes the old source, but not what was installed or is a cache of its builder.
+const CLEAR: &str = r#"mkdir -p "$DIR" && cd "$DIR" &&
+find . -mindepth 1 \( -name node_modules -o -name .venv -o -path '*/.next/cache' \) -prune -o ! -type d -exec rm -f {} + &&
+find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*' -delete"#;
+
+/// Unpacks; owners and special permissions of the archive mean nothing here.
+const UNPACK: &str = r#"tar --extract --file "$ARCHIVE" --directory "$DIR" --no-same-owner --no-same-permissions --delay-directory-restore"#;
+
+/// Fetches exactly what was asked for. The password comes by the environment and is asked for by a program, so that it is
+/// in no argument and in no file. Hooks and local transports of the repository are off.
+const FETCH: &str = r#"set -e
+export GIT_TERMINAL_PROMPT=0 GIT_CONFIG_NOSYSTEM=1 GIT_ALLOW_PROTOCOL=http:https
+if [ -n "$GIT_TOKEN" ]; then
+  printf '#!/bin/sh\ncase "$1" in Username*) echo x-access-token;; *) printf "%%s\\n" "$GIT_TOKEN";; esac\n' > /run/askpass
+  chmod 700 /run/askpass
+  export GIT_ASKPASS=/run/askpass
+fi
+rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
+git init -q
+git config core.hooksPath /dev/null
+git fetch -q --depth 1 --no-tags --no-recurse-submodules "$GIT_URL" "$GIT_REF" || {
+  echo "==> could not fetch $GIT_REF of this repository; does the branch exist, and does a private one have a git_token?"
+  exit 1
+}
+git -c advice.detachedHead=false checkout -q FETCH_HEAD
+git log -1 --format='commit %H%n%s'
+git rev-parse HEAD > /srv/commit
+rm -f /run/askpass
+rm -rf .git
+cp -a . "$DIR"/
+cd / && rm -rf /srv/repository"#;
+
+/// Prints the names of the files worth knowing.
+const LIST: &str = r#"cd "$DIR" && find . -mindepth 1 -maxdepth "$DEPTH" \( -name node_modules -o -name .git -o -name .venv -o -name .next \) -prune -o -type f -print | head -n "$MAX""#;
+/// Prints the beginnings of some files, each after its name.
+const READ: &str =
+    r#"cd "$DIR" && for file in "$@"; do printf '\036%s\037' "$file"; head -c "$BYTES" -- "$file"; done"#;
+
+/// Puts the source of a deployment into its machine. Answers the commit, if it has one.
+pub(super) async fn bring(
+    machine: &Machine,
+    app: &AppRecord,
+    deployment: &DeploymentRecord,
+    from_git: bool,
+    log: &Log,
+) -> Result<Option<String>, BuildError> {
+    let mut env: BTreeMap<_, _> = [("DIR", SOURCE_DIR), ("ARCHIVE", ARCHIVE)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    let script = match from_git {
+        false => format!("{CLEAR} && {UNPACK}"),
+        true => {
+            let url = app.spec.git_url.clone().unwrap_or_default();
+            let reference = deployment.spec.git_ref.clone().unwrap_or_else(|| app.spec.branch().to_owned());
+            log.say(format!("fetching {reference} of {}", shown_url(&url))).await;
+            env.insert("GIT_URL".to_owned(), url);
+            env.insert("GIT_REF".to_owned(), reference);
+            env.insert("GIT_TOKEN".to_owned(), app.spec.git_token.clone().unwrap_or_default());
+            format!("{CLEAR} && ( {FETCH} )")
+        }
+    };
+    let exit = machine.run(&step(script, env, "/", SOURCE_SECONDS_MAX), log).await?;
+    if exit.exit_code != 0 || exit.timed_out {
+        return Err(BuildError::step(
+            if from_git { "fetching the source" } else { "unpacking the source" },
+            &exit,
+        ));
+    }
+    if !from_git {
+        return Ok(None);
+    }
+    let commit = machine.exec(&shell("cat /srv/commit", &[])).await?;
+    Ok(Some(commit.stdout.trim().to_owned()).filter(|commit| !commit.is_empty()))
+}
+
+/// A repository's address without a password in it.
+pub(super) fn shown_url(text: &str) -> String {
+    match url::Url::parse(text) {
+        Ok(mut url) => {
+            let _ = url.set_password(None);
+            let _ = url.set_username("");
+            url.to_string()
+        }
+        Err(_) => "the repository".to_owned(),
+    }
+}
+
+/// A command of a build, followed to its end.
+pub(super) fn step(script: String, env: BTreeMap<String, String>, cwd: &str, seconds: u64) -> StartProcess {
+    StartProcess {
+        exec: ExecRequest {
+            cmd: Some(script),
+            cwd: Some(cwd.to_owned()),
+            env: Some(env),
+            timeout_seconds: Some(seconds),
+            ..ExecRequest::default()
+        },
+        tag: Some(BUILD_TAG.to_owned()),
+        ..StartProcess::default()
+    }
+}
+
+/// A short command, with variables.
+pub(super) fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
+    let env = env.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    ExecRequest { cmd: Some(script.to_owned()), env: Some(env), ..ExecRequest::default() }
+}
+
+/// What is known of the source in a machine.
+pub(super) async fn view(machine: &Machine, directory: &str) -> ApiResult<View> {
+    let (depth, max) = (DEPTH_MAX.to_string(), FILES_MAX.to_string());
+    let listed = machine.exec(&shell(LIST, &[("DIR", directory), ("DEPTH", &depth), ("MAX", &max)])).await?;
+    let names = listed.stdout.lines().filter_map(|line| line.strip_prefix("./"));
+    let files: BTreeSet<String> = names.map(str::to_owned).collect();
+    let wanted = interesting(&files);
+    if wanted.is_empty() {
+        return Ok(View { files, texts: BTreeMap::new() });
+    }
+    let bytes = TEXT_BYTES_MAX.to_string();
+    let mut read = shell("", &[("DIR", directory), ("BYTES", &bytes)]);
+    read.cmd = None;
+    let words = ["sh", "-c", READ, "sh"].into_iter().map(str::to_owned);
+    read.argv = Some(words.chain(wanted).collect());
+    let printed = machine.exec(&read).await?.stdout;
+    let texts = printed.split(NAME_MARK).filter_map(|part| part.split_once(TEXT_MARK));
+    let texts = texts.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+    Ok(View { files, texts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_url_has_no_password() {
+        assert_eq!(shown_url("https://me:secret@git.example.com/a/b.git"), "https://git.example.com/a/b.git");
+        assert_eq!(shown_url("nonsense secret"), "the repository");
+    }
+}

@@ -1,0 +1,124 @@
+//! What every store must do for apps; part of [`crate::store`]'s suite, run on each backend.
+
+use pandastack_types::api::DeploymentStatus as S;
+use pandastack_types::limits::{DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX};
+use pandastack_types::{AppId, WorkspaceId};
+
+use super::record::{AppRecord, AppSpec, DeploymentRecord, DomainRecord};
+use crate::app::now;
+use crate::store::record::after_seconds;
+use crate::store::{Store, StoreError};
+
+fn new_app(name: &str) -> AppRecord {
+    AppRecord {
+        id: AppId::random(),
+        workspace: WorkspaceId::default_workspace(),
+        name: name.to_owned(),
+        revision: 1,
+        active: None,
+        created_at: now(),
+        updated_at: now(),
+        spec: AppSpec { git_url: Some("https://é.example/a".into()), ..AppSpec::default() },
+    }
+}
+
+pub(crate) async fn apps_are_found_by_id_and_name(store: &dyn Store) {
+    let mut app = new_app("shop");
+    store.insert_app(&app).await.unwrap();
+    assert!(matches!(store.insert_app(&new_app("shop")).await, Err(StoreError::Exists { .. })));
+    assert_eq!(store.app(None, "shop").await.unwrap(), app);
+    assert_eq!(store.app(Some(&app.workspace), app.id.as_str()).await.unwrap(), app);
+    let other: WorkspaceId = "other".parse().unwrap();
+    assert!(matches!(store.app(Some(&other), "shop").await, Err(StoreError::NotFound { .. })));
+    app.spec.port = 3000;
+    assert!(store.put_app(&app).await.unwrap());
+    assert!(!store.put_app(&app).await.unwrap(), "somebody else changed it since it was read");
+    assert_eq!(store.app(None, "shop").await.unwrap().spec.port, 3000);
+    store.delete_app(&app.id).await.unwrap();
+    assert!(store.apps(None).await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
+    let app = new_app("shop");
+    store.insert_app(&app).await.unwrap();
+    let mut first = DeploymentRecord::queued(&app, "api", now());
+    let mut second = DeploymentRecord {
+        created_at: after_seconds(now(), 1).unwrap(),
+        ..DeploymentRecord::queued(&app, "push", now())
+    };
+    for one in [&first, &second] {
+        store.insert_deployment(one).await.unwrap();
+    }
+    assert_eq!(store.deployments_under_way().await.unwrap(), [first.clone(), second.clone()]);
+    for one in [&mut first, &mut second] {
+        one.status = S::Deploying;
+        assert!(store.put_deployment(one, S::Queued).await.unwrap());
+        assert!(!store.put_deployment(one, S::Queued).await.unwrap(), "it is queued no more");
+        one.status = S::Live;
+        store.go_live(one, S::Superseded).await.unwrap();
+    }
+    assert_eq!(store.app(None, "shop").await.unwrap().active, Some(second.id.clone()));
+    let statuses: Vec<_> = store.deployments(&app.id).await.unwrap().iter().map(|one| one.status).collect();
+    assert_eq!(statuses, [S::Live, S::Superseded]);
+    assert!(store.go_live(&second, S::Superseded).await.is_err(), "it is not being deployed");
+    assert!(store.deployments_under_way().await.unwrap().is_empty());
+}
+
+pub(crate) async fn logs_are_read_from_any_line(store: &dyn Store) {
+    let app = new_app("shop");
+    store.insert_app(&app).await.unwrap();
+    let one = DeploymentRecord::queued(&app, "api", now());
+    store.insert_deployment(&one).await.unwrap();
+    let lines = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    store.append_log(&one.id, 0, &lines(&["a", "b"])).await.unwrap();
+    store.append_log(&one.id, 2, &lines(&["ü"])).await.unwrap();
+    assert_eq!(store.count_log(&one.id).await.unwrap(), 3);
+    assert_eq!(store.log_lines(&one.id, 1, 10).await.unwrap(), lines(&["b", "ü"]));
+    assert_eq!(store.log_lines(&one.id, 0, 1).await.unwrap(), lines(&["a"]));
+    for n in 0..=DEPLOYMENTS_PER_APP_MAX {
+        let at = after_seconds(now(), n + 1).unwrap();
+        let old = DeploymentRecord {
+            status: S::Failed,
+            created_at: at,
+            ..DeploymentRecord::queued(&app, "api", at)
+        };
+        store.insert_deployment(&old).await.unwrap();
+    }
+    let left = store.deployments(&app.id).await.unwrap();
+    assert_eq!(
+        left.len() as u64,
+        DEPLOYMENTS_PER_APP_MAX + 1,
+        "the oldest that is over is forgotten, the queued one not"
+    );
+    store.delete_app(&app.id).await.unwrap();
+    assert_eq!(store.count_log(&one.id).await.unwrap(), 0);
+}
+
+pub(crate) async fn domains_and_deliveries_are_unique(store: &dyn Store) {
+    let (app, other) = (new_app("shop"), new_app("other"));
+    store.insert_app(&app).await.unwrap();
+    store.insert_app(&other).await.unwrap();
+    let domain = |app: &AppRecord, domain: &str| DomainRecord {
+        domain: domain.into(),
+        app: app.id.clone(),
+        created_at: now(),
+    };
+    store.insert_domain(&domain(&app, "a.example")).await.unwrap();
+    assert!(matches!(
+        store.insert_domain(&domain(&other, "a.example")).await,
+        Err(StoreError::Exists { .. })
+    ));
+    assert_eq!(store.app_of_domain("a.example").await.unwrap(), Some(app.id.clone()));
+    assert!(store.delete_domain(&other.id, "a.example").await.is_err());
+    store.delete_domain(&app.id, "a.example").await.unwrap();
+    assert_eq!(store.app_of_domain("a.example").await.unwrap(), None);
+    for n in 0..DOMAINS_PER_APP_MAX {
+        store.insert_domain(&domain(&app, &format!("{n}.example"))).await.unwrap();
+    }
+    assert!(matches!(store.insert_domain(&domain(&app, "b.example")).await, Err(StoreError::Quota { .. })));
+    assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap());
+    assert!(!store.claim_delivery(&app.id, "1", now()).await.unwrap());
+    assert!(store.claim_delivery(&other.id, "1", now()).await.unwrap());
+    assert_eq!(store.prune_deliveries(after_seconds(now(), 1).unwrap()).await.unwrap(), 2);
+    assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap());
+}

@@ -1,0 +1,147 @@
+//! Which machines and snapshots an app needs. Everything else that belongs to it is deleted.
+//!
+//! Takes nothing but the record: safe to repeat, and the only place that deletes what a deployment made. It runs when no
+//! deployment of the app is between making something and writing it down: at the end of each, and at start.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pandastack_types::api::{DeploymentStatus, SnapshotKind};
+use pandastack_types::limits::VERSIONS_KEPT;
+use pandastack_types::{AppId, DeploymentId, SandboxId, SnapshotId};
+
+use super::machine::OWNER_LABEL;
+use super::owner_of;
+use super::record::{AppRecord, DeploymentRecord};
+use crate::app::App;
+use crate::error::ApiResult;
+use crate::ops;
+use crate::store::{Select, StoreError};
+
+/// What an app needs.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Needed {
+    machines: HashSet<SandboxId>,
+    snapshots: HashSet<SnapshotId>,
+    /// Versions that a rollback would find.
+    pub(super) versions: HashSet<DeploymentId>,
+}
+
+/// What an app needs, by its deployments, newest first.
+pub(super) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Needed {
+    let mut needed = Needed::default();
+    if app.spec.deleting {
+        return needed;
+    }
+    needed.snapshots.extend(app.spec.cache.clone());
+    let mut kept = HashSet::new();
+    for one in deployments {
+        let serves = one.status == DeploymentStatus::Live;
+        let served = matches!(one.status, DeploymentStatus::Superseded | DeploymentStatus::RolledBack);
+        let Some(machine) = one.spec.machine.as_ref().filter(|_| serves || served) else {
+            if one.status.is_under_way() {
+                needed
+                    .machines
+                    .extend([&one.spec.build_machine, &one.spec.machine].into_iter().flatten().cloned());
+                needed.snapshots.extend(one.spec.artifact.clone());
+            }
+            continue;
+        };
+        // A rollback has the machine of the version it returned to, which counts once.
+        let counted = serves || kept.contains(machine) || kept.len() < VERSIONS_KEPT;
+        if !counted {
+            continue;
+        }
+        if !serves {
+            kept.insert(machine.clone());
+        }
+        needed.machines.insert(machine.clone());
+        needed.snapshots.extend(one.spec.artifact.clone());
+        needed.versions.insert(one.id.clone());
+    }
+    needed
+}
+
+/// Deletes what an app does not need; and the app itself when it is being deleted.
+pub(super) async fn app(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
+    let of = match app.store.app(None, id.as_str()).await {
+        Err(StoreError::NotFound { .. }) => return Ok(()),
+        found => found?,
+    };
+    let needed = needed(&of, &app.store.deployments(id).await?);
+    // A source that is on its way ends in a deployment, whose end tidies up again, or in a failure, which does.
+    let machines = match app.apps.is_uploading(id) {
+        true => Vec::new(),
+        false => app.store.sandboxes(&Select::Owner(owner_of(id))).await?,
+    };
+    for machine in machines {
+        if !needed.machines.contains(&machine.id) {
+            ops::delete::delete(app, machine, Some("its app needs it no more")).await?;
+        }
+    }
+    let owner = owner_of(id);
+    for snapshot in app.store.snapshots(&of.workspace, None).await? {
+        let ours = snapshot.spec.kind == SnapshotKind::Service
+            && snapshot.spec.metadata.get(OWNER_LABEL).is_some_and(|label| *label == owner);
+        if ours && !needed.snapshots.contains(&snapshot.id) {
+            ops::snapshot::remove(app, &snapshot).await?;
+        }
+    }
+    if of.spec.deleting {
+        app.store.delete_app(id).await?;
+        app.names_changed();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::now;
+    use crate::apps::record::AppSpec;
+
+    fn of() -> AppRecord {
+        AppRecord {
+            id: "a".parse().unwrap(),
+            workspace: pandastack_types::WorkspaceId::default_workspace(),
+            name: "a".to_owned(),
+            revision: 1,
+            active: None,
+            created_at: now(),
+            updated_at: now(),
+            spec: AppSpec::default(),
+        }
+    }
+
+    fn version(status: DeploymentStatus, machine: &str) -> DeploymentRecord {
+        let mut one = DeploymentRecord::queued(&of(), "api", now());
+        one.status = status;
+        one.spec.machine = Some(machine.parse().unwrap());
+        one.spec.artifact = Some(format!("{machine}-built").parse().unwrap());
+        one
+    }
+
+    fn machines(deployments: &[DeploymentRecord]) -> Vec<String> {
+        let needed = needed(&of(), deployments);
+        let mut names: Vec<_> = needed.machines.iter().map(ToString::to_string).collect();
+        names.sort();
+        assert_eq!(needed.snapshots.len(), names.len(), "an artifact each");
+        names
+    }
+
+    #[test]
+    fn the_live_version_and_the_last_ones_are_kept() {
+        use DeploymentStatus as S;
+        let mut versions = vec![version(S::Live, "f")];
+        versions.extend(["e", "d", "c", "b"].map(|machine| version(S::Superseded, machine)));
+        assert_eq!(machines(&versions), ["c", "d", "e", "f"]);
+        versions.insert(1, version(S::Failed, "x"));
+        assert_eq!(machines(&versions), ["c", "d", "e", "f"], "what never served is not kept");
+        versions.insert(0, version(S::Deploying, "g"));
+        assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "what is under way is");
+        versions[2] = version(S::RolledBack, "e");
+        assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "two of one machine count once");
+        let deleting = AppRecord { spec: AppSpec { deleting: true, ..AppSpec::default() }, ..of() };
+        assert_eq!(needed(&deleting, &versions), Needed::default());
+    }
+}

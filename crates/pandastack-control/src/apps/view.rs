@@ -1,0 +1,115 @@
+//! Records of apps as clients see them.
+
+use http::HeaderMap;
+use pandastack_types::SandboxState;
+use pandastack_types::api::{self, AppStatus, DeploymentStatus};
+
+use super::record::{AppRecord, AppSpec, DeploymentRecord};
+use super::source::shown_url;
+use super::tidy;
+use crate::app::App;
+use crate::error::ApiResult;
+use crate::routes::preview::beside;
+
+/// Stands for a value that is never shown.
+pub(super) const MASK: &str = "********";
+
+/// An app as the caller sees it.
+pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> ApiResult<api::App> {
+    let deployments = state.store.deployments(&record.id).await?;
+    let live = deployments.iter().find(|one| Some(&one.id) == record.active.as_ref());
+    let sandbox_id = live.and_then(|one| one.spec.machine.clone());
+    let machine = match &sandbox_id {
+        Some(id) => state.store.sandbox(None, id).await.ok().map(|machine| machine.state),
+        None => None,
+    };
+    let status = status(machine, sandbox_id.is_some(), deployments.first());
+    let found = live.or(deployments.first()).and_then(|one| one.spec.framework.clone());
+    let template = state.hosts.templates().into_iter().find(|one| one.name == record.spec.template);
+    let (cpu, memory_mb) = template.map_or((1, 0), |template| (template.cpu, template.memory_mb));
+    let url = beside(headers, &record.name);
+    let webhook_url = hook_url(headers, &record);
+    let AppSpec { env, git_url, git_branch, .. } = record.spec.clone();
+    let shown = |entry: super::record::EnvEntry| if entry.secret { MASK.to_owned() } else { entry.value };
+    let spec = record.spec;
+    Ok(api::App {
+        id: record.id,
+        workspace: record.workspace,
+        name: record.name,
+        git_url: git_url.as_deref().map(shown_url).unwrap_or_default(),
+        git_branch: git_branch.unwrap_or_else(|| "main".to_owned()),
+        framework: spec.framework.or(found),
+        install_command: spec.install_command,
+        build_command: spec.build_command,
+        start_command: spec.start_command,
+        root_directory: spec.root_directory,
+        port: spec.port,
+        health_path: spec.health_path,
+        idle_timeout_seconds: spec.idle_timeout_seconds,
+        env: env.into_iter().map(|(key, entry)| (key, shown(entry))).collect(),
+        template: spec.template,
+        cpu,
+        memory_mb,
+        sandbox_id,
+        active_deployment_id: record.active,
+        status,
+        url: Some(url),
+        webhook_url,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+    })
+}
+
+fn hook_url(headers: &HeaderMap, record: &AppRecord) -> Option<String> {
+    record.spec.webhook_secret.as_ref()?;
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    Some(format!("{scheme}://{}/v1/hooks/apps/{}", text("host").unwrap_or("localhost"), record.id))
+}
+
+fn status(machine: Option<SandboxState>, is_live: bool, newest: Option<&DeploymentRecord>) -> AppStatus {
+    match (machine, is_live, newest.map(|one| one.status)) {
+        (Some(SandboxState::Hibernated), ..) => AppStatus::Hibernated,
+        (Some(SandboxState::Running | SandboxState::Paused), ..) => AppStatus::Running,
+        (_, true, _) => AppStatus::Stopped,
+        (_, false, None) => AppStatus::Created,
+        (_, false, Some(status)) if status.is_under_way() => AppStatus::Building,
+        (_, false, Some(DeploymentStatus::Failed)) => AppStatus::Error,
+        (_, false, Some(_)) => AppStatus::Created,
+    }
+}
+
+/// Deployments as clients see them, newest first.
+pub(super) fn deployments(app: &AppRecord, records: Vec<DeploymentRecord>) -> Vec<api::Deployment> {
+    let needed = tidy::needed(app, &records);
+    records
+        .into_iter()
+        .map(|one| {
+            let kept = needed.versions.contains(&one.id);
+            deployment(one, kept)
+        })
+        .collect()
+}
+
+/// One deployment.
+pub(super) fn deployment(record: DeploymentRecord, kept: bool) -> api::Deployment {
+    let spec = record.spec;
+    api::Deployment {
+        id: record.id,
+        app_id: record.app,
+        workspace: record.workspace,
+        status: record.status,
+        trigger: spec.trigger,
+        git_commit: spec.git_commit,
+        git_ref: spec.git_ref,
+        framework: spec.framework,
+        sandbox_id: spec.machine,
+        from_deployment_id: spec.from,
+        kept,
+        build_logs: None,
+        error: spec.error,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+        finished_at: record.finished_at,
+    }
+}

@@ -1,0 +1,87 @@
+//! Running a command and waiting for it: in a sandbox that exists, or in one of its own that is gone afterwards.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::Method;
+use pandastack_types::api::{CreateSandbox, ExecRequest, ExecResult, RunRequest, RunResult};
+use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
+use pandastack_types::{ErrorCode, SandboxId, WorkspaceId};
+use tokio_util::sync::CancellationToken;
+
+use super::call_on;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::ops;
+use crate::store::SandboxRecord;
+use pandastack_agent_client::Call;
+
+/// How much longer than the command its host may take to answer, and its sandbox to live.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Runs a command in a sandbox of a workspace, which is woken for it.
+pub(crate) async fn exec(
+    app: &App,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+    request: &ExecRequest,
+) -> ApiResult<ExecResult> {
+    let (place, client) = ops::place(app, workspace, id).await?;
+    let path = format!("/sandboxes/{id}/exec");
+    let (method, incarnation) = (Method::POST, Some(place.incarnation));
+    let call = Call { method, path: &path, incarnation, wait: wait_for(request) };
+    let result = client.call(call, Some(request)).await?;
+    ops::note_wake(app, &place, id, &client).await;
+    Ok(result)
+}
+
+/// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped; `gone` ends it early.
+pub(crate) async fn run(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    request: RunRequest,
+    gone: CancellationToken,
+) -> ApiResult<RunResult> {
+    let began = Instant::now();
+    let create = CreateSandbox {
+        template: request.template.clone(),
+        // Should this process die, the reaper of the next one deletes the sandbox.
+        ttl_seconds: Some(seconds(&request.exec) + 2 * GRACE.as_secs()),
+        ..CreateSandbox::default()
+    };
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let record = ops::create::create(&owner, workspace, create, None).await?;
+        let create_ms = milliseconds(began);
+        let ran = tokio::select! {
+            ran = exec_in(&owner, &record, &request.exec) => ran,
+            () = gone.cancelled() => Err(ApiError::new(ErrorCode::Unavailable, "the client went away")),
+        };
+        let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
+        if let Err(error) = ops::delete::delete(&owner, record, None).await {
+            tracing::warn!(sandbox = %sandbox_id, %error, "the sandbox of a run is deleted by the reaper");
+        }
+        let (engine, isolation) = (spec.engine, spec.isolation);
+        let total_ms = milliseconds(began);
+        Ok(RunResult { result: ran?, sandbox_id, create_ms, total_ms, engine, isolation })
+    })
+    .await
+}
+
+async fn exec_in(app: &App, record: &SandboxRecord, request: &ExecRequest) -> ApiResult<ExecResult> {
+    let client = app.hosts.client(&record.host)?;
+    let path = format!("/sandboxes/{}/exec", record.id);
+    Ok(client.call(call_on(record, Method::POST, &path, wait_for(request)), Some(request)).await?)
+}
+
+fn wait_for(request: &ExecRequest) -> Duration {
+    Duration::from_secs(seconds(request)) + GRACE
+}
+
+fn seconds(request: &ExecRequest) -> u64 {
+    request.timeout_seconds.unwrap_or(EXEC_TIMEOUT_SECONDS_DEFAULT)
+}
+
+fn milliseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}

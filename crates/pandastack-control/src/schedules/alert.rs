@@ -1,0 +1,62 @@
+//! Telling a webhook that a schedule's runs keep failing.
+//!
+//! An alert is in the store until it was answered with 2xx or given up, so that it survives a restart; it may then arrive
+//! twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::http_target::chain;
+use super::scheduler::{Scheduler, later};
+use super::{Schedules, spec};
+use crate::store::schedules::{RunRecord, ScheduleRecord};
+use crate::store::{self};
+
+/// Times that an alert is tried.
+const ATTEMPTS_MAX: u32 = 5;
+/// How long a webhook may take to answer.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// Wait before it is tried again, from the end of the last try at the latest.
+const RETRY_WAIT: Duration = Duration::from_secs(15);
+/// Alerts sent at once.
+const ALERTS_AT_ONCE: u32 = 32;
+
+/// Begins to send the alerts that are due.
+pub(super) async fn send_due(scheduler: &Arc<Scheduler>, now: Timestamp) -> store::Result<()> {
+    let retry_at = later(now, ANSWER_WAIT + RETRY_WAIT);
+    for (schedule, run) in scheduler.store.claim_alerts(now, retry_at, ALERTS_AT_ONCE).await? {
+        let owner = Arc::clone(scheduler);
+        scheduler.shared.tasks.spawn(async move {
+            let attempts = schedule.alert.as_ref().map_or(0, |alert| alert.attempts) + 1;
+            let sent = send(&owner.shared, &schedule, &run).await;
+            if let Err(why) = &sent {
+                tracing::warn!(schedule = %schedule.id, attempts, why, "an alert was not delivered");
+            }
+            if sent.is_ok() || attempts >= ATTEMPTS_MAX {
+                if let Err(error) = owner.store.settle_alert(&schedule.id, &run.id).await {
+                    tracing::warn!(schedule = %schedule.id, %error, "an alert may be sent again");
+                }
+                owner.shared.wake();
+            }
+        });
+    }
+    Ok(())
+}
+
+async fn send(shared: &Schedules, schedule: &ScheduleRecord, run: &RunRecord) -> Result<(), String> {
+    let Some(alert) = &schedule.spec.options.alert else { return Ok(()) };
+    let url = shared.http.check_url("alert.url", &alert.url).map_err(|error| error.message)?;
+    let body = json!({
+        "event": "schedule.failing",
+        "consecutive_failures": schedule.failures,
+        "schedule": spec::schedule_view(schedule.clone()),
+        "run": spec::run_view(schedule, run.clone()),
+    });
+    let client = shared.http.client().map_err(|error| error.message)?;
+    let request = client.post(url).timeout(ANSWER_WAIT).header("content-type", "application/json");
+    let answer = request.body(body.to_string()).send().await.map_err(|error| chain(&error))?;
+    if answer.status().is_success() { Ok(()) } else { Err(format!("it answered {}", answer.status())) }
+}

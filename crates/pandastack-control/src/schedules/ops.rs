@@ -1,0 +1,201 @@
+//! Making, changing, deleting and triggering schedules.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pandastack_types::api::{
+    CreateSchedule, FunctionTarget, NextRuns, PatchSchedule, PreviewSchedule, ScheduleTarget, ScheduleTiming,
+};
+use pandastack_types::limits::SCHEDULE_PREVIEW_MAX;
+use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
+
+use super::{scheduler, spec};
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
+
+/// Times of a preview that names no number.
+const PREVIEW_DEFAULT: u32 = 5;
+/// Times that a change is made again because the scheduler changed the record meanwhile.
+const CHANGES_TRIED_MAX: usize = 16;
+
+/// Makes a schedule.
+pub(super) async fn create(
+    app: &App,
+    workspace: WorkspaceId,
+    request: CreateSchedule,
+) -> ApiResult<ScheduleRecord> {
+    spec::check_name(&request.name)?;
+    let at = now();
+    let timing = spec::read_timing(&request.timing, at)?;
+    let next = timing.next_after(at);
+    if request.timing.at.is_some() && next.is_none() {
+        return Err(ApiError::bad_request("`at` has passed; give a time in the future"));
+    }
+    let target = match (request.target, request.function_id.filter(|id| !id.is_empty())) {
+        (Some(target), None) => target,
+        (None, Some(function_id)) => ScheduleTarget::Function(FunctionTarget { function_id, input: None }),
+        _ => return Err(ApiError::bad_request("say what to run, with either `target` or `function_id`")),
+    };
+    let options = spec::overlay(request.options, spec::defaults());
+    spec::check_options(&app.schedules, &options)?;
+    spec::check_target(app, &workspace, &target).await?;
+    let record = ScheduleRecord {
+        id: ScheduleId::random(),
+        workspace,
+        name: request.name,
+        spec: ScheduleSpec { timing: request.timing, anchor: at, target, options, paused_reason: None },
+        paused: request.paused,
+        cursor: at,
+        next_run_at: next.filter(|_| !request.paused),
+        revision: 0,
+        failures: 0,
+        last_run_at: None,
+        alert: None,
+        created_at: at,
+        updated_at: at,
+    };
+    app.store.insert_schedule(&record).await?;
+    app.schedules.wake();
+    Ok(record)
+}
+
+/// Changes a schedule.
+pub(super) async fn patch(
+    app: &App,
+    workspace: &WorkspaceId,
+    id: &ScheduleId,
+    request: PatchSchedule,
+) -> ApiResult<ScheduleRecord> {
+    if request == PatchSchedule::default() {
+        return Err(ApiError::bad_request("nothing to change: give name, cron, target, paused or an option"));
+    }
+    if let Some(target) = &request.target {
+        spec::check_target(app, workspace, target).await?;
+    }
+    for _ in 0..CHANGES_TRIED_MAX {
+        let mut record = app.store.schedule(workspace, id).await?;
+        change(app, &mut record, request.clone())?;
+        if app.store.replace_schedule(&record).await? {
+            app.schedules.wake();
+            return Ok(app.store.schedule(workspace, id).await?);
+        }
+    }
+    Err(ApiError::conflict(format!("schedule `{id}` is changing all the time; try again")))
+}
+
+fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> ApiResult<()> {
+    let at = now();
+    if let Some(name) = request.name {
+        spec::check_name(&name)?;
+        record.name = name;
+    }
+    if let Some(target) = request.target {
+        record.spec.target = target;
+    }
+    record.spec.options = spec::overlay(request.options, record.spec.options.clone());
+    spec::check_options(&app.schedules, &record.spec.options)?;
+    let retimed = request.timing != ScheduleTiming::default();
+    if retimed {
+        record.spec.timing = merged(request.timing, &record.spec.timing);
+        record.spec.anchor = at;
+    }
+    let resumed = record.paused && request.paused == Some(false);
+    if resumed {
+        (record.failures, record.spec.paused_reason) = (0, None);
+    }
+    record.paused = request.paused.unwrap_or(record.paused);
+    let timing = spec::timing(&record.spec)?;
+    if retimed || resumed {
+        // What passed under another timing or in a pause is nobody's missed run.
+        record.cursor = record.cursor.max(at);
+    }
+    if retimed && record.spec.timing.at.is_some_and(|once| once <= at) {
+        return Err(ApiError::bad_request("`at` has passed; give a time in the future"));
+    }
+    record.next_run_at = timing.next_after(record.cursor).filter(|_| !record.paused);
+    record.updated_at = at;
+    Ok(())
+}
+
+/// A zone alone changes the zone; a new kind of timing replaces the old one.
+fn merged(asked: ScheduleTiming, before: &ScheduleTiming) -> ScheduleTiming {
+    let names_kind = asked.cron.is_some() || asked.every_seconds.is_some() || asked.at.is_some();
+    let keeps_zone = before.cron.is_some() && (asked.cron.is_some() || !names_kind);
+    let timezone = asked.timezone.or_else(|| before.timezone.clone().filter(|_| keeps_zone));
+    match names_kind {
+        true => ScheduleTiming { timezone, ..asked },
+        false => ScheduleTiming { timezone, ..before.clone() },
+    }
+}
+
+/// Deletes a schedule, its runs and what is under way.
+pub(super) async fn delete(app: &App, workspace: &WorkspaceId, id: &ScheduleId) -> ApiResult<()> {
+    for run in app.store.delete_schedule(workspace, id).await? {
+        app.schedules.end(&run);
+    }
+    Ok(())
+}
+
+/// Runs a schedule now, whatever its times are; with `wait`, answers when that run has ended.
+pub(super) async fn trigger(
+    app: &Arc<App>,
+    workspace: &WorkspaceId,
+    id: &ScheduleId,
+    wait: bool,
+) -> ApiResult<(ScheduleRecord, RunRecord)> {
+    let schedule = app.store.schedule(workspace, id).await?;
+    let run = scheduler::manual_run(&schedule, now());
+    let ended = app.schedules.ended(&run.id);
+    app.store.insert_run(&run).await?;
+    app.schedules.wake();
+    if wait {
+        tokio::select! {
+            // An error says that the schedule was deleted meanwhile; the read below finds out.
+            _ = ended => {}
+            () = app.shutdown.cancelled() => {}
+        }
+    }
+    let run = app.store.run(workspace, id, &run.id).await?;
+    Ok((schedule, run))
+}
+
+/// Ends a run before its end.
+pub(super) async fn cancel(
+    app: &App,
+    workspace: &WorkspaceId,
+    id: &ScheduleId,
+    run: &ScheduleRunId,
+) -> ApiResult<RunRecord> {
+    app.store.run(workspace, id, run).await?;
+    if !app.store.cancel_run(workspace, run, now()).await? {
+        return Err(ApiError::conflict(format!("run `{run}` has ended already")));
+    }
+    app.schedules.end(run);
+    app.schedules.wake();
+    Ok(app.store.run(workspace, id, run).await?)
+}
+
+/// The next times of a timing that is not a schedule's.
+pub(super) fn preview(request: &PreviewSchedule) -> ApiResult<NextRuns> {
+    let at = now();
+    next_runs(&request.timing, at, request.after.unwrap_or(at), request.count)
+}
+
+/// The next times of a timing.
+pub(super) fn next_runs(
+    timing: &ScheduleTiming,
+    anchor: Timestamp,
+    after: Timestamp,
+    count: Option<u32>,
+) -> ApiResult<NextRuns> {
+    let count = count.unwrap_or(PREVIEW_DEFAULT);
+    if !(1..=SCHEDULE_PREVIEW_MAX).contains(&count) {
+        return Err(ApiError::bad_request(format!("`count` is 1 to {SCHEDULE_PREVIEW_MAX}")));
+    }
+    let read = spec::read_timing(timing, anchor)?;
+    let items: Vec<_> = read.instants_after(after).take(count as usize).collect();
+    let zone = read.zone();
+    let shown = |at: &Timestamp| at.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
+    Ok(NextRuns { local: items.iter().map(shown).collect(), items, timezone: spec::zone_name(timing) })
+}

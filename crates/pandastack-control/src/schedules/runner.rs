@@ -1,0 +1,185 @@
+//! Doing what a schedule is for: one attempt of one run.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use pandastack_types::ErrorCode;
+use pandastack_types::api::{
+    CommandTarget, ExecRequest, ExecResult, Keep, RunRequest, SandboxAction, SandboxTarget, ScheduleTarget,
+};
+use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MAX};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::ops;
+use crate::ops::lifecycle::Move;
+use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
+
+/// How much longer than its own timeout a target may take to say so.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// How an attempt ended.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    pub(super) state: RunState,
+    pub(super) outcome: RunOutcome,
+}
+
+/// Runs targets.
+#[async_trait]
+pub(super) trait Runner: Send + Sync {
+    /// Makes one attempt. When `stop` is cancelled nobody wants its result any more.
+    async fn attempt(&self, schedule: &ScheduleRecord, run: &RunRecord, stop: &CancellationToken) -> Attempt;
+}
+
+/// The real one.
+pub(super) struct Targets(pub(super) Arc<App>);
+
+#[async_trait]
+impl Runner for Targets {
+    async fn attempt(&self, schedule: &ScheduleRecord, run: &RunRecord, stop: &CancellationToken) -> Attempt {
+        let began = Instant::now();
+        let limit = timeout_of(schedule);
+        let late =
+            || ApiError::new(ErrorCode::ExecTimeout, format!("it took longer than {} s", limit.as_secs()));
+        let ended = tokio::select! {
+            ended = tokio::time::timeout(limit + GRACE, dispatch(&self.0, schedule, run, stop)) => ended,
+            () = stop.cancelled() => Ok(Err(ApiError::conflict("it was ended before its end"))),
+        };
+        let mut attempt = match ended.unwrap_or_else(|_| Err(late())) {
+            Ok(attempt) => attempt,
+            Err(error) => failed(&error),
+        };
+        attempt.outcome.duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        attempt
+    }
+}
+
+pub(super) fn timeout_of(schedule: &ScheduleRecord) -> Duration {
+    let seconds = schedule.spec.options.timeout_seconds.unwrap_or(EXEC_TIMEOUT_SECONDS_DEFAULT);
+    Duration::from_secs(seconds)
+}
+
+/// An attempt that could not be made, or whose end is not known.
+fn failed(error: &ApiError) -> Attempt {
+    let state = if error.code == ErrorCode::ExecTimeout { RunState::Timeout } else { RunState::Error };
+    let outcome = RunOutcome { exit_code: -1, error: Some(error.message.clone()), ..RunOutcome::default() };
+    Attempt { state, outcome }
+}
+
+fn succeeded(outcome: RunOutcome) -> Attempt {
+    Attempt { state: RunState::Success, outcome }
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    schedule: &ScheduleRecord,
+    run: &RunRecord,
+    stop: &CancellationToken,
+) -> ApiResult<Attempt> {
+    let limit = timeout_of(schedule);
+    match &schedule.spec.target {
+        ScheduleTarget::Http(target) => Ok(app.schedules.http.attempt(target, schedule, run, limit).await),
+        ScheduleTarget::Command(target) => command(app, target, schedule, run, stop).await,
+        ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
+        ScheduleTarget::Function(target) => {
+            let answer = app.schedules.services.invoke_function(schedule, run, target, limit).await?;
+            Ok(Attempt { state: answer.state, outcome: bounded(answer.outcome) })
+        }
+        ScheduleTarget::Sql(target) => {
+            let stdout = app.schedules.services.run_sql(schedule, target, limit).await?;
+            Ok(succeeded(bounded(RunOutcome { stdout, ..RunOutcome::default() })))
+        }
+    }
+}
+
+async fn sandbox(app: &Arc<App>, target: &SandboxTarget, schedule: &ScheduleRecord) -> ApiResult<Attempt> {
+    let (record, client) = ops::live(app, &schedule.workspace, &target.sandbox_id).await?;
+    let movement = match target.action {
+        SandboxAction::Wake => Move::Wake,
+        SandboxAction::Hibernate => Move::Hibernate(Keep::default()),
+    };
+    let record = ops::lifecycle::go(app, record, client, movement, false).await?;
+    let stdout = format!("{} is {}", record.id, record.state.as_str());
+    Ok(succeeded(RunOutcome { stdout, sandbox: Some(record.id), ..RunOutcome::default() }))
+}
+
+async fn command(
+    app: &Arc<App>,
+    target: &CommandTarget,
+    schedule: &ScheduleRecord,
+    run: &RunRecord,
+    stop: &CancellationToken,
+) -> ApiResult<Attempt> {
+    let mut exec = target.exec.clone();
+    exec.timeout_seconds = Some(timeout_of(schedule).as_secs());
+    exec.env.get_or_insert_default().extend(context(schedule, run));
+    let (sandbox, result) = match &target.sandbox_id {
+        Some(id) => (id.clone(), ops::exec::exec(app, &schedule.workspace, id, &exec).await?),
+        None => fresh(app, target, schedule, exec, stop).await?,
+    };
+    let outcome = RunOutcome {
+        exit_code: result.exit_code,
+        stdout: result.stdout,
+        stderr: result.stderr,
+        truncated: result.truncated,
+        error: (result.exit_code != 0).then(|| format!("the command exited with {}", result.exit_code)),
+        sandbox: Some(sandbox),
+        ..RunOutcome::default()
+    };
+    let state = if result.exit_code == 0 { RunState::Success } else { RunState::Error };
+    Ok(Attempt { state, outcome: bounded(outcome) })
+}
+
+async fn fresh(
+    app: &Arc<App>,
+    target: &CommandTarget,
+    schedule: &ScheduleRecord,
+    exec: ExecRequest,
+    stop: &CancellationToken,
+) -> ApiResult<(pandastack_types::SandboxId, ExecResult)> {
+    let request = RunRequest { template: target.template.clone(), exec };
+    let ran = ops::exec::run(app, schedule.workspace.clone(), request, stop.clone()).await?;
+    Ok((ran.sandbox_id, ran.result))
+}
+
+/// What a target is told of its run, so that it can tell a repeated attempt from a new run.
+pub(super) fn context(schedule: &ScheduleRecord, run: &RunRecord) -> BTreeMap<String, String> {
+    [
+        ("PANDASTACK_SCHEDULE_ID", schedule.id.to_string()),
+        ("PANDASTACK_RUN_ID", run.id.to_string()),
+        ("PANDASTACK_ATTEMPT", run.attempt.to_string()),
+        ("PANDASTACK_SCHEDULED_FOR", run.scheduled_for.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// Keeps the ends of both streams: what went wrong is said last.
+fn bounded(mut outcome: RunOutcome) -> RunOutcome {
+    for stream in [&mut outcome.stdout, &mut outcome.stderr] {
+        if stream.len() > RUN_OUTPUT_BYTES_MAX {
+            let start = stream.ceil_char_boundary(stream.len() - RUN_OUTPUT_BYTES_MAX);
+            stream.drain(..start);
+            outcome.truncated = true;
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_long_output_is_kept_whole_at_the_limit() {
+        let full = "x".repeat(RUN_OUTPUT_BYTES_MAX);
+        let kept = bounded(RunOutcome { stdout: full.clone(), ..RunOutcome::default() });
+        assert_eq!((kept.stdout.len(), kept.truncated), (RUN_OUTPUT_BYTES_MAX, false));
+        let kept = bounded(RunOutcome { stderr: format!("é{full}"), ..RunOutcome::default() });
+        assert_eq!((kept.stderr, kept.truncated), (full, true));
+    }
+}

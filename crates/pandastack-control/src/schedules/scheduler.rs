@@ -1,0 +1,291 @@
+//! The loop that fires schedules and begins runs.
+//!
+//! [`Scheduler::step`] does what is to be done at a time and says when to look again; it knows no clock, so tests drive
+//! it on a virtual one. It takes no other input: whatever is due is handled, so a missed or repeated wake-up does no harm,
+//! and several schedulers on one store decide each instant once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use pandastack_schedule::{MissedPolicy, Timing, backoff, due, jitter};
+use pandastack_types::ScheduleRunId;
+use pandastack_types::api::{MissedRuns, RunOrigin};
+use pandastack_types::limits::RUNS_AT_ONCE_MAX;
+use tokio_util::sync::CancellationToken;
+
+use super::runner::Runner;
+use super::timer::WallTimer;
+use super::{Schedules, alert, spec};
+use crate::app::now;
+use crate::store::schedules::{Firing, RunEnd, RunOutcome, RunRecord, RunState, ScheduleRecord};
+use crate::store::{self, Store};
+
+/// Schedules decided in one transaction.
+const FIRED_AT_ONCE: u32 = 256;
+/// How long after a failure of the store it is asked again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+/// Longest sleep. Nothing depends on it; it bounds what a lost wake-up could cost.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// Fires schedules of one store.
+pub(super) struct Scheduler {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) runner: Arc<dyn Runner>,
+    pub(super) shared: Arc<Schedules>,
+    /// Names this process in the runs that it works on.
+    pub(super) instance: String,
+    /// The time, for when runs end.
+    pub(super) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// Runs until shutdown.
+pub(super) async fn run(scheduler: Arc<Scheduler>, shutdown: &CancellationToken) {
+    let timer = match WallTimer::new() {
+        Ok(timer) => timer,
+        Err(error) => {
+            tracing::error!(%error, "no timer on the wall clock; schedules do not run until the server is restarted");
+            return;
+        }
+    };
+    while let Err(error) = scheduler.take_over(now()).await {
+        tracing::warn!(%error, "schedules cannot be read; tried again");
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(STORE_RETRY) => {}
+        }
+    }
+    loop {
+        let wake_at = match scheduler.step(now()).await {
+            Ok(next) => next.unwrap_or(Timestamp::MAX).min(later(now(), SLEEP_MAX)),
+            Err(error) => {
+                tracing::warn!(%error, "schedules are looked at again soon");
+                later(now(), STORE_RETRY)
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            () = scheduler.shared.changed.notified() => {}
+            slept = timer.sleep_until(wake_at) => {
+                if let Err(error) = slept {
+                    tracing::error!(%error, "the wall clock's timer failed");
+                }
+            }
+        }
+    }
+    // What is under way ends with this process; the next one tries it again.
+    scheduler.shared.end_all();
+    scheduler.shared.tasks.close();
+    scheduler.shared.tasks.wait().await;
+}
+
+impl Scheduler {
+    /// Takes over what an earlier process left, and looks again at when cron schedules run next: time zones change.
+    pub(super) async fn take_over(&self, now: Timestamp) -> store::Result<()> {
+        let interrupted = self.store.take_over_runs(&self.instance, now).await?;
+        if interrupted > 0 {
+            tracing::info!(interrupted, "runs of schedules were cut off by a restart");
+        }
+        for mut schedule in self.store.schedules_pending().await? {
+            let next =
+                spec::timing(&schedule.spec).ok().and_then(|timing| timing.next_after(schedule.cursor));
+            if next != schedule.next_run_at {
+                schedule.next_run_at = next;
+                self.store.replace_schedule(&schedule).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is to be done now; answers when there is more.
+    pub(super) async fn step(self: &Arc<Self>, now: Timestamp) -> store::Result<Option<Timestamp>> {
+        loop {
+            let due = self.store.schedules_due(now, FIRED_AT_ONCE).await?;
+            let firings: Vec<_> = due.iter().map(|schedule| decide(schedule, now)).collect();
+            if !firings.is_empty() {
+                self.store.fire(&firings).await?;
+            }
+            let began = self.begin_runs(now).await?;
+            // Whoever else decided meanwhile changed the record: it is read again until nothing is due.
+            if firings.is_empty() && !began {
+                break;
+            }
+        }
+        alert::send_due(self, now).await?;
+        // What is ready but finds no room begins when a run ends, which rings the bell.
+        self.store.next_schedule_work(self.room() > 0).await
+    }
+
+    fn room(&self) -> u32 {
+        u32::try_from(RUNS_AT_ONCE_MAX.saturating_sub(self.shared.count_under_way())).unwrap_or(0)
+    }
+
+    /// Begins runs that may; whether any run changed.
+    async fn begin_runs(self: &Arc<Self>, now: Timestamp) -> store::Result<bool> {
+        let room = self.room();
+        if room == 0 {
+            return Ok(false);
+        }
+        let claimed = self.store.claim_runs(&self.instance, now, room).await?;
+        let changed = !claimed.started.is_empty() || !claimed.ended.is_empty();
+        for id in &claimed.ended {
+            self.shared.end(id);
+        }
+        for (schedule, run) in claimed.started {
+            let stop = self.shared.begin(&run.id);
+            let owner = Arc::clone(self);
+            self.shared.tasks.spawn(async move { owner.work(schedule, run, stop).await });
+        }
+        Ok(changed)
+    }
+
+    /// One attempt of a run, and what comes of it.
+    async fn work(&self, schedule: ScheduleRecord, run: RunRecord, stop: CancellationToken) {
+        let attempt = self.runner.attempt(&schedule, &run, &stop).await;
+        if stop.is_cancelled() {
+            // Replaced, cancelled, deleted or cut off: the record says which, and this result is nobody's.
+            return;
+        }
+        let at = (self.clock)();
+        let retry_at = match attempt.state {
+            RunState::Success => None,
+            _ => retry_at(&schedule, &run, at),
+        };
+        let end = RunEnd {
+            run: run.id.clone(),
+            instance: self.instance.clone(),
+            state: attempt.state,
+            outcome: attempt.outcome,
+            retry_at,
+            at,
+        };
+        self.record_end(&end).await;
+        self.shared.done(&run.id);
+        if end.retry_at.is_none() {
+            self.shared.tell(&run.id);
+        }
+        self.shared.wake();
+    }
+
+    /// Writes an end down, for as long as it takes: without it the run would stay under way for ever.
+    async fn record_end(&self, end: &RunEnd) {
+        while let Err(error) = self.store.end_run(end).await {
+            tracing::warn!(run = %end.run, %error, "the end of a run is not recorded yet");
+            tokio::time::sleep(STORE_RETRY).await;
+        }
+    }
+}
+
+/// What to do about a schedule that is due.
+fn decide(schedule: &ScheduleRecord, now: Timestamp) -> Firing {
+    let Schedule { timing, policy } = match schedule_rules(schedule) {
+        Some(rules) => rules,
+        // Checked when it was made; only a zone that was taken out of the database can do this.
+        None => return ending(schedule, now),
+    };
+    let Some(found) = due(&timing, schedule.cursor, now, policy) else {
+        // The clock went back after it was read, or the zone changed: look again later.
+        let next_run_at = timing.next_after(schedule.cursor.max(now));
+        return Firing { cursor: schedule.cursor, next_run_at, ..ending(schedule, now) };
+    };
+    let is_catch_up = found.runs.len() > 1;
+    let mut runs: Vec<_> =
+        found.runs.iter().map(|instant| new_run(schedule, *instant, is_catch_up, now)).collect();
+    match runs.first_mut() {
+        Some(first) => first.outcome.missed = found.missed,
+        None => runs.push(missed_run(schedule, found.newest, found.missed, now)),
+    }
+    Firing {
+        schedule: schedule.id.clone(),
+        revision: schedule.revision,
+        cursor: found.newest,
+        next_run_at: found.next,
+        runs,
+    }
+}
+
+struct Schedule {
+    timing: Timing,
+    policy: MissedPolicy,
+}
+
+fn schedule_rules(schedule: &ScheduleRecord) -> Option<Schedule> {
+    let timing = spec::timing(&schedule.spec).ok()?;
+    let options = &schedule.spec.options;
+    let policy = match options.missed.unwrap_or_default() {
+        MissedRuns::Skip => {
+            let seconds =
+                options.starting_deadline_seconds.unwrap_or(spec::STARTING_DEADLINE_SECONDS_DEFAULT);
+            MissedPolicy::Skip { deadline: Duration::from_secs(seconds) }
+        }
+        MissedRuns::RunOnce => MissedPolicy::RunOnce,
+        MissedRuns::RunAll => {
+            MissedPolicy::RunAll { max: options.missed_max.unwrap_or(spec::MISSED_RUNS_DEFAULT) }
+        }
+    };
+    Some(Schedule { timing, policy })
+}
+
+fn ending(schedule: &ScheduleRecord, now: Timestamp) -> Firing {
+    Firing {
+        schedule: schedule.id.clone(),
+        revision: schedule.revision,
+        cursor: now,
+        next_run_at: None,
+        runs: Vec::new(),
+    }
+}
+
+fn new_run(schedule: &ScheduleRecord, instant: Timestamp, is_catch_up: bool, now: Timestamp) -> RunRecord {
+    let wait = jitter(schedule.id.as_str(), instant, schedule.spec.options.jitter_seconds.unwrap_or(0));
+    RunRecord {
+        id: ScheduleRunId::random(),
+        schedule: schedule.id.clone(),
+        workspace: schedule.workspace.clone(),
+        origin: RunOrigin::Schedule,
+        scheduled_for: instant,
+        state: RunState::Queued,
+        not_before: later(instant, wait),
+        attempt: 0,
+        interruptions: 0,
+        is_catch_up,
+        created_at: now,
+        started_at: None,
+        ended_at: None,
+        outcome: RunOutcome::default(),
+    }
+}
+
+/// A run that a client asks for.
+pub(super) fn manual_run(schedule: &ScheduleRecord, now: Timestamp) -> RunRecord {
+    RunRecord { origin: RunOrigin::Manual, not_before: now, ..new_run(schedule, now, false, now) }
+}
+
+/// Stands in the history for instants that are not made good.
+fn missed_run(schedule: &ScheduleRecord, newest: Timestamp, missed: u32, now: Timestamp) -> RunRecord {
+    let error = format!("{missed} times passed while no scheduler ran");
+    RunRecord {
+        state: RunState::Skipped,
+        ended_at: Some(now),
+        outcome: RunOutcome { missed, error: Some(error), ..RunOutcome::default() },
+        ..new_run(schedule, newest, false, now)
+    }
+}
+
+/// When a run that failed is tried again. A client that asked for one sees the failure and decides itself. Attempts that
+/// ended with their server are not held against it.
+fn retry_at(schedule: &ScheduleRecord, run: &RunRecord, at: Timestamp) -> Option<Timestamp> {
+    let options = &schedule.spec.options;
+    let failed = run.attempt.saturating_sub(run.interruptions).max(1);
+    if run.origin == RunOrigin::Manual || failed > options.retries.unwrap_or(0) {
+        return None;
+    }
+    let first = options.retry_delay_seconds.unwrap_or(spec::RETRY_DELAY_SECONDS_DEFAULT);
+    Some(later(at, backoff(first, failed)))
+}
+
+/// A time later, as far as time goes.
+pub(super) fn later(at: Timestamp, wait: Duration) -> Timestamp {
+    let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+    at.checked_add(wait).unwrap_or(Timestamp::MAX)
+}

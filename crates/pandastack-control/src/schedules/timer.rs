@@ -1,0 +1,71 @@
+//! Sleeping until a time of day.
+//!
+//! A timer on the wall clock itself, which the kernel also ends when somebody sets that clock: a monotonic sleep would
+//! wake at the wrong time after a step, and looking every so often would be late.
+
+use std::os::fd::OwnedFd;
+
+use jiff::Timestamp;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+/// A timer on the wall clock.
+pub(super) struct WallTimer(AsyncFd<OwnedFd>);
+
+impl WallTimer {
+    // The safe constructor is deprecated because a foreign type could change its descriptor meanwhile; an `OwnedFd` cannot.
+    #[expect(deprecated, reason = "its replacement is unsafe, and this crate has no unsafe code")]
+    pub(super) fn new() -> std::io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        Ok(Self(AsyncFd::new(timerfd_create(TimerfdClockId::Realtime, flags)?)?))
+    }
+
+    /// Returns at that time, or when the clock was set.
+    pub(super) async fn sleep_until(&self, at: Timestamp) -> std::io::Result<()> {
+        // Zero would disarm it; a time in the past ends it at once.
+        let tv_sec = at.as_second().max(1);
+        let tv_nsec = i64::from(at.subsec_nanosecond().max(0));
+        let spec = Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec { tv_sec, tv_nsec },
+        };
+        timerfd_settime(
+            self.0.get_ref(),
+            TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET,
+            &spec,
+        )?;
+        loop {
+            let mut ready = self.0.readable().await?;
+            let mut count = [0_u8; 8];
+            let read = ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut count)?));
+            match read {
+                // ECANCELED says that the clock was set: whoever waits must look again.
+                Ok(Err(error))
+                    if error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error()) =>
+                {
+                    return Ok(());
+                }
+                Ok(result) => return result.map(drop),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::SignedDuration;
+
+    #[tokio::test]
+    async fn it_wakes_at_the_time_and_at_once_for_the_past() {
+        let timer = WallTimer::new().unwrap();
+        for wait_ms in [-5_000, 0, 150] {
+            let at = Timestamp::now() + SignedDuration::from_millis(wait_ms);
+            timer.sleep_until(at).await.unwrap();
+            assert!(Timestamp::now() >= at, "{wait_ms}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Schedules and their runs, as they are kept.
+//!
+//! ```text
+//!            +--------- no retry, or no more ----> success | error | timeout
+//!   queued --+--> running --- failed, tried again ----> queued (with a later `not_before`)
+//!     | ^    +--> skipped | cancelled
+//!     v |
+//!   waiting: for an earlier run; queued again when one ends
+//! ```
+//!
+//! Must hold: a schedule has one run per instant, by a unique index; the runs of an instant and the schedule's cursor
+//! change in one transaction, and only if nobody changed the schedule since it was looked at ([`Firing::revision`]); a
+//! run that is `running` names the process that works on it.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::{RunOrigin, RunStatus, ScheduleOptions, ScheduleTarget, ScheduleTiming};
+use pandastack_types::{SandboxId, ScheduleId, ScheduleRunId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+use super::Result;
+
+/// What a schedule is, apart from where it stands.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScheduleSpec {
+    /// When; checked.
+    pub timing: ScheduleTiming,
+    /// Intervals count from here.
+    pub anchor: Timestamp,
+    /// What.
+    pub target: ScheduleTarget,
+    /// How, every default filled in.
+    pub options: ScheduleOptions,
+    /// Why it is paused, when it was not a client that paused it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_reason: Option<String>,
+}
+
+/// An alert that is still to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingAlert {
+    /// The run that it is about.
+    pub run: ScheduleRunId,
+    /// Times it was tried.
+    pub attempts: u32,
+    /// When it is tried next.
+    pub at: Timestamp,
+}
+
+/// A schedule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScheduleRecord {
+    /// Id.
+    pub id: ScheduleId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Name for people.
+    pub name: String,
+    /// What it is.
+    pub spec: ScheduleSpec,
+    /// Whether it rests.
+    pub paused: bool,
+    /// Every instant up to here is decided.
+    pub cursor: Timestamp,
+    /// The next one.
+    pub next_run_at: Option<Timestamp>,
+    /// Counts changes.
+    pub revision: i64,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When the last run was due.
+    pub last_run_at: Option<Timestamp>,
+    /// An alert that is still to be sent.
+    pub alert: Option<PendingAlert>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When a client last changed it.
+    pub updated_at: Timestamp,
+}
+
+impl ScheduleRecord {
+    /// Notes how a scheduled run ended for good: counts failures, and pauses or alerts where enough came in a row.
+    pub fn note_end(&mut self, run: &ScheduleRunId, state: RunState, at: Timestamp) {
+        match state {
+            RunState::Success => self.failures = 0,
+            RunState::Error | RunState::Timeout => self.failures = self.failures.saturating_add(1),
+            _ => return,
+        }
+        let options = &self.spec.options;
+        let alert = options.alert.as_ref().map_or(0, |alert| alert.after_failures);
+        if alert > 0 && self.failures == alert {
+            self.alert = Some(PendingAlert { run: run.clone(), attempts: 0, at });
+        }
+        let pause = options.pause_after_failures.unwrap_or(0);
+        if pause > 0 && self.failures >= pause && !self.paused {
+            (self.paused, self.next_run_at) = (true, None);
+            self.spec.paused_reason = Some(format!("{} runs in a row failed", self.failures));
+        }
+    }
+}
+
+/// State of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunState {
+    /// Begins when its time comes.
+    Queued,
+    /// Begins when an earlier run has ended.
+    Waiting,
+    /// Under way.
+    Running,
+    /// Done.
+    Success,
+    /// Failed.
+    Error,
+    /// Took too long.
+    Timeout,
+    /// Not run.
+    Skipped,
+    /// Ended before its end.
+    Cancelled,
+}
+
+impl RunState {
+    const ALL: [RunState; 8] = [
+        RunState::Queued,
+        RunState::Waiting,
+        RunState::Running,
+        RunState::Success,
+        RunState::Error,
+        RunState::Timeout,
+        RunState::Skipped,
+        RunState::Cancelled,
+    ];
+
+    /// The name in the database.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunState::Queued => "queued",
+            RunState::Waiting => "waiting",
+            RunState::Running => "running",
+            RunState::Success => "success",
+            RunState::Error => "error",
+            RunState::Timeout => "timeout",
+            RunState::Skipped => "skipped",
+            RunState::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    /// As clients see it.
+    pub fn status(self) -> RunStatus {
+        match self {
+            RunState::Queued | RunState::Waiting => RunStatus::Queued,
+            RunState::Running => RunStatus::Running,
+            RunState::Success => RunStatus::Success,
+            RunState::Error => RunStatus::Error,
+            RunState::Timeout => RunStatus::Timeout,
+            RunState::Skipped => RunStatus::Skipped,
+            RunState::Cancelled => RunStatus::Cancelled,
+        }
+    }
+}
+
+/// What came of a run so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunOutcome {
+    /// Exit code of a command; 0 for other successes, -1 for other failures.
+    pub exit_code: i32,
+    /// Status of an HTTP answer.
+    pub http_status: Option<u16>,
+    /// Standard output, or what was answered.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// Some of it was dropped.
+    pub truncated: bool,
+    /// Why it failed, was skipped or was cancelled.
+    pub error: Option<String>,
+    /// Time of the last try.
+    pub duration_ms: u64,
+    /// Where it ran.
+    pub sandbox: Option<SandboxId>,
+    /// Missed instants before this one that get no run.
+    pub missed: u32,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// Id.
+    pub id: ScheduleRunId,
+    /// Whose.
+    pub schedule: ScheduleId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Who asked for it.
+    pub origin: RunOrigin,
+    /// The instant it stands for.
+    pub scheduled_for: Timestamp,
+    /// State.
+    pub state: RunState,
+    /// Not begun before.
+    pub not_before: Timestamp,
+    /// Tries begun.
+    pub attempt: u32,
+    /// Tries that ended with their server.
+    pub interruptions: u32,
+    /// Makes good a missed instant.
+    pub is_catch_up: bool,
+    /// When it was recorded.
+    pub created_at: Timestamp,
+    /// When the last try began.
+    pub started_at: Option<Timestamp>,
+    /// When it ended for good.
+    pub ended_at: Option<Timestamp>,
+    /// What came of it.
+    pub outcome: RunOutcome,
+}
+
+/// The decision about what is due of a schedule.
+#[derive(Debug, Clone)]
+pub struct Firing {
+    /// Whose.
+    pub schedule: ScheduleId,
+    /// The revision that was looked at.
+    pub revision: i64,
+    /// Everything up to here is decided.
+    pub cursor: Timestamp,
+    /// What comes next.
+    pub next_run_at: Option<Timestamp>,
+    /// The runs.
+    pub runs: Vec<RunRecord>,
+}
+
+/// What was claimed by one look at the queue.
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// Runs that begin now, with their schedules.
+    pub started: Vec<(ScheduleRecord, RunRecord)>,
+    /// Runs that ended without having begun, or because a later one replaces them.
+    pub ended: Vec<ScheduleRunId>,
+}
+
+/// How a try ended.
+#[derive(Debug, Clone)]
+pub struct RunEnd {
+    /// Which run.
+    pub run: ScheduleRunId,
+    /// The process that worked on it.
+    pub instance: String,
+    /// Success, error, timeout or cancelled.
+    pub state: RunState,
+    /// What came of it.
+    pub outcome: RunOutcome,
+    /// When it is tried again; `None` when that was all.
+    pub retry_at: Option<Timestamp>,
+    /// Now.
+    pub at: Timestamp,
+}
+
+/// Schedules.
+#[async_trait]
+pub trait ScheduleStore: Send + Sync {
+    /// Adds one. Quota: `SCHEDULES_PER_WORKSPACE_MAX`.
+    async fn insert_schedule(&self, schedule: &ScheduleRecord) -> Result<()>;
+    /// One of a workspace.
+    async fn schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<ScheduleRecord>;
+    /// Those of a workspace, oldest first.
+    async fn schedules(&self, workspace: &WorkspaceId) -> Result<Vec<ScheduleRecord>>;
+    /// Those that have a next run, of all workspaces.
+    async fn schedules_pending(&self) -> Result<Vec<ScheduleRecord>>;
+    /// Replaces one if it is still at `record.revision`, and lets runs that wait be looked at again; whether it did.
+    async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
+    /// Removes one with its runs; answers those that were under way.
+    async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
+    /// Those whose next run is due, longest overdue first.
+    async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
+    /// Writes decisions down, each if its schedule is still at the revision that was looked at; how many were.
+    async fn fire(&self, firings: &[Firing]) -> Result<u64>;
+    /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
+    async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
+    /// Alerts to be sent now; each counts as tried, and is tried again at `retry_at` unless it is settled.
+    async fn claim_alerts(
+        &self,
+        at: Timestamp,
+        retry_at: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<(ScheduleRecord, RunRecord)>>;
+    /// An alert was sent, or is given up.
+    async fn settle_alert(&self, id: &ScheduleId, run: &ScheduleRunId) -> Result<()>;
+}
+
+/// Runs of schedules.
+#[async_trait]
+pub trait RunStore: Send + Sync {
+    /// Adds a run that a client asked for.
+    async fn insert_run(&self, run: &RunRecord) -> Result<()>;
+    /// Begins runs whose time has come, as overlap allows, at most `limit`.
+    async fn claim_runs(&self, instance: &str, at: Timestamp, limit: u32) -> Result<Claimed>;
+    /// Ends a try; `false` when the run was ended otherwise meanwhile.
+    async fn end_run(&self, end: &RunEnd) -> Result<bool>;
+    /// Ends a run before its end; `false` when it has ended.
+    async fn cancel_run(&self, workspace: &WorkspaceId, id: &ScheduleRunId, at: Timestamp) -> Result<bool>;
+    /// Takes over what other processes began and cannot end any more: scheduled runs are tried again, those that a
+    /// client waited for have failed. How many there were.
+    async fn take_over_runs(&self, instance: &str, at: Timestamp) -> Result<u64>;
+    /// One run of a workspace's schedule.
+    async fn run(
+        &self,
+        workspace: &WorkspaceId,
+        schedule: &ScheduleId,
+        id: &ScheduleRunId,
+    ) -> Result<RunRecord>;
+    /// Runs of a schedule recorded before a time, newest first.
+    async fn runs(
+        &self,
+        workspace: &WorkspaceId,
+        schedule: &ScheduleId,
+        before: Option<Timestamp>,
+        limit: u32,
+    ) -> Result<Vec<RunRecord>>;
+    /// Removes runs that ended before a time, and per schedule all but the last `per_schedule` that ended.
+    async fn prune_runs(&self, before: Timestamp, per_schedule: u32) -> Result<u64>;
+}

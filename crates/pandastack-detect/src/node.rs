@@ -1,0 +1,392 @@
+//! Node: package.json, its package manager, and what its dependencies make of it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::{Framework, Plan, Serve, Undetected, View, procfile};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Package {
+    scripts: BTreeMap<String, String>,
+    dependencies: BTreeMap<String, serde_json::Value>,
+    #[serde(rename = "devDependencies")]
+    dev_dependencies: BTreeMap<String, serde_json::Value>,
+    main: Option<String>,
+    engines: BTreeMap<String, serde_json::Value>,
+    #[serde(rename = "packageManager")]
+    package_manager: Option<String>,
+}
+
+impl Package {
+    fn read(view: &View) -> Result<Self, Undetected> {
+        let unreadable = |why: String| Undetected::Unreadable { file: "package.json", why };
+        let text = view.text("package.json").ok_or_else(|| unreadable("it is not there".to_owned()))?;
+        serde_json::from_str(text).map_err(|error| unreadable(error.to_string()))
+    }
+
+    fn needs(&self, name: &str) -> bool {
+        self.dependencies.contains_key(name) || self.dev_dependencies.contains_key(name)
+    }
+
+    fn needs_any(&self, names: &[&'static str]) -> Option<&'static str> {
+        names.iter().find(|name| self.needs(name)).copied()
+    }
+
+    fn script(&self, name: &str) -> Option<&str> {
+        self.scripts.get(name).map(|script| script.trim()).filter(|script| !script.is_empty())
+    }
+
+    fn has_dependencies(&self) -> bool {
+        !self.dependencies.is_empty() || !self.dev_dependencies.is_empty()
+    }
+}
+
+/// Servers that are built by Vite but are no plain files.
+const VITE_SERVERS: [&str; 8] = [
+    "@sveltejs/kit",
+    "@tanstack/react-start",
+    "@tanstack/solid-start",
+    "@react-router/node",
+    "@remix-run/node",
+    "nuxt",
+    "nitropack",
+    "@astrojs/node",
+];
+
+const VITE_CONFIGS: [&str; 4] = ["vite.config.js", "vite.config.mjs", "vite.config.ts", "vite.config.mts"];
+const NEXT_CONFIGS: [&str; 3] = ["next.config.js", "next.config.mjs", "next.config.ts"];
+/// Modules that are started when nothing says otherwise.
+const MAINS: [&str; 6] = ["server.js", "index.js", "index.mjs", "app.js", "index.ts", "server.ts"];
+
+/// Whether package.json itself says how to start.
+pub(crate) fn names_start(view: &View) -> bool {
+    Package::read(view).is_ok_and(|package| {
+        package.script("start").is_some() || package.main.is_some() || package.needs("next")
+    })
+}
+
+/// The plan; `kind` was said, else it is found.
+pub(crate) fn plan(view: &View, start: Option<&str>, kind: Option<Framework>) -> Result<Plan, Undetected> {
+    let package = Package::read(view)?;
+    let manager = Manager::of(view, &package);
+    let web = procfile::web(view);
+    let start = start.or(web.as_deref());
+    let (kind, reason) = match kind {
+        Some(kind) => (kind, "framework was said".to_owned()),
+        None => kind_of(view, &package),
+    };
+    let mut plan = match kind {
+        Framework::Next => next(view, &manager),
+        Framework::Vite => files(kind, vite_directory(view, &package)),
+        Framework::Cra => files(kind, "build".to_owned()),
+        _ => Plan::new(Framework::Node, node_start(view, &package, &manager, start)?, String::new()),
+    };
+    plan.reasons = vec![format!("detected {} because {reason}", plan.framework.as_str())];
+    if let Some(web) = web {
+        plan.because("Procfile says how `web` starts");
+        plan.serve = Serve::Command(web);
+    }
+    plan.build = build(&package, &manager, kind);
+    if package.has_dependencies() {
+        plan.install = Some(manager.install());
+        plan.locks = manager.locks(view);
+        plan.because(format!("{} installs, because {}", manager.kind.as_str(), manager.reason));
+    }
+    plan.env.insert("NODE_ENV".to_owned(), "production".to_owned());
+    if kind == Framework::Next {
+        plan.env.insert("NEXT_TELEMETRY_DISABLED".to_owned(), "1".to_owned());
+    }
+    if let Some((major, from)) = node_major(view, &package) {
+        plan.because(format!("Node {major} is wanted by {from}"));
+        plan.node_major = Some(major);
+    }
+    Ok(plan)
+}
+
+fn kind_of(view: &View, package: &Package) -> (Framework, String) {
+    if package.needs("next") {
+        return (Framework::Next, "package.json depends on next".to_owned());
+    }
+    let builds_with = |tool: &str| package.script("build").is_some_and(|script| script.contains(tool));
+    if package.needs("react-scripts") && builds_with("react-scripts build") {
+        return (Framework::Cra, "package.json depends on react-scripts and builds with it".to_owned());
+    }
+    let config = view.first(&VITE_CONFIGS);
+    if package.needs("vite")
+        && package.script("build").is_some()
+        && (config.is_some() || builds_with("vite build"))
+    {
+        if let Some(server) = package.needs_any(&VITE_SERVERS) {
+            return (
+                Framework::Node,
+                format!("package.json builds with vite, but {server} makes it a server"),
+            );
+        }
+        let starts_server = package.script("start").is_some_and(|start| !start.contains("vite"));
+        if starts_server {
+            return (
+                Framework::Node,
+                "package.json builds with vite, but has a start script of its own".to_owned(),
+            );
+        }
+        let by = config.map_or("its build script runs it".to_owned(), |config| format!("there is {config}"));
+        return (Framework::Vite, format!("package.json depends on vite and {by}"));
+    }
+    (Framework::Node, "there is package.json".to_owned())
+}
+
+fn files(kind: Framework, directory: String) -> Plan {
+    Plan::new(kind, Serve::Files { directory, single_page: true }, String::new())
+}
+
+fn next(view: &View, manager: &Manager) -> Plan {
+    let config = view.first(&NEXT_CONFIGS).and_then(|path| view.text(path)).unwrap_or_default();
+    let output = setting(config, "output");
+    match output.as_deref() {
+        Some("export") => {
+            let directory = setting(config, "distDir").unwrap_or_else(|| "out".to_owned());
+            Plan::new(Framework::Next, Serve::Files { directory, single_page: false }, String::new())
+        }
+        Some("standalone") => {
+            // The standalone server has neither the public files nor the built ones beside it.
+            let start = "mkdir -p .next/standalone/.next && cp -r .next/static .next/standalone/.next/ && \
+                         { [ ! -d public ] || cp -r public .next/standalone/; } && \
+                         HOSTNAME=0.0.0.0 exec node .next/standalone/server.js";
+            Plan::new(Framework::Next, Serve::Command(start.to_owned()), String::new())
+        }
+        _ => {
+            let start = format!("exec {} next start -p $PORT -H 0.0.0.0", manager.kind.runner());
+            Plan::new(Framework::Next, Serve::Command(start), String::new())
+        }
+    }
+}
+
+/// The text given to a key in a configuration written as code, such as `output: "export"`.
+fn setting(code: &str, key: &str) -> Option<String> {
+    for line in code.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+        let Some(at) = line.find(key) else { continue };
+        let rest = line[at + key.len()..].trim_start().trim_start_matches(['"', '\'']).trim_start();
+        let Some(value) = rest.strip_prefix(':') else { continue };
+        let value = value.trim_start();
+        let quote = value.chars().next().filter(|first| ['"', '\'', '`'].contains(first))?;
+        return value[1..].split(quote).next().map(|text| text.trim_matches('/').to_owned());
+    }
+    None
+}
+
+fn vite_directory(view: &View, package: &Package) -> String {
+    let script = package.script("build").unwrap_or_default();
+    let mut words = script.split_whitespace();
+    while let Some(word) = words.next() {
+        if let Some(directory) = word.strip_prefix("--outDir=") {
+            return directory.to_owned();
+        }
+        if word == "--outDir"
+            && let Some(directory) = words.next()
+        {
+            return directory.to_owned();
+        }
+    }
+    let config = view.first(&VITE_CONFIGS).and_then(|path| view.text(path));
+    config.and_then(|config| setting(config, "outDir")).unwrap_or_else(|| "dist".to_owned())
+}
+
+fn node_start(
+    view: &View,
+    package: &Package,
+    manager: &Manager,
+    start: Option<&str>,
+) -> Result<Serve, Undetected> {
+    if let Some(start) = start {
+        return Ok(Serve::Command(start.to_owned()));
+    }
+    if package.script("start").is_some() {
+        return Ok(Serve::Command(format!("exec {} run start", manager.kind.program())));
+    }
+    let main =
+        package.main.as_deref().map(|main| main.trim_start_matches("./")).filter(|main| !main.is_empty());
+    match main.or_else(|| view.first(&MAINS)) {
+        Some(main) => Ok(Serve::Command(format!("exec node {main}"))),
+        None => Err(Undetected::NoStart(format!(
+            "package.json has neither a `start` script nor `main`, and there is none of {}; add one, or set start_command",
+            MAINS.join(", ")
+        ))),
+    }
+}
+
+fn build(package: &Package, manager: &Manager, kind: Framework) -> Option<String> {
+    if package.script("build").is_some() {
+        return Some(format!("{} run build", manager.kind.program()));
+    }
+    match kind {
+        Framework::Next => Some(format!("{} next build", manager.kind.runner())),
+        Framework::Vite => Some(format!("{} vite build", manager.kind.runner())),
+        Framework::Cra => Some(format!("{} react-scripts build", manager.kind.runner())),
+        _ => None,
+    }
+}
+
+/// The Node version that the source asks for.
+fn node_major(view: &View, package: &Package) -> Option<(u32, &'static str)> {
+    let engines = package.engines.get("node").and_then(|value| value.as_str()).and_then(major_of);
+    let file = |path: &'static str| view.text(path).and_then(major_of).map(|major| (major, path));
+    let tools = view.text(".tool-versions").and_then(|text| {
+        text.lines().find_map(|line| line.strip_prefix("nodejs ").or(line.strip_prefix("node ")))
+    });
+    engines
+        .map(|major| (major, "engines in package.json"))
+        .or_else(|| file(".nvmrc"))
+        .or_else(|| file(".node-version"))
+        .or_else(|| tools.and_then(major_of).map(|major| (major, ".tool-versions")))
+}
+
+/// The major number of `20`, `v20.1.0`, `^20.3` or `20.x`. A range with a lower end only (`>=18`) asks for no one version.
+fn major_of(text: &str) -> Option<u32> {
+    let text = text.trim();
+    if text.starts_with('>') || text.starts_with('<') || text.contains("||") || text.starts_with('*') {
+        return None;
+    }
+    let digits: String =
+        text.trim_start_matches(['v', '^', '~', '=']).chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ManagerKind {
+    Npm,
+    Pnpm,
+    Yarn,
+    Berry,
+    Bun,
+}
+
+impl ManagerKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            ManagerKind::Npm => "npm",
+            ManagerKind::Pnpm => "pnpm",
+            ManagerKind::Yarn => "yarn",
+            ManagerKind::Berry => "yarn (berry)",
+            ManagerKind::Bun => "bun",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            ManagerKind::Npm => "npm",
+            ManagerKind::Pnpm => "pnpm",
+            ManagerKind::Yarn | ManagerKind::Berry => "yarn",
+            ManagerKind::Bun => "bun",
+        }
+    }
+
+    /// Runs a program of the installed packages.
+    fn runner(self) -> &'static str {
+        match self {
+            ManagerKind::Npm => "npx --no-install",
+            ManagerKind::Pnpm => "pnpm exec",
+            ManagerKind::Yarn | ManagerKind::Berry => "yarn",
+            ManagerKind::Bun => "bunx",
+        }
+    }
+}
+
+struct Manager {
+    kind: ManagerKind,
+    /// Asked for by `packageManager`.
+    version: Option<String>,
+    reason: String,
+    locked: bool,
+}
+
+impl Manager {
+    fn of(view: &View, package: &Package) -> Self {
+        let locked = view
+            .first(&[
+                "pnpm-lock.yaml",
+                "bun.lock",
+                "bun.lockb",
+                "yarn.lock",
+                "package-lock.json",
+                "npm-shrinkwrap.json",
+            ])
+            .is_some();
+        let named = package.package_manager.as_deref().and_then(|text| text.split_once('@'));
+        if let Some((name, version)) = named {
+            let version = version.split('+').next().unwrap_or(version).to_owned();
+            let kind = match name {
+                "pnpm" => Some(ManagerKind::Pnpm),
+                "bun" => Some(ManagerKind::Bun),
+                "npm" => Some(ManagerKind::Npm),
+                "yarn" if version.starts_with("1.") => Some(ManagerKind::Yarn),
+                "yarn" => Some(ManagerKind::Berry),
+                _ => None,
+            };
+            if let Some(kind) = kind {
+                let reason = format!("package.json says packageManager {name}@{version}");
+                return Self { kind, version: Some(version), reason, locked };
+            }
+        }
+        let by_file = [
+            ("pnpm-lock.yaml", ManagerKind::Pnpm),
+            ("bun.lock", ManagerKind::Bun),
+            ("bun.lockb", ManagerKind::Bun),
+            (".yarnrc.yml", ManagerKind::Berry),
+            ("yarn.lock", ManagerKind::Yarn),
+        ];
+        let found = by_file.iter().find(|(file, _)| view.has(file));
+        let (kind, reason) = match found {
+            Some((file, kind)) => (*kind, format!("there is {file}")),
+            None => (ManagerKind::Npm, "nothing names another".to_owned()),
+        };
+        Self { kind, version: None, reason, locked }
+    }
+
+    /// Development dependencies are installed too: builds need them.
+    fn install(&self) -> String {
+        let version = |default: &str| self.version.clone().unwrap_or_else(|| default.to_owned());
+        match (self.kind, self.locked) {
+            (ManagerKind::Npm, true) => "npm ci --include=dev --no-audit --no-fund".to_owned(),
+            (ManagerKind::Npm, false) => "npm install --include=dev --no-audit --no-fund".to_owned(),
+            (ManagerKind::Pnpm, locked) => {
+                let frozen = if locked { " --frozen-lockfile" } else { "" };
+                format!(
+                    "npm install --global --no-audit --no-fund pnpm@{} && pnpm install --prod=false{frozen}",
+                    version("10")
+                )
+            }
+            (ManagerKind::Yarn, locked) => {
+                let frozen = if locked { " --frozen-lockfile" } else { "" };
+                format!(
+                    "npm install --global --no-audit --no-fund yarn@{} && yarn install --production=false{frozen}",
+                    version("1")
+                )
+            }
+            (ManagerKind::Berry, locked) => {
+                let frozen = if locked { " --immutable" } else { "" };
+                format!(
+                    "npm install --global --no-audit --no-fund @yarnpkg/cli-dist@{} && yarn install{frozen}",
+                    version("4")
+                )
+            }
+            (ManagerKind::Bun, locked) => {
+                format!("bun install{}", if locked { " --frozen-lockfile" } else { "" })
+            }
+        }
+    }
+
+    fn locks(&self, view: &View) -> Vec<String> {
+        let names: &[&str] = match self.kind {
+            ManagerKind::Npm => &["package-lock.json", "npm-shrinkwrap.json"],
+            ManagerKind::Pnpm => &["pnpm-lock.yaml"],
+            ManagerKind::Yarn => &["yarn.lock"],
+            ManagerKind::Berry => &["yarn.lock", ".yarnrc.yml"],
+            ManagerKind::Bun => &["bun.lock", "bun.lockb"],
+        };
+        let there = names.iter().filter(|name| view.has(name)).map(|name| (*name).to_owned());
+        // package.json too: its scripts run at install time, and without a lock it is the lock.
+        ["package.json".to_owned()].into_iter().chain(there).collect()
+    }
+}

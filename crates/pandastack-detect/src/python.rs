@@ -1,0 +1,221 @@
+//! Python: its installer, and the object that serves.
+
+use crate::{Framework, Plan, Serve, Undetected, VENV, View, procfile};
+
+/// Modules that are started when nothing says otherwise.
+const MAINS: [&str; 6] = ["main.py", "app.py", "server.py", "start.py", "bot.py", "hello.py"];
+const SIGNS: [&str; 7] =
+    ["requirements.txt", "pyproject.toml", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile", "manage.py"];
+/// Directories in which the object may be, beside the root.
+const CODE_DIRECTORIES: [&str; 4] = ["app", "src", "api", "server"];
+
+/// Whether the text of a file may hold the object that serves.
+pub(crate) fn may_hold_app(path: &str) -> bool {
+    let Some(stem) = path.strip_suffix(".py") else { return false };
+    match stem.split_once('/') {
+        None => true,
+        Some((directory, rest)) => {
+            let settings = rest == "settings" || rest == "wsgi" || rest == "asgi";
+            !rest.contains('/') && (CODE_DIRECTORIES.contains(&directory) || settings)
+        }
+    }
+}
+
+pub(crate) fn is_there(view: &View) -> bool {
+    view.first(&SIGNS).is_some() || view.first(&MAINS).is_some()
+}
+
+pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected> {
+    let sign = view.first(&SIGNS).or_else(|| view.first(&MAINS)).unwrap_or("a Python file");
+    let (serve, server, why) = serving(view, start)?;
+    let mut plan = Plan::new(
+        Framework::Python,
+        Serve::Command(serve),
+        format!("detected python because there is {sign}"),
+    );
+    plan.because(why);
+    let installer = Installer::of(view);
+    let missing = server.filter(|server| !mentions(view, server));
+    if installer.is_some() || missing.is_some() {
+        let mut steps = vec![format!("python3 -m venv --clear --without-pip {VENV}")];
+        if let Some(installer) = &installer {
+            steps.push(installer.command());
+            plan.because(format!("{} installs, because there is {}", installer.name(), installer.file()));
+        }
+        if let Some(server) = missing {
+            steps.push(pip(server));
+            plan.because(format!("{server} is added: nothing else here serves it"));
+        }
+        plan.install = Some(steps.join(" && "));
+        let locks = [
+            "requirements.txt",
+            "uv.lock",
+            "poetry.lock",
+            "pdm.lock",
+            "Pipfile.lock",
+            "Pipfile",
+            "pyproject.toml",
+        ];
+        plan.locks = locks.iter().filter(|lock| view.has(lock)).map(|lock| (*lock).to_owned()).collect();
+    }
+    plan.env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
+    Ok(plan)
+}
+
+fn pip(what: &str) -> String {
+    format!("python3 -m pip --python {VENV}/bin/python install {what}")
+}
+
+enum Installer {
+    Requirements,
+    Uv,
+    Poetry,
+    Pdm,
+    Pipenv,
+    Project,
+}
+
+impl Installer {
+    fn of(view: &View) -> Option<Self> {
+        let has = |path| view.has(path);
+        if has("requirements.txt") {
+            Some(Installer::Requirements)
+        } else if has("uv.lock") {
+            Some(Installer::Uv)
+        } else if has("poetry.lock") {
+            Some(Installer::Poetry)
+        } else if has("pdm.lock") {
+            Some(Installer::Pdm)
+        } else if has("Pipfile") {
+            Some(Installer::Pipenv)
+        } else if view.text("pyproject.toml").is_some_and(|text| text.contains("[project]")) {
+            Some(Installer::Project)
+        } else {
+            None
+        }
+    }
+
+    fn file(&self) -> &'static str {
+        match self {
+            Installer::Requirements => "requirements.txt",
+            Installer::Uv => "uv.lock",
+            Installer::Poetry => "poetry.lock",
+            Installer::Pdm => "pdm.lock",
+            Installer::Pipenv => "Pipfile",
+            Installer::Project => "[project] in pyproject.toml",
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Installer::Requirements | Installer::Project => "pip",
+            Installer::Uv => "uv",
+            Installer::Poetry => "poetry",
+            Installer::Pdm => "pdm",
+            Installer::Pipenv => "pipenv",
+        }
+    }
+
+    fn command(&self) -> String {
+        // The tool itself is installed beside the system's Python, so that it is not part of the app.
+        let tool = |tool: &str, run: &str| {
+            format!("python3 -m pip install --quiet {tool} && VIRTUAL_ENV={VENV} PATH={VENV}/bin:$PATH {run}")
+        };
+        match self {
+            Installer::Requirements => pip("-r requirements.txt"),
+            Installer::Project => pip("."),
+            Installer::Uv => tool("uv", &format!("UV_PROJECT_ENVIRONMENT={VENV} uv sync --locked --no-dev")),
+            Installer::Poetry => tool("poetry", "poetry install --only main --no-root --no-interaction"),
+            Installer::Pdm => tool("pdm", "pdm sync --prod --no-self"),
+            Installer::Pipenv => {
+                tool("pipenv", "PIPENV_VERBOSITY=-1 pipenv install --deploy --ignore-pipfile")
+            }
+        }
+    }
+}
+
+/// Whether any list of dependencies names it.
+fn mentions(view: &View, package: &str) -> bool {
+    let lists = ["requirements.txt", "pyproject.toml", "Pipfile"];
+    lists.iter().filter_map(|list| view.text(list)).any(|text| {
+        text.to_ascii_lowercase()
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_'))
+            .any(|word| word == package)
+    })
+}
+
+/// The start command, the server program it needs, and why.
+fn serving(view: &View, start: Option<&str>) -> Result<(String, Option<&'static str>, String), Undetected> {
+    if let Some(start) = start {
+        return Ok((start.to_owned(), None, "the start command was said".to_owned()));
+    }
+    if let Some(web) = procfile::web(view) {
+        return Ok((web, None, "Procfile says how `web` starts".to_owned()));
+    }
+    if view.has("manage.py")
+        && let Some(module) = django_module(view)
+    {
+        let start = format!("exec gunicorn --bind 0.0.0.0:$PORT {module}");
+        return Ok((start, Some("gunicorn"), format!("manage.py and {module} make it Django")));
+    }
+    for (class, asgi) in [("FastAPI(", true), ("Starlette(", true), ("Flask(", false)] {
+        let Some((path, object)) = object_of(view, class) else { continue };
+        let module = path.trim_end_matches(".py").replace('/', ".");
+        let why = format!("{path} assigns {class}...) to `{object}`");
+        return Ok(match asgi {
+            true => {
+                (format!("exec uvicorn {module}:{object} --host 0.0.0.0 --port $PORT"), Some("uvicorn"), why)
+            }
+            false => (format!("exec gunicorn --bind 0.0.0.0:$PORT {module}:{object}"), Some("gunicorn"), why),
+        });
+    }
+    match view.first(&MAINS) {
+        Some(main) => Ok((format!("exec python3 {main}"), None, format!("{main} is run as a program"))),
+        None => Err(Undetected::NoStart(format!(
+            "this is a Python app, but nothing says how it starts: looked for Procfile, manage.py, an assignment of \
+             FastAPI(...), Starlette(...) or Flask(...), and {}; set start_command",
+            MAINS.join(", ")
+        ))),
+    }
+}
+
+/// `mysite.wsgi:application` of WSGI_APPLICATION, or of the wsgi module that is there.
+fn django_module(view: &View) -> Option<String> {
+    for (path, text) in view.texts.iter().filter(|(path, _)| path.ends_with("settings.py")) {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("WSGI_APPLICATION"));
+        let value = line.and_then(|line| line.split(['"', '\'']).nth(1));
+        if let Some((module, object)) = value.and_then(|value| value.rsplit_once('.')) {
+            return Some(format!("{module}:{object}"));
+        }
+        if let Some(directory) = path.strip_suffix("/settings.py") {
+            return Some(format!("{}.wsgi:application", directory.replace('/', ".")));
+        }
+    }
+    let wsgi = view.files.iter().find(|path| path.ends_with("/wsgi.py"))?;
+    Some(format!("{}:application", wsgi.trim_end_matches(".py").replace('/', ".")))
+}
+
+/// The first `name = Class(` at the beginning of a line; the usual names of modules first.
+fn object_of<'a>(view: &'a View, class: &str) -> Option<(&'a str, &'a str)> {
+    let rank =
+        |path: &str| (MAINS.iter().position(|main| path.ends_with(main)).unwrap_or(MAINS.len()), path.len());
+    let mut texts: Vec<_> = view.texts.iter().filter(|(path, _)| path.ends_with(".py")).collect();
+    texts.sort_by_key(|(path, _)| rank(path));
+    for (path, text) in texts {
+        for line in text.lines() {
+            let Some((name, value)) = line.split_once('=') else { continue };
+            let name = name.split(':').next().unwrap_or(name).trim_end();
+            let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            let value = value.trim_start();
+            let called = value
+                .split_once('.')
+                .filter(|(before, _)| before.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'));
+            if is_name
+                && (value.starts_with(class) || called.is_some_and(|(_, call)| call.starts_with(class)))
+            {
+                return Some((path, name));
+            }
+        }
+    }
+    None
+}

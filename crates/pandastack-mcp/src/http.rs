@@ -1,0 +1,89 @@
+//! The streamable HTTP transport: any number of clients, each with its own key.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, header};
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::REQUEST_BYTES_MAX;
+use crate::{Access, Tools};
+
+/// Serves `/mcp` on `listener` until `shutdown`, for the API at `api_url`.
+///
+/// `hosts` are the names under which clients may ask for it beside those of the loopback: a page in a browser that lets its
+/// own name point here is refused, and so is every request that a page makes.
+pub async fn serve_http(
+    listener: TcpListener,
+    api_url: String,
+    hosts: &[String],
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let tools = Tools::new(Access::Callers { api_url });
+    let config = StreamableHttpServerConfig::default();
+    let allowed: Vec<String> = config.allowed_hosts.iter().chain(hosts).cloned().collect();
+    let config = config
+        .with_allowed_hosts(allowed)
+        .enforce_origin_validation()
+        .with_legacy_session_mode(false)
+        .with_json_response(true)
+        .with_max_request_body_bytes(REQUEST_BYTES_MAX)
+        .with_cancellation_token(shutdown.child_token());
+    let service = StreamableHttpService::new(
+        move || Ok(tools.clone()),
+        Arc::new(NeverSessionManager::default()),
+        config,
+    );
+    let router = Router::new().nest_service("/mcp", service).layer(from_fn(with_key));
+    axum::serve(listener, router)
+        .with_graceful_shutdown(shutdown.cancelled_owned())
+        .await
+        .context("serve the tools over HTTP")
+}
+
+/// Refuses what brings no key. Whether the key is any good is the API's to say.
+async fn with_key(request: Request, next: Next) -> Response {
+    if bearer(request.headers()).is_some() {
+        return next.run(request).await;
+    }
+    let sentence = "send your API key as `Authorization: Bearer pds_...`";
+    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+    (StatusCode::UNAUTHORIZED, challenge, axum::Json(serde_json::json!({ "error": sentence })))
+        .into_response()
+}
+
+/// The key that a request brings.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then(|| token.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(value: &str, expect: Option<&str>) {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, value.parse().unwrap_or_else(|_| panic!("{value}")));
+        assert_eq!(bearer(&headers).as_deref(), expect, "{value}");
+    }
+
+    #[test]
+    fn a_key_is_a_bearer_token() {
+        check("Bearer pds_1", Some("pds_1"));
+        check("bearer  pds_1 ", Some("pds_1"));
+        check("Basic cGRz", None);
+        check("Bearer ", None);
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+}

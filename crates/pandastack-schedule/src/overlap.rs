@@ -1,0 +1,58 @@
+//! Whether a run may begin beside others of its schedule.
+
+use pandastack_types::api::Overlap;
+use pandastack_types::limits::{RUNS_PER_SCHEDULE_MAX, RUNS_WAITING_MAX};
+
+/// What becomes of a run whose time has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It begins.
+    Start,
+    /// Those under way are ended, then it begins.
+    Replace,
+    /// It waits until one under way has ended.
+    Wait,
+    /// It is not run, because another is under way.
+    Skip,
+    /// It is not run, because too many wait already.
+    Full,
+}
+
+/// Decides. `under_way` counts runs that have begun, those that wait for another try included; `waiting` those that wait
+/// for them. A run that makes good a missed time is not skipped because of its siblings: it waits.
+pub fn admit(overlap: Overlap, under_way: u64, waiting: u64, is_catch_up: bool) -> Admission {
+    if under_way == 0 {
+        return Admission::Start;
+    }
+    match overlap {
+        Overlap::Allow if under_way < RUNS_PER_SCHEDULE_MAX => Admission::Start,
+        Overlap::Skip if !is_catch_up => Admission::Skip,
+        Overlap::Replace if !is_catch_up => Admission::Replace,
+        _ if waiting >= RUNS_WAITING_MAX => Admission::Full,
+        _ => Admission::Wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_does_what_it_says() {
+        use Admission as A;
+        for (overlap, under_way, waiting, is_catch_up, expected) in [
+            (Overlap::Skip, 0, 0, false, A::Start),
+            (Overlap::Skip, 1, 0, false, A::Skip),
+            (Overlap::Skip, 1, 0, true, A::Wait),
+            (Overlap::Queue, 1, 0, false, A::Wait),
+            (Overlap::Queue, 1, RUNS_WAITING_MAX - 1, false, A::Wait),
+            (Overlap::Queue, 1, RUNS_WAITING_MAX, false, A::Full),
+            (Overlap::Replace, 1, 0, false, A::Replace),
+            (Overlap::Replace, 1, 0, true, A::Wait),
+            (Overlap::Allow, RUNS_PER_SCHEDULE_MAX - 1, 0, false, A::Start),
+            (Overlap::Allow, RUNS_PER_SCHEDULE_MAX, 0, false, A::Wait),
+        ] {
+            assert_eq!(admit(overlap, under_way, waiting, is_catch_up), expected, "{overlap:?} {under_way}");
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! Apps: a source that is built, served under a stable address, and replaced without a failed request.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{AppId, DeploymentId, SandboxId, WorkspaceId};
+
+/// `POST /v1/apps`. Without `git_url` the app is deployed by uploads or from sandboxes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CreateApp {
+    /// Name, and the first label of its address.
+    #[serde(default)]
+    pub name: String,
+    /// Everything else.
+    #[serde(flatten)]
+    pub settings: AppSettings,
+    /// Environment, as if each were set with scope `all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<BTreeMap<String, String>>,
+    /// Template of its machines; `base` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// Virtual processors; the template's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Memory; the template's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u32>,
+}
+
+/// What can be said when an app is made and changed afterwards: `PATCH /v1/apps/{id}`. What is absent stays as it is;
+/// an empty text takes a setting back.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppSettings {
+    /// Repository, `https://...` or `http://...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_url: Option<String>,
+    /// Branch that is deployed; `main` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_branch: Option<String>,
+    /// Password or token for the repository. Never shown again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_token: Option<String>,
+    /// Kind of app, instead of looking: `next`, `vite`, `cra`, `node`, `python`, `static`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<String>,
+    /// Installs dependencies, instead of what was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub install_command: Option<String>,
+    /// Builds, instead of what was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_command: Option<String>,
+    /// Starts the server, instead of what was found. It listens on 0.0.0.0 and `$PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_command: Option<String>,
+    /// Directory of the app within its source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_directory: Option<String>,
+    /// The app's `$PORT`; 8080 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Path that must answer with a status below 500 before a version goes live; `/` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_path: Option<String>,
+    /// Seconds without a request before it sleeps; 300 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u64>,
+    /// Secret of its webhook. An empty text closes the webhook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook_secret: Option<String>,
+}
+
+/// Where an app stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AppStatus {
+    /// It was never deployed.
+    Created,
+    /// Its first version is being built.
+    Building,
+    /// It serves.
+    Running,
+    /// It sleeps, and wakes with the next request.
+    Hibernated,
+    /// No version serves, and the last deployment failed.
+    Error,
+    /// Its machine was lost or stopped.
+    Stopped,
+}
+
+/// An app.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct App {
+    /// Its id.
+    pub id: AppId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Name, and the first label of its address.
+    pub name: String,
+    /// Repository; empty for one that is deployed by uploads.
+    pub git_url: String,
+    /// Branch that is deployed.
+    pub git_branch: String,
+    /// Kind of app: as said, else as found by the last build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<String>,
+    /// As said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub install_command: Option<String>,
+    /// As said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_command: Option<String>,
+    /// As said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_command: Option<String>,
+    /// As said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_directory: Option<String>,
+    /// Its `$PORT`.
+    pub port: u16,
+    /// Path of the health check.
+    pub health_path: String,
+    /// Seconds without a request before it sleeps.
+    pub idle_timeout_seconds: u64,
+    /// Environment; secrets are masked.
+    pub env: BTreeMap<String, String>,
+    /// Template of its machines.
+    pub template: String,
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mb: u32,
+    /// The machine that serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_id: Option<SandboxId>,
+    /// The version that serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_deployment_id: Option<DeploymentId>,
+    /// Where it stands.
+    pub status: AppStatus,
+    /// Its address, as the caller would reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Where its repository may tell of pushes, if it has a webhook secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook_url: Option<String>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// When it was last changed or deployed.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+/// `POST /v1/apps/{id}/deploys` with JSON; the body may be empty. An archive (`application/x-tar`, `application/gzip`)
+/// as the body is the source itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeployApp {
+    /// Branch, tag or commit; the head of the app's branch when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<String>,
+    /// A running sandbox that has the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_sandbox: Option<SandboxId>,
+    /// The directory there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Install everything anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub clear_cache: bool,
+}
+
+/// `POST /v1/apps/{id}/rollback`; the body may be empty.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RollbackApp {
+    /// The version to return to; the one before the live one when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployment_id: Option<DeploymentId>,
+}
+
+/// Where a deployment stands.
+///
+/// ```text
+///   queued --> building --> deploying --> live --> superseded | rolled_back
+///      |          |             |
+///      +----------+-------------+--> failed | canceled | superseded
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeploymentStatus {
+    /// It waits for its turn.
+    Queued,
+    /// Its source is fetched, its dependencies installed, and it is built.
+    Building,
+    /// It is started and checked.
+    Deploying,
+    /// It serves.
+    Live,
+    /// A newer one took its place.
+    Superseded,
+    /// It did not come to serve.
+    Failed,
+    /// Somebody stopped it.
+    Canceled,
+    /// It served, and an older one was preferred.
+    RolledBack,
+}
+
+impl DeploymentStatus {
+    /// Its name in the API and in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Building => "building",
+            Self::Deploying => "deploying",
+            Self::Live => "live",
+            Self::Superseded => "superseded",
+            Self::Failed => "failed",
+            Self::Canceled => "canceled",
+            Self::RolledBack => "rolled_back",
+        }
+    }
+
+    /// The status of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        let all = [
+            Self::Queued,
+            Self::Building,
+            Self::Deploying,
+            Self::Live,
+            Self::Superseded,
+            Self::Failed,
+            Self::Canceled,
+            Self::RolledBack,
+        ];
+        all.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// Whether the deployment still has work to do.
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::Queued | Self::Building | Self::Deploying)
+    }
+}
+
+/// One deployment of an app.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Deployment {
+    /// Its id.
+    pub id: DeploymentId,
+    /// The app.
+    pub app_id: AppId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Where it stands.
+    pub status: DeploymentStatus,
+    /// What began it: `api`, `upload`, `sandbox`, `push`, `rollback`, `restart`, `recovery`.
+    pub trigger: String,
+    /// Commit that was built.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_commit: Option<String>,
+    /// Branch, tag or commit that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<String>,
+    /// Kind of app that was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub framework: Option<String>,
+    /// The machine that serves it, or served it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_id: Option<SandboxId>,
+    /// The version that a rollback or restart returned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_deployment_id: Option<DeploymentId>,
+    /// Whether a rollback to it would find it.
+    pub kept: bool,
+    /// The whole log; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub build_logs: Option<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it was asked for.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// When it last changed.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+    /// When it went live, failed or was overtaken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub finished_at: Option<Timestamp>,
+}
+
+/// Which deployments see a variable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EnvScope {
+    /// All.
+    #[default]
+    All,
+    /// Those of the app itself.
+    Production,
+    /// Previews of pull requests.
+    Preview,
+}
+
+/// A variable of an app.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppEnv {
+    /// Its name.
+    pub key: String,
+    /// Its value; masked for a secret.
+    pub value: String,
+    /// Whether it is a secret.
+    pub secret: bool,
+    /// Which deployments see it.
+    pub scope: EnvScope,
+    /// When it was set.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+/// `GET /v1/apps/{id}/env`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppEnvList {
+    /// By name.
+    pub env: Vec<AppEnv>,
+}
+
+/// `PUT /v1/apps/{id}/env/{key}`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SetAppEnv {
+    /// Its value.
+    #[serde(default)]
+    pub value: String,
+    /// Never shown again.
+    #[serde(default)]
+    pub secret: bool,
+    /// Which deployments see it.
+    #[serde(default)]
+    pub scope: EnvScope,
+}
+
+/// Answer to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppEnvSet {
+    /// Its name.
+    pub key: String,
+    /// Whether it is a secret.
+    pub secret: bool,
+    /// Which deployments see it.
+    pub scope: EnvScope,
+    /// What to know about it, such as that it is read by the build alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// `POST /v1/apps/{id}/env/import`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ImportAppEnv {
+    /// Lines of `KEY=value`; quotes, comments and `export` are understood.
+    #[serde(default)]
+    pub dotenv: String,
+    /// All are secrets.
+    #[serde(default)]
+    pub secret: bool,
+    /// Which deployments see them.
+    #[serde(default)]
+    pub scope: EnvScope,
+}
+
+/// Answer to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AppEnvImported {
+    /// Variables set by this call.
+    pub imported: usize,
+    /// Variables that the app has now.
+    pub total: usize,
+}
+
+/// `POST /v1/apps/{id}/domains`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AddAppDomain {
+    /// A name such as `www.example.com`.
+    #[serde(default)]
+    pub domain: String,
+}
+
+/// A name that leads to an app beside its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppDomain {
+    /// The name.
+    pub domain: String,
+    /// The app.
+    pub app_id: AppId,
+    /// `active`: requests with this name reach the app as soon as its DNS leads here.
+    pub status: String,
+    /// What to know about DNS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dns_note: Option<String>,
+    /// Entries to make in DNS.
+    pub records: Vec<DnsRecord>,
+    /// When it was added.
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+    /// The same.
+    #[schema(value_type = String, format = DateTime)]
+    pub updated_at: Timestamp,
+}
+
+/// An entry to make in DNS.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DnsRecord {
+    /// `CNAME`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Of which name.
+    pub name: String,
+    /// What it says.
+    pub value: String,
+    /// `routing`.
+    pub purpose: String,
+}
+
+/// `GET /v1/apps/{id}/domains`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppDomainList {
+    /// By name.
+    pub domains: Vec<AppDomain>,
+}
+
+/// Answer to a webhook.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HookAnswer {
+    /// The deployment it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployment_id: Option<DeploymentId>,
+    /// Why it began none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignored: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_is_found_by_its_name() {
+        for name in
+            ["queued", "building", "deploying", "live", "superseded", "failed", "canceled", "rolled_back"]
+        {
+            let status = DeploymentStatus::parse(name).unwrap();
+            assert_eq!(status.as_str(), name);
+            assert_eq!(serde_json::to_value(status).unwrap(), name);
+        }
+        assert_eq!(DeploymentStatus::parse("nope"), None);
+    }
+
+    #[test]
+    fn a_create_is_flat() {
+        let create: CreateApp =
+            serde_json::from_str(r#"{"name":"a","git_url":"https://x/y","port":3000,"env":{"A":"b"}}"#)
+                .unwrap();
+        assert_eq!(
+            (create.settings.port, create.settings.git_url.as_deref()),
+            (Some(3000), Some("https://x/y"))
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! `pandastack app deploy`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use pandastack_client::{Client, ClientError};
+use pandastack_detect::{MANIFEST, Manifest};
+use pandastack_types::api::{App, AppSettings, CreateApp, DeployApp, Deployment};
+use tokio_util::io::ReaderStream;
+
+use super::{follow, init, source};
+use crate::commands::pairs;
+use crate::commands::sandbox::resolve;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Bytes read from the archive at a time.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The app's name; that of pandastack.toml or of the directory when absent
+    app: Option<String>,
+    /// The same
+    #[arg(long, conflicts_with = "app")]
+    name: Option<String>,
+    /// Deploy from this repository, now and with every push
+    #[arg(long, value_name = "URL")]
+    git: Option<String>,
+    /// Its branch
+    #[arg(long)]
+    branch: Option<String>,
+    /// Branch, tag or commit, this time
+    #[arg(long = "ref", value_name = "REF")]
+    git_ref: Option<String>,
+    /// Deploy this directory; the current one for an app without a repository
+    #[arg(long, conflicts_with_all = ["git", "from_sandbox"])]
+    dir: Option<PathBuf>,
+    /// Deploy a directory of a running sandbox, as ID or ID:/path
+    #[arg(long, value_name = "ID[:/PATH]", conflicts_with = "git")]
+    from_sandbox: Option<String>,
+    /// Kind of app: next, vite, cra, node, python, static, custom
+    #[arg(long)]
+    framework: Option<String>,
+    /// Command that installs dependencies
+    #[arg(long, value_name = "COMMAND")]
+    install: Option<String>,
+    /// Command that builds
+    #[arg(long, value_name = "COMMAND")]
+    build: Option<String>,
+    /// Command that starts the server
+    #[arg(long, value_name = "COMMAND")]
+    start: Option<String>,
+    /// Directory of the app within its source
+    #[arg(long)]
+    root: Option<String>,
+    /// The app's $PORT
+    #[arg(long)]
+    port: Option<u16>,
+    /// Path that must answer before a version goes live
+    #[arg(long, value_name = "PATH")]
+    health: Option<String>,
+    /// A variable of a new app; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    env: Vec<String>,
+    /// Template of a new app's machines
+    #[arg(long)]
+    template: Option<String>,
+    /// Install everything anew
+    #[arg(long)]
+    no_cache: bool,
+    /// Return at once instead of following the deployment
+    #[arg(long, short)]
+    detach: bool,
+}
+
+/// Carries it out.
+pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    let directory = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    let manifest = manifest(&directory)?;
+    let given = args.app.clone().or_else(|| args.name.clone());
+    let name = given.or_else(|| manifest.name.clone()).unwrap_or_else(|| init::name_of(&directory));
+    let app = ensure(client, &name, &args, &manifest).await?;
+    let begun = begin(client, &app, &args, &directory).await?;
+    if args.detach {
+        output.value(&begun, |begun| begun.id.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    follow(client, app.id.as_str(), begun, output).await
+}
+
+fn manifest(directory: &Path) -> Result<Manifest> {
+    let file = directory.join(MANIFEST);
+    match std::fs::read_to_string(&file) {
+        Ok(text) => Manifest::parse(&text).with_context(|| format!("read {}", file.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Manifest::default()),
+        Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+    }
+}
+
+/// The app, made if it is not there, with the settings that were given.
+async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -> Result<App> {
+    let settings = AppSettings {
+        git_url: args.git.clone(),
+        git_branch: args.branch.clone(),
+        framework: args.framework.clone(),
+        install_command: args.install.clone(),
+        build_command: args.build.clone(),
+        start_command: args.start.clone(),
+        root_directory: args.root.clone().or_else(|| manifest.root_directory.clone()),
+        port: args.port.or(manifest.port),
+        health_path: args.health.clone().or_else(|| manifest.health_path.clone()),
+        ..AppSettings::default()
+    };
+    match client.get_app(name).await {
+        Ok(app) if settings == AppSettings::default() => Ok(app),
+        Ok(app) => Ok(client.update_app(app.id.as_str(), &settings).await?),
+        Err(error) if error.is_not_found() => {
+            let request = CreateApp {
+                name: name.to_owned(),
+                settings,
+                env: pairs(&args.env)?,
+                template: args.template.clone(),
+                ..CreateApp::default()
+            };
+            Ok(client.create_app(&request).await?)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn begin(client: &Client, app: &App, args: &Args, directory: &Path) -> Result<Deployment> {
+    let id = app.id.as_str();
+    if let Some(from) = &args.from_sandbox {
+        let (sandbox, path) =
+            from.split_once(':').map_or((from.as_str(), None), |(id, path)| (id, Some(path)));
+        let sandbox = resolve(client, sandbox).await?;
+        let request =
+            DeployApp { from_sandbox: Some(sandbox), path: path.map(str::to_owned), ..DeployApp::default() };
+        return Ok(client.deploy_app(id, &request).await?);
+    }
+    if args.dir.is_none() && !app.git_url.is_empty() {
+        let request =
+            DeployApp { git_ref: args.git_ref.clone(), clear_cache: args.no_cache, ..DeployApp::default() };
+        return Ok(client.deploy_app(id, &request).await?);
+    }
+    if args.git_ref.is_some() {
+        return Err(Failure::new(format!("app `{}` has no repository", app.name))
+            .hint("give it one with --git")
+            .into());
+    }
+    Ok(upload(client, id, directory).await?)
+}
+
+async fn upload(client: &Client, app: &str, directory: &Path) -> Result<Deployment> {
+    let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
+    let (file, from) = (archive.reopen()?, directory.to_owned());
+    tokio::task::spawn_blocking(move || source::pack(file, &from)).await??;
+    let file = tokio::fs::File::open(archive.path()).await.context("open the archive")?;
+    eprintln!("uploading {}", crate::output::size(file.metadata().await?.len()));
+    let body = reqwest::Body::wrap_stream(ReaderStream::with_capacity(file, CHUNK_BYTES));
+    let sent: Result<Deployment, ClientError> = client.deploy_archive(app, body).await;
+    Ok(sent?)
+}

@@ -1,0 +1,41 @@
+//! Apps as people read them.
+
+use pandastack_types::api::{App, AppStatus};
+
+use crate::output::fields;
+
+/// A status in a word.
+pub(super) fn status(status: AppStatus) -> &'static str {
+    match status {
+        AppStatus::Created => "created",
+        AppStatus::Building => "building",
+        AppStatus::Running => "running",
+        AppStatus::Hibernated => "asleep",
+        AppStatus::Error => "error",
+        AppStatus::Stopped => "stopped",
+    }
+}
+
+/// All of an app.
+pub(super) fn app(app: &App) -> String {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    fields(&[
+        ("name", app.name.clone()),
+        ("id", app.id.to_string()),
+        ("status", status(app.status).to_owned()),
+        ("url", text(&app.url)),
+        ("git", app.git_url.clone()),
+        ("branch", if app.git_url.is_empty() { String::new() } else { app.git_branch.clone() }),
+        ("framework", text(&app.framework)),
+        ("install", text(&app.install_command)),
+        ("build", text(&app.build_command)),
+        ("start", text(&app.start_command)),
+        ("root", text(&app.root_directory)),
+        ("port", app.port.to_string()),
+        ("health", app.health_path.clone()),
+        ("sleeps after", format!("{} s", app.idle_timeout_seconds)),
+        ("template", app.template.clone()),
+        ("machine", app.sandbox_id.as_ref().map(ToString::to_string).unwrap_or_default()),
+        ("webhook", text(&app.webhook_url)),
+    ])
+}

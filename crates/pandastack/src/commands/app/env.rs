@@ -1,0 +1,85 @@
+//! `pandastack app env`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use pandastack_client::Client;
+use pandastack_types::api::{EnvScope, ImportAppEnv, SetAppEnv};
+
+use crate::commands::pairs;
+use crate::output::Output;
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List variables; secrets are masked
+    #[command(visible_alias = "ls")]
+    List {
+        /// The app's name or id
+        app: String,
+    },
+    /// Set variables
+    Set {
+        /// The app's name or id
+        app: String,
+        /// KEY=VALUE
+        #[arg(required = true)]
+        pairs: Vec<String>,
+        /// Never show them again
+        #[arg(long)]
+        secret: bool,
+    },
+    /// Remove variables
+    Rm {
+        /// The app's name or id
+        app: String,
+        /// Their names
+        #[arg(required = true)]
+        keys: Vec<String>,
+    },
+    /// Set what a .env file says
+    Import {
+        /// The app's name or id
+        app: String,
+        /// The file
+        file: PathBuf,
+        /// Never show them again
+        #[arg(long)]
+        secret: bool,
+    },
+}
+
+impl Command {
+    /// Carries it out.
+    pub(super) async fn run(self, client: &Client, output: Output) -> Result<ExitCode> {
+        match self {
+            Command::List { app } => {
+                let env = client.app_env(&app).await?;
+                output.table(&env, ["KEY", "VALUE"], |one| [one.key.clone(), one.value.clone()])?;
+            }
+            Command::Set { app, pairs: words, secret } => {
+                for (key, value) in pairs(&words)?.unwrap_or_default() {
+                    let set = SetAppEnv { value, secret, scope: EnvScope::All };
+                    let done = client.set_app_env(&app, &key, &set).await?;
+                    eprintln!("{}", done.note.unwrap_or_default());
+                    output.line(&key)?;
+                }
+            }
+            Command::Rm { app, keys } => {
+                for key in keys {
+                    client.unset_app_env(&app, &key).await?;
+                    output.line(&key)?;
+                }
+            }
+            Command::Import { app, file, secret } => {
+                let dotenv =
+                    std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+                let request = ImportAppEnv { dotenv, secret, scope: EnvScope::All };
+                let done = client.import_app_env(&app, &request).await?;
+                output.value(&done, |done| format!("{} set, {} in all", done.imported, done.total))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

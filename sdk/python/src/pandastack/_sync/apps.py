@@ -1,0 +1,167 @@
+# Generated from _async/apps.py by tools/generate_sync.py: change that file, not this one.
+"""Apps: sources that are built and served under an address that stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Iterator, Dict, List, Optional, Union
+
+from .. import _archive, _wire
+from .._wire import segment
+from ..errors import PandaStackError
+from ._io import run_blocking
+from .exec_stream import server_events
+from .filesystem import _pieces
+from .transport import Transport
+
+App = Dict[str, Any]
+Deployment = Dict[str, Any]
+
+
+class AppsAPI:
+    """``client.apps``. Apps are named by id or by name."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, name: str, git_url: Optional[str] = None, **settings: Any) -> App:
+        """Make an app. ``settings`` are ``git_branch``, ``framework``, ``install_command``, ``build_command``,
+        ``start_command``, ``root_directory``, ``port``, ``health_path``, ``env``, ``template`` and so on."""
+        body = {"name": name, **_wire.given(git_url=git_url), **settings}
+        return (self._transport.send(_wire.create("/apps", body, seconds_max=_wire.CREATE_SECONDS_MAX))).record()
+
+    def list(self) -> List[App]:
+        """Apps of the workspace."""
+        return (self._transport.send(_wire.get("/apps"))).records("items")
+
+    def get(self, app: str) -> App:
+        """One app."""
+        return (self._transport.send(_wire.get(_path(app)))).record()
+
+    def update(self, app: str, **settings: Any) -> App:
+        """Change settings; they hold from the next deployment or restart on. An empty text takes one back."""
+        return (self._transport.send(_wire.post(_path(app), settings, method="PATCH"))).record()
+
+    def delete(self, app: str) -> None:
+        """Delete an app with all its versions."""
+        self._transport.send(_wire.delete(_path(app)))
+
+    def deploy(
+        self,
+        app: str,
+        *,
+        git_ref: Optional[str] = None,
+        directory: Optional[Union[str, Path]] = None,
+        from_sandbox: Optional[str] = None,
+        path: Optional[str] = None,
+    ) -> Deployment:
+        """Deploy the repository's branch, a ``git_ref`` of it, a local ``directory``, or a ``path`` in a sandbox."""
+        if directory is None:
+            body = _wire.given(git_ref=git_ref, from_sandbox=from_sandbox, path=path)
+            call = _wire.post(_path(app, "/deploys"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+            return (self._transport.send(call)).record()
+        with run_blocking(_archive.packed, directory) as archive:
+            size = (run_blocking(os.fstat, archive.fileno())).st_size
+            call = _wire.Call("POST", _path(app, "/deploys"), content_type="application/x-tar")
+            answer = self._transport.send_stream(
+                call, _pieces(archive, size, None), size, idle_seconds_max=_wire.MACHINE_SECONDS_MAX
+            )
+        return answer.record()
+
+    def deployments(self, app: str) -> List[Deployment]:
+        """Deployments of an app, newest first."""
+        return (self._transport.send(_wire.get(_path(app, "/deploys")))).records("items")
+
+    def deployment(self, app: str, deployment_id: str) -> Deployment:
+        """One deployment, with its log."""
+        return (self._transport.send(_wire.get(_deploy_path(app, deployment_id)))).record()
+
+    def deploy_logs(self, app: str, deployment_id: str) -> Iterator[str]:
+        """The lines of a deployment's log, until it is over."""
+        for line in self._lines(_wire.get(_deploy_path(app, deployment_id, "/logs"))):
+            yield line
+
+    def wait_for_deployment(self, app: str, deployment_id: str) -> Deployment:
+        """Wait until a deployment is live; :class:`~pandastack.PandaStackError` if it is over otherwise."""
+        for _ in self.deploy_logs(app, deployment_id):
+            pass
+        ended = self.deployment(app, deployment_id)
+        if ended.get("status") != "live":
+            raise PandaStackError(f"the deployment is {ended.get('status')}: {ended.get('error')}")
+        return ended
+
+    def cancel(self, app: str, deployment_id: str) -> Deployment:
+        """Stop a deployment that is not live yet."""
+        return (self._transport.send(_wire.post(_deploy_path(app, deployment_id, "/cancel")))).record()
+
+    def rollback(self, app: str, deployment_id: Optional[str] = None) -> Deployment:
+        """Return to an earlier version: the one before the live one unless named."""
+        body = _wire.given(deployment_id=deployment_id)
+        return (self._transport.send(_wire.post(_path(app, "/rollback"), body))).record()
+
+    def restart(self, app: str) -> Deployment:
+        """Start the live version in a new machine, with the settings and variables of now."""
+        return (self._transport.send(_wire.post(_path(app, "/restart")))).record()
+
+    def logs(self, app: str, *, follow: bool = False, search: Optional[str] = None) -> Iterator[str]:
+        """What the live version prints, a line each; with ``follow``, also from now on."""
+        query = {"follow": "1" if follow else "0", **_wire.given(search=search)}
+        for line in self._lines(_wire.get(_path(app, "/runtime-logs"), query)):
+            yield line
+
+    def list_env(self, app: str) -> List[Dict[str, Any]]:
+        """Variables; secrets are masked."""
+        return (self._transport.send(_wire.get(_path(app, "/env")))).records("env")
+
+    def set_env(
+        self, app: str, key: str, value: str, *, secret: bool = False, scope: str = "all"
+    ) -> Dict[str, Any]:
+        """Set a variable."""
+        body = {"value": value, "secret": secret, "scope": scope}
+        path = _path(app, f"/env/{segment(key, 'variable')}")
+        return (self._transport.send(_wire.post(path, body, method="PUT"))).record()
+
+    def unset_env(self, app: str, key: str) -> None:
+        """Remove a variable."""
+        self._transport.send(_wire.delete(_path(app, f"/env/{segment(key, 'variable')}")))
+
+    def import_env(
+        self, app: str, dotenv: str, *, secret: bool = False, scope: str = "all"
+    ) -> Dict[str, Any]:
+        """Set what the text of a ``.env`` file says."""
+        body = {"dotenv": dotenv, "secret": secret, "scope": scope}
+        return (self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
+
+    def add_domain(self, app: str, domain: str) -> Dict[str, Any]:
+        """Give an app another name."""
+        return (self._transport.send(_wire.post(_path(app, "/domains"), {"domain": domain}))).record()
+
+    def domains(self, app: str) -> List[Dict[str, Any]]:
+        """Names of an app beside its own."""
+        return (self._transport.send(_wire.get(_path(app, "/domains")))).records("domains")
+
+    def get_domain(self, app: str, domain: str) -> Dict[str, Any]:
+        """One of them."""
+        return (self._transport.send(_wire.get(_path(app, f"/domains/{segment(domain, 'domain')}")))).record()
+
+    def remove_domain(self, app: str, domain: str) -> None:
+        """Take a name away."""
+        self._transport.send(_wire.delete(_path(app, f"/domains/{segment(domain, 'domain')}")))
+
+    def _lines(self, call: _wire.Call) -> Iterator[str]:
+        call = _wire.as_event_stream(call, has_limit=False)
+        idle = _wire.STREAM_IDLE_SECONDS_MAX
+        with self._transport.open_stream(call, idle_seconds_max=idle) as stream:
+            for event in server_events(stream):
+                if event.name == "done":
+                    return
+                yield event.data
+
+
+def _path(app: str, rest: str = "") -> str:
+    return f"/apps/{segment(app, 'app')}{rest}"
+
+
+def _deploy_path(app: str, deployment_id: str, rest: str = "") -> str:
+    return _path(app, f"/deploys/{segment(deployment_id, 'deployment id')}{rest}")

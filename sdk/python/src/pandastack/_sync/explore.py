@@ -1,0 +1,144 @@
+# Generated from _async/explore.py by tools/generate_sync.py: change that file, not this one.
+"""Best of many: try each candidate in a copy of its own, keep the best copy, delete the rest.
+
+The blocking client, generated from the async one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+from ..errors import PandaStackError, SandboxTimeout
+from ..exploring import (
+    FILES_MAX,
+    BranchOutcome,
+    Candidate,
+    ExploreError,
+    ExploreResult,
+    Select,
+    as_candidates,
+    pick,
+    tail,
+)
+from . import _io
+
+if TYPE_CHECKING:
+    from .sandbox import Sandbox
+
+#: Told apart by its time from what a branch writes.
+MARKER = "/run/.pandastack-explore"
+#: Where changed files are looked for.
+ROOTS = ("/srv", "/app", "/work", "/workspace", "/root", "/home", "/tmp")
+
+Scorer = Callable[[Any, BranchOutcome], Any]
+Branch = Tuple["Sandbox", Candidate]
+
+
+def explore(
+    parent: Sandbox,
+    given: Sequence[Union[Candidate, str]],
+    *,
+    score_fn: Optional[Scorer],
+    select: Select,
+    require_success: bool,
+    max_concurrency: Optional[int],
+    cleanup_losers: bool,
+    promote_winner: bool,
+    capture_files: Union[bool, str],
+    ttl_seconds: int,
+    on_outcome: Optional[Callable[[BranchOutcome], Any]],
+) -> ExploreResult:
+    """See :meth:`Sandbox.explore`."""
+    candidates = as_candidates(given)
+    labels = {"explore": "1", "explore_ttl": str(int(ttl_seconds))}
+    children = parent.fork_tree(len(candidates), labels)
+    tree_id = children[0].metadata.get("fork_tree_id", "") if children else ""
+    errors = [f"{len(candidates) - len(children)} copies could not be made"] if len(children) < len(candidates) else []
+
+    def branch(pair: Branch) -> BranchOutcome:
+        outcome = _run(pair[0], pair[1], capture_files)
+        _score(pair[0], pair[1], outcome, score_fn)
+        if on_outcome is not None:
+            _io.invoke(on_outcome, outcome)
+        return outcome
+
+    kept: Optional[Sandbox] = None
+    try:
+        outcomes = _io.each(max_concurrency or 4, branch, list(zip(children, candidates)))
+        viable = [outcome for outcome in outcomes if outcome.ok or not require_success]
+        if not viable:
+            raise ExploreError("explore: no branch succeeded; `outcomes` of this error says why", outcomes)
+        best = pick(viable, select)
+        kept = next(child for child in children if child.id == best.sandbox_id)
+    finally:
+        if kept is None and cleanup_losers:
+            _delete(children)
+    reaped: List[str] = []
+    failures: Dict[str, str] = {}
+    if promote_winner:
+        promoted = kept.promote(cleanup_siblings=cleanup_losers, tree_id=tree_id or None)
+        reaped, failures = promoted.get("deleted", []), promoted.get("failures", {})
+    elif cleanup_losers:
+        reaped, failures = _delete([child for child in children if child is not kept])
+    return ExploreResult(kept, best, outcomes, tree_id, reaped, failures, errors)
+
+
+def _run(sandbox: Sandbox, candidate: Candidate, capture_files: Union[bool, str]) -> BranchOutcome:
+    """Carries a candidate out. Whatever goes wrong is the outcome, not an exception."""
+    outcome = BranchOutcome(candidate.label, sandbox.id)
+    began = time.monotonic()
+    try:
+        if capture_files:
+            sandbox.exec(["touch", MARKER])
+            began = time.monotonic()
+        if candidate.fn is not None:
+            outcome.value = _io.result_of(candidate.fn, sandbox)
+            outcome.ok = True
+        else:
+            result = sandbox.exec(candidate.cmd or "", timeout_seconds=candidate.timeout_s, env=candidate.env)
+            outcome.exit_code, outcome.ok = result.exit_code, result.exit_code == 0
+            outcome.stdout_tail, outcome.stderr_tail = tail(result.stdout), tail(result.stderr)
+    except SandboxTimeout as error:
+        outcome.error, outcome.timed_out = str(error), True
+    except Exception as error:  # a candidate's own function may raise anything
+        outcome.error = f"{type(error).__name__}: {error}"
+    outcome.duration_ms = round((time.monotonic() - began) * 1000)
+    if capture_files:
+        outcome.files_changed = _changed_files(sandbox, capture_files)
+    return outcome
+
+
+def _changed_files(sandbox: Sandbox, where: Union[bool, str]) -> List[str]:
+    roots = [where] if isinstance(where, str) else list(ROOTS)
+    try:
+        found = sandbox.exec(["find", *roots, "-xdev", "-type", "f", "-newer", MARKER], timeout_seconds=30)
+    except PandaStackError:
+        return []  # the branch broke its own sandbox; its outcome says so
+    return sorted(found.stdout.splitlines())[:FILES_MAX]
+
+
+def _score(
+    sandbox: Sandbox, candidate: Candidate, outcome: BranchOutcome, scorer: Optional[Scorer]
+) -> None:
+    if candidate.score is not None:
+        outcome.score = float(candidate.score)
+    elif scorer is None:
+        outcome.score = 1.0 if outcome.ok else 0.0
+    else:
+        try:
+            outcome.score = float(_io.result_of(scorer, sandbox, outcome))
+        except Exception as error:  # a user's scorer may raise anything
+            outcome.ok, outcome.error = False, f"the scorer failed: {type(error).__name__}: {error}"
+
+
+def _delete(sandboxes: Sequence[Sandbox]) -> Tuple[List[str], Dict[str, str]]:
+    deleted: List[str] = []
+    failures: Dict[str, str] = {}
+    for sandbox in sandboxes:
+        try:
+            sandbox.delete()
+            deleted.append(sandbox.id)
+        except PandaStackError as error:
+            failures[sandbox.id] = str(error)
+    return deleted, failures

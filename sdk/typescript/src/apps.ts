@@ -1,0 +1,146 @@
+/** Apps: sources that are built and served under an address that stays. */
+
+import { PandaStackError } from "./errors.js";
+import { serverEvents } from "./exec-stream.js";
+import type { JsonObject } from "./models.js";
+import type { Transport } from "./transport.js";
+import { type Call, create, CREATE_MS_MAX, del, get, given, MACHINE_MS_MAX, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
+
+/** An app as the server describes it: `id`, `name`, `status`, `url`, `framework`, ... */
+export type AppInfo = JsonObject;
+/** A deployment as the server describes it: `id`, `status`, `error`, `git_commit`, ... */
+export type DeploymentInfo = JsonObject;
+
+/** `client.apps`. Apps are named by id or by name. */
+export class AppsAPI {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Make an app: `name`, and `git_url`, `framework`, `start_command`, `port`, `env` and so on. */
+  async create(settings: JsonObject & { name: string }): Promise<AppInfo> {
+    return (await this.#transport.send(create("/apps", settings, CREATE_MS_MAX))).record();
+  }
+
+  /** Apps of the workspace. */
+  async list(): Promise<AppInfo[]> {
+    return (await this.#transport.send(get("/apps"))).records("items");
+  }
+
+  /** One app. */
+  async get(app: string): Promise<AppInfo> {
+    return (await this.#transport.send(get(path(app)))).record();
+  }
+
+  /** Change settings; they hold from the next deployment or restart on. An empty text takes one back. */
+  async update(app: string, settings: JsonObject): Promise<AppInfo> {
+    return (await this.#transport.send({ ...post(path(app), settings), method: "PATCH" })).record();
+  }
+
+  /** Delete an app with all its versions. */
+  async delete(app: string): Promise<void> {
+    await this.#transport.send(del(path(app)));
+  }
+
+  /** Deploy the repository's branch, a `gitRef` of it, or a `path` in a sandbox. */
+  async deploy(app: string, options: { gitRef?: string; fromSandbox?: string; path?: string } = {}): Promise<DeploymentInfo> {
+    const body = given({ git_ref: options.gitRef, from_sandbox: options.fromSandbox, path: options.path });
+    return (await this.#transport.send(post(path(app, "/deploys"), body, MACHINE_MS_MAX))).record();
+  }
+
+  /** Deployments of an app, newest first. */
+  async deployments(app: string): Promise<DeploymentInfo[]> {
+    return (await this.#transport.send(get(path(app, "/deploys")))).records("items");
+  }
+
+  /** One deployment, with its log. */
+  async deployment(app: string, id: string): Promise<DeploymentInfo> {
+    return (await this.#transport.send(get(deployPath(app, id)))).record();
+  }
+
+  /** The lines of a deployment's log, until it is over. */
+  deployLogs(app: string, id: string): AsyncGenerator<string> {
+    return this.#lines(get(deployPath(app, id, "/logs")));
+  }
+
+  /** Wait until a deployment is live; {@link PandaStackError} if it is over otherwise. */
+  async waitForDeployment(app: string, id: string): Promise<DeploymentInfo> {
+    for await (const _ of this.deployLogs(app, id));
+    const ended = await this.deployment(app, id);
+    if (ended["status"] !== "live") throw new PandaStackError(`the deployment is ${ended["status"]}: ${ended["error"]}`);
+    return ended;
+  }
+
+  /** Stop a deployment that is not live yet. */
+  async cancel(app: string, id: string): Promise<DeploymentInfo> {
+    return (await this.#transport.send(post(deployPath(app, id, "/cancel")))).record();
+  }
+
+  /** Return to an earlier version: the one before the live one unless named. */
+  async rollback(app: string, deploymentId?: string): Promise<DeploymentInfo> {
+    return (await this.#transport.send(post(path(app, "/rollback"), given({ deployment_id: deploymentId })))).record();
+  }
+
+  /** Start the live version in a new machine, with the settings and variables of now. */
+  async restart(app: string): Promise<DeploymentInfo> {
+    return (await this.#transport.send(post(path(app, "/restart")))).record();
+  }
+
+  /** What the live version prints, a line each; with `follow`, also from now on. */
+  logs(app: string, options: { follow?: boolean; search?: string } = {}): AsyncGenerator<string> {
+    const query: Record<string, string> = { follow: options.follow === true ? "1" : "0" };
+    if (options.search !== undefined) query["search"] = options.search;
+    return this.#lines(get(path(app, "/runtime-logs"), query));
+  }
+
+  /** Variables; secrets are masked. */
+  async listEnv(app: string): Promise<JsonObject[]> {
+    return (await this.#transport.send(get(path(app, "/env")))).records("env");
+  }
+
+  /** Set a variable. */
+  async setEnv(app: string, key: string, value: string, options: { secret?: boolean; scope?: string } = {}): Promise<JsonObject> {
+    const body = { value, secret: options.secret ?? false, scope: options.scope ?? "all" };
+    const call = post(path(app, `/env/${segment(key, "variable")}`), body);
+    return (await this.#transport.send({ ...call, method: "PUT" })).record();
+  }
+
+  /** Remove a variable. */
+  async unsetEnv(app: string, key: string): Promise<void> {
+    await this.#transport.send(del(path(app, `/env/${segment(key, "variable")}`)));
+  }
+
+  /** Names of an app beside its own. */
+  async domains(app: string): Promise<JsonObject[]> {
+    return (await this.#transport.send(get(path(app, "/domains")))).records("domains");
+  }
+
+  /** Give an app another name. */
+  async addDomain(app: string, domain: string): Promise<JsonObject> {
+    return (await this.#transport.send(post(path(app, "/domains"), { domain }))).record();
+  }
+
+  /** Take a name away. */
+  async removeDomain(app: string, domain: string): Promise<void> {
+    await this.#transport.send(del(path(app, `/domains/${segment(domain, "domain")}`)));
+  }
+
+  async *#lines(call: Call): AsyncGenerator<string> {
+    const stream = await this.#transport.openStream({ ...call, accept: "text/event-stream" }, STREAM_IDLE_MS_MAX);
+    for await (const event of serverEvents(stream)) {
+      if (event.name === "done") return;
+      yield event.data;
+    }
+  }
+}
+
+function path(app: string, rest = ""): string {
+  return `/apps/${segment(app, "app")}${rest}`;
+}
+
+function deployPath(app: string, id: string, rest = ""): string {
+  return path(app, `/deploys/${segment(id, "deployment id")}${rest}`);
+}

@@ -1,0 +1,315 @@
+"""Apps: from a source to an address that stays up through deployments, failures and sleep."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+import os
+import tarfile
+import threading
+import time
+import uuid
+from typing import Any, Dict, Iterator, List, Optional
+
+import httpx
+import pytest
+from platform_process import wait_until
+
+API = os.environ["PANDASTACK_API"].rstrip("/")
+KEY = os.environ["PANDASTACK_API_KEY"]
+#: Emulated machines on a busy box are slow; a healthy deployment needs a fraction of this.
+DEPLOY_SECONDS = 240.0
+
+SERVER = """
+import os, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        body = ({version!r} + " " + os.environ.get("GREETING", "")).encode()
+        if self.path == "/slow": time.sleep(2)
+        print("served", self.path, flush=True)
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_): pass
+ThreadingHTTPServer(({address!r}, int({port})), Handler).serve_forever()
+"""
+
+
+def server(version: str, address: str = "0.0.0.0", port: str = 'os.environ["PORT"]') -> Dict[str, str]:
+    return {"main.py": SERVER.format(version=version, address=address, port=port)}
+
+
+def archive(files: Dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+class Apps:
+    """The API of apps, as plainly as it can be called."""
+
+    def __init__(self) -> None:
+        self.http = httpx.Client(base_url=API + "/v1", headers={"authorization": f"Bearer {KEY}"}, timeout=200)
+        self.made: List[str] = []
+
+    def call(self, method: str, path: str, expect: int, **more: Any) -> Any:
+        answer = self.http.request(method, path, **more)
+        assert answer.status_code == expect, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def create(self, **settings: Any) -> Dict[str, Any]:
+        name = "t" + uuid.uuid4().hex[:12]
+        app: Dict[str, Any] = self.call("POST", "/apps", 201, json={"name": name, **settings})
+        self.made.append(app["id"])
+        return app
+
+    def upload(self, app: Dict[str, Any], files: Dict[str, str]) -> Dict[str, Any]:
+        deployment: Dict[str, Any] = self.call(
+            "POST", f"/apps/{app['id']}/deploys", 202, content=archive(files), headers={"content-type": "application/gzip"}
+        )
+        assert deployment["status"] == "queued"
+        return deployment
+
+    def deployment(self, one: Dict[str, Any]) -> Dict[str, Any]:
+        found: Dict[str, Any] = self.call("GET", f"/apps/{one['app_id']}/deploys/{one['id']}", 200)
+        return found
+
+    def finished(self, one: Dict[str, Any]) -> Dict[str, Any]:
+        """The deployment once it is over, found by following its log."""
+        with self.http.stream("GET", f"/apps/{one['app_id']}/deploys/{one['id']}/logs", timeout=DEPLOY_SECONDS) as log:
+            text = "".join(log.iter_text())
+        assert text.endswith("event: done\ndata: end\n\n"), text[-500:]
+        return self.deployment(one)
+
+    def live(self, one: Dict[str, Any]) -> Dict[str, Any]:
+        ended = self.finished(one)
+        assert ended["status"] == "live", ended["build_logs"]
+        return ended
+
+
+@pytest.fixture(scope="module")
+def apps() -> Iterator[Apps]:
+    made = Apps()
+    yield made
+    for app in made.made:
+        made.http.delete(f"/apps/{app}")
+
+
+def get(app: Dict[str, Any], path: str = "/", host: Optional[str] = None) -> httpx.Response:
+    return httpx.get(API + path, headers={"host": host or f"{app['name']}.localhost"}, timeout=60)
+
+
+class Load:
+    """Requests without a pause from several clients, and what came of them."""
+
+    def __init__(self, app: Dict[str, Any], clients: int = 4) -> None:
+        self.app, self.failures, self.answers = app, [], []
+        self.stop = threading.Event()
+        self.threads = [threading.Thread(target=self.run) for _ in range(clients)]
+
+    def run(self) -> None:
+        with httpx.Client(timeout=60) as http:
+            while not self.stop.is_set():
+                try:
+                    answer = http.get(API + "/", headers={"host": f"{self.app['name']}.localhost"})
+                except httpx.HTTPError as error:
+                    self.failures.append(repr(error))
+                    continue
+                if answer.status_code != 200:
+                    self.failures.append(f"{answer.status_code} {answer.text[:200]}")
+                self.answers.append(answer.text.split(" ")[0])
+
+    def __enter__(self) -> "Load":
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def served(apps: Apps) -> Dict[str, Any]:
+    app = apps.create(env={"GREETING": "hello"})
+    assert (app["status"], app["url"].startswith("http://" + app["name"])) == ("created", True)
+    apps.live(apps.upload(app, server("one")))
+    return app
+
+
+def test_an_uploaded_directory_becomes_an_address(apps: Apps, served: Dict[str, Any]) -> None:
+    assert get(served).text == "one hello"
+    assert get(served, host=f"{served['id']}.localhost").text == "one hello"
+    now = apps.call("GET", f"/apps/{served['name']}", 200)
+    assert (now["status"], now["framework"]) == ("running", "python")
+    log = apps.deployment({"app_id": served["id"], "id": now["active_deployment_id"]})["build_logs"]
+    assert "detected python because there is main.py" in log and "==> live" in log
+    # Its machine is the service's: not in the list of sandboxes, and not to be deleted by hand.
+    listed = [one["id"] for one in apps.call("GET", "/sandboxes", 200)["items"]]
+    assert now["sandbox_id"] not in listed
+    assert "app" in apps.call("DELETE", f"/sandboxes/{now['sandbox_id']}", 409)["error"]
+    assert "service" not in [one["kind"] for one in apps.call("GET", "/snapshots", 200)["snapshots"]]
+
+
+def test_a_deployment_under_load_fails_no_request_and_a_rollback_is_instant(apps: Apps, served: Dict[str, Any]) -> None:
+    with Load(served) as load:
+        apps.live(apps.upload(served, server("two")))
+        wait_until("answers of the new version", lambda: "two" in load.answers[-8:], 30)
+        back = apps.call("POST", f"/apps/{served['id']}/rollback", 202)
+        began = time.monotonic()
+        ended = apps.live(back)
+        took = time.monotonic() - began
+        wait_until("answers of the old version", lambda: "one" in load.answers[-8:], 30)
+    assert load.failures == []
+    assert {"one", "two"} <= set(load.answers), "both versions served"
+    assert ended["trigger"] == "rollback" and "answers again" in ended["build_logs"]
+    statuses = [one["status"] for one in apps.call("GET", f"/apps/{served['id']}/deploys", 200)["items"]]
+    assert statuses == ["live", "rolled_back", "superseded"]
+    print(f"rollback under load: {took:.2f} s, {len(load.answers)} requests")
+
+
+def test_a_failing_build_leaves_the_live_version_alone(apps: Apps, served: Dict[str, Any]) -> None:
+    before = get(served).text
+    broken = {**server("broken"), "pandastack.toml": '[app]\nbuild_command = "echo working; exit 3"\n'}
+    ended = apps.finished(apps.upload(served, broken))
+    assert ended["status"] == "failed" and "exit code 3" in ended["error"], ended
+    assert "working" in ended["build_logs"]
+    ended = apps.finished(apps.upload(served, {"readme.md": "nothing here"}))
+    assert ended["status"] == "failed" and "package.json" in ended["error"] and "readme.md" in ended["error"]
+    ended = apps.finished(apps.upload(served, {"main.py": "raise SystemExit('no database')"}))
+    assert ended["status"] == "failed" and "no database" in ended["build_logs"], ended
+    assert get(served).text == before
+
+
+@pytest.mark.parametrize(
+    "address, port, hint",
+    [("127.0.0.1", 'os.environ["PORT"]', "listen on 0.0.0.0:8080"), ("0.0.0.0", "3000", "set the app's port to 3000")],
+)
+def test_a_wrong_address_or_port_is_named(apps: Apps, address: str, port: str, hint: str) -> None:
+    app = apps.create()
+    ended = apps.finished(apps.upload(app, server("x", address, port)))
+    assert ended["status"] == "failed" and hint in ended["build_logs"] and hint in ended["error"], ended
+    answer = get(app)
+    assert answer.status_code == 409 and "deploy it first" in answer.text
+    assert apps.call("GET", f"/apps/{app['id']}", 200)["status"] == "error"
+
+
+def test_cancel_and_the_newest_wins(apps: Apps, served: Dict[str, Any]) -> None:
+    slow = {**server("slow"), "pandastack.toml": '[app]\nbuild_command = "echo began; sleep 300"\n'}
+    first = apps.upload(served, slow)
+    wait_until("the build began", lambda: "began\n" in apps.deployment(first)["build_logs"] + "\n", DEPLOY_SECONDS)
+    apps.call("POST", f"/apps/{served['id']}/deploys/{first['id']}/cancel", 202)
+    assert apps.finished(first)["status"] == "canceled"
+    assert "nothing to cancel" in apps.call("POST", f"/apps/{served['id']}/deploys/{first['id']}/cancel", 409)["error"]
+    second = apps.upload(served, slow)
+    wait_until("the build began", lambda: "began\n" in apps.deployment(second)["build_logs"] + "\n", DEPLOY_SECONDS)
+    third = apps.upload(served, server("three"))
+    assert apps.finished(second)["status"] == "superseded"
+    apps.live(third)
+    assert get(served).text == "three hello"
+
+
+def test_variables_change_by_a_restart_without_a_build(apps: Apps, served: Dict[str, Any]) -> None:
+    path = f"/apps/{served['id']}/env"
+    set_one = apps.call("PUT", f"{path}/GREETING", 200, json={"value": "s3cret", "secret": True, "scope": "all"})
+    assert set_one["secret"] is True
+    imported = apps.call("POST", f"{path}/import", 200, json={"dotenv": "A=1\nB='two'\n"})
+    assert imported == {"imported": 2, "total": 3}
+    listed = {one["key"]: one["value"] for one in apps.call("GET", path, 200)["env"]}
+    assert listed == {"GREETING": "********", "A": "1", "B": "two"}
+    assert "s3cret" not in json.dumps(apps.call("GET", f"/apps/{served['id']}", 200))
+    ended = apps.live(apps.call("POST", f"/apps/{served['id']}/restart", 202))
+    assert "building" not in ended["build_logs"] and "s3cret" not in ended["build_logs"]
+    assert get(served).text.endswith("s3cret")
+    apps.call("DELETE", f"{path}/A", 204)
+    apps.call("DELETE", f"{path}/A", 404)
+
+
+def test_what_it_prints_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
+    mark = uuid.uuid4().hex
+    get(served, f"/{mark}")
+    text = apps.http.get(f"/apps/{served['id']}/runtime-logs", params={"search": mark}).text
+    assert text == f"data: served /{mark}\n\nevent: done\ndata: end\n\n"
+
+
+def test_domains_lead_to_the_app(apps: Apps, served: Dict[str, Any]) -> None:
+    name = f"www.{uuid.uuid4().hex[:8]}.example"
+    added = apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name.upper()})
+    assert (added["domain"], added["records"][0]["type"]) == (name, "CNAME")
+    assert get(served, host=name).status_code == 200
+    other = apps.create()
+    apps.call("POST", f"/apps/{other['id']}/domains", 409, json={"domain": name})
+    apps.call("DELETE", f"/apps/{served['id']}/domains/{name}", 204)
+    assert get(served, host=name).status_code == 404
+
+
+def test_it_sleeps_and_wakes_with_the_next_request(apps: Apps, served: Dict[str, Any]) -> None:
+    machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
+    for _ in range(3):
+        apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
+        assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "hibernated"
+        assert get(served).status_code == 200
+    assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "running"
+
+
+def test_refusals_say_what_to_do(apps: Apps, served: Dict[str, Any]) -> None:
+    for body, part in [
+        ({"name": "api"}, "choose another name"),
+        ({"name": "8000-x"}, "begins with a letter"),
+        ({"name": "ok", "git_url": "file:///etc"}, "git_url"),
+        ({"name": "ok", "cpu": 64}, "choose another template"),
+    ]:
+        assert part in apps.call("POST", "/apps", 400, json=body)["error"]
+    apps.call("POST", "/apps", 409, json={"name": served["name"]})
+    apps.call("GET", "/apps/nope", 404)
+    other = apps.create()
+    assert "git_url" in apps.call("POST", f"/apps/{other['id']}/deploys", 400)["error"]
+    assert "no earlier version" in apps.call("POST", f"/apps/{other['id']}/rollback", 409)["error"]
+
+
+def test_a_webhook_needs_its_secret_and_a_push_to_the_branch(apps: Apps) -> None:
+    app = apps.create(git_url="http://127.0.0.1:9/none.git", webhook_secret="hush")
+    url = app["webhook_url"]
+    push = json.dumps({"ref": "refs/heads/main", "after": "a" * 40}).encode()
+
+    def deliver(body: bytes, delivery: str, secret: bytes = b"hush", event: str = "push") -> httpx.Response:
+        signature = "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
+        headers = {"x-github-event": event, "x-github-delivery": delivery, "x-hub-signature-256": signature}
+        return httpx.post(url, content=body, headers={**headers, "content-type": "application/json"}, timeout=60)
+
+    assert deliver(push, "1", b"wrong").status_code == 401
+    assert deliver(b"{}", "2", event="ping").json() == {"ignored": "pong"}
+    other = json.dumps({"ref": "refs/heads/dev", "after": "a" * 40}).encode()
+    assert "not the branch" in deliver(other, "3").json()["ignored"]
+    first = deliver(push, "4")
+    assert first.status_code == 202
+    assert "before" in deliver(push, "4").json()["ignored"]
+    large = json.dumps({"ref": "refs/tags/v1", "filler": "x" * (20 << 20)}).encode()
+    assert deliver(large, "5").status_code == 200
+    ended = apps.finished({"app_id": app["id"], "id": first.json()["deployment_id"]})
+    assert (ended["status"], ended["trigger"], ended["git_commit"]) == ("failed", "push", "a" * 40)
+    assert "fetching the source failed" in ended["error"]
+
+
+def test_deleting_leaves_nothing(apps: Apps) -> None:
+    app = apps.create()
+    apps.live(apps.upload(app, {"index.html": "<h1>static</h1>", "a.txt": "0123456789"}))
+    page = get(app)
+    assert page.text == "<h1>static</h1>" and page.headers["content-type"].startswith("text/html")
+    again = httpx.get(API + "/", headers={"host": f"{app['name']}.localhost", "if-none-match": page.headers["etag"]})
+    assert again.status_code == 304
+    part = httpx.get(API + "/a.txt", headers={"host": f"{app['name']}.localhost", "range": "bytes=2-4"})
+    assert (part.status_code, part.text) == (206, "234")
+    assert get(app, "/none").status_code == 404
+    machine = apps.call("GET", f"/apps/{app['id']}", 200)["sandbox_id"]
+    apps.call("DELETE", f"/apps/{app['id']}", 204)
+    apps.call("GET", f"/apps/{app['id']}", 404)
+    apps.call("GET", f"/sandboxes/{machine}", 404)

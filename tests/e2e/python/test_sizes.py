@@ -1,0 +1,83 @@
+"""Machines of another size than their template's: large ones, with several processors."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import pytest
+from pandastack import BadRequestError, PandaStack, Sandbox
+
+from conftest import RUN, wait_for
+from test_machines import assert_goes_on, read_counter, start_counter
+
+CPU, MEMORY_MB = 2, 2048
+#: Forks of forks.
+GENERATIONS = 10
+#: One process that keeps every processor busy, and one that keeps memory.
+LOAD = "for cpu in $(seq $(nproc)); do setsid sh -c 'while :; do :; done' > /dev/null 2>&1 < /dev/null & done"
+HOLD_1_GIB = "mount -o remount,size=90% /dev/shm && head -c 1073741824 /dev/zero | tr '\\0' 'x' > /dev/shm/held"
+
+
+@pytest.fixture
+def large(client: PandaStack) -> Iterator[Sandbox]:
+    with client.sandboxes.create("base", cpu=CPU, memory_mb=MEMORY_MB, metadata=RUN) as sandbox:
+        yield sandbox
+
+
+def assert_size(sandbox: Sandbox) -> None:
+    assert (sandbox.cpu, sandbox.memory_mb) == (CPU, MEMORY_MB)
+    processors, kib = sandbox.exec("nproc; grep MemTotal /proc/meminfo | tr -dc 0-9", check=True).stdout.split()
+    assert int(processors) == CPU
+    assert MEMORY_MB * 0.9 < int(kib) / 1024 <= MEMORY_MB
+
+
+def test_a_size_is_what_the_guest_sees_and_the_next_one_is_forked(client: PandaStack, large: Sandbox) -> None:
+    assert_size(large)
+
+    def forked() -> bool:
+        with client.sandboxes.create("base", cpu=CPU, memory_mb=MEMORY_MB, metadata=RUN) as again:
+            assert_size(again)
+            return again.boot_mode == "fork"
+
+    wait_for("creates of this size fork", forked)
+    with client.sandboxes.create("base", metadata=RUN) as plain:
+        assert (plain.cpu, plain.memory_mb) == (1, 512)
+
+
+def test_a_size_out_of_range_is_refused(client: PandaStack) -> None:
+    with pytest.raises(BadRequestError, match="steps of 128"):
+        client.sandboxes.create("base", memory_mb=1000)
+
+
+def test_a_large_machine_under_load_forks_sleeps_and_comes_back(large: Sandbox) -> None:
+    large.exec(HOLD_1_GIB, timeout_seconds=240, check=True)
+    large.exec(LOAD, check=True)
+    start_counter(large)
+    identity, count = read_counter(large)
+    with large.fork() as child:
+        assert_size(child)
+        assert child.exec("stat -c %s /dev/shm/held", check=True).stdout.strip() == str(1 << 30)
+        assert_goes_on(child, identity, count)
+        child.hibernate()
+        assert_goes_on(child, identity, count)
+    assert_goes_on(large, identity, count)
+    taken = large.snapshot()
+    large.rollback(taken)
+    assert_goes_on(large, identity, count)
+
+
+def test_forks_of_forks_ten_deep(large: Sandbox) -> None:
+    large.filesystem.write("/srv/line", "0\n")
+    start_counter(large)
+    identity, count = read_counter(large)
+    line = [large]
+    try:
+        for generation in range(1, GENERATIONS + 1):
+            line.append(line[-1].fork())
+            line[-1].exec(f"echo {generation} >> /srv/line", check=True)
+        for generation, sandbox in enumerate(line):
+            assert sandbox.exec("cat /srv/line", check=True).stdout.split() == [str(n) for n in range(generation + 1)]
+        assert_goes_on(line[-1], identity, count)
+    finally:
+        for sandbox in line[1:]:
+            sandbox.delete()
