@@ -23,6 +23,7 @@ use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::databases::PublicAddress;
 use crate::error::{ApiError, ApiResult};
+use crate::functions::Functions;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -57,6 +58,7 @@ pub(crate) struct App {
     pub(crate) checkpoints: CheckpointClock,
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
+    pub(crate) functions: Functions,
     pub(crate) schedules: Arc<Schedules>,
     pub(crate) apps: Apps,
     pub(crate) tasks: TaskTracker,

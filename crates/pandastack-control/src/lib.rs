@@ -27,6 +27,7 @@ mod databases;
 mod e2b_directory;
 mod error;
 mod extract;
+mod functions;
 mod hosts;
 mod idempotency;
 mod metrics;

@@ -5,6 +5,7 @@ use utoipa::{Modify, OpenApi};
 
 use crate::apps;
 use crate::databases::routes as databases;
+use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
@@ -38,6 +39,11 @@ use crate::schedules::routes as schedules;
         templates::build_logs,
         tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
         observe::usage, observe::audit,
+        functions::create, functions::list, functions::look, functions::patch, functions::remove,
+        deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,
+        deploy_routes::set_alias, deploy_routes::remove_alias, deploy_routes::code,
+        call_routes::invoke, call_routes::runs, call_routes::run, call_routes::record_run, call_routes::metrics,
+        function_logs::logs,
         schedules::create, schedules::list, schedules::get_one, schedules::change, schedules::delete, schedules::trigger,
         schedules::runs, schedules::get_run, schedules::cancel_run, schedules::next, schedules::preview,
         apps::routes::create, apps::routes::list, apps::routes::show, apps::routes::update, apps::routes::remove,

@@ -30,6 +30,7 @@ use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
 use crate::databases::{self, StoredDatabases};
 use crate::e2b_directory::StoredDirectory;
+use crate::functions::{self, Functions};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -153,6 +154,7 @@ impl Control {
         let api = native
             .merge(routes::facade(e2b.control_plane()))
             .merge(routes::facade(pandastack_postgres::http_router(databases.clone())));
+        let api = routes::with_functions_by_host(api, Arc::clone(&app));
         if let Some(listener) = self.postgres {
             servers.spawn(listener.serve(databases, app.shutdown.clone()));
         }
@@ -172,12 +174,16 @@ impl Control {
         servers.spawn(apps::deployer::run(Arc::clone(&app)));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
+        servers.spawn(functions::run(Arc::clone(&app)));
         servers.spawn(schedules::run(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
             let (app, stop) = (Arc::clone(&app), audit_stop.clone());
-            tokio::spawn(async move { app.audit.write(app.store.as_ref(), &stop).await })
+            tokio::spawn(async move {
+                let store = app.store.as_ref();
+                tokio::join!(app.audit.write(store, &stop), app.functions.runs.write(store, &stop));
+            })
         };
         shutdown.cancelled().await;
         app.shutdown.cancel();
@@ -222,6 +228,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
         audit: AuditLog::default(),
+        functions: Functions::default(),
         schedules: Arc::new(Schedules::new(config.schedules_private_targets, Arc::new(NoServices))),
         apps: Apps::default(),
         tasks: TaskTracker::new(),

@@ -101,6 +101,16 @@ typed_id!(
     "tree"
 );
 typed_id!(
+    /// A function. Part of its URL.
+    FunctionId,
+    "function"
+);
+typed_id!(
+    /// One call of a function, in all of its attempts.
+    RunId,
+    "run"
+);
+typed_id!(
     /// A schedule.
     ScheduleId,
     "schedule"

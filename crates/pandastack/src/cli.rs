@@ -10,7 +10,8 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, completion, db, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
+    app, completion, db, forward, function, host, mcp, run, sandbox, schedule, snapshot, template, token,
+    whoami,
 };
 use crate::output::Output;
 
@@ -51,6 +52,9 @@ pub enum Command {
     /// Make, use and delete databases
     #[command(subcommand)]
     Db(db::Command),
+    /// Deploy and call functions
+    #[command(subcommand, name = "fn", visible_alias = "function")]
+    Function(function::Command),
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
@@ -128,6 +132,7 @@ impl Command {
             Command::App(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
             Command::Db(command) => command.run(output),
+            Command::Function(command) => command.run(output),
             Command::Snapshot(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),

@@ -18,6 +18,7 @@ import {
   type RunResult,
   withCamelCase,
 } from "./models.js";
+import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
 import { DatabasesAPI } from "./databases.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
@@ -117,6 +118,8 @@ export class PandaStack {
   readonly sandboxes: SandboxesAPI;
   /** Snapshots. */
   readonly snapshots: SnapshotsAPI;
+  /** Functions. */
+  readonly functions: FunctionsAPI;
   /** Templates. */
   readonly templates: TemplatesAPI;
   /** Apps. */
@@ -146,6 +149,7 @@ export class PandaStack {
     });
     this.sandboxes = new SandboxesAPI(this, this.#transport);
     this.snapshots = new SnapshotsAPI(this.#transport);
+    this.functions = new FunctionsAPI(this.#transport);
     this.apps = new AppsAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
     this.databases = new DatabasesAPI(this.#transport);

@@ -69,6 +69,7 @@ export type {
 } from "./models.js";
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
+export { type FunctionInfo, type FunctionOptions, type FunctionRun, FunctionsAPI } from "./functions.js";
 export { type AppInfo, AppsAPI, type DeploymentInfo } from "./apps.js";
 export {
   type CreateDatabaseOptions,

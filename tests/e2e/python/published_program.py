@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import pandastack
@@ -101,6 +102,25 @@ def account(client: Client) -> None:
     client.templates.builds()
 
 
+def functions(client: Client) -> None:
+    name = f"published-{uuid.uuid4().hex[:8]}"
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory) / "main.py"
+        script.write_text("import json, sys\nevent = json.load(sys.stdin)\nprint(json.dumps({'twice': event['n'] * 2}))\n")
+        made = client.functions.create(name, "python", str(script), template="base", env={"A": "1"})
+        assert made["name"] == name and made["version"] == 1 and made["code_size"] > 0, made
+        run = client.functions.invoke(made["id"], input={"n": 21})
+        assert run["status"] == "success" and run["exit_code"] == 0, run
+        assert json.loads(run["stdout"]) == {"twice": 42} and run["duration_ms"] > 0
+        (Path(directory) / "handler.py").write_text("def handler(event, context):\n    return 'second'\n")
+        deployed = client.functions.deploy(name, "python", directory, entrypoint="handler.py", template="base")
+        assert deployed["id"] == made["id"] and deployed["version"] == 2, deployed
+    assert client.functions.invoke(made["id"])["status"] == "success"
+    assert client.functions.update(made["id"], public=True)["public"]
+    assert [known["id"] for known in client.functions.list() if known["name"] == name] == [made["id"]]
+    assert client.functions.metrics(made["id"])["errors"] == 0
+    assert all(run["function_id"] == made["id"] for run in client.functions.runs(made["id"]))
+    client.functions.delete(made["id"])
 def schedules(client: Client) -> None:
     """What its calls of schedules send and read. The target is ours: the published client knows functions only."""
     body = {"name": "mine", "cron": "0 0 1 1 *", "paused": False, "target": {"type": "command", "cmd": "echo hi"}}
@@ -157,7 +177,6 @@ def databases(client: Client) -> None:
 def absent(client: Client) -> None:
     """Services that do not exist yet say so, with 501."""
     calls = {
-        "functions": client.functions.list,
         "volumes": client.volumes.list,
     }
     for name, call in calls.items():
@@ -172,6 +191,7 @@ def main() -> None:
     client = Client()
     account(client)
     sandboxes(client)
+    functions(client)
     schedules(client)
     databases(client)
     absent(client)

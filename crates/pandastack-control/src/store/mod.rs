@@ -9,6 +9,7 @@
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
 pub mod databases;
+pub mod functions;
 pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
@@ -302,6 +303,8 @@ pub trait Store:
     + SnapshotStore
     + HistoryStore
     + ledger::LedgerStore
+    + functions::FunctionStore
+    + functions::FunctionRunStore
     + schedules::ScheduleStore
     + schedules::RunStore
     + crate::apps::store::AppStore

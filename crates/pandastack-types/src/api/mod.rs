@@ -9,6 +9,7 @@ mod app;
 mod command;
 mod database;
 mod file;
+mod function;
 mod observe;
 mod preview;
 mod process;
@@ -31,6 +32,11 @@ pub use database::{
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,
     GrepResult, RenameFile, SetAttributes, SignFile, SignedUrl,
+};
+pub use function::{
+    Alias, CreateFunction, DeployStatus, Function, FunctionMetrics, FunctionRunStatus, FunctionSettings,
+    FunctionVersion, InvokeFunction, Isolation, PatchFunction, RecordRun, RollbackFunction, Run, RunKind,
+    Runtime,
 };
 pub use observe::{
     AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,

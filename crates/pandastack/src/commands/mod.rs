@@ -17,6 +17,7 @@ pub mod down;
 #[cfg(feature = "server")]
 pub mod edge;
 pub mod forward;
+pub mod function;
 pub mod host;
 #[cfg(feature = "server")]
 pub mod host_packages;

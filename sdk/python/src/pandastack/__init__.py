@@ -15,6 +15,7 @@ from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
+from ._async.functions import AsyncFunctionsAPI
 from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
@@ -24,6 +25,7 @@ from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
+from ._sync.functions import FunctionsAPI
 from ._sync.process import Process
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
@@ -39,6 +41,7 @@ from .errors import (
     ConflictError,
     ConnectionError,
     ExecInterrupted,
+    FunctionDeployError,
     NotFoundError,
     PandaStackError,
     PandastackError,
@@ -58,6 +61,10 @@ from .models import (
     FileChange,
     FileContent,
     FileInfo,
+    FunctionInfo,
+    FunctionMetrics,
+    FunctionRun,
+    FunctionVersion,
     GrepMatch,
     Lifecycle,
     Lineage,
@@ -94,6 +101,7 @@ __all__ = [
     "AsyncAppsAPI",
     "AsyncClient",
     "AsyncExecStream",
+    "AsyncFunctionsAPI",
     "AsyncPandaStack",
     "AsyncProcess",
     "AsyncSandbox",
@@ -125,6 +133,12 @@ __all__ = [
     "FileChange",
     "FileContent",
     "FileInfo",
+    "FunctionDeployError",
+    "FunctionInfo",
+    "FunctionMetrics",
+    "FunctionRun",
+    "FunctionVersion",
+    "FunctionsAPI",
     "GrepMatch",
     "Lifecycle",
     "Lineage",

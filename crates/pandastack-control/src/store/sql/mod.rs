@@ -11,11 +11,13 @@
 
 mod apps;
 mod databases;
+mod functions;
 mod history;
 mod hosts;
 mod ledger;
 mod postgres;
 mod rows;
+mod runs;
 mod sandboxes;
 mod schedule_runs;
 mod schedules;

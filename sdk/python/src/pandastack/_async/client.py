@@ -22,6 +22,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .functions import AsyncFunctionsAPI
 from .apps import AsyncAppsAPI
 from .databases import AsyncDatabasesAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
@@ -77,6 +78,8 @@ class AsyncPandaStack:
         self.snapshots = AsyncSnapshotsAPI(self._transport)
         #: Templates.
         self.templates = AsyncTemplatesAPI(self._transport)
+        #: Functions.
+        self.functions = AsyncFunctionsAPI(self._transport)
         #: Schedules.
         self.schedules = AsyncSchedulesAPI(self._transport)
         #: Databases.

@@ -23,6 +23,7 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .functions import FunctionsAPI
 from .apps import AppsAPI
 from .databases import DatabasesAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
@@ -78,6 +79,8 @@ class PandaStack:
         self.snapshots = SnapshotsAPI(self._transport)
         #: Templates.
         self.templates = TemplatesAPI(self._transport)
+        #: Functions.
+        self.functions = FunctionsAPI(self._transport)
         #: Schedules.
         self.schedules = SchedulesAPI(self._transport)
         #: Databases.
