@@ -38,7 +38,6 @@ use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::{self, StoredRoutes};
 use crate::rate::Rates;
 use crate::report::UsageClock;
-use crate::schedules::services::NoServices;
 use crate::schedules::{self, Schedules};
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
@@ -229,7 +228,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         metrics: Metrics::default(),
         audit: AuditLog::default(),
         functions: Functions::default(),
-        schedules: Arc::new(Schedules::new(config.schedules_private_targets, Arc::new(NoServices))),
+        schedules: Arc::new(Schedules::new(config.schedules_private_targets)),
         apps: Apps::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),

@@ -170,7 +170,7 @@ pub(crate) async fn query(
     run_query(&app, &record, request).await.map(Json)
 }
 
-async fn run_query(
+pub(crate) async fn run_query(
     app: &Arc<App>,
     record: &DatabaseRecord,
     request: DatabaseQuery,

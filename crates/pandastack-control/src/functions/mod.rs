@@ -29,7 +29,7 @@ mod bundle;
 pub(crate) mod call_routes;
 mod connection;
 pub(crate) mod deploy_routes;
-mod invoke;
+pub(crate) mod invoke;
 pub(crate) mod logs;
 mod pool;
 mod queue;
@@ -136,7 +136,7 @@ async fn pool_of(app: &App, function: &FunctionRecord, version: u32) -> ApiResul
 }
 
 /// The version that a call goes to: a number, an alias, or the present one.
-fn version_for(function: &FunctionRecord, qualifier: Option<&str>) -> ApiResult<u32> {
+pub(crate) fn version_for(function: &FunctionRecord, qualifier: Option<&str>) -> ApiResult<u32> {
     let not_ready = || {
         ApiError::conflict(format!(
             "function `{}` has no code that can be called yet; deploy some, or see why its deploy failed",

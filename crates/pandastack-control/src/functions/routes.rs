@@ -7,7 +7,7 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
 use pandastack_types::api::{CreateFunction, Function, Items, PatchFunction};
-use pandastack_types::{ErrorBody, FunctionId, RunId};
+use pandastack_types::{ErrorBody, FunctionId, RunId, WorkspaceId};
 
 use super::bundle::{self, BundleRefused};
 use super::deploy_routes::deploy_bundle;
@@ -73,12 +73,17 @@ pub(super) async fn shown_now(
 
 /// The function of a path, by id or by name.
 pub(super) async fn find(app: &App, caller: &Caller, text: &str) -> ApiResult<FunctionRecord> {
+    find_in(app, &caller.workspace, text).await
+}
+
+/// The function of that id or name in a workspace.
+pub(crate) async fn find_in(app: &App, workspace: &WorkspaceId, text: &str) -> ApiResult<FunctionRecord> {
     if let Ok(id) = text.parse::<FunctionId>()
-        && let Ok(function) = app.store.function(Some(&caller.workspace), &id).await
+        && let Ok(function) = app.store.function(Some(workspace), &id).await
     {
         return Ok(function);
     }
-    let all = app.store.functions(Some(&caller.workspace)).await?;
+    let all = app.store.functions(Some(workspace)).await?;
     all.into_iter()
         .find(|function| function.name == text)
         .ok_or_else(|| ApiError::not_found("function", text))

@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::runner::{Attempt, Runner};
 use super::scheduler::Scheduler;
-use super::services::NoServices;
 use super::{Schedules, spec};
 use crate::store::schedules::{
     RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleSpec, ScheduleStore,
@@ -90,7 +89,7 @@ impl World {
         Arc::new(Scheduler {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             runner: Arc::clone(&self.fake) as Arc<dyn Runner>,
-            shared: Arc::new(Schedules::new(true, Arc::new(NoServices))),
+            shared: Arc::new(Schedules::new(true)),
             instance: instance.to_owned(),
             clock: Arc::new(move || Timestamp::from_microsecond(clock.load(Ordering::SeqCst)).unwrap()),
         })
