@@ -187,8 +187,8 @@ impl Under {
         if end.log_dropped_bytes > 0 {
             stderr.push_str(&format!("\n[{} more bytes were printed and not kept]\n", end.log_dropped_bytes));
         }
-        let billed =
-            self.began.elapsed().as_millis() + u128::from(self.began.elapsed().subsec_micros() % 1000 > 0);
+        let billed = self.began.elapsed().as_millis()
+            + u128::from(!self.began.elapsed().subsec_micros().is_multiple_of(1000));
         Run {
             id: self.asked.id.clone(),
             function_id: self.function.id.clone(),

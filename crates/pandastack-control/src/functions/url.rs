@@ -229,7 +229,7 @@ async fn answer(app: &Arc<App>, mut under: Under) -> ApiResult<Response> {
             Ok(Part::End(end)) => {
                 let run = under.finish(&end, &body).await;
                 return match end.outcome {
-                    Outcome::Success => whole(&body).or_else(|why| Err(malformed(&why))),
+                    Outcome::Success => whole(&body).map_err(|why| malformed(&why)),
                     Outcome::Timeout => {
                         Err(ApiError::new(ErrorCode::ExecTimeout, run.error.unwrap_or_default()))
                     }
@@ -257,7 +257,7 @@ fn malformed(why: &str) -> ApiError {
 /// An answer of payload 2.0; any other value is 200 with its JSON.
 fn whole(bytes: &[u8]) -> Result<Response, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if !value.get("statusCode").is_some_and(|code| !code.is_null()) {
+    if value.get("statusCode").is_none_or(serde_json::Value::is_null) {
         let mut response = match value {
             Value::String(text) => text.into_bytes(),
             _ => bytes.to_vec(),

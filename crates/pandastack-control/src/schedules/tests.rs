@@ -187,7 +187,8 @@ async fn two_schedulers_fire_ten_thousand_instants_once_each() {
     for minute in 1..=200 {
         world.set(start + minutes(minute));
         let (a, b) = tokio::join!(one.step(world.now()), two.step(world.now()));
-        (a.unwrap(), b.unwrap());
+        a.unwrap();
+        b.unwrap();
         idle(&one).await;
         idle(&two).await;
     }

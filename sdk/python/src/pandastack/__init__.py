@@ -53,6 +53,7 @@ from .errors import (
     TemplateBuildError,
 )
 from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
+from .function_models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
 from .models import (
     AuditEntry,
     Checkpoints,
@@ -61,10 +62,6 @@ from .models import (
     FileChange,
     FileContent,
     FileInfo,
-    FunctionInfo,
-    FunctionMetrics,
-    FunctionRun,
-    FunctionVersion,
     GrepMatch,
     Lifecycle,
     Lineage,

@@ -21,7 +21,7 @@ pub(super) fn pack(source: &Path) -> Result<Vec<u8>> {
         let name = source.file_name().with_context(packing)?;
         archive.append_path_with_name(source, name).with_context(packing)?;
     }
-    Ok(archive.into_inner().and_then(GzEncoder::finish).with_context(packing)?)
+    archive.into_inner().and_then(GzEncoder::finish).with_context(packing)
 }
 
 fn append(

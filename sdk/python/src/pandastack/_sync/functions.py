@@ -13,7 +13,7 @@ from .. import _wire
 from .._bundle import pack
 from .._wire import Call, segment
 from ..errors import FunctionDeployError, RequestTimeout
-from ..models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
+from ..function_models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
 from ._io import sleep
 from .exec_stream import server_events
 from .transport import Transport
