@@ -309,3 +309,16 @@ def test_nothing_is_left_of_a_deleted_database(client: PandaStack) -> None:
         client.databases.get(made["id"])
     assert "there is no database" in psql(made["connection_url"], "-c", "SELECT 1").stderr
     assert parse_qs(urlsplit(made["connection_url"]).query)["options"] == [f"endpoint={made['id']}"]
+
+
+def test_a_schedule_runs_sql(client: PandaStack, database: Database) -> None:
+    target = {"type": "sql", "database_id": database["id"], "sql": "select 6 * 7 as answer"}
+    schedule = client.schedules.create("sql", cron="0 0 1 1 *", target=target)
+    try:
+        run = client.schedules.trigger(schedule["id"])
+        assert run["status"] == "success" and "42" in run["stdout"] and "answer" in run["stdout"], run
+        client.schedules.update(schedule["id"], target={**target, "sql": "select nothing"})
+        failed = client.schedules.trigger(schedule["id"])
+        assert failed["status"] == "error" and "nothing" in failed["error"], failed
+    finally:
+        client.schedules.delete(schedule["id"])

@@ -510,3 +510,21 @@ def test_bad_bundles_and_bad_input_are_refused(api: httpx.Client, make: Made) ->
     assert api.post("/functions", json={"name": function["name"]}).status_code == 409
     assert api.get(f"/functions/{uuid.uuid4()}").status_code == 404
     assert api.get(f"{path}/runs/{uuid.uuid4()}").status_code == 404
+
+
+def test_a_schedule_calls_a_function(api: httpx.Client, make: Made) -> None:
+    handler = "def handler(event, context):\n    return {'double': 2 * event['n']}\n"
+    function = make({"main.py": handler}, entrypoint="main.handler")
+    body = {"name": f"calls-{function['name']}", "cron": "0 0 1 1 *"}
+    target = {"type": "function", "function_id": function["name"], "input": {"n": 21}}
+    schedule = api.post("/schedules", json={**body, "target": target}).json()["id"]
+    try:
+        run = api.post(f"/schedules/{schedule}/trigger").json()
+        assert (run["status"], json.loads(run["stdout"])) == ("success", {"double": 42}), run
+        assert api.patch(f"/schedules/{schedule}", json={"target": {**target, "input": {}}}).status_code == 200
+        failed = api.post(f"/schedules/{schedule}/trigger").json()
+        assert failed["status"] == "error" and "KeyError" in failed["error"], failed
+    finally:
+        assert api.delete(f"/schedules/{schedule}").status_code == 204
+    unknown = api.post("/schedules", json={**body, "function_id": "nothing"})
+    assert unknown.status_code == 404 and "function" in error_body(unknown)["error"]
