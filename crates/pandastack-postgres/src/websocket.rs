@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Query, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt, TryStreamExt};
-use http::{HeaderMap, header};
+use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
@@ -40,8 +41,13 @@ pub(crate) async fn upgrade(
     State(databases): State<Arc<dyn Databases>>,
     Query(args): Query<Args>,
     headers: HeaderMap,
-    upgrade: WebSocketUpgrade,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
+    let Ok(upgrade) = upgrade else {
+        let message = "this address is for WebSockets of database drivers; connect with one";
+        let body = serde_json::json!({ "message": message, "error": message, "code": "bad_request" });
+        return (StatusCode::BAD_REQUEST, axum::Json(body)).into_response();
+    };
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let mut hosts = [host, args.address.as_deref()].into_iter().flatten();
     let host = hosts.rfind(|host| Endpoint::from_host(host).is_some()).map(str::to_owned);

@@ -11,7 +11,7 @@ async fn templates_of_all_hosts_are_one_catalogue() {
     a.lock().unbaked = true;
     a.report().await;
     let list = world.get("/v1/templates").await.expect(200);
-    assert_eq!(list.as_array().unwrap().len(), 2, "a bare array");
+    assert_eq!(list.as_array().unwrap().len(), 3, "a bare array");
     assert_eq!((&list[0]["name"], &list[0]["status"]), (&json!("base"), &json!("ready")));
     assert_eq!(world.get("/v1/templates/ubuntu-24.04").await.expect(200)["name"], "base");
 }
