@@ -129,8 +129,9 @@ def test_a_handler_is_deployed_once_and_called_warm(api: httpx.Client, make: Mad
     assert "called with" in first["stdout"]
     second = call(api, function, None)
     assert not second["cold"] and second["output"]["calls"] == 2 and second["sandbox_id"] == first["sandbox_id"]
-    runs = wait_for("both runs to be written", lambda: [r for r in api.get(f"/functions/{function['id']}/runs").json()["items"]][:2])
-    assert {run["id"] for run in runs} == {first["id"], second["id"]}
+    both = {first["id"], second["id"]}
+    written = lambda: {run["id"] for run in api.get(f"/functions/{function['id']}/runs").json()["items"]}  # noqa: E731
+    wait_for("both runs to be written", lambda: written() == both)
     metrics = api.get(f"/functions/{function['id']}/metrics").json()
     assert metrics["total"] == 2 and metrics["errors"] == 0 and metrics["cold_start_rate"] == 0.5
     assert metrics["instances"] == 1 and metrics["p99_ms"] > 0
