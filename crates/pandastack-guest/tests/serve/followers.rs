@@ -65,10 +65,12 @@ async fn closing_the_input_of_a_terminal_ends_what_reads_it() {
 async fn a_hang_up_ends_also_what_misses_the_signal() {
     let guest = Guest::start();
     let client = guest.connect().await;
-    let started = client.start(on_terminal("trap '' HUP; cat; exit 7")).await.unwrap();
+    let started = client.start(on_terminal("trap '' HUP; echo trapped; cat; exit 7")).await.unwrap();
+    let mut stream = client.attach(started.process, 0, 0).await.unwrap();
+    read_until(&mut stream, &mut String::new(), "trapped").await;
     client.hang_up(started.process).await.unwrap();
-    let output = client.attach(started.process, 0, 0).await.unwrap().collect(ALL).await.unwrap();
-    assert_eq!(output.exit.code, Some(7));
+    let (_, _, exit) = drain(&mut stream).await;
+    assert_eq!(exit.code, Some(7));
     let refused = client.hang_up(started.process).await.unwrap_err();
     assert_eq!(refused.refusal(), Some(ErrorCode::Invalid), "it has no terminal any more");
 }
