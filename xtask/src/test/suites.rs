@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, program};
-use crate::{host, postgres, python, tidy, tree, up};
+use crate::{host, postgres, python, tidy, tree};
 
 /// What suites share.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Session {
 
     pub fn rust(&mut self) -> Result<Counts> {
         // The host's programs are the product's to name, so it is built first.
-        up::build_product()?;
+        build_tests()?;
         host::install_for_product()?;
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
@@ -52,7 +52,7 @@ impl Session {
     }
 
     pub fn start_platform(&mut self) -> Result<Counts> {
-        up::build_product()?;
+        build_tests()?;
         host::install_for_product()?;
         let scratch = Scratch::start()?;
         for name in ["base", "code-interpreter", "postgres-16"] {
@@ -88,6 +88,12 @@ impl Session {
             None => bail!("no platform is running"),
         }
     }
+}
+
+/// Builds every crate's tests, and with them the `pandastack` program. Built by itself, the program would have other
+/// features of shared dependencies, and all that stands on those would be compiled twice.
+fn build_tests() -> Result<()> {
+    program::run(cargo(&["test", "--release", "--workspace", "--no-run"]))
 }
 
 fn pytest(mut python: Command, tests: &str) -> Result<Counts> {
