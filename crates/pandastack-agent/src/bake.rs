@@ -240,6 +240,7 @@ async fn settle_and_save(
         env: Default::default(),
         idle_timeout_seconds: None,
         network: NetworkPolicy::all(),
+        volumes: Vec::new(),
     };
     let record = launch::new_record(spec, &recipe.name, shape, crate::host::UID_FIRST, BootMode::Restore);
     guest.set_identity(launch::identity(&record, false)).await?;

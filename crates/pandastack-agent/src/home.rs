@@ -132,6 +132,7 @@ impl Home {
         Place {
             runtime_dir: self.runtime_dir.clone(),
             disk: self.disk(),
+            volumes: Vec::new(),
             console: self.console(),
             tap: Some(tap),
             confinement,

@@ -92,7 +92,7 @@ impl Baked {
     pub(crate) fn warm_spec(&self) -> SandboxSpec {
         let env = BTreeMap::new();
         let id = SandboxId::random();
-        SandboxSpec { id, incarnation: 0, env, idle_timeout_seconds: None, network: Default::default() }
+        SandboxSpec { id, incarnation: 0, env, idle_timeout_seconds: None, network: Default::default(), volumes: Vec::new() }
     }
 }
 

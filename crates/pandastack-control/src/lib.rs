@@ -47,6 +47,7 @@ pub mod store;
 mod unread_body;
 mod validate;
 mod view;
+mod volumes;
 
 pub use config::{ControlConfig, DatabaseUrl};
 pub use openapi::openapi_json;

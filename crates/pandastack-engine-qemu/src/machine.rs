@@ -26,6 +26,8 @@ use crate::limits::PAUSE_MAX;
 use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::save;
+use crate::starvation;
+use crate::volume;
 
 /// A machine of this engine.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ pub(crate) struct QemuMachine {
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
     guest: Mutex<GuestStream>,
+    starved: watch::Receiver<bool>,
     /// For operations that run as tasks.
     this: Weak<QemuMachine>,
 }
@@ -93,7 +96,8 @@ impl QemuMachine {
             confinement: parts.confinement,
             engine,
         };
-        Ok(Self::of_record(host, record, parts.details, parts.process, parts.qmp, parts.guest))
+        let starved = starvation::follow(parts.qmp.subscribe(), false, &host.tasks);
+        Ok(Self::of_record(host, record, parts.details, parts.process, parts.qmp, parts.guest, starved))
     }
 
     /// A handle of a process that was found again.
@@ -104,6 +108,7 @@ impl QemuMachine {
         process: Process,
         qmp: Qmp,
         guest: Option<UnixStream>,
+        starved: watch::Receiver<bool>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             host,
@@ -114,6 +119,7 @@ impl QemuMachine {
             qmp,
             turn: AsyncMutex::new(()),
             guest: Mutex::new(GuestStream { ready: guest, current: None }),
+            starved,
             this: this.clone(),
         })
     }
@@ -230,6 +236,15 @@ impl Machine for QemuMachine {
         resumed: oneshot::Sender<()>,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         self.fork_then(places, Some(resumed)).await
+    }
+
+    async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        volume::resize(&self.qmp, place, bytes).await
+    }
+
+    fn starved(&self) -> watch::Receiver<bool> {
+        self.starved.clone()
     }
 
     async fn kill(&self) -> Result<()> {

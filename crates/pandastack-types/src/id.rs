@@ -121,6 +121,11 @@ typed_id!(
     "deployment"
 );
 typed_id!(
+    /// A volume. Its name belongs to its workspace and may be given again; this never is.
+    VolumeId,
+    "volume"
+);
+typed_id!(
     /// A tenant.
     WorkspaceId,
     "workspace"

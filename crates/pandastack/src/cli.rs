@@ -10,7 +10,7 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, whoami,
+    app, completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, volume, whoami,
 };
 use crate::output::Output;
 
@@ -51,6 +51,9 @@ pub enum Command {
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
+    /// Durable disks that outlive sandboxes
+    #[command(subcommand)]
+    Volume(volume::Command),
     /// List and build templates
     #[command(subcommand)]
     Template(template::Command),
@@ -125,6 +128,7 @@ impl Command {
             Command::App(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
             Command::Snapshot(command) => command.run(output),
+            Command::Volume(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),
             Command::Token(command) => command.run(output),

@@ -72,7 +72,10 @@ async fn from_snapshot(
     admit(host, manifest.shape).await?;
     let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) else {
         let made = restored(host, request, &snapshot).await?;
-        snapshot_zygote::note_restore(host, id, &snapshot);
+        // A zygote would need volumes of its own to run.
+        if manifest.volumes.is_empty() {
+            snapshot_zygote::note_restore(host, id, &snapshot);
+        }
         return Ok(made);
     };
     let record = launch::new_record(request.spec, &manifest.template, manifest.shape, uid, BootMode::Fork);

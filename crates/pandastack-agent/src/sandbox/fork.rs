@@ -15,6 +15,7 @@ use crate::error::{AgentError, Result};
 use crate::launch::{self, Live, Stages};
 use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
+use crate::volume;
 
 type Made = Result<(SandboxRecord, Live)>;
 
@@ -71,7 +72,7 @@ impl Driver {
         }
 
         let began = Instant::now();
-        if was_running && let Err(error) = self.stop_guest().await {
+        if was_running && let Err(error) = self.stop_guest(false).await {
             for (mut home, _) in prepared.into_iter().flatten() {
                 home.release(&self.host).await;
                 home.remove(&self.host).await;
@@ -79,12 +80,17 @@ impl Driver {
             return Err(error);
         }
         let live = self.live.as_ref().ok_or_else(none)?;
-        let with_disk = |child: Result<(crate::home::Home, pandastack_engine::Place)>| {
-            let (host, disk) = (&self.host, disk.clone());
+        let volumes = self.volume_images();
+        let with_disk = |(child, record): (Result<(crate::home::Home, pandastack_engine::Place)>, &SandboxRecord)| {
+            let (host, disk, volumes, spec) = (&self.host, disk.clone(), volumes.clone(), record.spec.clone());
             async move {
                 let (home, place) = child?;
-                match home.clone_disk(host, disk).await {
-                    Ok(()) => Ok((home, place)),
+                let cloned = async {
+                    home.clone_disk(host, disk).await?;
+                    volume::derive(host, volumes, &spec.volumes).await
+                };
+                match cloned.await {
+                    Ok(()) => launch::with_volumes(host, &spec, (home, place)).await,
                     Err(error) => {
                         let mut home = home;
                         home.release(host).await;
@@ -94,7 +100,7 @@ impl Driver {
                 }
             }
         };
-        let prepared = futures::future::join_all(prepared.into_iter().map(with_disk)).await;
+        let prepared = futures::future::join_all(prepared.into_iter().zip(&records).map(with_disk)).await;
         // The parent goes on and the children begin at the same time: neither waits for the other's guest.
         let (machine, host) = (live.machine.clone(), &Arc::clone(&self.host));
         let (sender, resumed) = oneshot::channel();

@@ -38,6 +38,7 @@ use crate::idempotency::once;
 use crate::request_id::with_request_id;
 use crate::schedules;
 use crate::unread_body::close_unread;
+use crate::volumes;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
@@ -92,6 +93,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/promote", post(fork::promote))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
+        .merge(volumes::routes::once_only())
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(schedules::routes::once_only())
         .merge(crate::apps::routes::once_only())
@@ -108,6 +110,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(absent::routes())
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
+        .merge(volumes::routes::repeatable())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

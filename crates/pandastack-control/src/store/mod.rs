@@ -14,6 +14,7 @@ mod postgres_server;
 pub mod record;
 pub mod schedules;
 pub mod sql;
+pub mod volumes;
 #[cfg(test)]
 mod suite;
 
@@ -61,6 +62,9 @@ pub enum StoreError {
         /// Its name.
         id: String,
     },
+    /// Someone has it, or has taken its name.
+    #[error("{0}")]
+    Held(String),
     /// It would leave the workspace without a key that can make others.
     #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
     LastToken(String),
@@ -304,6 +308,7 @@ pub trait Store:
     + schedules::ScheduleStore
     + schedules::RunStore
     + crate::apps::store::AppStore
+    + volumes::VolumeStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

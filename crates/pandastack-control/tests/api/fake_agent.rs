@@ -110,6 +110,7 @@ impl FakeAgent {
             sandboxes: inner.sandboxes.values().cloned().collect(),
             denials: Vec::new(),
             snapshots: inner.snapshots.iter().cloned().collect(),
+            volumes: Vec::new(),
             at: Timestamp::now(),
         }
     }

@@ -15,6 +15,7 @@ mod sandbox;
 mod schedule;
 mod snapshot;
 mod template;
+mod volume;
 
 pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
 pub use app::{
@@ -49,3 +50,7 @@ pub use snapshot::{
     Snapshot, SnapshotKind, SnapshotList,
 };
 pub use template::{Build, BuildStatus, Template, TemplateStatus};
+pub use volume::{
+    AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
+    VolumeHolder,
+};

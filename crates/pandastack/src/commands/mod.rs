@@ -36,6 +36,7 @@ pub mod template;
 pub mod token;
 #[cfg(feature = "server")]
 pub mod up;
+pub mod volume;
 pub mod whoami;
 
 use std::collections::BTreeMap;
