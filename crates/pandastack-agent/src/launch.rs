@@ -348,7 +348,7 @@ async fn open_gate(
 
 /// Mounts the volumes of a machine that has none mounted: one that comes from a template or a boot. A copy of a sandbox
 /// has them mounted in its memory.
-async fn mount_volumes(spec: &SandboxSpec, guest: &GuestClient) -> Result<()> {
+pub(crate) async fn mount_volumes(spec: &SandboxSpec, guest: &GuestClient) -> Result<()> {
     for (place, volume) in spec.volumes.iter().enumerate() {
         let mount = VolumeMount {
             serial: volume_serial(place),

@@ -150,7 +150,12 @@ impl Snapshot {
 
     /// Makes the same snapshot appear at `to`, replacing what is there in one step. The files are shared, not copied: they
     /// never change, and the file system counts who needs them. Volumes, which do change, are cloned into it.
-    pub(crate) async fn link_to(&self, host: &Host, to: PathBuf, volumes: Vec<volume::Original>) -> Result<()> {
+    pub(crate) async fn link_to(
+        &self,
+        host: &Host,
+        to: PathBuf,
+        volumes: Vec<volume::Original>,
+    ) -> Result<()> {
         let (store, from) = (host.store.clone(), self.dir.clone());
         blocking(move || {
             let staging = store.stage()?;

@@ -28,7 +28,10 @@ async fn feed(store: &pandastack_image::Store, machine: &dyn Machine) {
     let mut starved = machine.starved();
     let pid = machine.record().pid;
     while starved.wait_for(|starved| *starved).await.is_ok() {
-        tracing::error!(pid, "the host's disk is full: a machine stands still until there is room; delete something");
+        tracing::error!(
+            pid,
+            "the host's disk is full: a machine stands still until there is room; delete something"
+        );
         while store.require(0).is_err() {
             tokio::time::sleep(LOOK).await;
         }

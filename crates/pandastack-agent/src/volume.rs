@@ -93,7 +93,7 @@ pub(crate) fn make(
 }
 
 /// An empty file system of that size, made on first use.
-fn blank(store: &Store, layout: &Layout, bytes: u64) -> Result<PathBuf> {
+pub(crate) fn blank(store: &Store, layout: &Layout, bytes: u64) -> Result<PathBuf> {
     let blank = layout.blank(bytes);
     if blank.exists() {
         return Ok(blank);
@@ -110,7 +110,8 @@ fn blank(store: &Store, layout: &Layout, bytes: u64) -> Result<PathBuf> {
 /// Refuses to promise `bytes` more than the host may ever have.
 fn promise(store: &Store, layout: &Layout, bytes: u64) -> Result<()> {
     let free = store.free_space()?.available_bytes();
-    let open: u64 = all(layout).iter().map(|volume| volume.size_bytes.saturating_sub(volume.used_bytes)).sum();
+    let open: u64 =
+        all(layout).iter().map(|volume| volume.size_bytes.saturating_sub(volume.used_bytes)).sum();
     if free > 0 && open.saturating_add(bytes) <= free.saturating_mul(OVERCOMMIT) {
         return Ok(());
     }
@@ -153,6 +154,13 @@ pub(crate) type Original = (VolumeId, PathBuf);
 /// Makes the volumes of a copy of a machine: clones of the `originals` at the same places, which do not change meanwhile. A
 /// volume that the copy shares with its original, to read it or because it is the same sandbox, stays as it is.
 pub(crate) async fn derive(host: &Host, originals: Vec<Original>, specs: &[VolumeSpec]) -> Result<()> {
+    if originals.len() > specs.len() {
+        return Err(AgentError::Conflict(format!(
+            "a copy of this machine needs {} volumes and gets {}",
+            originals.len(),
+            specs.len()
+        )));
+    }
     let pairs = originals.into_iter().zip(specs.iter().map(|spec| spec.id.clone()));
     let wanted: Vec<_> = pairs.filter(|((original, _), own)| original != own).collect();
     if wanted.is_empty() {
@@ -175,10 +183,7 @@ pub(crate) fn originals(layout: &Layout, specs: &[VolumeSpec]) -> Vec<Original> 
 }
 
 /// Opens the volumes of one machine, by their places.
-pub(crate) async fn open_all(
-    host: &Host,
-    specs: &[VolumeSpec],
-) -> Result<Vec<pandastack_engine::Volume>> {
+pub(crate) async fn open_all(host: &Host, specs: &[VolumeSpec]) -> Result<Vec<pandastack_engine::Volume>> {
     if specs.is_empty() {
         return Ok(Vec::new());
     }

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pandastack_types::{HostId, VolumeId};
 use pandastack_types::agent_api::{AgentTemplate, AgentVolume, HostReport};
-use pandastack_types::api::{Host, Template, TemplateStatus};
+use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
 use pandastack_types::link::LinkKey;
+use pandastack_types::{HostId, VolumeId};
 
 use crate::placement::{Candidate, PlacementRefused, choose};
 use crate::store::HostRecord;
@@ -92,14 +92,13 @@ impl Hosts {
     /// Notes a report; its lists of sandboxes and snapshots are not kept.
     pub(crate) fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
-        let summary =
-            HostReport {
-                sandboxes: Vec::new(),
-                snapshots: Vec::new(),
-                volumes: Vec::new(),
-                denials: Vec::new(),
-                ..summary
-            };
+        let summary = HostReport {
+            sandboxes: Vec::new(),
+            snapshots: Vec::new(),
+            volumes: Vec::new(),
+            denials: Vec::new(),
+            ..summary
+        };
         Ok(HostRecord { summary, last_seen_at: at })
     }
 
@@ -203,6 +202,12 @@ impl Hosts {
             })
             .map(|(entry, known)| (known.template.name.clone(), entry.client.clone()))
             .ok_or_else(|| PlacementRefused::UnknownTemplate(template.chars().take(80).collect()))
+    }
+
+    /// The volume that sandboxes of a template come with.
+    pub(crate) fn template_volume(&self, template: &str) -> Option<TemplateVolume> {
+        let entries = self.lock();
+        entries.values().find_map(|entry| entry.template(template)?.template.volume.clone())
     }
 
     /// The host for a new volume: of those that answer, the one with the most disk free.
@@ -316,5 +321,6 @@ fn shown_template(known: &AgentTemplate, reachable: bool) -> Template {
         is_global: true,
         status: if reachable { known.status } else { TemplateStatus::Unbaked },
         error: known.error.clone(),
+        volume: info.volume.clone(),
     }
 }

@@ -50,7 +50,8 @@ pub(crate) struct Inherited {
 impl Inherited {
     /// All of them.
     pub(crate) fn all(&self) -> impl Iterator<Item = RawFd> {
-        let own = [self.shim, self.processes, self.ram, self.qmp, self.guest, self.disk, self.console, self.tap];
+        let own =
+            [self.shim, self.processes, self.ram, self.qmp, self.guest, self.disk, self.console, self.tap];
         own.into_iter().chain(self.volumes)
     }
 }
@@ -179,8 +180,17 @@ mod tests {
     fn boot_and_restore_have_the_same_devices() {
         let shape = Shape { vcpus: 2, memory_mib: 512 };
         let kernel = Origin::Kernel { kernel: "k".into(), initrd: "i".into(), args: "quiet".into() };
-        let inherited =
-            Inherited { shim: 3, processes: 4, ram: 5, qmp: 6, guest: 7, disk: 8, console: 9, tap: 10, volumes: [11, 12, 13, 14] };
+        let inherited = Inherited {
+            shim: 3,
+            processes: 4,
+            ram: 5,
+            qmp: 6,
+            guest: 7,
+            disk: 8,
+            console: 9,
+            tap: 10,
+            volumes: [11, 12, 13, 14],
+        };
         let devices = |origin: &Origin| {
             let arguments = arguments(&Accelerator::TCG, shape, origin, &inherited);
             let text: Vec<String> =

@@ -229,7 +229,11 @@ fn requests() -> Vec<Request> {
         Request::SetIdentity(identity()),
         Request::Stats,
         Request::Shutdown { grace_ms: 1 },
-        Request::VolumeMount(VolumeMount { serial: "volume0".to_owned(), path: "/v".into(), read_only: true }),
+        Request::VolumeMount(VolumeMount {
+            serial: "volume0".to_owned(),
+            path: "/v".into(),
+            read_only: true,
+        }),
         Request::VolumeGrow { serial: "volume0".to_owned(), bytes: 1 },
     ];
     all.extend(tree_requests());

@@ -62,7 +62,8 @@ struct Disk {
 
 impl Disk {
     fn find(serial: &str) -> Result<Self, ErrorBody> {
-        let disks = fs::read_dir("/sys/block").map_err(|error| failed("list", Path::new("/sys/block"), error))?;
+        let disks =
+            fs::read_dir("/sys/block").map_err(|error| failed("list", Path::new("/sys/block"), error))?;
         for entry in disks.flatten() {
             let found = fs::read_to_string(entry.path().join("serial")).unwrap_or_default();
             if found.trim_end_matches(['\n', '\0']) == serial {
@@ -116,7 +117,8 @@ fn mounted_at(table: &str, device: &str) -> Option<PathBuf> {
 /// Makes the file system at `path` as large as a disk of `bytes`. One that fills it already stays as it is.
 fn fill(path: &Path, bytes: u64) -> Result<(), ErrorBody> {
     let directory = File::open(path).map_err(|error| failed("open", path, error))?;
-    let stat = nix::sys::statfs::fstatfs(&directory).map_err(|errno| failed("look at", path, errno.into()))?;
+    let stat =
+        nix::sys::statfs::fstatfs(&directory).map_err(|errno| failed("look at", path, errno.into()))?;
     let block_bytes = u64::try_from(stat.block_size()).unwrap_or(0).max(1);
     let blocks = bytes / block_bytes;
     // SAFETY: the descriptor is open and the argument is the 64-bit number that the call reads.

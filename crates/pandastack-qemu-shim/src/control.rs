@@ -220,10 +220,7 @@ impl Outcome {
 
 /// Puts each received descriptor over those that its rule matches. Nothing is parked: the kernel does each replacement in
 /// one step, and other descriptors may come and go meanwhile.
-fn replace_in_place(
-    rules: &List<Rule, RULES_MAX>,
-    received: &List<c_int, DESCRIPTORS_MAX>,
-) -> Reply {
+fn replace_in_place(rules: &List<Rule, RULES_MAX>, received: &List<c_int, DESCRIPTORS_MAX>) -> Reply {
     if rules.is_empty() || received.len() != rules.len() {
         return Reply::new(Status::BadRequest);
     }

@@ -59,6 +59,9 @@ pub const HOST_LOST_SECONDS: u64 = 20;
 pub enum Source {
     /// A template, by name.
     Template(String),
+    /// A template's disk, by the template's name, booted: for a volume at the place of the template's own that has seen more
+    /// than the template's memory knows of.
+    TemplateDisk(String),
     /// A snapshot on that host.
     Snapshot(SnapshotId),
 }
@@ -316,6 +319,9 @@ pub struct TemplateInfo {
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
+    /// Volume that each sandbox of it comes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<crate::api::TemplateVolume>,
 }
 
 /// Everything an agent has to say.

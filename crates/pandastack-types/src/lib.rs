@@ -20,7 +20,6 @@ pub mod state;
 pub use error::{ErrorBody, ErrorCode};
 pub use id::{
     AppId, BuildId, DeploymentId, HostId, IdError, SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TreeId,
-    VolumeId,
-    WorkspaceId,
+    VolumeId, WorkspaceId,
 };
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

@@ -163,7 +163,12 @@ impl Driver {
     pub(super) fn manifest(&self) -> Manifest {
         let (sandbox, uid) = (Some(self.record.spec.id.clone()), Some(self.record.uid));
         let volumes = self.record.spec.volumes.clone();
-        Manifest { sandbox, uid, volumes, ..Manifest::new(&self.host, &self.record.template, self.record.shape) }
+        Manifest {
+            sandbox,
+            uid,
+            volumes,
+            ..Manifest::new(&self.host, &self.record.template, self.record.shape)
+        }
     }
 }
 

@@ -372,7 +372,9 @@ impl Driver {
             Ok(Err(error)) => {
                 tracing::warn!(sandbox = %self.record.spec.id, %error, "its volumes have what was synced");
             }
-            Err(_) => tracing::warn!(sandbox = %self.record.spec.id, "its volumes take too long; they have what was synced"),
+            Err(_) => {
+                tracing::warn!(sandbox = %self.record.spec.id, "its volumes take too long; they have what was synced")
+            }
         }
     }
 

@@ -13,7 +13,9 @@ impl Driver {
     pub(super) async fn grow_volume(&mut self, id: VolumeId, bytes: u64) -> Result<()> {
         let place = self.place_of(&id)?;
         if self.record.state != SandboxState::Running {
-            return Err(self.refusal("the sandbox that has the volume sleeps or is paused; wake it first, or delete it"));
+            return Err(self.refusal(
+                "the sandbox that has the volume sleeps or is paused; wake it first, or delete it",
+            ));
         }
         let (store, layout, own) = (self.host.store.clone(), self.host.layout.clone(), id.clone());
         blocking(move || volume::check_growth(&store, &layout, &own, bytes)).await?;

@@ -13,7 +13,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::hosts::Promise;
 use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord};
-use crate::volumes::attach::Derived;
+use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
 
 /// Template of a request that names neither one nor a snapshot.
@@ -77,6 +77,7 @@ async fn run(
             if let Some(promise) = plan.promise.take() {
                 promise.keep();
             }
+            plan.derived.keep(app).await?;
             Ok(record)
         }
         Err(error) => {
@@ -147,7 +148,9 @@ pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&Agen
 async fn plan_from_template(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
     let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
     let wanted = request.volumes.as_deref().unwrap_or_default();
-    let (volumes, host) = crate::volumes::attach::resolve(app, &workspace, wanted).await?;
+    let own_volume = app.hosts.template_volume(template);
+    let Wanted { volumes, host, of_template } =
+        crate::volumes::attach::resolve(app, &workspace, wanted, own_volume.as_ref()).await?;
     let placed = app.hosts.place(template, request.memory_mb, host.as_ref())?;
     let info = &placed.template.template;
     let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
@@ -160,17 +163,26 @@ async fn plan_from_template(app: &App, workspace: WorkspaceId, request: &CreateS
     record.spec.memory_mb = size.memory_mb;
     record.spec.engine = placed.engine;
     record.spec.isolation = placed.isolation;
-    record.spec.volumes = volumes;
-    let source = Source::Template(info.name.clone());
+    let mut derived = Derived::default();
+    let source = match of_template {
+        OfTemplate::None => Source::Template(info.name.clone()),
+        OfTemplate::Fresh(original, name) => {
+            derived.add_named(app, &mut record, &original, name).await?;
+            Source::Template(info.name.clone())
+        }
+        OfTemplate::Known => Source::TemplateDisk(info.name.clone()),
+    };
+    record.spec.volumes.extend(volumes);
     let size = (size != own).then_some(size);
     let (client, promise) = (placed.client, Some(placed.promise));
-    Ok(Plan { record, source, size, client, promise, derived: Derived::default() })
+    Ok(Plan { record, source, size, client, promise, derived })
 }
 
 async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
     let id = request.from_snapshot.as_ref().ok_or_else(|| ApiError::bad_request("no snapshot given"))?;
     if request.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
-        let message = "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
+        let message =
+            "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
         return Err(ApiError::bad_request(message));
     }
     let snapshot = app.store.snapshot(&workspace, id).await?;

@@ -14,9 +14,11 @@ mod postgres_server;
 pub mod record;
 pub mod schedules;
 pub mod sql;
-pub mod volumes;
 #[cfg(test)]
 mod suite;
+#[cfg(test)]
+mod volume_suite;
+pub mod volumes;
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -1,32 +1,86 @@
 //! The volumes of a new sandbox: those it asks for, and copies of those that its original had.
 
-use pandastack_types::api::{AttachVolume, AttachedVolume};
+use pandastack_types::api::{AttachVolume, AttachedVolume, TemplateVolume};
 use pandastack_types::limits::{VOLUME_NAME_CHARS_MAX, VOLUMES_PER_SANDBOX_MAX};
 use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
 
 use super::ops;
 use crate::app::{App, Marked, now};
 use crate::error::{ApiError, ApiResult};
-use crate::store::SandboxRecord;
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
+use crate::store::{SandboxRecord, StoreError};
 
 /// Where volumes are mounted unless said.
 const MOUNT_ROOT: &str = "/volumes";
 /// Places that belong to the system inside.
 const FORBIDDEN: [&str; 6] = ["/", "/dev", "/proc", "/run", "/sys", "/tmp"];
 
-/// What a sandbox that asks for volumes gets, and the host that has them.
+/// What a sandbox that asks for volumes gets.
+pub(crate) struct Wanted {
+    /// Volumes that exist, by their places; those of the template come first.
+    pub(crate) volumes: Vec<AttachedVolume>,
+    /// The host that has them.
+    pub(crate) host: Option<HostId>,
+    /// What is at the place of the template's own volume.
+    pub(crate) of_template: OfTemplate,
+}
+
+/// What is at the place of the volume that a template comes with.
+pub(crate) enum OfTemplate {
+    /// The template has none.
+    None,
+    /// A copy of the template's, which is to get that name if one was asked for.
+    Fresh(AttachedVolume, Option<String>),
+    /// A volume that exists: the first of [`Wanted::volumes`]. The template's memory does not fit it.
+    Known,
+}
+
+/// Looks up what a sandbox asks for. A volume at the path of the template's own takes its place: one that exists is used as
+/// it is, and another name becomes the name of the copy, which then outlives the sandbox.
 pub(crate) async fn resolve(
     app: &App,
     workspace: &WorkspaceId,
     wanted: &[AttachVolume],
+    template: Option<&TemplateVolume>,
+) -> ApiResult<Wanted> {
+    let room = VOLUMES_PER_SANDBOX_MAX - usize::from(template.is_some());
+    let is_own = |volume: &AttachVolume| template.is_some_and(|own| mount_path(volume) == own.path);
+    let (own, others): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(is_own);
+    check(wanted, room + own.len())?;
+    let mut volumes = Vec::new();
+    let of_template = match (template, own.first()) {
+        (None, _) => OfTemplate::None,
+        (Some(template), None) => OfTemplate::Fresh(original(template), None),
+        (Some(template), Some(own)) => match app.store.volume(workspace, &own.name).await {
+            Ok(_) => {
+                volumes.push(own.clone());
+                OfTemplate::Known
+            }
+            Err(StoreError::NotFound { .. }) => OfTemplate::Fresh(original(template), Some(own.name.clone())),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    volumes.extend(others);
+    let (volumes, host) = existing(app, workspace, &volumes).await?;
+    Ok(Wanted { volumes, host, of_template })
+}
+
+fn original(template: &TemplateVolume) -> AttachedVolume {
+    let (id, path) = (VolumeId::random(), template.path.clone());
+    AttachedVolume { id, name: "volume".to_owned(), path, read_only: false, generation: 0 }
+}
+
+async fn existing(
+    app: &App,
+    workspace: &WorkspaceId,
+    wanted: &[AttachVolume],
 ) -> ApiResult<(Vec<AttachedVolume>, Option<HostId>)> {
-    check(wanted)?;
     let (mut attached, mut host) = (Vec::new(), None::<HostId>);
     for volume in wanted {
         let record = ops::ready(app, workspace, &volume.name).await?;
         if host.get_or_insert_with(|| record.host.clone()) != &record.host {
-            let message = "the volumes are on different hosts, and a sandbox is on one; clone or move the data first";
+            let message =
+                "the volumes are on different hosts, and a sandbox is on one; clone or move the data first";
             return Err(ApiError::conflict(message));
         }
         let read_only = volume.read_only.unwrap_or(false);
@@ -52,9 +106,11 @@ fn mount_path(volume: &AttachVolume) -> String {
 }
 
 /// Refuses lists and paths that make no sense.
-fn check(wanted: &[AttachVolume]) -> ApiResult<()> {
-    if wanted.len() > VOLUMES_PER_SANDBOX_MAX {
-        return Err(ApiError::bad_request(format!("a sandbox has at most {VOLUMES_PER_SANDBOX_MAX} volumes")));
+fn check(wanted: &[AttachVolume], room: usize) -> ApiResult<()> {
+    if wanted.len() > room {
+        return Err(ApiError::bad_request(format!(
+            "a sandbox has at most {VOLUMES_PER_SANDBOX_MAX} volumes, that of its template included"
+        )));
     }
     for (index, volume) in wanted.iter().enumerate() {
         ops::check_name(&volume.name)?;
@@ -79,6 +135,8 @@ fn check(wanted: &[AttachVolume]) -> ApiResult<()> {
 #[derive(Default)]
 pub(crate) struct Derived {
     records: Vec<VolumeRecord>,
+    /// The one that is to outlive its sandbox, once that exists: before, it goes with what could not be made.
+    kept: Option<VolumeId>,
     _marks: Vec<Marked>,
 }
 
@@ -113,6 +171,36 @@ impl Derived {
             self.records.push(record);
         }
         child.spec.volumes = own;
+        Ok(())
+    }
+
+    /// Gives a new sandbox its copy of the template's volume. With a name it outlives the sandbox.
+    pub(crate) async fn add_named(
+        &mut self,
+        app: &App,
+        child: &mut SandboxRecord,
+        original: &AttachedVolume,
+        name: Option<String>,
+    ) -> ApiResult<()> {
+        self.add(app, child, std::slice::from_ref(original)).await?;
+        let (Some(record), Some(attached)) = (self.records.last_mut(), child.spec.volumes.last_mut()) else {
+            return Ok(());
+        };
+        record.spec.cloned_from = None;
+        if let Some(name) = name {
+            self.kept = Some(record.id.clone());
+            record.name.clone_from(&name);
+            attached.name = name;
+        }
+        Ok(())
+    }
+
+    /// The sandboxes were made: what shall outlive them does from now on.
+    pub(crate) async fn keep(&self, app: &App) -> ApiResult<()> {
+        for record in self.records.iter().filter(|record| Some(&record.id) == self.kept.as_ref()) {
+            let spec = VolumeSpecRecord { delete_with_sandbox: false, ..record.spec.clone() };
+            app.store.update_volume(&record.id, &spec).await?;
+        }
         Ok(())
     }
 
@@ -174,17 +262,17 @@ mod tests {
             (Some("data"), false),
             (Some(""), false),
         ] {
-            assert_eq!(check(&[wanted("data", path)]).is_ok(), good, "{path:?}");
+            assert_eq!(check(&[wanted("data", path)], 4).is_ok(), good, "{path:?}");
         }
     }
 
     #[test]
     fn a_list_of_volumes_has_limits() {
         let many: Vec<_> = (0..=VOLUMES_PER_SANDBOX_MAX).map(|n| wanted(&format!("v{n}"), None)).collect();
-        assert!(check(&many).is_err());
-        assert!(check(&many[1..]).is_ok());
-        assert!(check(&[wanted("a", Some("/x")), wanted("b", Some("/x"))]).is_err());
-        assert!(check(&[wanted("a", Some("/x")), wanted("a", Some("/y"))]).is_err());
+        assert!(check(&many, VOLUMES_PER_SANDBOX_MAX).is_err());
+        assert!(check(&many[1..], VOLUMES_PER_SANDBOX_MAX).is_ok());
+        assert!(check(&[wanted("a", Some("/x")), wanted("b", Some("/x"))], 4).is_err());
+        assert!(check(&[wanted("a", Some("/x")), wanted("a", Some("/y"))], 4).is_err());
     }
 
     #[test]

@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pandastack_types::agent_api::HostReport;
 use pandastack_types::VolumeId;
+use pandastack_types::agent_api::HostReport;
 
 use super::ops;
 use crate::app::App;
@@ -43,7 +43,9 @@ async fn settle(app: &Arc<App>, row: &VolumeRecord, is_there: bool) -> ApiResult
             });
             Ok(())
         }
-        VolumeState::Ready if row.spec.delete_with_sandbox && !row.spec.protected => delete_unheld(app, row).await,
+        VolumeState::Ready if row.spec.delete_with_sandbox && !row.spec.protected => {
+            delete_unheld(app, row).await
+        }
         VolumeState::Ready => Ok(()),
     }
 }

@@ -49,7 +49,7 @@ pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,
     Snapshot, SnapshotKind, SnapshotList,
 };
-pub use template::{Build, BuildStatus, Template, TemplateStatus};
+pub use template::{Build, BuildStatus, Template, TemplateStatus, TemplateVolume};
 pub use volume::{
     AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
     VolumeHolder,

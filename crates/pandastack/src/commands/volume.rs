@@ -119,9 +119,10 @@ fn list(volumes: &Vec<Volume>, output: Output) -> Result<()> {
 }
 
 fn holders(volume: &Volume) -> String {
-    let shown = volume.attached_to.iter().map(|holder| {
-        format!("{}{}", holder.sandbox_id, if holder.read_only { " (reads)" } else { "" })
-    });
+    let shown = volume
+        .attached_to
+        .iter()
+        .map(|holder| format!("{}{}", holder.sandbox_id, if holder.read_only { " (reads)" } else { "" }));
     let shown: Vec<_> = shown.collect();
     if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
 }

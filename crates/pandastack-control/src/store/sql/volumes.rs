@@ -117,6 +117,14 @@ pub(super) async fn attach(write: &mut Write, sandbox: &SandboxRecord) -> Result
         if let Some(holder) = holders.iter().find(|holder| !(holder.read_only && wanted.read_only)) {
             return Err(held(&volume.name, holder));
         }
+        // Rows of those who are gone count for nothing, and need not pile up.
+        sqlx::query(
+            "DELETE FROM volume_holders WHERE volume_id = $1 AND sandbox_id NOT IN (SELECT id FROM sandboxes)",
+        )
+        .bind(wanted.id.as_str())
+        .execute(write.conn())
+        .await
+        .map_err(database)?;
         sqlx::query("INSERT INTO volume_holders (volume_id, sandbox_id, read_only) VALUES ($1, $2, $3)")
             .bind(wanted.id.as_str())
             .bind(sandbox.id.as_str())
@@ -140,7 +148,10 @@ fn check_usable(volume: &VolumeRecord, wanted: &AttachedVolume) -> Result<()> {
     if volume.state == VolumeState::Ready && volume.generation == before {
         return Ok(());
     }
-    Err(StoreError::Held(format!("volume `{}` has just been changed by another call; try again", volume.name)))
+    Err(StoreError::Held(format!(
+        "volume `{}` has just been changed by another call; try again",
+        volume.name
+    )))
 }
 
 fn held(name: &str, holder: &VolumeHolderRecord) -> StoreError {

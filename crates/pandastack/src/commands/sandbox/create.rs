@@ -113,9 +113,9 @@ mod tests {
     #[track_caller]
     fn check(text: &str, expected: Option<(&str, Option<&str>, bool)>) {
         let parsed = parse_volume(text).ok();
-        let shown = parsed.as_ref().map(|volume| {
-            (volume.name.as_str(), volume.path.as_deref(), volume.read_only.unwrap_or(false))
-        });
+        let shown = parsed
+            .as_ref()
+            .map(|volume| (volume.name.as_str(), volume.path.as_deref(), volume.read_only.unwrap_or(false)));
         assert_eq!(shown, expected, "{text}");
     }
 
