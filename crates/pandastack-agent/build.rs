@@ -13,7 +13,7 @@ fn main() {
     // Asked for now and not when this was compiled: a copied target directory builds the guest of its own clone.
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let crates = here.join("..");
-    for part in ["pandastack-guest", "pandastack-guest-proto"] {
+    for part in ["pandastack-guest", "pandastack-guest-proto", "pandastack-function-proto"] {
         println!("cargo::rerun-if-changed={}", crates.join(part).join("src").display());
         println!("cargo::rerun-if-changed={}", crates.join(part).join("Cargo.toml").display());
     }

@@ -18,15 +18,18 @@ type Need = (&'static str, &'static str);
 
 /// To run the Python SDK.
 const PYTHON: &[Need] = &[("python3", "python3")];
+/// To test databases with.
+const CLIENTS: &[Need] = &[("psql", "postgresql-client")];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 9] = [
+const KEPT_BY_SUDO: [&str; 10] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
     "PANDASTACK_BIN",
+    "PANDASTACK_CA",
     "PANDASTACK_CACHE_DIR",
     "PANDASTACK_DATA_DIR",
     "PANDASTACK_LOG",
@@ -93,7 +96,7 @@ pub fn install_for_product() -> Result<()> {
 
 /// Installs what only tests need.
 pub fn install_for_tests() -> Result<()> {
-    install(missing(NODE).collect())
+    install(missing(NODE).chain(missing(CLIENTS)).collect())
 }
 
 fn missing(needs: &[Need]) -> impl Iterator<Item = String> + use<'_> {

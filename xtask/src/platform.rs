@@ -66,6 +66,7 @@ impl Platform {
         // For tests that start platforms of their own.
         command
             .env("PANDASTACK_BIN", tree::pandastack())
+            .env("PANDASTACK_CA", self.ready.data_dir.join("tls/ca.pem"))
             .env("PANDASTACK_CACHE_DIR", tree::machine_cache_dir());
         command
     }

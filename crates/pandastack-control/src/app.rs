@@ -21,7 +21,9 @@ use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
+use crate::databases::PublicAddress;
 use crate::error::{ApiError, ApiResult};
+use crate::functions::Functions;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
@@ -40,6 +42,8 @@ pub(crate) struct App {
     pub(crate) hosts: Arc<Hosts>,
     /// The way to servers inside sandboxes.
     pub(crate) edge: Arc<Edge>,
+    /// Where clients of databases connect to.
+    pub(crate) postgres: Option<PublicAddress>,
     pub(crate) link: LinkKey,
     pub(crate) events: broadcast::Sender<Event>,
     /// Told when names of apps may lead elsewhere.
@@ -54,6 +58,7 @@ pub(crate) struct App {
     pub(crate) checkpoints: CheckpointClock,
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
+    pub(crate) functions: Functions,
     pub(crate) schedules: Arc<Schedules>,
     pub(crate) apps: Apps,
     pub(crate) tasks: TaskTracker,

@@ -163,6 +163,20 @@ fn presented(request: &Request) -> Option<String> {
     pairs.filter_map(|pair| pair.strip_prefix("access_token=")).next().map(str::to_owned)
 }
 
+/// Lets a key of one workspace pass that may do more than read: for what is called outside the API.
+pub(crate) async fn check_for(app: &App, bearer: Option<&str>, workspace: &WorkspaceId) -> ApiResult<()> {
+    let missing = "this needs an API key of its workspace: send `Authorization: Bearer pds_...`";
+    let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
+    let caller = check(app, secret.ok_or_else(|| unauthorized(missing))?).await?;
+    if caller.workspace != *workspace {
+        return Err(unauthorized(missing));
+    }
+    if caller.scope < Scope::Sandboxes {
+        return Err(scope::refusal(&caller, Scope::Sandboxes));
+    }
+    Ok(())
+}
+
 async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
     let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
     let prefix = secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;

@@ -47,6 +47,17 @@ impl TryFrom<String> for DatabaseUrl {
     }
 }
 
+/// Settings of the server for databases.
+#[derive(Debug, Clone)]
+pub struct PostgresConfig {
+    /// Where it listens. `None` takes port 5432 of this machine or the next free one, and keeps to it.
+    pub listen: Option<SocketAddr>,
+    /// Databases are `<id>.<domain>` where names resolve; `None` where they do not.
+    pub domain: Option<String>,
+    /// TLS, without which nobody connects.
+    pub tls: pandastack_edge::tls::Tls,
+}
+
 /// Settings of the control plane.
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
@@ -72,6 +83,8 @@ pub struct ControlConfig {
     pub schedules_private_targets: bool,
     /// TLS on the public addresses, beside plain HTTP.
     pub tls: Option<pandastack_edge::tls::Tls>,
+    /// The server for databases; `None` for none.
+    pub postgres: Option<PostgresConfig>,
 }
 
 impl ControlConfig {
@@ -89,6 +102,7 @@ impl ControlConfig {
             access_log: None,
             schedules_private_targets: false,
             tls: None,
+            postgres: None,
         }
     }
 

@@ -5,7 +5,7 @@ use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_types::limits::{IDEMPOTENCY_KEY_BYTES_MAX, JSON_BODY_BYTES_MAX};
-use pandastack_types::{BuildId, DeploymentId, ErrorCode, SandboxId, SnapshotId};
+use pandastack_types::{BuildId, DatabaseId, DeploymentId, ErrorCode, SandboxId, SnapshotId};
 use serde::de::DeserializeOwned;
 
 use crate::auth::Caller;
@@ -88,6 +88,10 @@ impl InPath for SnapshotId {
 }
 impl InPath for DeploymentId {
     const WHAT: &'static str = "deployment";
+}
+
+impl InPath for DatabaseId {
+    const WHAT: &'static str = "database";
 }
 impl InPath for BuildId {
     const WHAT: &'static str = "build";

@@ -4,6 +4,8 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::apps;
+use crate::databases::routes as databases;
+use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
     sandboxes, snapshots, sockets, templates, tokens,
@@ -40,6 +42,11 @@ use crate::volumes::routes as volumes;
         volumes::snapshot, volumes::delete_one,
         tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
         observe::usage, observe::audit,
+        functions::create, functions::list, functions::look, functions::patch, functions::remove,
+        deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,
+        deploy_routes::set_alias, deploy_routes::remove_alias, deploy_routes::code,
+        call_routes::invoke, call_routes::runs, call_routes::run, call_routes::record_run, call_routes::metrics,
+        function_logs::logs,
         schedules::create, schedules::list, schedules::get_one, schedules::change, schedules::delete, schedules::trigger,
         schedules::runs, schedules::get_run, schedules::cancel_run, schedules::next, schedules::preview,
         apps::routes::create, apps::routes::list, apps::routes::show, apps::routes::update, apps::routes::remove,
@@ -47,6 +54,9 @@ use crate::volumes::routes as volumes;
         apps::routes::cancel, apps::routes::rollback, apps::routes::restart, apps::runtime_logs::runtime_logs,
         apps::env::list, apps::env::set, apps::env::remove, apps::env::import,
         apps::domains::add, apps::domains::list, apps::domains::show, apps::domains::remove, apps::hooks::hook,
+        databases::create, databases::list, databases::look, databases::change, databases::delete,
+        databases::connection, databases::query, databases::clone, databases::reset_credentials,
+        databases::pause, databases::wake, databases::stats, databases::logs, databases::failover,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

@@ -126,6 +126,7 @@ async fn prune_old(app: &App) -> ApiResult<()> {
     app.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
     app.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
     app.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
+    crate::functions::keep_house(app).await?;
     Ok(())
 }
 

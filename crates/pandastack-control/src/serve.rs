@@ -28,14 +28,16 @@ use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
+use crate::databases::{self, StoredDatabases};
 use crate::e2b_directory::StoredDirectory;
+use crate::functions::{self, Functions};
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
+use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::{self, StoredRoutes};
 use crate::rate::Rates;
 use crate::report::UsageClock;
-use crate::schedules::services::NoServices;
 use crate::schedules::{self, Schedules};
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
@@ -80,6 +82,7 @@ pub struct Control {
     internal_socket: UnixListener,
     internal_tcp: Option<TcpListener>,
     tls: Option<Tls>,
+    postgres: Option<PostgresListener>,
     /// Held, not read: the lock on the data directory ends with the process, however that ends.
     _lock: File,
 }
@@ -123,8 +126,14 @@ impl Control {
         let internal_socket = bind_socket(socket).map_err(usable(socket))?;
         let log = AccessLog::open(config.access_log.as_deref())
             .map_err(usable(config.access_log.as_deref().unwrap_or(&dir)))?;
-        let app = Arc::new(new_app(Arc::new(store), hosts, &config, log));
-        Ok(Self { app, public, internal_socket, internal_tcp, tls: config.tls, _lock: lock })
+        let postgres = match &config.postgres {
+            Some(postgres) => Some(PostgresListener::bind(postgres, &dir).await?),
+            None => None,
+        };
+        let mut app = new_app(Arc::new(store), hosts, &config, log);
+        app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
+        let app = Arc::new(app);
+        Ok(Self { app, public, internal_socket, internal_tcp, tls: config.tls, postgres, _lock: lock })
     }
 
     /// Addresses of the public API.
@@ -140,7 +149,15 @@ impl Control {
         let e2b = Facade::new(native.clone(), Arc::new(StoredDirectory(Arc::clone(&app))), &app.link);
         let own_ports =
             OwnPorts { ports: &pandastack_e2b::PORTS, router: routes::facade(e2b.sandbox_ports()) };
-        let api = native.merge(routes::facade(e2b.control_plane()));
+        let databases = Arc::new(StoredDatabases(Arc::clone(&app)));
+        let api = native
+            .merge(routes::facade(e2b.control_plane()))
+            .merge(routes::facade(pandastack_postgres::http_router(databases.clone())));
+        let api = routes::with_functions_by_host(api, Arc::clone(&app));
+        if let Some(listener) = self.postgres {
+            servers.spawn(listener.serve(databases, app.shutdown.clone()));
+        }
+        servers.spawn(databases::recover(Arc::clone(&app)));
         for (_, listener) in self.public {
             let server = Server::new(Arc::clone(&app.edge), api.clone())
                 .with_own_ports(own_ports.clone())
@@ -156,12 +173,16 @@ impl Control {
         servers.spawn(apps::deployer::run(Arc::clone(&app)));
         servers.spawn(reaper::run(Arc::clone(&app)));
         servers.spawn(reaper::keep_house(Arc::clone(&app)));
+        servers.spawn(functions::run(Arc::clone(&app)));
         servers.spawn(schedules::run(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
             let (app, stop) = (Arc::clone(&app), audit_stop.clone());
-            tokio::spawn(async move { app.audit.write(app.store.as_ref(), &stop).await })
+            tokio::spawn(async move {
+                let store = app.store.as_ref();
+                tokio::join!(app.audit.write(store, &stop), app.functions.runs.write(store, &stop));
+            })
         };
         shutdown.cancelled().await;
         app.shutdown.cancel();
@@ -193,6 +214,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         store,
         hosts,
         edge: Edge::new(Arc::new(routes), log),
+        postgres: None,
         link: config.link_key.clone(),
         events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
         names: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
@@ -205,7 +227,8 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
         audit: AuditLog::default(),
-        schedules: Arc::new(Schedules::new(config.schedules_private_targets, Arc::new(NoServices))),
+        functions: Functions::default(),
+        schedules: Arc::new(Schedules::new(config.schedules_private_targets)),
         apps: Apps::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
@@ -228,7 +251,7 @@ fn lock(path: &Path) -> Result<File, ServeError> {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
+pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
 }
 

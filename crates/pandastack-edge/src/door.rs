@@ -55,6 +55,8 @@ pub struct Door {
     stirred: Notify,
     held: AtomicBool,
     drained: Notify,
+    /// Tells streams that have nothing under way to end.
+    closing: CancellationToken,
     /// Ends whatever is still under way.
     pub(crate) cut: CancellationToken,
 }
@@ -91,6 +93,7 @@ impl Door {
             stirred: Notify::new(),
             held: AtomicBool::new(false),
             drained: Notify::new(),
+            closing: CancellationToken::new(),
             cut: CancellationToken::new(),
         }
     }
@@ -146,6 +149,7 @@ impl Door {
     /// Begins nothing more.
     pub fn hold(&self) {
         self.held.store(true, Ordering::SeqCst);
+        self.closing.cancel();
         if self.under_way.load(Ordering::SeqCst) == 0 {
             self.drained.notify_one();
         }
@@ -193,6 +197,27 @@ impl Ticket {
     /// Notes that bytes move.
     pub fn stir(&self) {
         self.door.stir();
+    }
+
+    /// For streams whose protocol tells when work is under way: while it is, the sandbox stays awake though no byte moves.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.door.stir();
+        if !busy {
+            return self.answered();
+        }
+        if !std::mem::replace(&mut self.unanswered, true) {
+            self.door.unanswered.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Cancelled when the sandbox is about to stop: a stream without work under way should end.
+    pub fn closing(&self) -> CancellationToken {
+        self.door.closing.clone()
+    }
+
+    /// Cancelled when whatever is still under way ends now.
+    pub fn cut(&self) -> CancellationToken {
+        self.door.cut.clone()
     }
 }
 
@@ -275,6 +300,25 @@ mod tests {
         door.hold();
         door.drain(Duration::from_millis(1)).await;
         assert!(door.cut.is_cancelled());
+    }
+
+    #[test]
+    fn a_stream_with_work_under_way_is_not_quiet() {
+        let door = open();
+        let mut ticket = door.enter().ok().unwrap();
+        ticket.set_busy(false);
+        assert!(!door.is_quiet(), "it moved just now");
+        assert!(door.is_quiet());
+        ticket.set_busy(true);
+        ticket.set_busy(true);
+        assert!(!door.is_quiet());
+        assert!(!door.is_quiet(), "nothing moves, and it works");
+        ticket.set_busy(false);
+        door.is_quiet();
+        assert!(door.is_quiet());
+        assert!(!ticket.closing().is_cancelled());
+        door.hold();
+        assert!(ticket.closing().is_cancelled());
     }
 
     #[test]

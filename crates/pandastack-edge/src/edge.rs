@@ -165,10 +165,16 @@ impl Edge {
 
     /// Opens a stream to a port of a sandbox, waking it if it sleeps.
     pub async fn tunnel(&self, sandbox: &SandboxId, port: u16) -> Result<Stirring<GuestStream>, Trouble> {
+        let (stream, ticket) = self.connect(sandbox, port).await?;
+        Ok(Stirring::new(stream, ticket))
+    }
+
+    /// The same for protocols that know when work is under way: see [`Ticket::set_busy`].
+    pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Ticket), Trouble> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
         let ticket: Ticket = site.enter(&route, &self.tasks, &self.stop).await?;
         match dial(&ticket.door().way, port).await {
-            Ok(stream) => Ok(Stirring::new(stream, ticket)),
+            Ok(stream) => Ok((stream, ticket)),
             Err(error) => {
                 let target = Target { sandbox: sandbox.clone(), port, by_header: false };
                 Err(self.explain(error, &route, &target).await)

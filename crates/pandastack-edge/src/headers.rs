@@ -38,7 +38,8 @@ const HOP_BY_HOP: [HeaderName; 4] = [
     TRANSFER_ENCODING,
 ];
 
-/// A client's connection, as guests are told of it.
+/// A client's connection, as guests are told of it. Requests to the API carry it as an extension.
+#[derive(Clone)]
 pub struct Client {
     /// Where it comes from.
     pub address: IpAddr,

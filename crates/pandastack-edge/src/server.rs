@@ -143,6 +143,7 @@ impl Server {
     }
 
     async fn answer_api(&self, mut request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
+        request.extensions_mut().insert(client.clone());
         // What the API says about its own addresses depends on it; a client that came by TLS need not say so.
         if client.is_secure() {
             request.headers_mut().insert("x-forwarded-proto", HeaderValue::from_static("https"));

@@ -9,7 +9,7 @@
 //! as PID 1 it cannot be restarted.
 //!
 //! With `--serve SOCKET` it runs as an ordinary process on a unix socket instead, without touching the machine
-//! around it: that is how its tests run.
+//! around it: that is how its tests run. With `function` it is the runtime of a function's handler.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -17,6 +17,7 @@ mod boot;
 mod channel;
 mod console;
 mod files;
+mod function;
 mod identity;
 mod machine;
 mod poller;
@@ -35,9 +36,14 @@ use std::process::ExitCode;
 use crate::serve::ServeOptions;
 
 const USAGE: &str = "usage: pandastack-guest --serve SOCKET [--root DIR] [--cgroup DIR]\n\
+                     usage: pandastack-guest function -- PROGRAM [ARGUMENT...]\n\
                      (without arguments it is the init program of a machine)";
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if std::process::id() != 1 && arguments.next().is_some_and(|first| first == "function") {
+        return function::run(arguments);
+    }
     protect::block_signals();
     if std::process::id() == 1 {
         // Never returns: ends in power-off, or in a console message and a halt.

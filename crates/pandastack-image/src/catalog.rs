@@ -20,6 +20,7 @@ macro_rules! template {
 const SOURCES: &[(&str, &str, &str)] = &[
     template!("base", include_str!("../../../templates/base/npm-lock.json")),
     template!("code-interpreter", ""),
+    template!("postgres-16", include_str!("../../../templates/postgres-16/npm-lock.json")),
 ];
 
 static CATALOG: LazyLock<Vec<Recipe>> = LazyLock::new(|| {

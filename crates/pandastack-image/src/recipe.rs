@@ -48,7 +48,7 @@ pub struct Recipe {
     /// npm packages, and which of their files go where.
     #[serde(default)]
     pub npm: NpmPackages,
-    /// PyPI packages, installed for the system's Python.
+    /// PyPI packages, installed for the system's Python or placed file by file.
     #[serde(default)]
     pub python: PythonPackages,
     /// Files to write.
@@ -124,13 +124,17 @@ pub struct PythonPackages {
     /// Requirements by name; dependencies follow from the lock.
     #[serde(default)]
     pub packages: Vec<String>,
+    /// What to take out of wheels that carry programs. If given, nothing is installed for the tree's Python, which then need
+    /// not have one, and nothing else gets into the tree.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub place: Vec<PlaceEntry>,
 }
 
-/// A file or directory of `node_modules` and its place in the tree.
+/// A file or directory of unpacked packages and its place in the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceEntry {
-    /// Relative to `node_modules`.
+    /// Relative to `node_modules`, or to where the wheels are unpacked.
     pub from: String,
     /// Absolute, in the tree.
     pub to: String,
@@ -216,7 +220,7 @@ impl Recipe {
         let paths = self.files.iter().map(|file| &file.path);
         let paths = paths.chain(self.symlinks.iter().map(|link| &link.path));
         let paths = paths.chain(self.volume.iter().map(|volume| &volume.path));
-        let mut paths = paths.chain(self.npm.place.iter().map(|place| &place.to));
+        let mut paths = paths.chain(self.npm.place.iter().chain(&self.python.place).map(|place| &place.to));
         match paths.find(|path| !is_tree_path(path)) {
             Some(path) => fail(format!("{path:?} must be absolute and free of '..'")),
             None => Ok(()),

@@ -101,6 +101,16 @@ typed_id!(
     "tree"
 );
 typed_id!(
+    /// A function. Part of its URL.
+    FunctionId,
+    "function"
+);
+typed_id!(
+    /// One call of a function, in all of its attempts.
+    RunId,
+    "run"
+);
+typed_id!(
     /// A schedule.
     ScheduleId,
     "schedule"
@@ -124,6 +134,11 @@ typed_id!(
     /// A volume. Its name belongs to its workspace and may be given again; this never is.
     VolumeId,
     "volume"
+);
+typed_id!(
+    /// A managed database. With `-pooler` behind it, it is still a host name label.
+    DatabaseId,
+    "database"
 );
 typed_id!(
     /// A tenant.

@@ -19,7 +19,7 @@ pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
 pub use id::{
-    AppId, BuildId, DeploymentId, HostId, IdError, SandboxId, ScheduleId, ScheduleRunId, SnapshotId, TreeId,
-    VolumeId, WorkspaceId,
+    AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, IdError, RunId, SandboxId, ScheduleId,
+    ScheduleRunId, SnapshotId, TreeId, VolumeId, WorkspaceId,
 };
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

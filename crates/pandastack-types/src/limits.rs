@@ -82,6 +82,16 @@ pub const IDEMPOTENCY_SECONDS: u64 = 24 * 3600;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 /// Sandboxes of one workspace that may exist at once. Beyond it: 429 `quota_exceeded`.
 pub const SANDBOXES_PER_WORKSPACE_MAX: u64 = 2_000;
+/// Databases of one workspace that may exist at once. Beyond it: 429 `quota_exceeded`.
+pub const DATABASES_PER_WORKSPACE_MAX: u64 = 200;
+/// Bytes of a database's label. Beyond it: 400 `bad_request`.
+pub const DATABASE_LABEL_BYTES_MAX: usize = 256;
+/// Rows that a query over the API returns unless it asks for fewer. Beyond it the answer is `truncated`.
+pub const DATABASE_ROWS_MAX: u32 = 10_000;
+/// Longest time of a query over the API. Beyond it: 400 `bad_request`.
+pub const DATABASE_QUERY_MS_MAX: u64 = 600_000;
+/// Idle time after which a database that is not `always_on` sleeps.
+pub const DATABASE_IDLE_SECONDS: u64 = 300;
 /// Requests a workspace may make per second, on average, unless the operator sets another number. Beyond it: 429
 /// `rate_limited` with `Retry-After`.
 pub const REQUESTS_PER_SECOND_DEFAULT: u32 = 1_000;
@@ -128,6 +138,56 @@ pub const AUDIT_DAYS: i64 = 90;
 pub const AUDIT_QUEUE_MAX: usize = 1024;
 /// Sandboxes listed one by one in a usage report.
 pub const USAGE_SANDBOXES_MAX: u32 = 1_000;
+/// Functions of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const FUNCTIONS_PER_WORKSPACE_MAX: u64 = 500;
+/// Bytes of a function's bundle as it is uploaded. Beyond it: 413 `body_too_large`.
+pub const BUNDLE_BYTES_MAX: usize = 50 * 1024 * 1024;
+/// Bytes of a bundle's files once unpacked. Beyond it: 400 `bad_request`, before anything is made of it.
+pub const BUNDLE_UNPACKED_BYTES_MAX: u64 = 200 * 1024 * 1024;
+/// Entries of a bundle. Beyond it: 400 `bad_request`.
+pub const BUNDLE_ENTRIES_MAX: usize = 20_000;
+/// Bytes of the event of a direct or HTTP call. Beyond it: 413 `body_too_large`.
+pub const EVENT_BYTES_MAX: usize = 6 * 1024 * 1024;
+/// Bytes of the event of a call of type `Event`, which is kept until it was served. Beyond it: 413 `body_too_large`.
+pub const ASYNC_EVENT_BYTES_MAX: usize = 1024 * 1024;
+/// Longest timeout of a function. Beyond it: 400 `bad_request`.
+pub const FUNCTION_TIMEOUT_SECONDS_MAX: u64 = 3600;
+/// Timeout of a function that names none.
+pub const FUNCTION_TIMEOUT_SECONDS_DEFAULT: u64 = 60;
+/// Most calls that one machine of a function serves at once. Beyond it: 400 `bad_request`.
+pub const FUNCTION_CONCURRENCY_MAX: u32 = 64;
+/// Most machines of one function. Beyond it: 400 `bad_request`.
+pub const FUNCTION_INSTANCES_MAX: u32 = 200;
+/// Machines of a function that names no number.
+pub const FUNCTION_INSTANCES_DEFAULT: u32 = 10;
+/// Most calls of one function that may wait for a machine. Beyond it: 400 `bad_request`.
+pub const FUNCTION_QUEUE_MAX: u32 = 10_000;
+/// Calls that may wait for a machine of a function that names no number. Beyond it: 429 `rate_limited`.
+pub const FUNCTION_QUEUE_DEFAULT: u32 = 1_000;
+/// Longest time that an idle machine of a function is kept. Beyond it: 400 `bad_request`.
+pub const FUNCTION_IDLE_SECONDS_MAX: u64 = 3600;
+/// How long an idle machine of a function that names no time is kept.
+pub const FUNCTION_IDLE_SECONDS_DEFAULT: u64 = 60;
+/// Most retries of a call of type `Event`. Beyond it: 400 `bad_request`.
+pub const FUNCTION_RETRIES_MAX: u32 = 10;
+/// Retries of a function that names no number.
+pub const FUNCTION_RETRIES_DEFAULT: u32 = 2;
+/// How long a call of type `Event` is tried, unless said.
+pub const FUNCTION_AGE_SECONDS_DEFAULT: u64 = 6 * 3600;
+/// Calls of type `Event` of one workspace that wait or run. Beyond it: 429 `quota_exceeded`.
+pub const QUEUED_RUNS_PER_WORKSPACE_MAX: u64 = 100_000;
+/// Runs of one function that are kept. Beyond it the oldest that ended are forgotten.
+pub const RUNS_KEPT_PER_FUNCTION: u32 = 10_000;
+/// Runs returned by one call.
+pub const RUNS_PAGE_MAX: u32 = 200;
+/// Versions of one function. The oldest that nothing names are deleted beyond it.
+pub const FUNCTION_VERSIONS_KEPT: usize = 20;
+/// How long installing a function's dependencies may take. Beyond it the deploy fails.
+pub const INSTALL_SECONDS_MAX: u64 = 900;
+/// How long a handler may take to be imported. Beyond it the deploy fails.
+pub const INIT_SECONDS_MAX: u64 = 180;
+/// How long a deploy is waited for before its call is answered with `deploy_status: building`.
+pub const DEPLOY_HOLD_SECONDS: u64 = 25;
 /// Schedules of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const SCHEDULES_PER_WORKSPACE_MAX: u64 = 1_000;
 /// Bytes of a schedule's name. Beyond it: 400 `bad_request`.

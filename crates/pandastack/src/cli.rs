@@ -10,7 +10,8 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, completion, forward, host, mcp, run, sandbox, schedule, snapshot, template, token, volume, whoami,
+    app, completion, db, forward, function, host, mcp, run, sandbox, schedule, snapshot, template, token,
+    volume, whoami,
 };
 use crate::output::Output;
 
@@ -48,6 +49,12 @@ pub enum Command {
     App(app::Command),
     /// Lead ports of this machine to ports of a sandbox
     Forward(forward::Args),
+    /// Make, use and delete databases
+    #[command(subcommand)]
+    Db(db::Command),
+    /// Deploy and call functions
+    #[command(subcommand, name = "fn", visible_alias = "function")]
+    Function(function::Command),
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
@@ -127,6 +134,8 @@ impl Command {
             Command::Sandbox(command) => command.run(output),
             Command::App(command) => command.run(output),
             Command::Forward(args) => forward::run(args, output),
+            Command::Db(command) => command.run(output),
+            Command::Function(command) => command.run(output),
             Command::Snapshot(command) => command.run(output),
             Command::Volume(command) => command.run(output),
             Command::Template(command) => command.run(output),

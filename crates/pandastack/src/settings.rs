@@ -65,6 +65,12 @@ pub struct ControlArgs {
     /// Let schedules call addresses of loopback and private networks
     #[arg(long, env = "PANDASTACK_SCHEDULES_PRIVATE_TARGETS")]
     pub schedules_private_targets: bool,
+    /// Address for PostgreSQL clients [default: 127.0.0.1:5432, or the next free port]
+    #[arg(long, env = "PANDASTACK_POSTGRES_LISTEN", value_name = "ADDRESS")]
+    pub postgres_listen: Option<SocketAddr>,
+    /// Domain of databases' host names, `<id>.<domain>`; a wildcard name that leads here, such as pg.example.com
+    #[arg(long, env = "PANDASTACK_POSTGRES_DOMAIN", value_name = "DOMAIN")]
+    pub postgres_domain: Option<String>,
     #[command(flatten)]
     pub tls: TlsArgs,
 }
@@ -138,6 +144,8 @@ struct ControlSection {
     database_url: Option<DatabaseUrl>,
     requests_per_second: Option<u32>,
     schedules_private_targets: bool,
+    postgres_listen: Option<SocketAddr>,
+    postgres_domain: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -172,6 +180,10 @@ pub struct Settings {
     pub requests_per_second: Option<NonZeroU32>,
     /// Schedules may call loopback and private networks.
     pub schedules_private_targets: bool,
+    /// Address for PostgreSQL clients; `None` for the first free port from 5432 on.
+    pub postgres_listen: Option<SocketAddr>,
+    /// Domain of databases' host names.
+    pub postgres_domain: Option<String>,
     /// TLS on the API's address.
     pub tls: TlsArgs,
     /// Built images and kernels.
@@ -220,6 +232,8 @@ impl Settings {
             ),
             schedules_private_targets: control.schedules_private_targets
                 || file.control.schedules_private_targets,
+            postgres_listen: control.postgres_listen.or(file.control.postgres_listen),
+            postgres_domain: control.postgres_domain.clone().or(file.control.postgres_domain),
             tls: control.tls.clone(),
             cache_dir: agent
                 .cache_dir

@@ -23,12 +23,16 @@ pub struct TlsArgs {
 impl TlsArgs {
     /// Reads what was asked for.
     pub fn open(&self, data_dir: &Path) -> Result<Option<Tls>> {
-        let certificates: Arc<dyn Certificates> = match (&self.tls_cert, &self.tls_key, self.tls) {
-            (Some(chain), Some(key), _) => Arc::new(FileCertificates::read(chain, key)?),
-            (_, _, true) => Arc::new(LocalAuthority::open(data_dir)?),
-            _ => return Ok(None),
-        };
-        Ok(Some(Tls::new(certificates)?))
+        let wanted = self.tls || self.tls_cert.is_some();
+        wanted.then(|| Ok(Tls::new(self.certificates(data_dir)?)?)).transpose()
+    }
+
+    /// For servers that have no form without TLS: the given certificate, or the authority's.
+    pub fn certificates(&self, data_dir: &Path) -> Result<Arc<dyn Certificates>> {
+        Ok(match (&self.tls_cert, &self.tls_key) {
+            (Some(chain), Some(key)) => Arc::new(FileCertificates::read(chain, key)?),
+            _ => Arc::new(LocalAuthority::open(data_dir)?),
+        })
     }
 
     /// The same for another role's command line.

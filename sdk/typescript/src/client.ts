@@ -18,7 +18,9 @@ import {
   type RunResult,
   withCamelCase,
 } from "./models.js";
+import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
+import { DatabasesAPI } from "./databases.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 import { VolumesAPI } from "./volumes.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
@@ -127,10 +129,14 @@ export class PandaStack {
   readonly snapshots: SnapshotsAPI;
   /** Durable disks that outlive sandboxes. */
   readonly volumes: VolumesAPI;
+  /** Functions. */
+  readonly functions: FunctionsAPI;
   /** Templates. */
   readonly templates: TemplatesAPI;
   /** Apps. */
   readonly apps: AppsAPI;
+  /** Databases. */
+  readonly databases: DatabasesAPI;
   /** API keys. */
   readonly tokens: TokensAPI;
   /** Schedules. */
@@ -154,9 +160,11 @@ export class PandaStack {
     });
     this.sandboxes = new SandboxesAPI(this, this.#transport);
     this.snapshots = new SnapshotsAPI(this.#transport);
+    this.functions = new FunctionsAPI(this.#transport);
     this.apps = new AppsAPI(this.#transport);
     this.volumes = new VolumesAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
+    this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
     this.schedules = new SchedulesAPI(this.#transport);
   }

@@ -76,7 +76,15 @@ export type {
 } from "./models.js";
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
+export { type FunctionInfo, type FunctionOptions, type FunctionRun, FunctionsAPI } from "./functions.js";
 export { type AppInfo, AppsAPI, type DeploymentInfo } from "./apps.js";
+export {
+  type CreateDatabaseOptions,
+  type Database,
+  type DatabaseConnection,
+  DatabasesAPI,
+  type DatabaseRows,
+} from "./databases.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";

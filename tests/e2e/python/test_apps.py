@@ -265,7 +265,7 @@ def test_refusals_say_what_to_do(apps: Apps, served: Dict[str, Any]) -> None:
         ({"name": "api"}, "choose another name"),
         ({"name": "8000-x"}, "begins with a letter"),
         ({"name": "ok", "git_url": "file:///etc"}, "git_url"),
-        ({"name": "ok", "cpu": 64}, "choose another template"),
+        ({"name": "ok", "cpu": 6400}, "`cpu` must be"),
     ]:
         assert part in apps.call("POST", "/apps", 400, json=body)["error"]
     apps.call("POST", "/apps", 409, json={"name": served["name"]})

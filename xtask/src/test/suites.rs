@@ -55,7 +55,7 @@ impl Session {
         up::build_product()?;
         host::install_for_product()?;
         let scratch = Scratch::start()?;
-        for name in ["base", "code-interpreter"] {
+        for name in ["base", "code-interpreter", "postgres-16"] {
             scratch.platform()?.build_template(name)?;
         }
         self.scratch = Some(scratch);

@@ -40,8 +40,15 @@ async fn get(
         .header(header::CONNECTION, "close")
         .body(Body::empty())
         .map_err(|error| error.to_string())?;
+    // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
+    let driven = async {
+        let _ = connection.await;
+        std::future::pending::<()>().await
+    };
     tokio::select! {
-        answer = sender.send_request(request) => answer.map(|answer| answer.status()).map_err(|error| error.to_string()),
-        ended = connection => Err(ended.err().map_or_else(|| "it closed the connection".to_owned(), |error| error.to_string())),
+        answer = sender.send_request(request) => {
+            answer.map(|answer| answer.status()).map_err(|error| format!("it gave no answer: {error}"))
+        }
+        () = driven => Err("it closed the connection".to_owned()),
     }
 }

@@ -65,6 +65,10 @@ impl Machine {
         let template = from.is_none().then(|| of.spec.template.clone());
         let mut request =
             CreateSandbox { template, from_snapshot: from.cloned(), ..CreateSandbox::default() };
+        // A snapshot has the size of the machine it shows.
+        if from.is_none() {
+            (request.cpu, request.memory_mb) = (of.spec.cpu, of.spec.memory_mb);
+        }
         match purpose {
             Purpose::Build => {
                 request.ttl_seconds = Some(BUILD_MACHINE_SECONDS);

@@ -58,6 +58,10 @@ pub struct AppSpec {
     pub idle_timeout_seconds: u64,
     /// Template of its machines.
     pub template: String,
+    /// Virtual processors, if other than the template's.
+    pub cpu: Option<u32>,
+    /// Memory, if other than the template's.
+    pub memory_mb: Option<u32>,
     /// Secret of its webhook.
     pub webhook_secret: Option<String>,
     /// Variables by name.
@@ -83,6 +87,8 @@ impl Default for AppSpec {
             health_path: HEALTH_PATH_DEFAULT.to_owned(),
             idle_timeout_seconds: pandastack_types::limits::IDLE_SECONDS_DEFAULT,
             template: "base".to_owned(),
+            cpu: None,
+            memory_mb: None,
             webhook_secret: None,
             env: BTreeMap::new(),
             cache: None,

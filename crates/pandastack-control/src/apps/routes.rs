@@ -8,7 +8,9 @@ use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use pandastack_types::api::{self, AppSettings, CreateApp, Deployment, DeploymentStatus, Items, RollbackApp};
+use pandastack_types::api::{
+    self, AppSettings, CreateApp, CreateSandbox, Deployment, DeploymentStatus, Items, RollbackApp,
+};
 use pandastack_types::{AppId, DeploymentId, ErrorBody};
 use serde::Deserialize;
 
@@ -103,7 +105,7 @@ pub(crate) async fn create(
             EnvEntry { value, secret: false, scope: Default::default(), updated_at: at },
         )?;
     }
-    spec.template = template(&app, request.template, request.cpu, request.memory_mb)?;
+    apply_size(&app, &mut spec, request.template, request.cpu, request.memory_mb)?;
     let record = AppRecord {
         id: AppId::random(),
         workspace: caller.workspace,
@@ -119,22 +121,22 @@ pub(crate) async fn create(
     Ok((StatusCode::CREATED, Json(view::app(&app, &headers, record).await?)))
 }
 
-/// The template of an app; a size that it has not is refused, because it would be ignored.
-fn template(app: &App, name: Option<String>, cpu: Option<u32>, memory_mb: Option<u32>) -> ApiResult<String> {
-    let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| AppSpec::default().template);
+/// Notes template and size of an app's machines.
+fn apply_size(
+    app: &App,
+    spec: &mut AppSpec,
+    template: Option<String>,
+    cpu: Option<u32>,
+    memory_mb: Option<u32>,
+) -> ApiResult<()> {
+    let name = template.filter(|name| !name.is_empty()).unwrap_or_else(|| spec.template.clone());
     let mut templates = app.hosts.templates().into_iter();
-    let Some(found) = templates.find(|one| one.name == name || one.aliases.contains(&name)) else {
-        return Err(ApiError::not_found("template", &name));
-    };
-    let differs = cpu.is_some_and(|cpu| cpu != 0 && cpu != found.cpu)
-        || memory_mb.is_some_and(|memory_mb| memory_mb != 0 && memory_mb != found.memory_mb);
-    if differs {
-        return Err(ApiError::bad_request(format!(
-            "machines of template `{}` have {} processors and {} MB; leave `cpu` and `memory_mb` out, or choose another template",
-            found.name, found.cpu, found.memory_mb
-        )));
-    }
-    Ok(found.name)
+    let found = templates.find(|one| one.name == name || one.aliases.contains(&name));
+    spec.template = found.ok_or_else(|| ApiError::not_found("template", &name))?.name;
+    // Published clients send 0 for "as the template has it".
+    (spec.cpu, spec.memory_mb) = (cpu.filter(|cpu| *cpu > 0), memory_mb.filter(|mb| *mb > 0));
+    let machine = CreateSandbox { cpu: spec.cpu, memory_mb: spec.memory_mb, ..CreateSandbox::default() };
+    crate::validate::create(&machine)
 }
 
 /// Apps of the workspace, oldest first.

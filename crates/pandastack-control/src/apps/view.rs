@@ -27,6 +27,7 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
     let found = live.or(deployments.first()).and_then(|one| one.spec.framework.clone());
     let template = state.hosts.templates().into_iter().find(|one| one.name == record.spec.template);
     let (cpu, memory_mb) = template.map_or((1, 0), |template| (template.cpu, template.memory_mb));
+    let (cpu, memory_mb) = (record.spec.cpu.unwrap_or(cpu), record.spec.memory_mb.unwrap_or(memory_mb));
     let url = beside(headers, &record.name);
     let webhook_url = hook_url(headers, &record);
     let AppSpec { env, git_url, git_branch, .. } = record.spec.clone();

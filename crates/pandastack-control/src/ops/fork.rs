@@ -35,6 +35,26 @@ pub(crate) struct Forked {
     pub(crate) errors: Vec<ForkError>,
 }
 
+/// Forks a machine of a service into one for another of its things, such as `database:<id>`.
+pub(crate) async fn fork_owned(
+    app: &Arc<App>,
+    parent: SandboxRecord,
+    client: AgentClient,
+    owner: String,
+) -> ApiResult<SandboxRecord> {
+    let for_task = Arc::clone(app);
+    app.owned(async move {
+        let tree = TreeId::random();
+        let child = child_of(&parent, &Metadata::default(), &tree);
+        let child = SandboxRecord { owner: Some(owner), parent: None, tree: None, ..child };
+        let id = parent.id.clone();
+        let forked = run(&for_task, parent, client, tree, vec![child], None).await?;
+        let none = || ApiError::internal(format!("the fork of `{id}` has no child"));
+        forked.children.into_iter().next().ok_or_else(none)
+    })
+    .await
+}
+
 /// Forks `count` children. Fails if none was made. Runs to its end even if the caller is dropped.
 pub(crate) async fn fork(
     app: &Arc<App>,

@@ -80,6 +80,17 @@ pub(crate) fn check_live(record: &SandboxRecord) -> ApiResult<()> {
     }
 }
 
+/// Refuses to let anybody into a database's machine: whoever is root there is superuser of the server.
+fn check_unsealed(record: &SandboxRecord) -> ApiResult<()> {
+    match record.owner.as_deref().and_then(|owner| owner.strip_prefix("database:")) {
+        None => Ok(()),
+        Some(database) => Err(ApiError::conflict(format!(
+            "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",
+            record.id
+        ))),
+    }
+}
+
 /// Where a live sandbox of the workspace is, and a client of its host. Does not ask the store on every call.
 pub(crate) async fn place(
     app: &App,
@@ -123,6 +134,7 @@ pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: 
 
 async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {
     let record = app.store.sandbox(Some(workspace), id).await?;
+    check_unsealed(&record)?;
     check_live(&record)?;
     Ok(record)
 }

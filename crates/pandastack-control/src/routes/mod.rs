@@ -34,6 +34,7 @@ use crate::app::App;
 use crate::audit::audited;
 use crate::auth::authenticate;
 use crate::error::ApiError;
+use crate::functions;
 use crate::idempotency::once;
 use crate::request_id::with_request_id;
 use crate::schedules;
@@ -50,6 +51,7 @@ pub(crate) fn public(app: Arc<App>) -> Router {
     let router = Router::new()
         .nest("/v1", v1)
         .merge(crate::apps::hooks::routes())
+        .merge(crate::databases::routes::broker())
         .route("/healthz", get(health::healthz))
         .route("/readyz", get(health::readyz))
         .route("/version", get(health::version))
@@ -61,6 +63,13 @@ pub(crate) fn public(app: Arc<App>) -> Router {
 /// Routes of another API, which has errors of its own form.
 pub(crate) fn facade(router: Router) -> Router {
     router.layer(from_fn(close_unread))
+}
+
+/// With requests to functions' own host names answered before anything else.
+pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
+    router
+        .layer(from_fn_with_state(Arc::clone(&app), functions::by_host))
+        .layer(from_fn_with_state(app, with_request_id))
 }
 
 /// What agents call.
@@ -95,6 +104,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/run", post(run::run))
         .merge(volumes::routes::once_only())
         .route("/templates/{name}/bake", post(templates::bake))
+        .merge(functions::once_only())
         .merge(schedules::routes::once_only())
         .merge(crate::apps::routes::once_only())
 }
@@ -108,9 +118,11 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(processes::routes())
         .merge(sockets::routes())
         .merge(absent::routes())
+        .merge(functions::repeatable())
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
         .merge(volumes::routes::repeatable())
+        .merge(crate::databases::routes::routes())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

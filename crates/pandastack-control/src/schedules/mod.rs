@@ -12,7 +12,7 @@
 //! Must hold: nothing is remembered here that is not in the store, so a `kill -9` at any point loses no run: what had
 //! begun is tried again as its next attempt. A schedule drives sandboxes through the same operations as the public API.
 //!
-//! Left to others: functions and databases, behind [`services::Services`].
+//! Left to others: functions and databases, which [`services`] calls.
 
 mod alert;
 mod http_target;
@@ -20,7 +20,7 @@ mod ops;
 pub(crate) mod routes;
 mod runner;
 mod scheduler;
-pub(crate) mod services;
+mod services;
 mod spec;
 mod timer;
 
@@ -39,7 +39,6 @@ use crate::app::{App, now};
 use http_target::HttpClient;
 use runner::Targets;
 use scheduler::Scheduler;
-use services::Services;
 
 /// What handlers and the scheduler share: a bell, the runs of this process, and who waits for them.
 pub(crate) struct Schedules {
@@ -50,20 +49,18 @@ pub(crate) struct Schedules {
     /// Who wants to know when a run has ended.
     waiting: Mutex<HashMap<ScheduleRunId, Vec<oneshot::Sender<()>>>>,
     http: HttpClient,
-    services: Arc<dyn Services>,
     /// Tasks that run targets and send alerts.
     tasks: TaskTracker,
 }
 
 impl Schedules {
     /// `allow_private`: targets may be on loopback and private networks.
-    pub(crate) fn new(allow_private: bool, services: Arc<dyn Services>) -> Self {
+    pub(crate) fn new(allow_private: bool) -> Self {
         Self {
             changed: Notify::new(),
             under_way: Mutex::default(),
             waiting: Mutex::default(),
             http: HttpClient::new(allow_private),
-            services,
             tasks: TaskTracker::new(),
         }
     }

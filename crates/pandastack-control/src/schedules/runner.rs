@@ -12,6 +12,7 @@ use pandastack_types::api::{
 use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MAX};
 use tokio_util::sync::CancellationToken;
 
+use super::services;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::ops;
@@ -86,11 +87,11 @@ async fn dispatch(
         ScheduleTarget::Command(target) => command(app, target, schedule, run, stop).await,
         ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
         ScheduleTarget::Function(target) => {
-            let answer = app.schedules.services.invoke_function(schedule, run, target, limit).await?;
-            Ok(Attempt { state: answer.state, outcome: bounded(answer.outcome) })
+            let attempt = services::invoke_function(app, schedule, run, target).await?;
+            Ok(Attempt { outcome: bounded(attempt.outcome), ..attempt })
         }
         ScheduleTarget::Sql(target) => {
-            let stdout = app.schedules.services.run_sql(schedule, target, limit).await?;
+            let stdout = services::run_sql(app, schedule, target, limit).await?;
             Ok(succeeded(bounded(RunOutcome { stdout, ..RunOutcome::default() })))
         }
     }

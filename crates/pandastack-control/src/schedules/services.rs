@@ -1,80 +1,82 @@
-//! What a schedule needs of functions and databases.
+//! Functions and databases as targets of schedules.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use pandastack_types::ErrorCode;
-use pandastack_types::WorkspaceId;
-use pandastack_types::api::{FunctionTarget, SqlTarget};
+use pandastack_function_proto::Outcome;
+use pandastack_types::api::{DatabaseQuery, FunctionTarget, RunKind, SqlTarget};
+use pandastack_types::limits::DATABASE_QUERY_MS_MAX;
+use pandastack_types::{DatabaseId, WorkspaceId};
 
+use super::runner::Attempt;
+use crate::app::App;
+use crate::databases;
 use crate::error::{ApiError, ApiResult};
+use crate::functions::invoke::{self, Asked};
+use crate::functions::{self, routes::find_in};
+use crate::store::databases::DatabaseRecord;
 use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 
-/// How an invocation ended.
-pub(crate) struct Invoked {
-    /// `success`, `error` or `timeout`.
-    pub(crate) state: RunState,
-    /// Its output; what is longer than a run may keep is cut.
-    pub(crate) outcome: RunOutcome,
+/// Refuses a function that the workspace does not have.
+pub(super) async fn check_function(
+    app: &App,
+    workspace: &WorkspaceId,
+    target: &FunctionTarget,
+) -> ApiResult<()> {
+    find_in(app, workspace, &target.function_id).await.map(drop)
 }
 
-/// Functions and databases, as schedules use them.
-#[async_trait]
-pub(crate) trait Services: Send + Sync {
-    /// Refuses a function that a schedule of the workspace cannot invoke.
-    async fn check_function(&self, workspace: &WorkspaceId, target: &FunctionTarget) -> ApiResult<()>;
-    /// Refuses a database that a schedule of the workspace cannot use.
-    async fn check_database(&self, workspace: &WorkspaceId, target: &SqlTarget) -> ApiResult<()>;
-    /// Invokes a function and waits for it. The run's id and attempt name this try.
-    async fn invoke_function(
-        &self,
-        schedule: &ScheduleRecord,
-        run: &RunRecord,
-        target: &FunctionTarget,
-        timeout: Duration,
-    ) -> ApiResult<Invoked>;
-    /// Runs SQL and answers what it said.
-    async fn run_sql(
-        &self,
-        schedule: &ScheduleRecord,
-        target: &SqlTarget,
-        timeout: Duration,
-    ) -> ApiResult<String>;
+/// Refuses a database that the workspace does not have.
+pub(super) async fn check_database(app: &App, workspace: &WorkspaceId, target: &SqlTarget) -> ApiResult<()> {
+    database(app, workspace, target).await.map(drop)
 }
 
-/// A server without either.
-pub(crate) struct NoServices;
-
-fn absent(what: &str) -> ApiError {
-    ApiError::new(
-        ErrorCode::NotImplemented,
-        format!(
-            "{what}: not there yet on this server; schedules can call HTTP, run commands and move sandboxes"
-        ),
-    )
+async fn database(app: &App, workspace: &WorkspaceId, target: &SqlTarget) -> ApiResult<DatabaseRecord> {
+    let unknown = |_| ApiError::not_found("database", &target.database_id);
+    let id: DatabaseId = target.database_id.parse().map_err(unknown)?;
+    Ok(app.store.database(Some(workspace), &id).await?)
 }
 
-#[async_trait]
-impl Services for NoServices {
-    async fn check_function(&self, _: &WorkspaceId, _: &FunctionTarget) -> ApiResult<()> {
-        Err(absent("functions"))
-    }
+/// Invokes the function's live version and waits for it. Handlers find the attempt in their context.
+pub(super) async fn invoke_function(
+    app: &Arc<App>,
+    schedule: &ScheduleRecord,
+    run: &RunRecord,
+    target: &FunctionTarget,
+) -> ApiResult<Attempt> {
+    let function = find_in(app, &schedule.workspace, &target.function_id).await?;
+    let version = functions::version_for(&function, None)?;
+    let input = target.input.clone().unwrap_or_else(|| serde_json::json!({}));
+    let event = serde_json::to_vec(&input).map_err(ApiError::internal)?;
+    let asked = Asked { attempt: run.attempt, ..Asked::new(RunKind::Schedule, version, event.into()) };
+    let answered = invoke::call(app, &function, asked).await?;
+    let state = match answered.outcome {
+        Outcome::Success => RunState::Success,
+        Outcome::Timeout => RunState::Timeout,
+        Outcome::Error | Outcome::Crashed => RunState::Error,
+    };
+    let outcome = RunOutcome {
+        exit_code: answered.run.exit_code,
+        stdout: String::from_utf8_lossy(&answered.body).into_owned(),
+        stderr: answered.run.stderr,
+        error: answered.run.error,
+        sandbox: answered.run.sandbox_id,
+        ..RunOutcome::default()
+    };
+    Ok(Attempt { state, outcome })
+}
 
-    async fn check_database(&self, _: &WorkspaceId, _: &SqlTarget) -> ApiResult<()> {
-        Err(absent("databases"))
-    }
-
-    async fn invoke_function(
-        &self,
-        _: &ScheduleRecord,
-        _: &RunRecord,
-        _: &FunctionTarget,
-        _: Duration,
-    ) -> ApiResult<Invoked> {
-        Err(absent("functions"))
-    }
-
-    async fn run_sql(&self, _: &ScheduleRecord, _: &SqlTarget, _: Duration) -> ApiResult<String> {
-        Err(absent("databases"))
-    }
+/// Runs SQL as the database's owner; answers its rows as JSON.
+pub(super) async fn run_sql(
+    app: &Arc<App>,
+    schedule: &ScheduleRecord,
+    target: &SqlTarget,
+    timeout: Duration,
+) -> ApiResult<String> {
+    let record = database(app, &schedule.workspace, target).await?;
+    let wait_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).clamp(1, DATABASE_QUERY_MS_MAX);
+    let query =
+        DatabaseQuery { sql: target.sql.clone(), timeout_ms: Some(wait_ms), ..DatabaseQuery::default() };
+    let rows = databases::routes::run_query(app, &record, query).await?;
+    serde_json::to_string(&rows).map_err(ApiError::internal)
 }

@@ -12,7 +12,7 @@ use pandastack_types::limits::{
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_RETRIES_MAX, SCHEDULE_RETRY_DELAY_SECONDS_MAX,
 };
 
-use super::Schedules;
+use super::{Schedules, services};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
@@ -134,12 +134,12 @@ pub(super) async fn check_target(
             app.store.sandbox(Some(workspace), &target.sandbox_id).await?;
             Ok(())
         }
-        ScheduleTarget::Function(target) => app.schedules.services.check_function(workspace, target).await,
+        ScheduleTarget::Function(target) => services::check_function(app, workspace, target).await,
         ScheduleTarget::Sql(target) => {
             if target.sql.is_empty() || target.sql.len() > SQL_BYTES_MAX {
                 return Err(ApiError::bad_request(format!("`target.sql` is 1 to {SQL_BYTES_MAX} bytes")));
             }
-            app.schedules.services.check_database(workspace, target).await
+            services::check_database(app, workspace, target).await
         }
     }
 }

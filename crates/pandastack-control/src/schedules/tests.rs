@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::runner::{Attempt, Runner};
 use super::scheduler::Scheduler;
-use super::services::NoServices;
 use super::{Schedules, spec};
 use crate::store::schedules::{
     RunOutcome, RunRecord, RunState, RunStore, ScheduleRecord, ScheduleSpec, ScheduleStore,
@@ -90,7 +89,7 @@ impl World {
         Arc::new(Scheduler {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             runner: Arc::clone(&self.fake) as Arc<dyn Runner>,
-            shared: Arc::new(Schedules::new(true, Arc::new(NoServices))),
+            shared: Arc::new(Schedules::new(true)),
             instance: instance.to_owned(),
             clock: Arc::new(move || Timestamp::from_microsecond(clock.load(Ordering::SeqCst)).unwrap()),
         })
@@ -188,7 +187,8 @@ async fn two_schedulers_fire_ten_thousand_instants_once_each() {
     for minute in 1..=200 {
         world.set(start + minutes(minute));
         let (a, b) = tokio::join!(one.step(world.now()), two.step(world.now()));
-        (a.unwrap(), b.unwrap());
+        a.unwrap();
+        b.unwrap();
         idle(&one).await;
         idle(&two).await;
     }

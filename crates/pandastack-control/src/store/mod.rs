@@ -8,6 +8,8 @@
 //!
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
+pub mod databases;
+pub mod functions;
 pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
@@ -307,10 +309,13 @@ pub trait Store:
     + SnapshotStore
     + HistoryStore
     + ledger::LedgerStore
+    + functions::FunctionStore
+    + functions::FunctionRunStore
     + schedules::ScheduleStore
     + schedules::RunStore
     + crate::apps::store::AppStore
     + volumes::VolumeStore
+    + databases::DatabaseStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -69,6 +69,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         a_lifetime_that_ended_in_sleep_begins_again_awake,
         usage_is_recorded_as_differences,
         snapshots_and_their_events,
+        databases_are_kept_by_workspace_and_state,
         hosts_are_replaced,
         tokens_have_a_quota_and_a_last_one,
         idempotency,
@@ -434,6 +435,32 @@ async fn audit_entries_are_kept_in_order(store: &dyn Store) {
     assert_eq!(store.audit(&ws(), &before).await.unwrap(), entries[2..]);
     assert_eq!(store.prune_audit(Timestamp::from_second(2_000).unwrap()).await.unwrap(), 1);
     assert_eq!(store.audit(&ws(), &all).await.unwrap().len(), 2);
+}
+
+async fn databases_are_kept_by_workspace_and_state(store: &dyn Store) {
+    use super::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
+    let record = DatabaseRecord {
+        id: pandastack_types::DatabaseId::random(),
+        workspace: ws(),
+        state: DatabaseState::Creating,
+        sandbox: None,
+        created_at: now(),
+        spec: DatabaseSpecRecord { label: Some("é".into()), size: "1g".into(), ..Default::default() },
+    };
+    store.insert_database(&record).await.unwrap();
+    assert_eq!(store.database(Some(&ws()), &record.id).await.unwrap(), record);
+    let other: WorkspaceId = "other".parse().unwrap();
+    assert!(matches!(store.database(Some(&other), &record.id).await, Err(StoreError::NotFound { .. })));
+    assert!(store.databases(&other).await.unwrap().is_empty());
+    assert_eq!(store.databases_in(DatabaseState::Creating).await.unwrap(), std::slice::from_ref(&record));
+    let ready =
+        DatabaseRecord { state: DatabaseState::Ready, sandbox: Some(SandboxId::random()), ..record.clone() };
+    store.update_database(&ready).await.unwrap();
+    assert_eq!(store.databases(&ws()).await.unwrap(), std::slice::from_ref(&ready));
+    assert!(store.databases_in(DatabaseState::Creating).await.unwrap().is_empty());
+    store.delete_database(&ready.id).await.unwrap();
+    store.delete_database(&ready.id).await.unwrap();
+    assert!(matches!(store.update_database(&ready).await, Err(StoreError::NotFound { .. })));
 }
 
 async fn usage_is_summed_by_period_and_sandbox(store: &dyn Store) {

@@ -105,6 +105,7 @@ impl FakeAgent {
             slots_free: 100,
             templates: vec![
                 template("base", &["ubuntu-24.04"], 512, status),
+                template("postgres-16", &[], 1024, status),
                 template("code-interpreter", &[], 1024, status),
             ],
             sandboxes: inner.sandboxes.values().cloned().collect(),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod data_path;
+mod databases;
 mod fake_agent;
 mod forks;
 mod harness;

@@ -123,11 +123,19 @@ impl std::fmt::Debug for Tls {
 impl Tls {
     /// HTTP/2 where the client speaks it, else HTTP/1.1.
     pub fn new(certificates: Arc<dyn Certificates>) -> Result<Self, TlsError> {
+        Self::with_protocols(certificates, &[b"h2", b"http/1.1"])
+    }
+
+    /// Other protocols, best first. A client that offers some, but none of these, is refused.
+    pub fn with_protocols(
+        certificates: Arc<dyn Certificates>,
+        protocols: &[&[u8]],
+    ) -> Result<Self, TlsError> {
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsError::Mismatch(error.to_string()))?;
         let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(ByName(certificates)));
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         Ok(Tls(TlsAcceptor::from(Arc::new(config))))
     }
 

@@ -16,6 +16,7 @@ mod debian_layer;
 mod disk;
 mod namespace;
 mod npm_layer;
+mod place;
 mod python_layer;
 
 use std::path::{Path, PathBuf};

@@ -19,18 +19,7 @@ pub(super) fn install(root: &Path, download: &Path, recipe: &Recipe) -> Result<(
     let lock = dir.join("package-lock.json");
     std::fs::write(&lock, &recipe.lock.npm).map_err(ImageError::io("write", &lock))?;
     npm(&dir, "download npm packages").args(["ci", "--omit=dev"]).run()?;
-    for place in &recipe.npm.place {
-        let from = dir.join("node_modules").join(&place.from);
-        let to = root.join(place.to.trim_start_matches('/'));
-        let parent = to.parent().unwrap_or(root);
-        std::fs::create_dir_all(parent).map_err(ImageError::io("create", parent))?;
-        Program::new("cp", format!("install {} from npm", place.from))
-            .args(["--recursive", "--no-dereference", "--preserve=mode,links", "--no-target-directory"])
-            .arg(&from)
-            .arg(&to)
-            .run()?;
-    }
-    Ok(())
+    super::place::copy(root, &dir.join("node_modules"), &recipe.npm.place)
 }
 
 fn write_project(dir: &Path, recipe: &Recipe) -> Result<(), ImageError> {

@@ -1,4 +1,5 @@
-//! Wheels: downloaded by the host's pip against the lock's digests, installed by the tree's pip without network.
+//! Wheels: downloaded by the host's pip against the lock's digests, installed by the tree's pip without network. Of wheels
+//! that only carry programs, the wanted files are moved in instead.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ const GLIBC_MINORS: std::ops::RangeInclusive<u32> = 17..=41;
 /// Where the wheels are shown in the tree while they are installed.
 const WHEELS: &str = "/run/wheels";
 
-/// Installs the lock's wheels for the system's Python, compiled.
+/// Installs the lock's wheels for the system's Python, compiled, or what `python.place` names of them.
 pub(super) fn install(chroot: &Chroot, download: &Path, recipe: &Recipe) -> Result<(), ImageError> {
     let wheels = download.join("wheels");
     std::fs::create_dir_all(&wheels).map_err(ImageError::io("create", &wheels))?;
@@ -27,6 +28,11 @@ pub(super) fn install(chroot: &Chroot, download: &Path, recipe: &Recipe) -> Resu
         .arg("--dest")
         .arg(&wheels)
         .run()?;
+    if !recipe.python.place.is_empty() {
+        let unpacked = download.join("unpacked-wheels");
+        unpack(&wheels, &unpacked)?;
+        return super::place::copy(chroot.root(), &unpacked, &recipe.python.place);
+    }
     // A wheel is a zip file, and Python imports from those: a tree without pip can be given pip by pip itself.
     let install = format!(
         "PYTHONPATH=$(echo {WHEELS}/pip-[0-9]*.whl) python3 -m pip install --quiet --no-index --no-deps --require-hashes --no-compile --no-cache-dir \
@@ -37,6 +43,20 @@ pub(super) fn install(chroot: &Chroot, download: &Path, recipe: &Recipe) -> Resu
     let compile =
         format!("python3 -m compileall -q -q -j 0 /usr/local/lib/python{version}/dist-packages || true");
     chroot.shell(&compile, "compile Python packages")
+}
+
+/// Unpacks every wheel into one directory, as an installer would.
+fn unpack(wheels: &Path, to: &Path) -> Result<(), ImageError> {
+    let listing = std::fs::read_dir(wheels).map_err(ImageError::io("list", wheels))?;
+    let is_wheel = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "whl");
+    for wheel in listing.filter_map(|entry| Some(entry.ok()?.path())).filter(is_wheel) {
+        Program::new("python3", "unpack a Python package")
+            .args(["-m", "zipfile", "-e"])
+            .arg(&wheel)
+            .arg(to)
+            .run()?;
+    }
+    Ok(())
 }
 
 fn requirements(pins: &Pins) -> String {
@@ -61,7 +81,10 @@ pub(crate) fn resolve(work: &Path, recipe: &Recipe) -> Result<Pins, ImageError> 
     if recipe.python.packages.is_empty() {
         return Ok(Pins::new());
     }
+    // What only files are taken of needs nothing to run with.
+    let alone: &[&str] = if recipe.python.place.is_empty() { &[] } else { &["--no-deps"] };
     let report = pip("resolve Python packages", "install", &recipe.python.version)
+        .args(alone)
         .args(["--dry-run", "--ignore-installed", "--report", "-", "--target"])
         .arg(work.join("resolve"))
         .args(&recipe.python.packages)

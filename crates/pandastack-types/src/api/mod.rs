@@ -7,7 +7,9 @@
 mod account;
 mod app;
 mod command;
+mod database;
 mod file;
+mod function;
 mod observe;
 mod preview;
 mod process;
@@ -24,9 +26,18 @@ pub use app::{
     ImportAppEnv, RollbackApp, SetAppEnv,
 };
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
+pub use database::{
+    CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
+    DatabaseStats, DatabaseStatus, DatabaseWaking, PatchDatabase,
+};
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,
     GrepResult, RenameFile, SetAttributes, SignFile, SignedUrl,
+};
+pub use function::{
+    Alias, CreateFunction, DeployStatus, Function, FunctionMetrics, FunctionRunStatus, FunctionSettings,
+    FunctionVersion, InvokeFunction, Isolation, PatchFunction, RecordRun, RollbackFunction, Run, RunKind,
+    Runtime,
 };
 pub use observe::{
     AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use pandastack_control::ControlConfig;
+use pandastack_control::{ControlConfig, PostgresConfig};
+use pandastack_edge::tls::Tls;
 
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::{secret, stop_requested};
@@ -46,6 +47,12 @@ impl LinkArgs {
     }
 }
 
+fn postgres(settings: &Settings) -> Result<PostgresConfig> {
+    let certificates = settings.tls.certificates(&settings.data_dir)?;
+    let tls = Tls::with_protocols(certificates, &[pandastack_control::POSTGRES_ALPN])?;
+    Ok(PostgresConfig { listen: settings.postgres_listen, domain: settings.postgres_domain.clone(), tls })
+}
+
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
@@ -61,6 +68,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         schedules_private_targets: settings.schedules_private_targets,
         access_log: args.control.access_log.clone(),
         tls: args.control.tls.open(&settings.data_dir)?,
+        postgres: Some(postgres(&settings)?),
         ..ControlConfig::new(settings.data_dir.clone(), key)
     };
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;

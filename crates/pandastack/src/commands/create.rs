@@ -12,7 +12,7 @@ use crate::progress::Progress;
 
 /// How often a create is repeated when the server asks to come back. Bakes are waited for, so a second refusal
 /// already is unusual.
-const ATTEMPTS_MAX: u32 = 8;
+pub const ATTEMPTS_MAX: u32 = 8;
 /// Wait between attempts when the server names none.
 const RETRY_DEFAULT: Duration = Duration::from_secs(5);
 
@@ -35,7 +35,7 @@ pub async fn create(client: &Client, request: &CreateSandbox) -> Result<Sandbox>
 }
 
 /// Waits as the refusal says, or hands it back when trying again would not help.
-async fn wait_before_retry(client: &Client, error: ClientError, progress: &Progress) -> Result<()> {
+pub async fn wait_before_retry(client: &Client, error: ClientError, progress: &Progress) -> Result<()> {
     let ClientError::Refused { build_id, retry_after, message, .. } = &error else {
         return Err(error.into());
     };

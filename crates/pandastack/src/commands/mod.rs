@@ -9,6 +9,7 @@ pub mod completion;
 #[cfg(feature = "server")]
 pub mod control;
 mod create;
+pub mod db;
 #[cfg(feature = "server")]
 pub mod doctor;
 #[cfg(feature = "server")]
@@ -16,6 +17,7 @@ pub mod down;
 #[cfg(feature = "server")]
 pub mod edge;
 pub mod forward;
+pub mod function;
 pub mod host;
 #[cfg(feature = "server")]
 pub mod host_packages;

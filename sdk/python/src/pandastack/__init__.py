@@ -15,6 +15,7 @@ from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
+from ._async.functions import AsyncFunctionsAPI
 from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
@@ -25,12 +26,14 @@ from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
+from ._sync.functions import FunctionsAPI
 from ._sync.process import Process
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
 from ._version import __version__
+from .database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
 from .errors import (
     APIConnectionError,
     AuthError,
@@ -40,6 +43,7 @@ from .errors import (
     ConflictError,
     ConnectionError,
     ExecInterrupted,
+    FunctionDeployError,
     NotFoundError,
     PandaStackError,
     PandastackError,
@@ -51,6 +55,7 @@ from .errors import (
     TemplateBuildError,
 )
 from .exploring import BranchOutcome, Candidate, ExploreError, ExploreResult
+from .function_models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
 from .models import (
     AuditEntry,
     Checkpoints,
@@ -96,6 +101,7 @@ __all__ = [
     "AsyncAppsAPI",
     "AsyncClient",
     "AsyncExecStream",
+    "AsyncFunctionsAPI",
     "AsyncPandaStack",
     "AsyncProcess",
     "AsyncSandbox",
@@ -117,6 +123,10 @@ __all__ = [
     "ConflictError",
     "ConnectionError",
     "CreateRetryEvent",
+    "Database",
+    "DatabaseConnection",
+    "DatabaseRows",
+    "DatabaseStats",
     "ExecChunk",
     "ExecInterrupted",
     "ExecResult",
@@ -124,6 +134,12 @@ __all__ = [
     "FileChange",
     "FileContent",
     "FileInfo",
+    "FunctionDeployError",
+    "FunctionInfo",
+    "FunctionMetrics",
+    "FunctionRun",
+    "FunctionVersion",
+    "FunctionsAPI",
     "GrepMatch",
     "Lifecycle",
     "Lineage",

@@ -147,6 +147,10 @@ class TemplateBuildError(PandaStackError):
         self.build = build
 
 
+class FunctionDeployError(PandaStackError):
+    """A function's code could not be deployed; the message says why."""
+
+
 _CLASS_BY_STATUS: Dict[int, Type[PandaStackError]] = {
     401: AuthError,
     403: PermissionDeniedError,

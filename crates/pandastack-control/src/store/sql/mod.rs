@@ -10,11 +10,14 @@
 //! | survives power loss | when the log is synced, see [`Durability`](super::Durability) | when it is committed, always |
 
 mod apps;
+mod databases;
+mod functions;
 mod history;
 mod hosts;
 mod ledger;
 mod postgres;
 mod rows;
+mod runs;
 mod sandboxes;
 mod schedule_runs;
 mod schedules;

@@ -151,7 +151,7 @@ async fn begin(client: &Client, app: &App, args: &Args, directory: &Path) -> Res
             .hint("give it one with --git")
             .into());
     }
-    Ok(upload(client, id, directory).await?)
+    upload(client, id, directory).await
 }
 
 async fn upload(client: &Client, app: &str, directory: &Path) -> Result<Deployment> {

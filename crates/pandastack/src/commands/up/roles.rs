@@ -18,6 +18,12 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     args.extend(["--listen".into(), settings.listen.to_string().into()]);
     args.extend(["--access-log".into(), log_file(settings, "access").into()]);
     args.extend(settings.tls.arguments());
+    if let Some(address) = settings.postgres_listen {
+        args.extend(["--postgres-listen".into(), address.to_string().into()]);
+    }
+    if let Some(domain) = &settings.postgres_domain {
+        args.extend(["--postgres-domain".into(), domain.into()]);
+    }
     let per_second = settings.requests_per_second.map_or(0, std::num::NonZeroU32::get);
     args.extend(["--requests-per-second".into(), per_second.to_string().into()]);
     if settings.schedules_private_targets {

@@ -22,7 +22,9 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .functions import AsyncFunctionsAPI
 from .apps import AsyncAppsAPI
+from .databases import AsyncDatabasesAPI
 from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
@@ -77,8 +79,12 @@ class AsyncPandaStack:
         self.snapshots = AsyncSnapshotsAPI(self._transport)
         #: Templates.
         self.templates = AsyncTemplatesAPI(self._transport)
+        #: Functions.
+        self.functions = AsyncFunctionsAPI(self._transport)
         #: Schedules.
         self.schedules = AsyncSchedulesAPI(self._transport)
+        #: Databases.
+        self.databases = AsyncDatabasesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
         #: Durable disks that outlive sandboxes.

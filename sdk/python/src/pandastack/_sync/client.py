@@ -23,7 +23,9 @@ from ..models import (
     Visibility,
     network_body,
 )
+from .functions import FunctionsAPI
 from .apps import AppsAPI
+from .databases import DatabasesAPI
 from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .schedules import SchedulesAPI
@@ -78,8 +80,12 @@ class PandaStack:
         self.snapshots = SnapshotsAPI(self._transport)
         #: Templates.
         self.templates = TemplatesAPI(self._transport)
+        #: Functions.
+        self.functions = FunctionsAPI(self._transport)
         #: Schedules.
         self.schedules = SchedulesAPI(self._transport)
+        #: Databases.
+        self.databases = DatabasesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
         #: Durable disks that outlive sandboxes.

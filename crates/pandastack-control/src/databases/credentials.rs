@@ -1,0 +1,92 @@
+//! Passwords of databases: derived from the installation's join secret, the database and a count of resets, so that nothing
+//! secret is stored and whoever may see one can always be shown it.
+
+use std::collections::BTreeMap;
+
+use pandastack_postgres::Credentials;
+use pandastack_types::DatabaseId;
+use pandastack_types::link::LinkKey;
+use subtle::ConstantTimeEq;
+
+use crate::store::databases::DatabaseRecord;
+
+/// The tenant's role, and the database it owns.
+pub(super) const TENANT: &str = "app";
+pub(super) const DATABASE: &str = "app";
+/// The superuser. Tenants never learn its password.
+pub(super) const ADMINISTRATOR: &str = "pandastack";
+/// The superuser's database.
+pub(super) const MAINTENANCE: &str = "postgres";
+/// The superuser's password in the template, replaced before anybody knows of a new database.
+const FIRST_PASSWORD: &str = "pandastack";
+/// Hex digits of a password: 128 bits.
+const PASSWORD_CHARS: usize = 32;
+
+fn derived(link: &LinkKey, purpose: &str, parts: &[&str]) -> String {
+    link.derive(purpose, parts).chars().take(PASSWORD_CHARS).collect()
+}
+
+/// The tenant's password.
+pub(super) fn password(link: &LinkKey, record: &DatabaseRecord) -> String {
+    derived(link, "database-password", &[record.id.as_str(), &record.spec.revision.to_string()])
+}
+
+/// What opens the broker of one database.
+pub(super) fn broker_token(link: &LinkKey, record: &DatabaseRecord) -> String {
+    derived(link, "database-broker", &[record.id.as_str(), &record.spec.revision.to_string()])
+}
+
+/// Whether that is the broker's token.
+pub(super) fn is_broker_token(link: &LinkKey, record: &DatabaseRecord, given: &str) -> bool {
+    broker_token(link, record).as_bytes().ct_eq(given.as_bytes()).into()
+}
+
+fn administrator_password(link: &LinkKey, id: &DatabaseId) -> String {
+    derived(link, "database-administrator", &[id.as_str()])
+}
+
+fn credentials(user: &str, password: String, database: &str) -> Credentials {
+    let parameters = BTreeMap::from([("application_name".to_owned(), "pandastack".to_owned())]);
+    Credentials { user: user.to_owned(), password, database: database.to_owned(), parameters }
+}
+
+/// The tenant, in a database of its server.
+pub(super) fn tenant(link: &LinkKey, record: &DatabaseRecord, database: &str) -> Credentials {
+    credentials(TENANT, password(link, record), database)
+}
+
+/// The superuser of a database, or with `None` of the template.
+pub(super) fn administrator(link: &LinkKey, id: Option<&DatabaseId>) -> Credentials {
+    let password = id.map_or_else(|| FIRST_PASSWORD.to_owned(), |id| administrator_password(link, id));
+    credentials(ADMINISTRATOR, password, MAINTENANCE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::now;
+    use crate::store::databases::{DatabaseSpecRecord, DatabaseState};
+    use pandastack_types::WorkspaceId;
+
+    #[test]
+    fn every_database_and_every_reset_has_its_own() {
+        let link = LinkKey::new(&[7; 32]).unwrap();
+        let record = |revision| DatabaseRecord {
+            id: "a".parse().unwrap(),
+            workspace: WorkspaceId::default_workspace(),
+            state: DatabaseState::Ready,
+            sandbox: None,
+            created_at: now(),
+            spec: DatabaseSpecRecord { revision, ..Default::default() },
+        };
+        let (first, second) = (record(0), record(1));
+        let other = DatabaseRecord { id: "b".parse().unwrap(), ..record(0) };
+        let all = [&first, &second, &other].map(|record| password(&link, record));
+        assert!(all.iter().all(|password| password.len() == PASSWORD_CHARS));
+        assert_ne!(all[0], all[1]);
+        assert_ne!(all[0], all[2]);
+        assert_ne!(all[0], broker_token(&link, &first));
+        assert!(is_broker_token(&link, &first, &broker_token(&link, &first)));
+        assert!(!is_broker_token(&link, &second, &broker_token(&link, &first)));
+    }
+}

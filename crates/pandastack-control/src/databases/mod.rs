@@ -1,0 +1,53 @@
+//! Managed PostgreSQL: each database is a machine of its own, forked from a template whose server runs already.
+//!
+//! ```text
+//!   create: row -> fork of the template -> its own passwords -> `SELECT 1` as its user -> row is ready
+//!   branch: row -> fork of the machine  -> its own passwords, others' sessions ended -> the same
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `routes` | the API |
+//! | `ops` | making, copying, changing, deleting |
+//! | `server` | what is said to a server as its administrator |
+//! | `credentials` | passwords, derived and never stored |
+//! | `way` | how the edge reaches a database |
+//! | `view` | what users see |
+//! | `recovery` | what a stopped control left behind |
+//!
+//! Must hold: nobody is told of a database before a query succeeded the way users send it; one that fails leaves neither row
+//! nor machine; a machine of a database is reached through the database only. Machines are driven by the operations of the
+//! sandbox API: there is no second way to make one.
+
+mod credentials;
+mod ops;
+mod recovery;
+pub(crate) mod routes;
+mod server;
+mod view;
+mod way;
+
+pub(crate) use recovery::recover;
+pub(crate) use view::PublicAddress;
+pub(crate) use way::StoredDatabases;
+
+use pandastack_types::DatabaseId;
+
+/// Template that databases are forked from.
+const TEMPLATE: &str = "postgres-16";
+/// Memory of a database that names none: the template's own.
+const SIZE_DEFAULT_GIB: u32 = 1;
+/// Sizes, in GiB of memory. Each is prepared once per host, at its first use.
+const SIZES_GIB: [u32; 5] = [1, 2, 4, 8, 16];
+/// Memory of a size is counted in these.
+const MIB_PER_GIB: u32 = 1024;
+
+/// What a machine of a database carries as its owner.
+fn owner(id: &DatabaseId) -> String {
+    format!("database:{id}")
+}
+
+/// What marks a database while something is done to it.
+fn mark(id: &DatabaseId) -> String {
+    format!("database {id}")
+}

@@ -1,0 +1,327 @@
+//! Making, copying, changing and deleting databases.
+//!
+//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it taken answers 409.
+
+use std::sync::Arc;
+
+use pandastack_agent_client::AgentClient;
+use pandastack_types::api::{
+    CloneDatabase, CreateDatabase, CreateSandbox, Keep, PatchDatabase, PatchLifecycle,
+};
+use pandastack_types::limits::{DATABASE_IDLE_SECONDS, DATABASE_LABEL_BYTES_MAX, TTL_SECONDS_MAX};
+use pandastack_types::preview::Visibility;
+use pandastack_types::{DatabaseId, ErrorCode, SandboxId, WorkspaceId};
+
+use super::server::{self, Descent};
+use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, mark, owner};
+use crate::app::{App, Marked, now};
+use crate::error::{ApiError, ApiResult};
+use crate::ops as machines;
+use crate::ops::lifecycle::Move;
+use crate::store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
+use crate::store::{SandboxRecord, Select, StoreError};
+
+/// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
+pub(super) async fn create(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    request: CreateDatabase,
+) -> ApiResult<DatabaseRecord> {
+    check_label(request.label.as_deref())?;
+    let size = size_gib(request.size.as_deref(), request.memory_mb)?;
+    let spec = DatabaseSpecRecord {
+        label: request.label,
+        size: format!("{size}g"),
+        cpu: request.cpu,
+        always_on: request.always_on.unwrap_or(false),
+        protected: request.protected.unwrap_or(false),
+        ..DatabaseSpecRecord::default()
+    };
+    let record = new_record(workspace, spec);
+    make(app, record, None).await
+}
+
+/// Copies a database as it is now. Runs to its end even if the caller is dropped.
+pub(super) async fn branch(
+    app: &Arc<App>,
+    original: DatabaseRecord,
+    request: CloneDatabase,
+) -> ApiResult<DatabaseRecord> {
+    check_label(request.label.as_deref())?;
+    if request.size.as_ref().is_some_and(|size| *size != original.spec.size) {
+        return Err(ApiError::bad_request(format!(
+            "a copy has the size of its original, `{}`; leave `size` out",
+            original.spec.size
+        )));
+    }
+    if request.target_time.is_some() {
+        let message = "copies of an earlier instant need backups, which this server does not make yet; leave out target_time";
+        return Err(ApiError::new(ErrorCode::NotImplemented, message));
+    }
+    let spec = DatabaseSpecRecord {
+        label: request.label,
+        protected: false,
+        cloned_from: Some(original.id.clone()),
+        revision: 0,
+        ..original.spec.clone()
+    };
+    let record = new_record(original.workspace.clone(), spec);
+    make(app, record, Some(original)).await
+}
+
+fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> DatabaseRecord {
+    let id = DatabaseId::random();
+    DatabaseRecord { id, workspace, state: DatabaseState::Creating, sandbox: None, created_at: now(), spec }
+}
+
+async fn make(
+    app: &Arc<App>,
+    record: DatabaseRecord,
+    original: Option<DatabaseRecord>,
+) -> ApiResult<DatabaseRecord> {
+    let for_task = Arc::clone(app);
+    app.owned(async move {
+        let app = for_task;
+        let _marked = take_mark(&app, &record.id)?;
+        app.store.insert_database(&record).await?;
+        let made = make_machine(&app, &record, original.as_ref()).await;
+        match made {
+            Ok(sandbox) => {
+                let sandbox = Some(sandbox);
+                let ready = DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record };
+                app.store.update_database(&ready).await?;
+                Ok(ready)
+            }
+            Err(error) => {
+                if let Err(left) = remove(&app, &record.id).await {
+                    tracing::warn!(database = %record.id, %left, "a failed create is removed at the next start");
+                }
+                Err(error)
+            }
+        }
+    })
+    .await
+}
+
+async fn make_machine(
+    app: &Arc<App>,
+    record: &DatabaseRecord,
+    original: Option<&DatabaseRecord>,
+) -> ApiResult<SandboxId> {
+    let (machine, descent) = match original {
+        None => {
+            let (workspace, owner) = (record.workspace.clone(), owner(&record.id));
+            let request = machine_request(record)?;
+            let machine = machines::create::create_owned(app, workspace, request, owner).await;
+            (machine.map_err(as_database)?, Descent::Template)
+        }
+        Some(original) => {
+            let (machine, client) = machine(app, original).await?;
+            let machine = machines::fork::fork_owned(app, machine, client, owner(&record.id)).await?;
+            (machine, Descent::Copy(&original.id))
+        }
+    };
+    server::settle(app, record, &machine.id, descent).await?;
+    Ok(machine.id)
+}
+
+/// Somebody who asked for a database knows nothing of sandboxes.
+fn as_database(error: ApiError) -> ApiError {
+    match error.code {
+        ErrorCode::TemplateBaking => ApiError {
+            message: "PostgreSQL is being prepared on this host for the first time; try again shortly"
+                .to_owned(),
+            ..error
+        },
+        _ => error,
+    }
+}
+
+fn machine_request(record: &DatabaseRecord) -> ApiResult<CreateSandbox> {
+    let size = size_gib(Some(&record.spec.size), None)?;
+    Ok(CreateSandbox {
+        template: Some(TEMPLATE.to_owned()),
+        cpu: record.spec.cpu,
+        memory_mb: (size != SIZE_DEFAULT_GIB).then_some(size * MIB_PER_GIB),
+        persistent: Some(true),
+        idle_timeout_seconds: Some(idle_seconds(record.spec.always_on)),
+        visibility: Some(Visibility::Off),
+        ..CreateSandbox::default()
+    })
+}
+
+/// A machine that never sleeps is one that may be idle for as long as can be said.
+fn idle_seconds(always_on: bool) -> u64 {
+    if always_on { TTL_SECONDS_MAX } else { DATABASE_IDLE_SECONDS }
+}
+
+/// Changes what can be changed of a database that exists.
+pub(super) async fn change(
+    app: &Arc<App>,
+    record: DatabaseRecord,
+    request: PatchDatabase,
+) -> ApiResult<DatabaseRecord> {
+    if request == PatchDatabase::default() {
+        return Err(ApiError::bad_request("nothing to change: give label, always_on or protected"));
+    }
+    check_label(request.label.as_deref())?;
+    let _marked = take_mark(app, &record.id)?;
+    let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
+    if let Some(always_on) = request.always_on.filter(|wanted| *wanted != record.spec.always_on) {
+        let (machine, _) = machine(app, &record).await?;
+        let idle_timeout_seconds = Some(idle_seconds(always_on));
+        let patch = PatchLifecycle { idle_timeout_seconds, ..PatchLifecycle::default() };
+        machines::lifecycle::patch(app, machine, patch).await?;
+        record.spec.always_on = always_on;
+    }
+    record.spec.protected = request.protected.unwrap_or(record.spec.protected);
+    record.spec.label = request.label.or(record.spec.label);
+    app.store.update_database(&record).await?;
+    Ok(record)
+}
+
+/// Gives the user of a database a new password; the old one and the old broker token work no more.
+pub(super) async fn reset_credentials(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<DatabaseRecord> {
+    let for_task = Arc::clone(app);
+    app.owned(async move {
+        let app = for_task;
+        let _marked = take_mark(&app, &record.id)?;
+        let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
+        let sandbox = ready(&record)?.clone();
+        record.spec.revision += 1;
+        // The record first: if this server stops in between, a second reset makes both agree again.
+        app.store.update_database(&record).await?;
+        server::renew_password(&app, &record, &sandbox).await?;
+        Ok(record)
+    })
+    .await
+}
+
+/// Puts a database to sleep, or wakes it.
+pub(super) async fn go(app: &Arc<App>, record: &DatabaseRecord, awake: bool) -> ApiResult<()> {
+    let (machine, client) = machine(app, record).await?;
+    let movement = if awake { Move::Wake } else { Move::Hibernate(Keep::Memory) };
+    machines::lifecycle::go(app, machine, client, movement, false).await.map(drop)
+}
+
+/// Deletes a database, unless it is protected. Runs to its end even if the caller is dropped.
+pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+    let for_task = Arc::clone(app);
+    app.owned(async move {
+        let app = for_task;
+        let _marked = take_mark(&app, &record.id)?;
+        let record = app.store.database(Some(&record.workspace), &record.id).await?;
+        if record.spec.protected {
+            return Err(ApiError::conflict(format!(
+                "database `{}` is protected; take that back first: PATCH it with {{\"protected\": false}}",
+                record.id
+            )));
+        }
+        let going = DatabaseRecord { state: DatabaseState::Deleting, ..record };
+        app.store.update_database(&going).await?;
+        remove(&app, &going.id).await
+    })
+    .await
+}
+
+/// Removes the machines of a database and then its row. Safe to repeat.
+pub(super) async fn remove(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
+    remove_machines(app, id).await?;
+    Ok(app.store.delete_database(id).await?)
+}
+
+/// Removes every machine that belongs to a database.
+pub(super) async fn remove_machines(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
+    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
+        machines::delete::delete(app, machine, Some("its database is deleted")).await?;
+    }
+    Ok(())
+}
+
+/// The machine of a database that is ready, and its host.
+pub(super) async fn machine(app: &App, record: &DatabaseRecord) -> ApiResult<(SandboxRecord, AgentClient)> {
+    let sandbox = ready(record)?;
+    let machine = match app.store.sandbox(Some(&record.workspace), sandbox).await {
+        Ok(machine) => machine,
+        Err(StoreError::NotFound { .. }) => {
+            return Err(ApiError::conflict(format!("the machine of database `{}` is gone", record.id)));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    machines::check_live(&machine)?;
+    let client = app.hosts.client(&machine.host)?;
+    Ok((machine, client))
+}
+
+/// Refuses what needs a database that is ready.
+pub(super) fn ready(record: &DatabaseRecord) -> ApiResult<&SandboxId> {
+    let id = &record.id;
+    match (record.state, &record.sandbox) {
+        (DatabaseState::Ready, Some(sandbox)) => Ok(sandbox),
+        (DatabaseState::Creating, _) => {
+            let message = format!("database `{id}` is still being made; try again in a moment");
+            Err(ApiError::new(ErrorCode::Unavailable, message))
+        }
+        (DatabaseState::Deleting, _) => Err(ApiError::conflict(format!("database `{id}` is being deleted"))),
+        (DatabaseState::Failed | DatabaseState::Ready, _) => {
+            let why = record.spec.failure.as_deref().unwrap_or("it was never finished");
+            Err(ApiError::conflict(format!("database `{id}` failed: {why}")))
+        }
+    }
+}
+
+fn take_mark(app: &App, id: &DatabaseId) -> ApiResult<Marked> {
+    let taken =
+        || ApiError::conflict(format!("something else is being done to database `{id}`; try again shortly"));
+    app.under_way.mark(&mark(id)).ok_or_else(taken)
+}
+
+fn check_label(label: Option<&str>) -> ApiResult<()> {
+    match label {
+        Some(label) if label.len() > DATABASE_LABEL_BYTES_MAX => {
+            Err(ApiError::bad_request(format!("`label` is at most {DATABASE_LABEL_BYTES_MAX} bytes")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// GiB of memory that a request means, by a size such as `4g` or by a number of MiB.
+fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> ApiResult<u32> {
+    let by_size =
+        size.map(|text| text.to_ascii_lowercase().strip_suffix('g').and_then(|gib| gib.parse().ok()));
+    let by_memory = memory_mb.map(|mb| (mb % MIB_PER_GIB == 0).then_some(mb / MIB_PER_GIB));
+    let wanted = match (by_size, by_memory) {
+        (None, None) => Some(SIZE_DEFAULT_GIB),
+        (Some(gib), None) | (None, Some(gib)) => gib,
+        (Some(by_size), Some(by_memory)) => by_size.filter(|_| by_size == by_memory),
+    };
+    wanted.filter(|gib| SIZES_GIB.contains(gib)).ok_or_else(|| {
+        let sizes: Vec<String> = SIZES_GIB.iter().map(|gib| format!("`{gib}g`")).collect();
+        ApiError::bad_request(format!(
+            "`size` is one of {}; `memory_mb` says the same in MiB",
+            sizes.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_few_and_said_in_two_ways() {
+        for (size, memory_mb, expect) in [
+            (None, None, Some(1)),
+            (Some("4g"), None, Some(4)),
+            (Some("16G"), Some(16 * 1024), Some(16)),
+            (None, Some(2048), Some(2)),
+            (Some("4g"), Some(1024), None),
+            (Some("3g"), None, None),
+            (Some("4"), None, None),
+            (Some("-1g"), None, None),
+            (None, Some(1500), None),
+        ] {
+            assert_eq!(size_gib(size, memory_mb).ok(), expect, "{size:?} {memory_mb:?}");
+        }
+    }
+}

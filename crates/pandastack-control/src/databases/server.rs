@@ -1,0 +1,171 @@
+//! What is said to a server as its administrator.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_postgres::{
+    Bounds, Credentials, Endpoint, Entrance, LoginError, Outcome, RunError, Session, Statement,
+    scram_verifier,
+};
+use pandastack_types::api::DatabaseStats;
+use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
+
+use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
+use super::way::OneMachine;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::store::databases::DatabaseRecord;
+
+/// How long one of these conversations may take. The machine is awake or waking.
+const WAIT: Duration = Duration::from_secs(30);
+/// Sessions of others, in a copy: their clients are connected to the original.
+const END_SESSIONS: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+     WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
+     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'), \
+     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()), \
+     current_setting('max_connections')::int, sum(xact_commit)::bigint, sum(xact_rollback)::bigint, \
+     coalesce(100 * sum(blks_hit) / nullif(sum(blks_hit) + sum(blks_read), 0), 100)::int, \
+     current_setting('server_version') FROM pg_stat_database WHERE datname IS NOT NULL";
+
+/// Where a new machine's server comes from: whose administrator it still has.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Descent<'a> {
+    /// The template.
+    Template,
+    /// A copy of this database.
+    Copy(&'a DatabaseId),
+}
+
+/// Gives a new server passwords of its own, then asks it something as its user would.
+pub(super) async fn settle(
+    app: &Arc<App>,
+    record: &DatabaseRecord,
+    sandbox: &SandboxId,
+    descent: Descent<'_>,
+) -> ApiResult<()> {
+    let (before, end_sessions) = match descent {
+        Descent::Template => (None, false),
+        Descent::Copy(original) => (Some(original), true),
+    };
+    let mut statements = Vec::new();
+    if end_sessions {
+        statements.push(plain(END_SESSIONS));
+    }
+    let own = administrator(&app.link, Some(&record.id)).password;
+    statements.push(set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.link, record))]));
+    run_as(app, sandbox, &administrator(&app.link, before), &statements).await?;
+    let first = run_as(app, sandbox, &tenant(&app.link, record, DATABASE), &[plain("SELECT 1")]).await?;
+    match first.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref()) {
+        Some("1") => Ok(()),
+        other => Err(ApiError::internal(format!("a new database answered {other:?} to SELECT 1"))),
+    }
+}
+
+/// Gives the tenant the password that its record means.
+pub(super) async fn renew_password(
+    app: &Arc<App>,
+    record: &DatabaseRecord,
+    sandbox: &SandboxId,
+) -> ApiResult<()> {
+    let statement = set_passwords(&[(TENANT, &password(&app.link, record))]);
+    run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &[statement]).await.map(drop)
+}
+
+/// What the server does.
+pub(super) async fn stats(
+    app: &Arc<App>,
+    record: &DatabaseRecord,
+    sandbox: &SandboxId,
+) -> ApiResult<DatabaseStats> {
+    let outcomes = run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &[plain(STATS)]).await?;
+    let row = outcomes.into_iter().next().and_then(|outcome| outcome.rows.into_iter().next());
+    let row = row.ok_or_else(|| ApiError::internal("a server has no statistics"))?;
+    let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+    let number = |at| text(at).parse::<u64>().unwrap_or(0);
+    let small = |at| u32::try_from(number(at)).unwrap_or(u32::MAX);
+    Ok(DatabaseStats {
+        size_bytes: number(0),
+        connections: small(1),
+        active: small(2),
+        connections_max: small(3),
+        commits: number(4),
+        rollbacks: number(5),
+        cache_hit_percent: small(6),
+        version: text(7).to_owned(),
+    })
+}
+
+fn plain(sql: &str) -> Statement {
+    Statement { sql: sql.to_owned(), parameters: Vec::new() }
+}
+
+/// Verifiers go over the wire, not passwords: the server's log could show those. They are written to the catalog, because
+/// `ALTER ROLE` tries the empty password against each, which takes an emulated machine longer than all the rest of a create.
+fn set_passwords(passwords: &[(&str, &str)]) -> Statement {
+    let values: Vec<String> =
+        (0..passwords.len()).map(|n| format!("(${}, ${})", 2 * n + 1, 2 * n + 2)).collect();
+    let sql = format!(
+        "UPDATE pg_authid SET rolpassword = new.verifier FROM (VALUES {}) AS new (role, verifier) WHERE rolname = new.role",
+        values.join(", ")
+    );
+    let pair = |(role, password): &(&str, &str)| [Some((*role).to_owned()), Some(scram_verifier(password))];
+    Statement { sql, parameters: passwords.iter().flat_map(pair).collect() }
+}
+
+async fn run_as(
+    app: &Arc<App>,
+    sandbox: &SandboxId,
+    credentials: &Credentials,
+    statements: &[Statement],
+) -> ApiResult<Vec<Outcome>> {
+    let machine = OneMachine { app: Arc::clone(app), sandbox: sandbox.clone() };
+    let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
+    let mut session = Session::open(&machine, &endpoint, credentials).await.map_err(refusal)?;
+    let bounds = Bounds { rows_max: 0, wait: WAIT };
+    let outcomes = session.run(&machine, &endpoint, statements, None, bounds).await;
+    session.close().await;
+    outcomes.map_err(run_refusal)
+}
+
+/// A session that could not be opened, as the API says it.
+pub(super) fn refusal(error: LoginError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        LoginError::Sql(_) => ApiError::bad_request(message),
+        LoginError::Connect(_) | LoginError::Late | LoginError::Broken(_) => {
+            ApiError::new(ErrorCode::GuestUnavailable, message)
+        }
+    }
+}
+
+/// Statements that came to nothing, as the API says it.
+pub(super) fn run_refusal(error: RunError) -> ApiError {
+    match error {
+        RunError::Session(LoginError::Sql(error)) => {
+            let more = [error.field('D'), error.field('H')].into_iter().flatten();
+            let more: String = more.map(|sentence| format!(". {sentence}")).collect();
+            ApiError::bad_request(format!("{error}{more}"))
+        }
+        RunError::Session(error) => refusal(error),
+        RunError::TooLarge => ApiError::new(ErrorCode::BodyTooLarge, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_set_in_one_statement_and_not_said() {
+        let statement = set_passwords(&[("a", "secret-a"), ("b", "secret-b")]);
+        assert!(statement.sql.contains("(VALUES ($1, $2), ($3, $4))"), "{}", statement.sql);
+        let values: Vec<String> = statement.parameters.into_iter().flatten().collect();
+        assert_eq!((values[0].as_str(), values[2].as_str()), ("a", "b"));
+        assert!(
+            values[1].starts_with("SCRAM-SHA-256$4096:") && !values[1].contains("secret"),
+            "{}",
+            values[1]
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! What users see of databases.
+
+use http::HeaderMap;
+use pandastack_types::api::{Database, DatabaseConnection, DatabaseStatus};
+use pandastack_types::{DatabaseId, SandboxState};
+
+use super::TEMPLATE;
+use super::credentials::{DATABASE, TENANT, broker_token, password};
+use crate::app::App;
+use crate::error::ApiResult;
+use crate::store::databases::{DatabaseRecord, DatabaseState};
+
+/// Where clients find the server for databases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PublicAddress {
+    /// Below it every database has a name: `<id>.<domain>`. Without one they are told apart by an option.
+    pub(crate) domain: Option<String>,
+    /// Address where there is no domain.
+    pub(crate) host: String,
+    /// Port.
+    pub(crate) port: u16,
+}
+
+impl PublicAddress {
+    fn url(&self, id: &DatabaseId, password: &str, pooler: bool) -> String {
+        let label = format!("{id}{}", if pooler { "-pooler" } else { "" });
+        let port = self.port;
+        match &self.domain {
+            Some(domain) => {
+                format!("postgresql://{TENANT}:{password}@{label}.{domain}:{port}/{DATABASE}?sslmode=require")
+            }
+            None => format!(
+                "postgresql://{TENANT}:{password}@{}:{port}/{DATABASE}?sslmode=require&options=endpoint%3D{label}",
+                self.host
+            ),
+        }
+    }
+
+    fn host_of(&self, id: &DatabaseId) -> String {
+        self.domain.as_ref().map_or_else(|| self.host.clone(), |domain| format!("{id}.{domain}"))
+    }
+}
+
+/// A database as lists show it.
+pub(super) async fn listed(app: &App, record: DatabaseRecord) -> ApiResult<Database> {
+    let (status, failure) = status(app, &record).await;
+    Ok(Database {
+        id: record.id,
+        status,
+        template: TEMPLATE.to_owned(),
+        label: record.spec.label,
+        created_at: record.created_at,
+        size: record.spec.size,
+        always_on: record.spec.always_on,
+        protected: record.spec.protected,
+        connection: None,
+        sandbox_id: record.sandbox,
+        cloned_from: record.spec.cloned_from,
+        error: failure.or(record.spec.failure),
+        failover_available: false,
+    })
+}
+
+/// A database with how to connect, for those who may change it.
+pub(super) async fn shown(app: &App, headers: &HeaderMap, record: DatabaseRecord) -> ApiResult<Database> {
+    let connection = connection(app, headers, &record);
+    Ok(Database { connection, ..listed(app, record).await? })
+}
+
+/// How to connect, once the database is ready and this server has an address for them.
+pub(super) fn connection(
+    app: &App,
+    headers: &HeaderMap,
+    record: &DatabaseRecord,
+) -> Option<DatabaseConnection> {
+    let address = app.postgres.as_ref().filter(|_| record.state == DatabaseState::Ready)?;
+    let (id, password) = (&record.id, password(&app.link, record));
+    Some(DatabaseConnection {
+        host: address.host_of(id),
+        port: address.port,
+        database: DATABASE.to_owned(),
+        username: TENANT.to_owned(),
+        connection_url: address.url(id, &password, false),
+        pooled_url: address.url(id, &password, true),
+        password,
+        broker_url: format!("{}/v1/databases/{id}/proxy", origin(headers)),
+        broker_token: broker_token(&app.link, record),
+    })
+}
+
+/// Where this API was called.
+fn origin(headers: &HeaderMap) -> String {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let scheme = text("x-forwarded-proto").unwrap_or("http");
+    format!("{scheme}://{}", text("host").unwrap_or("127.0.0.1"))
+}
+
+async fn status(app: &App, record: &DatabaseRecord) -> (DatabaseStatus, Option<String>) {
+    let status = match record.state {
+        DatabaseState::Creating => DatabaseStatus::Provisioning,
+        DatabaseState::Failed => DatabaseStatus::Failed,
+        DatabaseState::Deleting => DatabaseStatus::Deleting,
+        DatabaseState::Ready => DatabaseStatus::Running,
+    };
+    let (DatabaseStatus::Running, Some(sandbox)) = (status, &record.sandbox) else { return (status, None) };
+    match app.store.sandbox(None, sandbox).await {
+        Ok(machine) if matches!(machine.state, SandboxState::Hibernated | SandboxState::Paused) => {
+            (DatabaseStatus::Hibernated, None)
+        }
+        Ok(machine) if machine.state == SandboxState::Failed => {
+            (DatabaseStatus::Failed, machine.spec.failure.or(Some("its machine was lost".to_owned())))
+        }
+        Ok(_) => (DatabaseStatus::Running, None),
+        Err(_) => (DatabaseStatus::Failed, Some("its machine is gone".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_work_with_and_without_names() {
+        let id: DatabaseId = "a1".parse().unwrap();
+        let named =
+            PublicAddress { domain: Some("pg.example.com".into()), host: "127.0.0.1".into(), port: 5432 };
+        assert_eq!(
+            named.url(&id, "pw", true),
+            "postgresql://app:pw@a1-pooler.pg.example.com:5432/app?sslmode=require"
+        );
+        let plain = PublicAddress { domain: None, ..named };
+        assert_eq!(
+            plain.url(&id, "pw", false),
+            "postgresql://app:pw@127.0.0.1:5432/app?sslmode=require&options=endpoint%3Da1"
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! How the edge reaches databases: through the door of their machine, which wakes it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pandastack_edge::{Ticket, Trouble};
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, InUse};
+use pandastack_types::{DatabaseId, SandboxId};
+
+use crate::app::App;
+use crate::store::StoreError;
+use crate::store::databases::DatabaseState;
+
+/// Every database that is ready.
+pub(crate) struct StoredDatabases(pub(crate) Arc<App>);
+
+/// One machine, whoever asks: for what is done before a database is ready.
+pub(super) struct OneMachine {
+    pub(super) app: Arc<App>,
+    pub(super) sandbox: SandboxId,
+}
+
+/// Keeps a machine awake while a session works.
+struct Awake(Ticket);
+
+impl InUse for Awake {
+    fn set_busy(&mut self, busy: bool) {
+        self.0.set_busy(busy);
+    }
+}
+
+#[async_trait]
+impl Databases for StoredDatabases {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+        let unknown = || ConnectError::Unknown(endpoint.database.clone());
+        let id: DatabaseId = endpoint.database.parse().map_err(|_| unknown())?;
+        let record = match self.0.store.database(None, &id).await {
+            Ok(record) => record,
+            Err(StoreError::NotFound { .. }) => return Err(unknown()),
+            Err(error) => return Err(ConnectError::Unavailable(error.to_string())),
+        };
+        match (record.state, record.sandbox) {
+            (DatabaseState::Ready, Some(sandbox)) => connect(&self.0, &sandbox, endpoint).await,
+            (DatabaseState::Creating, _) => {
+                Err(ConnectError::NotReady(format!("database `{id}` is still being made")))
+            }
+            (DatabaseState::Deleting, _) => {
+                Err(ConnectError::NotReady(format!("database `{id}` is being deleted")))
+            }
+            (DatabaseState::Failed | DatabaseState::Ready, _) => {
+                let why = record.spec.failure.unwrap_or_else(|| "it was never finished".to_owned());
+                Err(ConnectError::NotReady(format!("database `{id}` failed: {why}")))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Databases for OneMachine {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+        connect(&self.app, &self.sandbox, endpoint).await
+    }
+}
+
+async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+    let connected = app.edge.connect(sandbox, endpoint.entrance.port()).await;
+    let (stream, ticket) = connected.map_err(|trouble| explain(&trouble, sandbox, endpoint))?;
+    let (closing, cut) = (ticket.closing(), ticket.cut());
+    Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
+}
+
+fn explain(trouble: &Trouble, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
+    let id = &endpoint.database;
+    let why = match trouble {
+        Trouble::PortClosed | Trouble::InsideOnly(_) => "its server does not run".to_owned(),
+        Trouble::Unknown => "its machine is gone".to_owned(),
+        Trouble::Silent => "its machine does not answer".to_owned(),
+        other => other.sentence(sandbox, endpoint.entrance.port()),
+    };
+    ConnectError::Unavailable(format!("database `{id}` cannot be reached: {why}"))
+}

@@ -1,0 +1,364 @@
+//! Deploying a version: a machine is made, the code goes in, dependencies are installed, the handler is imported, and what
+//! stands there then is the version's snapshot.
+//!
+//! ```text
+//!   template, or a snapshot with the same dependencies
+//!     -> bundle into /var/task -> install into /var/dependencies -> snapshot for the next deploy with these dependencies
+//!     -> runtime starts, handler is imported and waits for its first event -> snapshot of the version -> machine deleted
+//! ```
+//!
+//! What must hold: a version is `ready` only when its handler asked for an event, and `failed` with a reason and the log
+//! otherwise; no machine outlives its deploy; a deploy that a server left behind is failed by the next one
+//! ([`super::recover`]), never stuck. Installing is fatal when it fails, and happens here only: calls install nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Method, Request, header};
+use pandastack_agent_client::AgentClient;
+use pandastack_types::api::{
+    CreateSandbox, CreateSnapshot, DeployStatus, ExecRequest, ExecResult, Process, Runtime, SnapshotKind,
+    StartProcess,
+};
+use pandastack_types::limits::{INIT_SECONDS_MAX, INSTALL_SECONDS_MAX};
+use pandastack_types::preview::Visibility;
+use pandastack_types::{ErrorCode, SnapshotId};
+
+use super::bundle::{self, Checked};
+use super::connection::Connection;
+use super::pool::owner;
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::ops;
+use crate::store::SandboxRecord;
+use crate::store::functions::{FunctionRecord, VersionRecord};
+
+const TASK_ROOT: &str = "/var/task";
+const DEPENDENCIES: &str = "/var/dependencies";
+const RUNTIME_DIR: &str = "/opt/pandastack/function";
+const PYTHON_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.py");
+const NODE_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.mjs");
+/// Should the server end in between, the machine of a deploy ends by itself.
+const TTL_SECONDS: u64 = 2 * 3600;
+/// How long small steps in the machine may take.
+const STEP_SECONDS: u64 = 60;
+/// How long a host may take to answer beyond what runs there.
+const GRACE: Duration = Duration::from_secs(30);
+/// Bytes of a deploy's log that are kept, its end.
+const LOG_BYTES_MAX: usize = 256 * 1024;
+
+/// A deploy under way.
+struct Build<'a> {
+    app: &'a Arc<App>,
+    version: VersionRecord,
+    machine: SandboxRecord,
+    client: AgentClient,
+    log: String,
+}
+
+/// Builds a version and records what came of it.
+pub(crate) async fn run(
+    app: &Arc<App>,
+    function: FunctionRecord,
+    mut version: VersionRecord,
+    checked: Checked,
+) {
+    let began = Instant::now();
+    let mut log = String::new();
+    let built = build(app, &mut version, &checked, &mut log).await;
+    version.spec.log = tail(&log);
+    version.spec.build_ms = Some(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+    match built {
+        Ok(()) => version.state = DeployStatus::Ready,
+        Err(error) => {
+            tracing::info!(function = %function.id, version = version.version, %error, cause = error.causes(), "a deploy failed");
+            version.state = DeployStatus::Failed;
+            version.spec.error = Some(error.message);
+        }
+    }
+    if let Err(error) = app.store.finish_version(&version, now()).await {
+        tracing::error!(function = %function.id, %error, "what came of a deploy could not be recorded; the next start does");
+    }
+    app.functions.built.notify_waiters();
+    if version.state == DeployStatus::Ready
+        && let Err(error) = super::prune(app, &function.id).await
+    {
+        tracing::warn!(function = %function.id, %error, "old versions are removed with the next deploy");
+    }
+}
+
+fn tail(log: &str) -> String {
+    let cut = log.len().saturating_sub(LOG_BYTES_MAX);
+    let start = (cut..log.len()).find(|at| log.is_char_boundary(*at)).unwrap_or(log.len());
+    log.get(start..).unwrap_or_default().to_owned()
+}
+
+async fn build(
+    app: &Arc<App>,
+    version: &mut VersionRecord,
+    checked: &Checked,
+    log: &mut String,
+) -> ApiResult<()> {
+    let layer = match &version.layer_key {
+        Some(key) => reusable_layer(app, version, key).await?,
+        None => None,
+    };
+    let (machine, reused) = make_machine(app, version, layer).await?;
+    let client = app.hosts.client(&machine.host)?;
+    let id = machine.id.clone();
+    let mut build = Build { app, version: version.clone(), machine, client, log: String::new() };
+    let steps = tokio::select! {
+        steps = build.steps(checked, reused) => steps,
+        () = app.shutdown.cancelled() => Err(ApiError::new(ErrorCode::Unavailable, "the server stopped during the deploy; deploy again")),
+    };
+    log.push_str(&build.log);
+    version.spec = build.version.spec;
+    super::pool::delete(app, id);
+    steps
+}
+
+/// A snapshot with the same dependencies, from an earlier deploy of this workspace.
+async fn reusable_layer(app: &App, version: &VersionRecord, key: &str) -> ApiResult<Option<SnapshotId>> {
+    for earlier in app.store.versions_with_layer(&version.workspace, key).await? {
+        let Some(layer) = earlier.spec.layer_snapshot else { continue };
+        if let Ok(snapshot) = app.store.snapshot(&version.workspace, &layer).await
+            && app.hosts.reachable(&snapshot.host)
+        {
+            return Ok(Some(layer));
+        }
+    }
+    Ok(None)
+}
+
+async fn make_machine(
+    app: &Arc<App>,
+    version: &mut VersionRecord,
+    layer: Option<SnapshotId>,
+) -> ApiResult<(SandboxRecord, bool)> {
+    let request = CreateSandbox {
+        template: layer.is_none().then(|| version.spec.template.clone()),
+        from_snapshot: layer.clone(),
+        ttl_seconds: Some(TTL_SECONDS),
+        visibility: Some(Visibility::Private),
+        metadata: Some([("function_build".to_owned(), version.version.to_string())].into()),
+        ..CreateSandbox::default()
+    };
+    let belongs = owner(&version.function);
+    match ops::create::create_owned(app, version.workspace.clone(), request.clone(), belongs.clone()).await {
+        Ok(machine) => {
+            version.spec.layer_snapshot.clone_from(&layer);
+            version.spec.layer_reused = layer.is_some();
+            Ok((machine, layer.is_some()))
+        }
+        // A layer that cannot be used is a convenience lost, not a reason to fail.
+        Err(error) if layer.is_some() => {
+            tracing::info!(%error, "dependencies are installed again");
+            let template = Some(version.spec.template.clone());
+            let request = CreateSandbox { template, from_snapshot: None, ..request };
+            let machine = ops::create::create_owned(app, version.workspace.clone(), request, belongs).await?;
+            Ok((machine, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+impl Build<'_> {
+    async fn steps(&mut self, checked: &Checked, reused: bool) -> ApiResult<()> {
+        self.put_code().await?;
+        if self.version.layer_key.is_some() && !reused {
+            self.install(checked).await?;
+            self.version.spec.layer_snapshot = Some(self.snapshot("dependencies").await?);
+        }
+        if self.version.spec.runtime == Runtime::Nodejs && self.version.layer_key.is_some() {
+            self.sh("ln -sfn /var/dependencies/node_modules /var/task/node_modules", STEP_SECONDS).await?;
+        }
+        self.start().await?;
+        self.version.spec.snapshot = Some(self.snapshot("function").await?);
+        self.version.spec.host = Some(self.machine.host.clone());
+        Ok(())
+    }
+
+    /// Puts the bundle and the bootstraps in place, and nothing else there.
+    async fn put_code(&mut self) -> ApiResult<()> {
+        let clear = format!("rm -rf {TASK_ROOT} && mkdir -p {TASK_ROOT} {DEPENDENCIES} {RUNTIME_DIR}");
+        self.sh(&clear, STEP_SECONDS).await?;
+        let bundle = self.app.store.bundle(&self.version.workspace, &self.version.spec.bundle).await?;
+        self.unpack(TASK_ROOT, bundle::unpacked(bundle)).await?;
+        let bootstraps = [
+            ("bootstrap.py".to_owned(), PYTHON_BOOTSTRAP.into(), 0o644),
+            ("bootstrap.mjs".to_owned(), NODE_BOOTSTRAP.into(), 0o644),
+        ];
+        let bootstraps = bundle::pack(&bootstraps).map_err(ApiError::internal)?;
+        self.unpack(RUNTIME_DIR, bundle::unpacked(bootstraps)).await
+    }
+
+    async fn unpack(&self, directory: &str, archive: axum::body::Body) -> ApiResult<()> {
+        let uri = format!("/agent/v1/sandboxes/{}/fs/tar?path={directory}", self.machine.id);
+        let request = Request::builder()
+            .method(Method::PUT)
+            .uri(uri)
+            .header(header::CONTENT_TYPE, "application/x-tar")
+            .body(archive)
+            .map_err(ApiError::internal)?;
+        let sent = self.client.send(request, Some(self.machine.incarnation));
+        let answer = tokio::time::timeout(Duration::from_secs(STEP_SECONDS) + GRACE, sent).await;
+        let late = |_| ApiError::new(ErrorCode::GuestUnavailable, "the code could not be copied in time");
+        let answer = answer.map_err(late)??;
+        if !answer.status().is_success() {
+            let message = format!("the bundle could not be unpacked ({}); is it damaged?", answer.status());
+            return Err(ApiError::bad_request(message));
+        }
+        Ok(())
+    }
+
+    /// Runs a command of ours; its failure is the deploy's.
+    async fn sh(&mut self, command: &str, seconds: u64) -> ApiResult<ExecResult> {
+        let exec = ExecRequest {
+            cmd: Some(command.to_owned()),
+            cwd: Some("/".to_owned()),
+            timeout_seconds: Some(seconds),
+            ..ExecRequest::default()
+        };
+        let path = format!("/sandboxes/{}/exec", self.machine.id);
+        let wait = Duration::from_secs(seconds) + GRACE;
+        let call = ops::call_on(&self.machine, Method::POST, &path, wait);
+        let result: ExecResult = self.client.call(call, Some(&exec)).await?;
+        self.log.push_str(&result.stdout);
+        self.log.push_str(&result.stderr);
+        if result.exit_code != 0 {
+            let why = last_line(&result.stderr).or_else(|| last_line(&result.stdout)).unwrap_or_default();
+            let message = format!("`{command}` exited with {}: {why}", result.exit_code);
+            return Err(ApiError::bad_request(message));
+        }
+        Ok(result)
+    }
+
+    async fn install(&mut self, checked: &Checked) -> ApiResult<()> {
+        let has = |name: &str| checked.manifests.iter().any(|(known, _)| known == name);
+        let command = match self.version.spec.runtime {
+            Runtime::Python => format!(
+                "cd {TASK_ROOT} && python3 -m pip install --no-input --disable-pip-version-check --no-cache-dir \
+                 --root-user-action=ignore --target {DEPENDENCIES} -r requirements.txt"
+            ),
+            Runtime::Nodejs => {
+                let install =
+                    if has("package-lock.json") || has("npm-shrinkwrap.json") { "ci" } else { "install" };
+                format!(
+                    "cd {TASK_ROOT} && npm {install} --omit=dev --no-audit --no-fund --loglevel=error && \
+                     mkdir -p node_modules && rm -rf {DEPENDENCIES}/node_modules && mv node_modules {DEPENDENCIES}/"
+                )
+            }
+            Runtime::Custom => return Ok(()),
+        };
+        self.log.push_str(&format!("$ {command}\n"));
+        let installed = self.sh(&command, INSTALL_SECONDS_MAX).await;
+        installed.map(drop).map_err(|error| ApiError {
+            message: format!("dependencies could not be installed: {}", error.message),
+            ..error
+        })
+    }
+
+    /// Starts the runtime and waits until the handler asks for its first event.
+    async fn start(&mut self) -> ApiResult<()> {
+        let start = StartProcess {
+            exec: ExecRequest {
+                argv: Some(self.command()),
+                cwd: Some(TASK_ROOT.to_owned()),
+                env: Some(self.environment()),
+                ..ExecRequest::default()
+            },
+            tag: Some("function".to_owned()),
+            ..StartProcess::default()
+        };
+        let path = format!("/sandboxes/{}/processes", self.machine.id);
+        let call = ops::call_on(&self.machine, Method::POST, &path, GRACE);
+        let _: Process = self.client.call(call, Some(&start)).await?;
+        let wait = Duration::from_secs(INIT_SECONDS_MAX);
+        let mut connection = self.connect().await?;
+        let ready = tokio::time::timeout(wait + GRACE, connection.await_ready(wait)).await;
+        let late = || ApiError::bad_request(format!("the handler was not ready within {INIT_SECONDS_MAX} s"));
+        let ready = ready.map_err(|_| late())??;
+        self.log.push_str(&ready.log);
+        match (ready.ready, ready.failure) {
+            (true, _) => Ok(()),
+            (false, Some(failure)) => Err(ApiError::bad_request(failure)),
+            (false, None) => Err(late()),
+        }
+    }
+
+    /// The runtime was started a moment ago; it is tried until it listens.
+    async fn connect(&self) -> ApiResult<Connection> {
+        /// Between two tries.
+        const AGAIN: Duration = Duration::from_millis(50);
+        let until = Instant::now() + GRACE;
+        loop {
+            match Connection::open(self.app, &self.machine.id).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) if Instant::now() > until => return Err(error),
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
+    fn command(&self) -> Vec<String> {
+        let entrypoint = &self.version.spec.entrypoint;
+        let program = match self.version.spec.runtime {
+            Runtime::Python => vec!["python3".to_owned(), format!("{RUNTIME_DIR}/bootstrap.py")],
+            Runtime::Nodejs => vec!["node".to_owned(), format!("{RUNTIME_DIR}/bootstrap.mjs")],
+            Runtime::Custom => vec![format!("{TASK_ROOT}/{entrypoint}")],
+        };
+        // The machine's first process is the guest program, which is the function runtime too.
+        let runtime = ["/proc/1/exe", "function", "--"].map(str::to_owned);
+        runtime.into_iter().chain(program).collect()
+    }
+
+    fn environment(&self) -> BTreeMap<String, String> {
+        let spec = &self.version.spec;
+        let memory = self.machine.spec.memory_mb.to_string();
+        let own = [
+            ("_HANDLER", spec.entrypoint.clone()),
+            ("LAMBDA_TASK_ROOT", TASK_ROOT.to_owned()),
+            ("LAMBDA_RUNTIME_DIR", RUNTIME_DIR.to_owned()),
+            ("AWS_LAMBDA_FUNCTION_NAME", self.version.function.to_string()),
+            ("AWS_LAMBDA_FUNCTION_VERSION", self.version.version.to_string()),
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory),
+            ("PANDASTACK_CONCURRENCY", spec.concurrency.max(1).to_string()),
+            ("PYTHONPATH", format!("{TASK_ROOT}:{DEPENDENCIES}")),
+            ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value));
+        own.chain(spec.env.clone()).collect()
+    }
+
+    async fn snapshot(&self, what: &str) -> ApiResult<SnapshotId> {
+        let name = format!("{what} {} version {}", self.version.function, self.version.version);
+        let request = CreateSnapshot { name: Some(name), ..CreateSnapshot::default() };
+        let (machine, client) = (self.machine.clone(), self.client.clone());
+        let taken = ops::snapshot::take(self.app, machine, client, request, SnapshotKind::Service).await?;
+        Ok(taken.id)
+    }
+}
+
+fn last_line(text: &str) -> Option<String> {
+    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.chars().take(500).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_cut_at_its_beginning_and_between_characters() {
+        let long = format!("{}é{}", "a".repeat(10), "b".repeat(LOG_BYTES_MAX - 1));
+        assert_eq!(tail(&long), "b".repeat(LOG_BYTES_MAX - 1));
+        assert_eq!(tail("short"), "short");
+    }
+
+    #[test]
+    fn the_last_line_that_says_something_is_the_reason() {
+        assert_eq!(last_line("a\nERROR: no such package\n\n").as_deref(), Some("ERROR: no such package"));
+        assert_eq!(last_line("\n"), None);
+    }
+}

@@ -1,0 +1,367 @@
+//! Bundles: what a client uploads as a function's code, looked at before anything is made of it.
+//!
+//! What must hold: a bundle that passed holds only files, directories and links that stay inside it, and unpacks to no more
+//! than its limits, however small it is packed. The guest unpacks it beneath one directory and would refuse the same; a
+//! refusal here costs no machine and is told to the client at once.
+
+use std::io::{Cursor, Read};
+use std::path::{Component, Path};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use pandastack_types::api::Runtime;
+use pandastack_types::limits::{BUNDLE_ENTRIES_MAX, BUNDLE_UNPACKED_BYTES_MAX};
+use sha2::{Digest, Sha256};
+use tar::{Archive, EntryType};
+
+/// Bytes of a file that says what to install. Beyond it: refused.
+const MANIFEST_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Files that say what to install, by runtime.
+const PYTHON_MANIFESTS: [&str; 1] = ["requirements.txt"];
+const NODE_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", "npm-shrinkwrap.json"];
+/// Bytes of headers and padding beside the files themselves.
+const TAR_OVERHEAD_BYTES_MAX: u64 = 2048 * BUNDLE_ENTRIES_MAX as u64;
+
+/// Why a bundle is not taken.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum BundleRefused {
+    #[error("the bundle is not a gzip-compressed tar archive: {0}")]
+    NotAnArchive(String),
+    #[error("the bundle has `{0}`: paths must be relative and must not contain `..`")]
+    Outside(String),
+    #[error("the bundle has the link `{0}`, which leads out of it")]
+    LinkOutside(String),
+    #[error("the bundle has `{0}`, which is neither a file, a directory nor a link")]
+    Special(String),
+    #[error("the bundle unpacks to more than {BUNDLE_UNPACKED_BYTES_MAX} bytes")]
+    TooLarge,
+    #[error("the bundle has more than {BUNDLE_ENTRIES_MAX} entries")]
+    TooMany,
+    #[error("the bundle has no file `{0}`, which the entrypoint names")]
+    NoEntrypoint(String),
+    #[error("the code is not base64: {0}")]
+    NotBase64(String),
+}
+
+/// A bundle that may be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Checked {
+    /// SHA-256 of its bytes, in hex.
+    pub(crate) sha256: String,
+    /// Names of its files.
+    pub(crate) files: Vec<String>,
+    /// Files that say what to install, with their content.
+    pub(crate) manifests: Vec<(String, Vec<u8>)>,
+}
+
+impl Checked {
+    /// Names what is installed for it; `None` when there is nothing to install.
+    pub(crate) fn layer_key(&self, runtime: Runtime, template: &str) -> Option<String> {
+        let wanted: &[&str] = match runtime {
+            Runtime::Python => &PYTHON_MANIFESTS,
+            Runtime::Nodejs => &NODE_MANIFESTS,
+            Runtime::Custom => return None,
+        };
+        let manifests: Vec<_> =
+            self.manifests.iter().filter(|(name, _)| wanted.contains(&name.as_str())).collect();
+        if manifests.is_empty() {
+            return None;
+        }
+        let mut hasher = Sha256::new();
+        hasher.update(format!("1 {} {template}\n", runtime.as_str()));
+        for (name, content) in &manifests {
+            hasher.update(format!("{name} {}\n", content.len()));
+            hasher.update(content);
+        }
+        // What is installed may come from the bundle itself.
+        if manifests.iter().any(|(_, content)| names_local_files(content)) {
+            hasher.update(&self.sha256);
+        }
+        Some(hex(&hasher.finalize()))
+    }
+
+    /// Refuses an entrypoint that names no file of the bundle.
+    pub(crate) fn check_entrypoint(&self, runtime: Runtime, entrypoint: &str) -> Result<(), BundleRefused> {
+        let file = entrypoint.split(':').next().unwrap_or_default();
+        let names_a_file = runtime == Runtime::Custom
+            || [".py", ".js", ".mjs", ".cjs"].iter().any(|end| file.ends_with(end));
+        if names_a_file && !self.files.iter().any(|known| known == file) {
+            return Err(BundleRefused::NoEntrypoint(file.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn names_local_files(manifest: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(manifest);
+    let local = |line: &str| {
+        let line = line.trim();
+        ["-e", "-r", "-c", "./", "../", "/"].iter().any(|start| line.starts_with(start))
+            || line.ends_with(".whl")
+            || line.contains("file:")
+    };
+    text.lines().any(local)
+}
+
+/// Looks through a bundle.
+pub(crate) fn check(bytes: &[u8]) -> Result<Checked, BundleRefused> {
+    let broken = |error: std::io::Error| BundleRefused::NotAnArchive(error.to_string());
+    let limit = BUNDLE_UNPACKED_BYTES_MAX + TAR_OVERHEAD_BYTES_MAX;
+    let mut archive = Archive::new(GzDecoder::new(bytes).take(limit + 1));
+    let mut checked =
+        Checked { sha256: hex(&Sha256::digest(bytes)), files: Vec::new(), manifests: Vec::new() };
+    let (mut entries, mut unpacked) = (0, 0_u64);
+    for entry in archive.entries().map_err(broken)? {
+        let mut entry = entry.map_err(broken)?;
+        entries += 1;
+        if entries > BUNDLE_ENTRIES_MAX {
+            return Err(BundleRefused::TooMany);
+        }
+        unpacked = unpacked.saturating_add(entry.size());
+        if unpacked > BUNDLE_UNPACKED_BYTES_MAX {
+            return Err(BundleRefused::TooLarge);
+        }
+        let path = entry.path().map_err(broken)?.into_owned();
+        let name = clean(&path).ok_or_else(|| BundleRefused::Outside(shown(&path)))?;
+        check_kind(&entry, &path)?;
+        if entry.header().entry_type() == EntryType::Regular {
+            if PYTHON_MANIFESTS.iter().chain(&NODE_MANIFESTS).any(|known| *known == name) {
+                let mut content = Vec::new();
+                entry.by_ref().take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut content).map_err(broken)?;
+                if content.len() as u64 > MANIFEST_BYTES_MAX {
+                    return Err(BundleRefused::TooLarge);
+                }
+                checked.manifests.push((name.clone(), content));
+            }
+            checked.files.push(name);
+        }
+    }
+    checked.manifests.sort();
+    Ok(checked)
+}
+
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().chars().take(200).collect()
+}
+
+/// A path without `.`; `None` when it leads out.
+fn clean(path: &Path) -> Option<String> {
+    let mut parts = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(part) => parts.push(part.to_str()?),
+            Component::CurDir => {}
+            _ => return None,
+        }
+    }
+    Some(parts.join("/"))
+}
+
+fn check_kind<R: Read>(entry: &tar::Entry<'_, R>, path: &Path) -> Result<(), BundleRefused> {
+    let outside = || BundleRefused::LinkOutside(shown(path));
+    match entry.header().entry_type() {
+        EntryType::Regular | EntryType::Directory | EntryType::Continuous => Ok(()),
+        kind @ (EntryType::Symlink | EntryType::Link) => {
+            let target = entry.link_name().ok().flatten().ok_or_else(outside)?;
+            // Hard links are named from the root of the archive, others from where they are.
+            let from = if kind == EntryType::Link { 0 } else { path.components().count() - 1 };
+            let stays = stays_inside(from, &target);
+            if stays { Ok(()) } else { Err(outside()) }
+        }
+        EntryType::XGlobalHeader => Ok(()),
+        _ => Err(BundleRefused::Special(shown(path))),
+    }
+}
+
+/// Whether a relative path never climbs above the root from `depth` directories below it.
+fn stays_inside(depth: usize, target: &Path) -> bool {
+    let mut depth = depth;
+    for component in target.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::CurDir => {}
+            Component::ParentDir if depth > 0 => depth -= 1,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// A bundle of one file: inline source, plain or gzip.
+pub(crate) fn of_source(entrypoint: &str, base64: &str) -> Result<Option<Vec<u8>>, BundleRefused> {
+    use base64::Engine;
+    let code = base64::engine::general_purpose::STANDARD.decode(base64.trim());
+    let code = code.map_err(|error| BundleRefused::NotBase64(error.to_string()))?;
+    if code.is_empty() {
+        return Ok(None);
+    }
+    let source = if code.starts_with(&[0x1f, 0x8b]) {
+        let mut plain = Vec::new();
+        let limit = BUNDLE_UNPACKED_BYTES_MAX;
+        let read = GzDecoder::new(&code[..]).take(limit + 1).read_to_end(&mut plain);
+        read.map_err(|error| BundleRefused::NotAnArchive(error.to_string()))?;
+        if plain.len() as u64 > limit {
+            return Err(BundleRefused::TooLarge);
+        }
+        plain
+    } else {
+        code
+    };
+    let name = entrypoint.split(':').next().unwrap_or_default();
+    pack(&[(name.to_owned(), source, 0o755)]).map(Some)
+}
+
+/// A bundle of some files.
+pub(crate) fn pack(files: &[(String, Vec<u8>, u32)]) -> Result<Vec<u8>, BundleRefused> {
+    let broken = |error: std::io::Error| BundleRefused::NotAnArchive(error.to_string());
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
+    for (name, content, mode) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(*mode);
+        archive.append_data(&mut header, name, Cursor::new(content)).map_err(broken)?;
+    }
+    archive.into_inner().and_then(GzEncoder::finish).map_err(broken)
+}
+
+/// Compresses a file.
+pub(crate) fn gzip(content: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    std::io::Write::write_all(&mut encoder, content)?;
+    encoder.finish()
+}
+
+/// The content of one file of a bundle.
+pub(crate) fn read_file(bytes: &[u8], wanted: &str) -> Option<Vec<u8>> {
+    let mut archive = Archive::new(GzDecoder::new(bytes));
+    for entry in archive.entries().ok()? {
+        let mut entry = entry.ok()?;
+        if entry.path().ok().and_then(|path| clean(&path)).as_deref() == Some(wanted) {
+            let mut content = Vec::new();
+            entry.by_ref().take(BUNDLE_UNPACKED_BYTES_MAX).read_to_end(&mut content).ok()?;
+            return Some(content);
+        }
+    }
+    None
+}
+
+/// A bundle as a plain tar archive, made while it is sent.
+pub(crate) fn unpacked(bytes: Vec<u8>) -> axum::body::Body {
+    /// Bytes of a part.
+    const PART_BYTES: usize = 256 * 1024;
+    let (sender, receiver) = tokio::sync::mpsc::channel::<std::io::Result<Bytes>>(4);
+    tokio::task::spawn_blocking(move || {
+        let mut reader = GzDecoder::new(Cursor::new(bytes));
+        loop {
+            let mut part = Vec::with_capacity(PART_BYTES);
+            let read = reader.by_ref().take(PART_BYTES as u64).read_to_end(&mut part);
+            let done = !matches!(read, Ok(count) if count > 0);
+            let sent = match read {
+                Ok(0) => return,
+                Ok(_) => sender.blocking_send(Ok(part.into())),
+                Err(error) => sender.blocking_send(Err(error)),
+            };
+            if done || sent.is_err() {
+                return;
+            }
+        }
+    });
+    let parts = futures::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|part| (part, receiver))
+    });
+    axum::body::Body::from_stream(parts)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn archive(fill: impl FnOnce(&mut tar::Builder<GzEncoder<Vec<u8>>>)) -> Vec<u8> {
+        let mut builder = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        fill(&mut builder);
+        builder.into_inner().unwrap().finish().unwrap()
+    }
+
+    /// An entry whose header says anything at all.
+    fn entry(path: &str, kind: EntryType, link: &str, size: u64) -> Vec<u8> {
+        archive(|builder| {
+            let mut header = tar::Header::new_gnu();
+            header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+            header.as_gnu_mut().unwrap().linkname[..link.len()].copy_from_slice(link.as_bytes());
+            header.set_entry_type(kind);
+            header.set_size(size);
+            header.set_cksum();
+            builder.append(&header, std::io::repeat(0).take(size)).unwrap();
+        })
+    }
+
+    #[test]
+    fn what_leads_out_is_refused() {
+        let outside = |path: &str| BundleRefused::Outside(path.to_owned());
+        assert_eq!(check(&entry("../x", EntryType::Regular, "", 1)), Err(outside("../x")));
+        assert_eq!(check(&entry("/etc/x", EntryType::Regular, "", 1)), Err(outside("/etc/x")));
+        let link = |path: &str| Err(BundleRefused::LinkOutside(path.to_owned()));
+        assert_eq!(check(&entry("a", EntryType::Symlink, "/etc/passwd", 0)), link("a"));
+        assert_eq!(check(&entry("a", EntryType::Symlink, "../x", 0)), link("a"));
+        assert_eq!(check(&entry("d/a", EntryType::Symlink, "../../x", 0)), link("d/a"));
+        assert_eq!(check(&entry("d/a", EntryType::Link, "../x", 0)), link("d/a"));
+        assert!(check(&entry("d/a", EntryType::Symlink, "../x", 0)).is_ok());
+        assert!(check(&entry("d/a", EntryType::Link, "x", 0)).is_ok());
+    }
+
+    #[test]
+    fn devices_bombs_and_nonsense_are_refused() {
+        let special = Err(BundleRefused::Special("a".to_owned()));
+        for kind in [EntryType::Block, EntryType::Char, EntryType::Fifo] {
+            assert_eq!(check(&entry("a", kind, "", 0)), special, "{kind:?}");
+        }
+        let bomb = entry("a", EntryType::Regular, "", BUNDLE_UNPACKED_BYTES_MAX + 1);
+        assert!(bomb.len() < 4 * 1024 * 1024);
+        assert_eq!(check(&bomb), Err(BundleRefused::TooLarge));
+        assert!(matches!(check(b"hello"), Err(BundleRefused::NotAnArchive(_))));
+        let many = archive(|builder| {
+            for n in 0..=BUNDLE_ENTRIES_MAX {
+                let mut header = tar::Header::new_gnu();
+                header.set_size(0);
+                builder.append_data(&mut header, format!("f{n}"), std::io::empty()).unwrap();
+            }
+        });
+        assert_eq!(check(&many), Err(BundleRefused::TooMany));
+    }
+
+    #[test]
+    fn dependencies_are_named_by_their_manifests_alone_unless_these_name_files() {
+        let with = |requirements: &str, code: &str| {
+            let files = [
+                ("requirements.txt".to_owned(), requirements.into(), 0o644),
+                ("main.py".to_owned(), code.into(), 0o644),
+            ];
+            check(&pack(&files).unwrap()).unwrap().layer_key(Runtime::Python, "base")
+        };
+        assert_eq!(with("six\n", "a"), with("six\n", "b"));
+        assert_ne!(with("six\n", "a"), with("six==1\n", "a"));
+        assert_ne!(with("./x.whl\n", "a"), with("./x.whl\n", "b"));
+        let plain = check(&pack(&[("main.py".to_owned(), b"x".to_vec(), 0o644)]).unwrap()).unwrap();
+        assert_eq!(plain.layer_key(Runtime::Python, "base"), None);
+    }
+
+    #[test]
+    fn inline_source_becomes_a_bundle_and_comes_back() {
+        use base64::Engine;
+        let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+        let bundle = of_source("main.py", &encode(b"print(1)")).unwrap().unwrap();
+        assert_eq!(read_file(&bundle, "main.py").unwrap(), b"print(1)");
+        let checked = check(&bundle).unwrap();
+        assert!(checked.check_entrypoint(Runtime::Python, "main.py").is_ok());
+        assert!(checked.check_entrypoint(Runtime::Python, "other.py").is_err());
+        assert!(checked.check_entrypoint(Runtime::Custom, "bootstrap").is_err());
+        assert_eq!(of_source("main.py", ""), Ok(None));
+        assert!(of_source("main.py", "%%%").is_err());
+    }
+}

@@ -1,0 +1,257 @@
+//! The API of calls: making them, and what became of them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use http::{HeaderValue, StatusCode, header};
+use jiff::SignedDuration;
+use pandastack_function_proto::Outcome;
+use pandastack_types::api::{FunctionMetrics, InvokeFunction, Items, RecordRun, Run, RunKind};
+use pandastack_types::limits::{ASYNC_EVENT_BYTES_MAX, EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX, RUNS_PAGE_MAX};
+use pandastack_types::{ErrorBody, ErrorCode, RunId};
+use serde::Deserialize;
+
+use super::deploy_routes::read_limited;
+use super::invoke::{self, Asked};
+use super::routes::{Named, find};
+use super::{queue, shown};
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, JsonBody, Query, parse_json};
+use crate::store::functions::FunctionRecord;
+
+/// Bytes of `X-Log-Result`, before base64.
+const LOG_TAIL_BYTES: usize = 4096;
+/// Calls that metrics are computed of, the newest.
+const FIGURES_MAX: u32 = 10_000;
+
+#[derive(Deserialize)]
+pub(crate) struct Qualifier {
+    qualifier: Option<String>,
+}
+
+/// Call a function. Without `X-Invocation-Type` the body is `{"input": ...}` and the answer a run. With it the body is the
+/// event itself: `RequestResponse` answers what the handler answers (`X-Function-Error` tells a failure), `Event` answers
+/// 202 with a queued run, `DryRun` answers 204 and calls nothing. `X-Log-Type: Tail` adds the end of the log.
+#[utoipa::path(post, path = "/v1/functions/{id}/invoke", tag = "functions",
+    params(("id" = String, Path), ("qualifier" = Option<String>, Query, description = "A version or an alias"),
+        ("X-Invocation-Type" = Option<String>, Header), ("X-Log-Type" = Option<String>, Header)),
+    request_body = InvokeFunction, responses((status = 200, body = Run), (status = 202, body = Run), (status = 204),
+    (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 429, body = ErrorBody),
+    (status = 502, body = ErrorBody), (status = 504, body = ErrorBody)))]
+pub(crate) async fn invoke(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Query(query): Query<Qualifier>,
+    request: Request,
+) -> ApiResult<Response> {
+    let function = find(&app, &caller, &name).await?;
+    let (parts, body) = request.into_parts();
+    let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let kind = text("x-invocation-type");
+    let refuse =
+        || ApiError::new(ErrorCode::BodyTooLarge, format!("an event is at most {EVENT_BYTES_MAX} bytes"));
+    let body = read_limited(body, EVENT_BYTES_MAX, refuse).await?;
+    let version = super::version_for(&function, query.qualifier.as_deref())?;
+    match kind.as_deref() {
+        None => {
+            let request: InvokeFunction = parse_json(&body)?;
+            let event = serde_json::to_vec(&request.input).map_err(ApiError::internal)?;
+            if request.is_async {
+                return enqueue(&app, &function, version, event.into()).await;
+            }
+            let answered = call(&app, function, version, event.into()).await?;
+            Ok(Json(answered.run).into_response())
+        }
+        Some("RequestResponse") => {
+            let answered = call(&app, function, version, event_of(body)?).await?;
+            Ok(raw(answered, text("x-log-type").as_deref() == Some("Tail")))
+        }
+        Some("Event") => enqueue(&app, &function, version, event_of(body)?).await,
+        Some("DryRun") => {
+            super::pool_of(&app, &function, version).await?;
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+        Some(_) => Err(ApiError::bad_request("X-Invocation-Type must be RequestResponse, Event or DryRun")),
+    }
+}
+
+/// An event is JSON; nothing counts as `{}`.
+fn event_of(body: bytes::Bytes) -> ApiResult<bytes::Bytes> {
+    if body.trim_ascii().is_empty() {
+        return Ok(bytes::Bytes::from_static(b"{}"));
+    }
+    match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
+        Ok(_) => Ok(body),
+        Err(error) => Err(ApiError::bad_request(format!("the event is not JSON: {error}"))),
+    }
+}
+
+async fn call(
+    app: &Arc<App>,
+    function: FunctionRecord,
+    version: u32,
+    event: bytes::Bytes,
+) -> ApiResult<invoke::Answered> {
+    let owner = Arc::clone(app);
+    // Once it began it is finished: a client that goes away leaves no half-used machine.
+    app.owned(async move { invoke::call(&owner, &function, Asked::new(RunKind::Sync, version, event)).await })
+        .await
+}
+
+async fn enqueue(
+    app: &App,
+    function: &FunctionRecord,
+    version: u32,
+    event: bytes::Bytes,
+) -> ApiResult<Response> {
+    if event.len() > ASYNC_EVENT_BYTES_MAX {
+        let message = format!("an event of a queued call is at most {ASYNC_EVENT_BYTES_MAX} bytes");
+        return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+    }
+    let run = queue::put(app, function, Asked::new(RunKind::Async, version, event)).await?;
+    Ok((StatusCode::ACCEPTED, Json(run)).into_response())
+}
+
+/// What the handler answered, as it is.
+fn raw(answered: invoke::Answered, with_log: bool) -> Response {
+    let invoke::Answered { run, body, outcome } = answered;
+    let mut response = match outcome {
+        Outcome::Success | Outcome::Error => Response::new(Body::from(body)),
+        Outcome::Timeout => {
+            let error = ApiError::new(ErrorCode::ExecTimeout, run.error.clone().unwrap_or_default());
+            error.into_response()
+        }
+        Outcome::Crashed => {
+            let error = serde_json::json!({"errorType": "Runtime.ExitError", "errorMessage": run.error});
+            Response::new(Body::from(error.to_string()))
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if outcome != Outcome::Success {
+        headers.insert("x-function-error", HeaderValue::from_static("Unhandled"));
+    }
+    let mut insert = |name: &'static str, text: String| {
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            headers.insert(name, value);
+        }
+    };
+    insert("x-run-id", run.id.to_string());
+    insert("x-executed-version", run.version.to_string());
+    insert("x-duration-ms", run.duration_ms.to_string());
+    insert("x-cold-start", run.cold.to_string());
+    if with_log {
+        let log = format!("{}{}", run.stdout, run.stderr);
+        let tail = log.as_bytes().get(log.len().saturating_sub(LOG_TAIL_BYTES)..).unwrap_or_default();
+        insert("x-log-result", base64::engine::general_purpose::STANDARD.encode(tail));
+    }
+    response
+}
+
+#[derive(Deserialize)]
+pub(crate) struct RunsArgs {
+    limit: Option<u32>,
+}
+
+/// Calls of a function, newest first.
+#[utoipa::path(get, path = "/v1/functions/{id}/runs", tag = "functions",
+    params(("id" = String, Path), ("limit" = Option<u32>, Query)), responses(
+    (status = 200, body = Items<Run>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn runs(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Query(args): Query<RunsArgs>,
+) -> ApiResult<Json<Items<Run>>> {
+    let function = find(&app, &caller, &name).await?;
+    let limit = args.limit.unwrap_or(RUNS_PAGE_MAX).clamp(1, RUNS_PAGE_MAX);
+    let runs = app.store.function_runs(&function.id, limit).await?;
+    Ok(Json(Items { items: runs.into_iter().map(|record| record.run).collect() }))
+}
+
+/// One call.
+#[utoipa::path(get, path = "/v1/functions/{id}/runs/{run}", tag = "functions",
+    params(("id" = String, Path), ("run" = RunId, Path)), responses(
+    (status = 200, body = Run), (status = 404, body = ErrorBody)))]
+pub(crate) async fn run(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Id(run): Id<RunId>,
+) -> ApiResult<Json<Run>> {
+    let function = find(&app, &caller, &name).await?;
+    Ok(Json(app.store.function_run(&caller.workspace, &function.id, &run).await?.run))
+}
+
+/// Record a run that a client made itself.
+#[utoipa::path(post, path = "/v1/functions/{id}/runs", tag = "functions", params(("id" = String, Path)),
+    request_body = RecordRun, responses((status = 200, body = Run), (status = 404, body = ErrorBody)))]
+pub(crate) async fn record_run(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    JsonBody(given): JsonBody<RecordRun>,
+) -> ApiResult<Json<Run>> {
+    let function = find(&app, &caller, &name).await?;
+    let cut = |text: String| {
+        let end = (0..=RUN_OUTPUT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+        text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
+    };
+    let asked = Asked::new(RunKind::Recorded, function.version, bytes::Bytes::new());
+    let run = Run {
+        id: asked.id,
+        function_id: function.id.clone(),
+        schedule_id: None,
+        sandbox_id: given.sandbox_id,
+        kind: RunKind::Recorded,
+        status: given.status,
+        exit_code: given.exit_code,
+        stdout: cut(given.stdout),
+        stderr: cut(given.stderr),
+        output: None,
+        error: None,
+        duration_ms: given.duration_ms.unwrap_or_default(),
+        billed_ms: 0,
+        wait_ms: 0.0,
+        cold: false,
+        memory_peak_mb: 0,
+        version: function.version,
+        attempt: 1,
+        dead_letter: false,
+        next_attempt_at: None,
+        started_at: asked.asked_at,
+        ended_at: Some(now()),
+    };
+    invoke::record(&app, &function, run.clone()).await;
+    Ok(Json(run))
+}
+
+#[derive(Deserialize)]
+pub(crate) struct MetricsArgs {
+    period: Option<u64>,
+}
+
+/// Percentiles, errors and cold starts of the last hours.
+#[utoipa::path(get, path = "/v1/functions/{id}/metrics", tag = "functions",
+    params(("id" = String, Path), ("period" = Option<u64>, Query, description = "Hours; 24 unless said")), responses(
+    (status = 200, body = FunctionMetrics), (status = 404, body = ErrorBody)))]
+pub(crate) async fn metrics(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Query(args): Query<MetricsArgs>,
+) -> ApiResult<Json<FunctionMetrics>> {
+    let function = find(&app, &caller, &name).await?;
+    let period = args.period.unwrap_or(24).clamp(1, 24 * 365);
+    let span = SignedDuration::from_hours(i64::try_from(period).unwrap_or(24));
+    let since = now().checked_sub(span).unwrap_or(jiff::Timestamp::MIN);
+    let figures = app.store.run_figures(&function.id, since, FIGURES_MAX).await?;
+    Ok(Json(shown::metrics(period, figures, app.functions.counts(&function.id))))
+}

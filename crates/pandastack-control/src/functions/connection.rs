@@ -1,0 +1,118 @@
+//! One connection to the runtime inside a function's machine: a call at a time, in frames.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use pandastack_edge::{GuestStream, Stirring};
+use pandastack_function_proto::{
+    Await, Call, End, FRAME_HEAD_BYTES, Head, Kind, PART_BYTES_MAX, PORT, Ready, Stream, decode_head,
+    decode_json, encode_invoke, encode_json,
+};
+use pandastack_types::{ErrorCode, SandboxId};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+
+/// Bytes read ahead.
+const BUFFER_BYTES: usize = 16 * 1024;
+/// How long the runtime of a machine that just began may take to accept a connection.
+const CONNECT_WAIT: Duration = Duration::from_secs(15);
+
+/// A connection.
+pub(crate) struct Connection {
+    stream: BufReader<Stirring<GuestStream>>,
+    sandbox: SandboxId,
+}
+
+/// What the runtime says during a call.
+pub(crate) enum Said {
+    /// Something was printed.
+    Log(Stream, Vec<u8>),
+    /// The answer begins.
+    Head(Head),
+    /// A part of it.
+    Data(Vec<u8>),
+    /// The call ended.
+    End(End),
+}
+
+impl Connection {
+    /// Connects to the runtime of a machine.
+    pub(crate) async fn open(app: &App, sandbox: &SandboxId) -> ApiResult<Self> {
+        let opened = tokio::time::timeout(CONNECT_WAIT, app.edge.tunnel(sandbox, PORT)).await;
+        let late = |_| lost(sandbox, "its runtime did not accept a connection in time");
+        let stream = opened.map_err(late)?.map_err(|trouble| lost(sandbox, &format!("{trouble:?}")))?;
+        Ok(Self { stream: BufReader::with_capacity(BUFFER_BYTES, stream), sandbox: sandbox.clone() })
+    }
+
+    fn broken(&self, error: impl std::fmt::Display) -> ApiError {
+        lost(&self.sandbox, &error.to_string())
+    }
+
+    async fn send(&mut self, frame: &[u8]) -> ApiResult<()> {
+        let sent = self.stream.get_mut().write_all(frame).await;
+        sent.map_err(|error| self.broken(error))
+    }
+
+    async fn receive(&mut self) -> ApiResult<(Kind, Vec<u8>)> {
+        let mut head = [0; FRAME_HEAD_BYTES];
+        let read = self.stream.read_exact(&mut head).await;
+        read.map_err(|error| self.broken(error))?;
+        let (kind, length) = decode_head(head).map_err(|error| self.broken(error))?;
+        let mut payload = vec![0; length];
+        let read = self.stream.read_exact(&mut payload).await;
+        read.map_err(|error| self.broken(error))?;
+        Ok((kind, payload))
+    }
+
+    /// Waits until the handler is ready, or never will be.
+    pub(crate) async fn await_ready(&mut self, wait: Duration) -> ApiResult<Ready> {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        self.send(&encode_json(Kind::Await, &Await { wait_ms })).await?;
+        match self.receive().await? {
+            (Kind::Ready, payload) => decode_json(&payload).map_err(|error| self.broken(error)),
+            (kind, _) => Err(self.broken(format!("an unexpected frame ({kind:?})"))),
+        }
+    }
+
+    /// Whether it can take a call: nothing is said between calls, so whatever can be read now is its end.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        self.stream.fill_buf().now_or_never().is_none()
+    }
+
+    /// Begins a call; [`Connection::next`] tells what comes of it.
+    pub(crate) async fn begin(&mut self, call: &Call, event: &[u8]) -> ApiResult<()> {
+        self.send(&encode_invoke(call, event)).await
+    }
+
+    /// What is said next. After [`Said::End`] another call may begin.
+    pub(crate) async fn next(&mut self) -> ApiResult<Said> {
+        let (kind, payload) = self.receive().await?;
+        let said = match kind {
+            Kind::Log => {
+                let (stream, text) = payload.split_first().unwrap_or((&1, &[]));
+                // What a guest says is bounded here, whatever it is.
+                let text = text.get(..text.len().min(PART_BYTES_MAX)).unwrap_or_default();
+                Said::Log(Stream::of(*stream), text.to_vec())
+            }
+            Kind::Head => Said::Head(decode_json(&payload).map_err(|error| self.broken(error))?),
+            Kind::Data => Said::Data(payload),
+            Kind::End => Said::End(decode_json(&payload).map_err(|error| self.broken(error))?),
+            Kind::Ready | Kind::Await | Kind::Invoke => {
+                return Err(self.broken(format!("an unexpected frame ({kind:?})")));
+            }
+        };
+        Ok(said)
+    }
+}
+
+/// The machine of a call is not to be relied on any more.
+pub(crate) fn lost(sandbox: &SandboxId, why: &str) -> ApiError {
+    tracing::info!(%sandbox, why, "a function's machine was lost");
+    ApiError::new(
+        ErrorCode::GuestUnavailable,
+        "the machine of this call was lost before it answered; whether the handler ran is not known, so repeat the \
+         call only if it may run twice",
+    )
+}

@@ -1,0 +1,286 @@
+//! The API of what is deployed: bundles, versions, aliases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{FromRequest, Multipart, Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use pandastack_types::api::{Alias, DeployStatus, Function, FunctionVersion, Items, RollbackFunction};
+use pandastack_types::limits::{BUNDLE_BYTES_MAX, DEPLOY_HOLD_SECONDS};
+use pandastack_types::{ErrorBody, ErrorCode, FunctionId};
+
+use super::routes::{Named, find, shown_now};
+use super::{build, bundle, settings, shown};
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, JsonBody};
+use crate::store::functions::{FunctionRecord, VersionRecord, VersionSpec};
+
+/// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive) and `entrypoint`, or the archive
+/// itself as the body. Answers when the version is ready, or after 25 seconds with `deploy_status: building`.
+#[utoipa::path(post, path = "/v1/functions/{id}/deploy", tag = "functions", params(("id" = String, Path)),
+    request_body(content = Vec<u8>, content_type = "multipart/form-data"), responses((status = 200, body = Function),
+    (status = 400, description = "The bundle is refused, or the deploy failed", body = ErrorBody),
+    (status = 413, body = ErrorBody)))]
+pub(crate) async fn deploy(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    headers: HeaderMap,
+    request: Request,
+) -> ApiResult<Json<Function>> {
+    let mut record = find(&app, &caller, &name).await?;
+    let (bundle, entrypoint) = read_bundle(request).await?;
+    if let Some(entrypoint) = entrypoint.filter(|given| !given.is_empty() && *given != record.spec.entrypoint)
+    {
+        settings::check_entrypoint(&entrypoint)?;
+        record.spec.entrypoint = entrypoint;
+        record.updated_at = now();
+        app.store.update_function(&record).await?;
+    }
+    deploy_bundle(&app, &record, bundle).await?;
+    let record = app.store.function(None, &record.id).await?;
+    shown_now(&app, record, &headers).await
+}
+
+fn too_large() -> ApiError {
+    ApiError::new(ErrorCode::BodyTooLarge, format!("a bundle is at most {BUNDLE_BYTES_MAX} bytes"))
+}
+
+async fn read_bundle(request: Request) -> ApiResult<(Vec<u8>, Option<String>)> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    if !kind.is_some_and(|kind| kind.starts_with("multipart/form-data")) {
+        return Ok((read_limited(request.into_body(), BUNDLE_BYTES_MAX, too_large).await?.to_vec(), None));
+    }
+    // A form is a little longer than what is in it.
+    let request = request.map(|body| Body::new(Limited::new(body, BUNDLE_BYTES_MAX + 64 * 1024)));
+    let malformed = |error: axum::extract::multipart::MultipartError| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+        _ => ApiError::bad_request(format!("the form is not readable: {}", error.body_text())),
+    };
+    let form = Multipart::from_request(request, &()).await;
+    let mut form = form.map_err(|error| ApiError::bad_request(error.body_text()))?;
+    let (mut bundle, mut entrypoint) = (None, None);
+    while let Some(field) = form.next_field().await.map_err(malformed)? {
+        match field.name() {
+            Some("bundle") => bundle = Some(field.bytes().await.map_err(malformed)?.to_vec()),
+            Some("entrypoint") => entrypoint = Some(field.text().await.map_err(malformed)?),
+            _ => {}
+        }
+    }
+    let bundle = bundle.ok_or_else(|| ApiError::bad_request("the form has no field `bundle`"))?;
+    if bundle.len() > BUNDLE_BYTES_MAX {
+        return Err(too_large());
+    }
+    Ok((bundle, entrypoint))
+}
+
+pub(super) async fn read_limited(
+    body: Body,
+    limit: usize,
+    refuse: impl Fn() -> ApiError,
+) -> ApiResult<bytes::Bytes> {
+    match Limited::new(body, limit).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(refuse()),
+        Err(_) => Err(ApiError::bad_request("the request body ended before it was complete")),
+    }
+}
+
+/// Begins a deploy and waits for it a while; its failure is the answer.
+pub(super) async fn deploy_bundle(
+    app: &Arc<App>,
+    function: &FunctionRecord,
+    bytes: Vec<u8>,
+) -> ApiResult<()> {
+    let (checked, bytes) = tokio::task::spawn_blocking(move || (bundle::check(&bytes), bytes))
+        .await
+        .map_err(ApiError::internal)?;
+    let checked = checked?;
+    let spec = &function.spec;
+    checked.check_entrypoint(spec.runtime, &spec.entrypoint)?;
+    app.store.put_bundle(&function.workspace, &checked.sha256, &bytes, now()).await?;
+    let mut record = VersionRecord {
+        function: function.id.clone(),
+        version: 0,
+        workspace: function.workspace.clone(),
+        state: DeployStatus::Building,
+        layer_key: checked.layer_key(spec.runtime, &spec.template),
+        created_at: now(),
+        spec: VersionSpec {
+            runtime: spec.runtime,
+            entrypoint: spec.entrypoint.clone(),
+            template: spec.template.clone(),
+            env: spec.env.clone().into_iter().chain(spec.secrets.clone()).collect(),
+            concurrency: spec.settings.concurrency.unwrap_or(1),
+            bundle: checked.sha256.clone(),
+            bundle_bytes: bytes.len() as u64,
+            ..VersionSpec::default()
+        },
+    };
+    record.version = app.store.insert_version(&record).await?;
+    let (owner, function, version) = (Arc::clone(app), function.clone(), record.version);
+    let id = function.id.clone();
+    app.tasks.spawn(async move { build::run(&owner, function, record, checked).await });
+    await_built(app, &id, version).await
+}
+
+async fn await_built(app: &App, function: &FunctionId, version: u32) -> ApiResult<()> {
+    let until = tokio::time::Instant::now() + Duration::from_secs(DEPLOY_HOLD_SECONDS);
+    loop {
+        let mut built = std::pin::pin!(app.functions.built.notified());
+        built.as_mut().enable();
+        let record = app.store.version(function, version).await?;
+        match record.state {
+            DeployStatus::Ready => return Ok(()),
+            DeployStatus::Failed => {
+                let why = record.spec.error.unwrap_or_else(|| "its log says why".to_owned());
+                return Err(ApiError::bad_request(format!("version {version} was not deployed: {why}")));
+            }
+            DeployStatus::Building => {}
+        }
+        if tokio::time::timeout_at(until, built).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// The entrypoint's source, compressed with gzip.
+#[utoipa::path(get, path = "/v1/functions/{id}/code", tag = "functions", params(("id" = String, Path)), responses(
+    (status = 200, content_type = "application/gzip", body = Vec<u8>), (status = 409, body = ErrorBody)))]
+pub(crate) async fn code(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+) -> ApiResult<Response> {
+    let function = find(&app, &caller, &name).await?;
+    let version = super::version_for(&function, None)?;
+    let version = app.store.version(&function.id, version).await?;
+    let bundle = app.store.bundle(&function.workspace, &version.spec.bundle).await?;
+    let file = version.spec.entrypoint.split(':').next().unwrap_or_default().to_owned();
+    let source = bundle::read_file(&bundle, &file);
+    let bytes = match source {
+        Some(source) => bundle::gzip(&source).map_err(ApiError::internal)?,
+        // A `module.function` names no file; the whole bundle is gzip too.
+        None => bundle,
+    };
+    Ok(([(header::CONTENT_TYPE, "application/gzip")], bytes).into_response())
+}
+
+/// Versions of a function, newest first.
+#[utoipa::path(get, path = "/v1/functions/{id}/versions", tag = "functions", params(("id" = String, Path)), responses(
+    (status = 200, body = Items<FunctionVersion>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn versions(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+) -> ApiResult<Json<Items<FunctionVersion>>> {
+    let function = find(&app, &caller, &name).await?;
+    let versions = app.store.versions(&function.id).await?;
+    Ok(Json(Items { items: versions.into_iter().map(shown::version).collect() }))
+}
+
+/// What a deploy printed.
+#[utoipa::path(get, path = "/v1/functions/{id}/versions/{version}/log", tag = "functions",
+    params(("id" = String, Path), ("version" = u32, Path)), responses(
+    (status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
+pub(crate) async fn deploy_log(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Id(version): Id<String>,
+) -> ApiResult<String> {
+    let function = find(&app, &caller, &name).await?;
+    let number = version.parse().map_err(|_| ApiError::not_found("version", &version))?;
+    Ok(app.store.version(&function.id, number).await?.spec.log)
+}
+
+/// Call an earlier version from now on.
+#[utoipa::path(post, path = "/v1/functions/{id}/rollback", tag = "functions", params(("id" = String, Path)),
+    request_body = RollbackFunction, responses((status = 200, body = Function), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody)))]
+pub(crate) async fn rollback(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<RollbackFunction>,
+) -> ApiResult<Json<Function>> {
+    let mut record = find(&app, &caller, &name).await?;
+    let version = match request.version {
+        Some(version) => version,
+        None => {
+            let earlier = app.store.versions(&record.id).await?;
+            let ready = |version: &&VersionRecord| {
+                version.state == DeployStatus::Ready && version.version < record.version
+            };
+            let none = || ApiError::conflict("there is no earlier version to return to".to_owned());
+            earlier.iter().find(ready).map(|version| version.version).ok_or_else(none)?
+        }
+    };
+    check_ready(&app, &record, version).await?;
+    record.version = version;
+    record.updated_at = now();
+    app.store.call_version(&record.id, version, record.updated_at).await?;
+    shown_now(&app, record, &headers).await
+}
+
+async fn check_ready(app: &App, record: &FunctionRecord, version: u32) -> ApiResult<()> {
+    let found = app.store.version(&record.id, version).await?;
+    if found.state != DeployStatus::Ready {
+        let message =
+            format!("version {version} is {}; only a ready one can be called", found.state.as_str());
+        return Err(ApiError::conflict(message));
+    }
+    Ok(())
+}
+
+/// Make a name stand for a version, or for two by weight.
+#[utoipa::path(put, path = "/v1/functions/{id}/aliases/{alias}", tag = "functions",
+    params(("id" = String, Path), ("alias" = String, Path)), request_body = Alias, responses(
+    (status = 200, body = Function), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn set_alias(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Id(alias): Id<String>,
+    headers: HeaderMap,
+    JsonBody(request): JsonBody<Alias>,
+) -> ApiResult<Json<Function>> {
+    settings::check_name("alias", &alias)?;
+    if alias.bytes().all(|byte| byte.is_ascii_digit()) || alias == "latest" {
+        return Err(ApiError::bad_request("an alias is neither a number nor `latest`: these name versions"));
+    }
+    if request.canary_percent > 100 {
+        return Err(ApiError::bad_request("`canary_percent` must be 0 to 100"));
+    }
+    let mut record = find(&app, &caller, &name).await?;
+    for version in std::iter::once(request.version).chain(request.canary_version) {
+        check_ready(&app, &record, version).await?;
+    }
+    record.spec.aliases.insert(alias, request);
+    record.updated_at = now();
+    app.store.update_function(&record).await?;
+    shown_now(&app, record, &headers).await
+}
+
+/// Remove an alias.
+#[utoipa::path(delete, path = "/v1/functions/{id}/aliases/{alias}", tag = "functions",
+    params(("id" = String, Path), ("alias" = String, Path)), responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove_alias(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Id(alias): Id<String>,
+) -> ApiResult<StatusCode> {
+    let mut record = find(&app, &caller, &name).await?;
+    record.spec.aliases.remove(&alias).ok_or_else(|| ApiError::not_found("alias", &alias))?;
+    record.updated_at = now();
+    app.store.update_function(&record).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,269 @@
+//! One call of a function: a place in a machine, the event in, what comes of it out, and a record of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pandastack_function_proto::{Call, End, Head, Outcome, Stream};
+use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
+use pandastack_types::limits::{EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX};
+use pandastack_types::{ErrorCode, RunId, SandboxId};
+
+use super::connection::Said;
+use super::pool::Lease;
+use super::settings;
+use super::tail::Line;
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::functions::{FunctionRecord, RunRecord};
+
+/// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// What is asked for.
+pub(crate) struct Asked {
+    pub(crate) id: RunId,
+    pub(crate) kind: RunKind,
+    pub(crate) version: u32,
+    pub(crate) attempt: u32,
+    pub(crate) event: Bytes,
+    /// The event is an HTTP request.
+    pub(crate) http: bool,
+    pub(crate) asked_at: jiff::Timestamp,
+}
+
+impl Asked {
+    /// A call that begins now.
+    pub(crate) fn new(kind: RunKind, version: u32, event: Bytes) -> Self {
+        let http = kind == RunKind::Http;
+        Self { id: RunId::random(), kind, version, attempt: 1, event, http, asked_at: now() }
+    }
+}
+
+/// A call under way.
+pub(crate) struct Under {
+    app: Arc<App>,
+    lease: Lease,
+    function: FunctionRecord,
+    asked: Asked,
+    began: Instant,
+    wait: Duration,
+    deadline: tokio::time::Instant,
+    stdout: Output,
+    stderr: Output,
+}
+
+/// What was printed, up to its limit.
+#[derive(Default)]
+struct Output(Vec<u8>);
+
+impl Output {
+    fn push(&mut self, bytes: &[u8]) {
+        let room = RUN_OUTPUT_BYTES_MAX.saturating_sub(self.0.len()).min(bytes.len());
+        self.0.extend_from_slice(bytes.get(..room).unwrap_or_default());
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+/// A part of an answer.
+pub(crate) enum Part {
+    Head(Head),
+    Data(Vec<u8>),
+    End(End),
+}
+
+/// How a call that was collected ended.
+pub(crate) struct Answered {
+    pub(crate) run: Run,
+    pub(crate) body: Bytes,
+    pub(crate) outcome: Outcome,
+}
+
+/// Begins a call: waits for a place and sends the event.
+pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> ApiResult<Under> {
+    if asked.event.len() > EVENT_BYTES_MAX {
+        let message = format!("an event is at most {EVENT_BYTES_MAX} bytes");
+        return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+    }
+    let arrived = Instant::now();
+    let pool = super::pool_of(app, function, asked.version).await?;
+    let timeout = settings::timeout(&function.spec.settings);
+    let mut lease = pool.lease(app, settings::limits(&function.spec.settings)).await?;
+    let wait = arrived.elapsed();
+    let call = Call {
+        id: asked.id.to_string(),
+        timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
+        arn: format!("arn:pandastack:function:{}:{}:{}", function.workspace, function.name, asked.version),
+        attempt: asked.attempt,
+        trace_id: String::new(),
+        instance: lease.sandbox().map(SandboxId::to_string).unwrap_or_default(),
+        http: asked.http,
+    };
+    let began = Instant::now();
+    lease.drop_dead_connection();
+    lease.connection().await?.begin(&call, &asked.event).await?;
+    Ok(Under {
+        app: Arc::clone(app),
+        lease,
+        function: function.clone(),
+        asked,
+        began,
+        wait,
+        deadline: tokio::time::Instant::now() + timeout + GRACE,
+        stdout: Output::default(),
+        stderr: Output::default(),
+    })
+}
+
+impl Under {
+    /// The next part of the answer. What is printed meanwhile is kept and shown to who follows.
+    pub(crate) async fn next(&mut self) -> ApiResult<Part> {
+        loop {
+            let connection = self.lease.connection().await?;
+            let said = tokio::time::timeout_at(self.deadline, connection.next()).await;
+            let silent =
+                |_| ApiError::new(ErrorCode::GuestUnavailable, "the machine of this call stopped answering");
+            match said.map_err(silent)?? {
+                Said::Head(head) => return Ok(Part::Head(head)),
+                Said::Data(bytes) => return Ok(Part::Data(bytes)),
+                Said::End(end) => return Ok(Part::End(end)),
+                Said::Log(stream, bytes) => self.printed(stream, &bytes),
+            }
+        }
+    }
+
+    fn printed(&mut self, stream: Stream, bytes: &[u8]) {
+        let output = if stream == Stream::Stderr { &mut self.stderr } else { &mut self.stdout };
+        output.push(bytes);
+        self.app.functions.tails.send(Line {
+            function: self.function.id.clone(),
+            run: self.asked.id.clone(),
+            stream,
+            text: String::from_utf8_lossy(bytes).into_owned(),
+        });
+    }
+
+    /// Records how it ended and gives the machine back, or has it deleted.
+    pub(crate) async fn finish(self, end: &End, body: &[u8]) -> Run {
+        let mut run = self.run(end, body);
+        if matches!(end.outcome, Outcome::Success | Outcome::Error) {
+            self.lease.answered();
+        } else {
+            drop(self.lease);
+        }
+        run.ended_at = Some(now());
+        if self.asked.kind != RunKind::Async {
+            record(&self.app, &self.function, run.clone()).await;
+        }
+        run
+    }
+
+    /// Records that it failed for reasons that are not the handler's. The machine is deleted.
+    pub(crate) async fn fail(self, error: &ApiError) -> Run {
+        let end = End {
+            outcome: Outcome::Crashed,
+            message: Some(error.message.clone()),
+            exit_code: None,
+            duration_us: u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX),
+            memory_peak_kb: 0,
+            log_dropped_bytes: 0,
+        };
+        self.finish(&end, &[]).await
+    }
+
+    fn run(&self, end: &End, body: &[u8]) -> Run {
+        let status = match end.outcome {
+            Outcome::Success => FunctionRunStatus::Success,
+            Outcome::Timeout => FunctionRunStatus::Timeout,
+            Outcome::Error | Outcome::Crashed => FunctionRunStatus::Error,
+        };
+        let output = serde_json::from_slice(body).ok();
+        let failed = status != FunctionRunStatus::Success;
+        let error = failed.then(|| end.message.clone().unwrap_or_else(|| handler_error(output.as_ref())));
+        let mut stderr = self.stderr.text();
+        if end.log_dropped_bytes > 0 {
+            stderr.push_str(&format!("\n[{} more bytes were printed and not kept]\n", end.log_dropped_bytes));
+        }
+        let billed = self.began.elapsed().as_millis()
+            + u128::from(!self.began.elapsed().subsec_micros().is_multiple_of(1000));
+        Run {
+            id: self.asked.id.clone(),
+            function_id: self.function.id.clone(),
+            schedule_id: None,
+            sandbox_id: self.lease.sandbox().cloned(),
+            kind: self.asked.kind,
+            status,
+            exit_code: if failed { end.exit_code.filter(|code| *code != 0).unwrap_or(1) } else { 0 },
+            stdout: self.stdout.text(),
+            stderr,
+            output,
+            error,
+            duration_ms: milliseconds(Duration::from_micros(end.duration_us)),
+            billed_ms: u64::try_from(billed).unwrap_or(u64::MAX),
+            wait_ms: milliseconds(self.wait),
+            cold: self.lease.cold,
+            memory_peak_mb: end.memory_peak_kb / 1024,
+            version: self.asked.version,
+            attempt: self.asked.attempt,
+            dead_letter: false,
+            next_attempt_at: None,
+            started_at: self.asked.asked_at,
+            ended_at: None,
+        }
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// The handler's own error in a line.
+fn handler_error(output: Option<&serde_json::Value>) -> String {
+    let text = |name: &str| output.and_then(|value| value.get(name)?.as_str()).unwrap_or_default();
+    match (text("errorType"), text("errorMessage")) {
+        ("", "") => "the handler failed".to_owned(),
+        (kind, message) => format!("{kind}: {message}"),
+    }
+}
+
+/// Makes a call and collects its answer.
+pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> ApiResult<Answered> {
+    let mut under = begin(app, function, asked).await?;
+    let mut body = Vec::new();
+    loop {
+        match under.next().await {
+            Ok(Part::Head(_)) => {}
+            Ok(Part::Data(part))
+                if body.len() + part.len() <= pandastack_function_proto::ANSWER_BYTES_MAX =>
+            {
+                body.extend_from_slice(&part);
+            }
+            Ok(Part::Data(_)) => {
+                let error = ApiError::new(
+                    ErrorCode::GuestUnavailable,
+                    "the answer is too large; stream it over the function's URL",
+                );
+                under.fail(&error).await;
+                return Err(error);
+            }
+            Ok(Part::End(end)) => {
+                let run = under.finish(&end, &body).await;
+                return Ok(Answered { run, body: body.into(), outcome: end.outcome });
+            }
+            Err(error) => {
+                under.fail(&error).await;
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Has a call written down, behind the answer.
+pub(crate) async fn record(app: &App, function: &FunctionRecord, run: Run) {
+    let record =
+        RunRecord { workspace: function.workspace.clone(), run, queued: false, due_at: None, event: None };
+    app.functions.runs.put(record).await;
+}

@@ -1,0 +1,99 @@
+//! What a function's calls printed: the last ones, and as server-sent events those under way.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use pandastack_types::ErrorBody;
+use pandastack_types::limits::RUNS_PAGE_MAX;
+use serde::Deserialize;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::routes::{Named, find};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::ApiResult;
+use crate::extract::Query;
+
+#[derive(Deserialize)]
+pub(crate) struct LogsArgs {
+    follow: Option<String>,
+    limit: Option<u32>,
+}
+
+/// What the last calls printed, oldest first; with `follow`, what is printed from now on, as events `stdout` and `stderr`.
+#[utoipa::path(get, path = "/v1/functions/{id}/logs", tag = "functions",
+    params(("id" = String, Path), ("follow" = Option<String>, Query), ("limit" = Option<u32>, Query)), responses(
+    (status = 200, content_type = "text/plain", body = String), (status = 404, body = ErrorBody)))]
+pub(crate) async fn logs(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Query(args): Query<LogsArgs>,
+) -> ApiResult<Response> {
+    let function = find(&app, &caller, &name).await?;
+    if args.follow.is_some_and(|follow| follow != "0" && follow != "false") {
+        return Ok(follow(&app, function.id).into_response());
+    }
+    let limit = args.limit.unwrap_or(20).clamp(1, RUNS_PAGE_MAX);
+    let mut text = String::new();
+    for record in app.store.function_runs(&function.id, limit).await?.into_iter().rev() {
+        let run = record.run;
+        let how = if run.cold { "cold" } else { "warm" };
+        text.push_str(&format!(
+            "{} {} {} {:.1} ms {how} version {} attempt {}\n",
+            run.started_at,
+            run.id,
+            run.status.as_str(),
+            run.duration_ms,
+            run.version,
+            run.attempt
+        ));
+        for output in [&run.stdout, &run.stderr] {
+            for line in output.lines() {
+                text.push_str(&format!("  {line}\n"));
+            }
+        }
+        if let Some(error) = &run.error {
+            text.push_str(&format!("  error: {error}\n"));
+        }
+    }
+    Ok(text.into_response())
+}
+
+fn follow(
+    app: &Arc<App>,
+    function: pandastack_types::FunctionId,
+) -> Sse<impl futures::Stream<Item = Result<Event, Infallible>> + use<>> {
+    let (lines, shutdown) = (app.functions.tails.follow(), app.shutdown.clone());
+    let events = futures::stream::unfold((lines, shutdown), move |(mut lines, shutdown)| {
+        let function = function.clone();
+        async move {
+            loop {
+                let line = tokio::select! {
+                    line = lines.recv() => line,
+                    () = shutdown.cancelled() => return None,
+                };
+                let event = match line {
+                    Ok(line) if line.function == function => {
+                        let name = match line.stream {
+                            pandastack_function_proto::Stream::Stdout => "stdout",
+                            pandastack_function_proto::Stream::Stderr => "stderr",
+                        };
+                        let data = serde_json::to_string(&line).unwrap_or_default();
+                        Event::default().event(name).data(data)
+                    }
+                    Ok(_) => continue,
+                    Err(RecvError::Lagged(count)) => {
+                        Event::default().event("gap").data(format!("{{\"lines\":{count}}}"))
+                    }
+                    Err(RecvError::Closed) => return None,
+                };
+                return Some((Ok(event), (lines, shutdown)));
+            }
+        }
+    });
+    Sse::new(events).keep_alive(KeepAlive::default())
+}

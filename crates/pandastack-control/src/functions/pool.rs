@@ -1,0 +1,358 @@
+//! The machines of one version of a function, and the line of calls that wait for one.
+//!
+//! ```text
+//!   call --> a free place?  yes --> leased --+--> answered --> free, or to the first in line
+//!                           no  --> in line  +--> failed   --> the machine is deleted, another one begins if needed
+//!   nobody calls for `idle_seconds` --> the machine is deleted
+//! ```
+//!
+//! What must hold: never more machines than `max_instances`; never more calls in line than `queue_max`; first come, first
+//! served; a machine whose call timed out or crashed is never used again; a machine that nobody uses ends, so that an
+//! idle function has no process. A place is one of the `concurrency` calls that a machine serves at once.
+//!
+//! All of this is memory: machines that a server left when it ended are deleted by the next one ([`super::recover`]).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pandastack_types::api::{CreateSandbox, Isolation};
+use pandastack_types::preview::Visibility;
+use pandastack_types::{ErrorCode, FunctionId, SandboxId, SnapshotId, WorkspaceId};
+use tokio::sync::{Notify, oneshot};
+
+use super::connection::Connection;
+use super::settings::Limits;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::ops;
+
+/// A machine is not used again once it is this old: what a handler leaks ends with it.
+const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
+/// Should its server never come back, a machine ends by itself.
+const TTL_SECONDS: u64 = 24 * 3600;
+
+/// What a machine of a version is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) function: FunctionId,
+    pub(crate) version: u32,
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) snapshot: SnapshotId,
+    /// Calls that a machine serves at once.
+    pub(crate) concurrency: u32,
+}
+
+/// A machine.
+pub(crate) struct Instance {
+    pub(crate) sandbox: SandboxId,
+    began: Instant,
+    /// Not used again.
+    ended: AtomicBool,
+}
+
+/// One of the calls that a machine can serve at once.
+struct Place {
+    instance: Arc<Instance>,
+    connection: Option<Connection>,
+    /// It was used before.
+    used: bool,
+    free_since: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    free: Vec<Place>,
+    line: VecDeque<oneshot::Sender<ApiResult<Place>>>,
+    /// Those that live or begin.
+    instances: usize,
+    beginning: usize,
+    limits: Limits,
+    closed: bool,
+    reaping: bool,
+}
+
+/// The machines of one version.
+pub(crate) struct Pool {
+    source: Source,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+/// A place for one call. Dropped without [`Lease::answered`], its machine is deleted.
+pub(crate) struct Lease {
+    app: Arc<App>,
+    pool: Arc<Pool>,
+    place: Option<Place>,
+    /// Nobody used the place before.
+    pub(crate) cold: bool,
+    healthy: bool,
+}
+
+impl Lease {
+    /// The machine.
+    pub(crate) fn sandbox(&self) -> Option<&SandboxId> {
+        self.place.as_ref().map(|place| &place.instance.sandbox)
+    }
+
+    /// The way to its runtime.
+    pub(crate) async fn connection(&mut self) -> ApiResult<&mut Connection> {
+        let place = self.place.as_mut().ok_or_else(|| ApiError::internal("a lease without a place"))?;
+        if place.connection.is_none() {
+            place.connection = Some(Connection::open(&self.app, &place.instance.sandbox).await?);
+        }
+        place.connection.as_mut().ok_or_else(|| ApiError::internal("a place without a connection"))
+    }
+
+    /// Forgets a connection that ended while nobody called, as after a restart of the agent.
+    pub(crate) fn drop_dead_connection(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.connection.take_if(|connection| !connection.is_alive());
+        }
+    }
+
+    /// The call ended well enough for the machine to serve another.
+    pub(crate) fn answered(mut self) {
+        self.healthy = true;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(mut place) = self.place.take() {
+            place.used = true;
+            self.pool.give_back(&self.app, place, self.healthy);
+        }
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(source: Source) -> Arc<Self> {
+        Arc::new(Self { source, state: Mutex::new(State::default()), freed: Notify::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every critical section leaves the state whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Machines and waiting calls.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.instances, state.line.len())
+    }
+
+    /// A place for a call, waited for in line.
+    pub(crate) async fn lease(self: &Arc<Self>, app: &Arc<App>, limits: Limits) -> ApiResult<Lease> {
+        let waiting = {
+            let mut state = self.lock();
+            state.limits = limits;
+            if state.closed {
+                return Err(gone(&self.source.function));
+            }
+            match state.free.pop() {
+                Some(place) => return Ok(self.leased(app, place)),
+                None if state.line.len() >= limits.queue_max => return Err(full(limits)),
+                None => {}
+            }
+            let (sender, waiting) = oneshot::channel();
+            state.line.push_back(sender);
+            self.begin_missing(app, &mut state);
+            waiting
+        };
+        let place = waiting.await.map_err(|_| gone(&self.source.function))??;
+        Ok(self.leased(app, place))
+    }
+
+    fn leased(self: &Arc<Self>, app: &Arc<App>, place: Place) -> Lease {
+        let cold = !place.used;
+        Lease { app: Arc::clone(app), pool: Arc::clone(self), place: Some(place), cold, healthy: false }
+    }
+
+    /// Begins machines for those in line, as far as allowed.
+    fn begin_missing(self: &Arc<Self>, app: &Arc<App>, state: &mut State) {
+        let places = self.source.concurrency.max(1) as usize;
+        while state.beginning * places < state.line.len() && state.instances < state.limits.max_instances {
+            state.instances += 1;
+            state.beginning += 1;
+            let (pool, owner) = (Arc::clone(self), Arc::clone(app));
+            app.tasks.spawn(async move { pool.begin(&owner).await });
+        }
+    }
+
+    async fn begin(self: &Arc<Self>, app: &Arc<App>) {
+        let made = make(app, &self.source).await;
+        let mut state = self.lock();
+        state.beginning -= 1;
+        match made {
+            Ok(instance) if state.closed => {
+                state.instances -= 1;
+                drop(state);
+                delete(app, instance.sandbox.clone());
+            }
+            Ok(instance) => {
+                let instance = Arc::new(instance);
+                for _ in 0..self.source.concurrency.max(1) {
+                    let (instance, free_since) = (Arc::clone(&instance), Instant::now());
+                    self.hand_out(&mut state, Place { instance, connection: None, used: false, free_since });
+                }
+                self.watch_idle(app, &mut state);
+            }
+            Err(error) => {
+                state.instances -= 1;
+                tracing::warn!(function = %self.source.function, %error, "a machine of a function could not be made");
+                // Those that live serve the line; without any, whoever is first hears why.
+                if state.instances == 0 {
+                    let mut error = Some(error);
+                    while let (Some(first), Some(why)) = (state.line.pop_front(), error.take()) {
+                        if let Err(Err(unheard)) = first.send(Err(why)) {
+                            error = Some(unheard);
+                        }
+                    }
+                    self.begin_missing(app, &mut state);
+                }
+            }
+        }
+    }
+
+    /// To the first in line, or free.
+    fn hand_out(&self, state: &mut State, mut place: Place) {
+        place.free_since = Instant::now();
+        while let Some(first) = state.line.pop_front() {
+            match first.send(Ok(place)) {
+                Ok(()) => return,
+                // It went away while it waited.
+                Err(Ok(unused)) => place = unused,
+                Err(Err(_)) => return,
+            }
+        }
+        state.free.push(place);
+        self.freed.notify_one();
+    }
+
+    fn give_back(self: &Arc<Self>, app: &Arc<App>, place: Place, healthy: bool) {
+        let mut state = self.lock();
+        let fresh_only = state.limits.isolation == Isolation::Fresh;
+        let old = place.instance.began.elapsed() > AGE_MAX;
+        if healthy && !fresh_only && !old && !state.closed && !place.instance.ended.load(Ordering::SeqCst) {
+            self.hand_out(&mut state, place);
+            return;
+        }
+        self.end(app, &mut state, &place.instance);
+        self.begin_missing(app, &mut state);
+    }
+
+    /// Ends a machine, once.
+    fn end(&self, app: &Arc<App>, state: &mut State, instance: &Arc<Instance>) {
+        if instance.ended.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        state.instances -= 1;
+        // Its other places go with it; connections close before the machine does.
+        state.free.retain(|place| !Arc::ptr_eq(&place.instance, instance));
+        delete(app, instance.sandbox.clone());
+    }
+
+    /// Sees to it that idle machines end.
+    fn watch_idle(self: &Arc<Self>, app: &Arc<App>, state: &mut State) {
+        if std::mem::replace(&mut state.reaping, true) {
+            return;
+        }
+        let (pool, owner) = (Arc::clone(self), Arc::clone(app));
+        app.tasks.spawn(async move {
+            while let Some(wait) = pool.end_idle(&owner) {
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = pool.freed.notified() => {}
+                    () = owner.shutdown.cancelled() => return,
+                }
+            }
+        });
+    }
+
+    /// Ends what is idle; how long until the next may be, or `None` when there is no machine left.
+    fn end_idle(&self, app: &Arc<App>) -> Option<Duration> {
+        let mut state = self.lock();
+        let (places, idle) = (self.source.concurrency.max(1) as usize, state.limits.idle);
+        let mut next = idle;
+        let mut over = Vec::new();
+        for place in &state.free {
+            let same = || state.free.iter().filter(|other| Arc::ptr_eq(&other.instance, &place.instance));
+            if same().count() < places {
+                continue;
+            }
+            let since = same().map(|place| place.free_since.elapsed()).min().unwrap_or_default();
+            match idle.checked_sub(since).filter(|left| !left.is_zero()) {
+                Some(left) => next = next.min(left),
+                None => over.push(Arc::clone(&place.instance)),
+            }
+        }
+        for instance in over {
+            self.end(app, &mut state, &instance);
+        }
+        if state.instances == 0 {
+            state.reaping = false;
+            return None;
+        }
+        Some(next.max(Duration::from_millis(1)))
+    }
+
+    /// The version is called no more: whoever waits hears it, and all machines end once their calls did.
+    pub(crate) fn close(&self, app: &Arc<App>) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.line.clear();
+        let free: Vec<_> = state.free.iter().map(|place| Arc::clone(&place.instance)).collect();
+        for instance in free {
+            self.end(app, &mut state, &instance);
+        }
+        self.freed.notify_one();
+    }
+}
+
+fn gone(function: &FunctionId) -> ApiError {
+    ApiError::not_found("function", function.as_str())
+}
+
+fn full(limits: Limits) -> ApiError {
+    ApiError::new(
+        ErrorCode::RateLimited,
+        format!(
+            "{} calls already wait for this function's {} machines; try again shortly, or raise max_instances or queue_max",
+            limits.queue_max, limits.max_instances
+        ),
+    )
+}
+
+/// Who a function's machines belong to.
+pub(crate) fn owner(function: &FunctionId) -> String {
+    format!("function:{function}")
+}
+
+async fn make(app: &Arc<App>, source: &Source) -> ApiResult<Instance> {
+    let request = CreateSandbox {
+        from_snapshot: Some(source.snapshot.clone()),
+        ttl_seconds: Some(TTL_SECONDS),
+        visibility: Some(Visibility::Private),
+        metadata: Some([("function_version".to_owned(), source.version.to_string())].into()),
+        ..CreateSandbox::default()
+    };
+    let workspace = source.workspace.clone();
+    let record = ops::create::create_owned(app, workspace, request, owner(&source.function)).await?;
+    Ok(Instance { sandbox: record.id, began: Instant::now(), ended: AtomicBool::new(false) })
+}
+
+/// Deletes a machine behind the caller.
+pub(crate) fn delete(app: &Arc<App>, sandbox: SandboxId) {
+    let owner = Arc::clone(app);
+    app.tasks.spawn(async move {
+        let deleted = match owner.store.sandbox(None, &sandbox).await {
+            Ok(record) => ops::delete::delete(&owner, record, None).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = deleted {
+            tracing::warn!(%sandbox, %error, "a function's machine is deleted at the next start, or when its time ends");
+        }
+    });
+}

@@ -1,0 +1,260 @@
+//! Calls of type `Event`: kept in the store, made when they are due, tried again when they fail, given up in the end.
+//!
+//! ```text
+//!   queued (due) --> running (no due time) --> success
+//!      ^                   |
+//!      +--- later ---------+--> given up: kept as a dead letter
+//! ```
+//!
+//! What must hold: a call is in the store before its id is told; an attempt is counted in the store before it begins, so a
+//! server that dies during one counts it, and the next server goes on with the next attempt under the same id. So a call
+//! is made at least once and at most `retries + 1` times. A call that finds no room (429) is put off without counting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::ErrorCode;
+use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
+use pandastack_types::limits::{FUNCTION_AGE_SECONDS_DEFAULT, FUNCTION_RETRIES_DEFAULT};
+use tokio::sync::Semaphore;
+
+use super::invoke::{self, Asked};
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::functions::{FunctionRecord, RunRecord};
+use crate::store::record::after_seconds;
+
+/// Queued calls that are made at once, of all functions.
+const UNDER_WAY_MAX: usize = 256;
+/// Due calls that are read at once.
+const PAGE: u32 = 64;
+/// First wait before a retry; it doubles with each.
+const BACKOFF: Duration = Duration::from_secs(1);
+/// Longest wait before a retry.
+const BACKOFF_MAX: Duration = Duration::from_secs(300);
+/// How long a call that found no room is put off.
+const NO_ROOM: Duration = Duration::from_secs(1);
+/// Longest sleep: the wall clock may be set while the timer runs.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// After the store failed.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Puts a call into the queue.
+pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> ApiResult<Run> {
+    let run = Run {
+        id: asked.id,
+        function_id: function.id.clone(),
+        schedule_id: None,
+        sandbox_id: None,
+        kind: RunKind::Async,
+        status: FunctionRunStatus::Queued,
+        exit_code: 0,
+        stdout: String::new(),
+        stderr: String::new(),
+        output: None,
+        error: None,
+        duration_ms: 0.0,
+        billed_ms: 0,
+        wait_ms: 0.0,
+        cold: false,
+        memory_peak_mb: 0,
+        version: asked.version,
+        attempt: 0,
+        dead_letter: false,
+        next_attempt_at: Some(asked.asked_at),
+        started_at: asked.asked_at,
+        ended_at: None,
+    };
+    let record = RunRecord {
+        workspace: function.workspace.clone(),
+        run: run.clone(),
+        queued: true,
+        due_at: Some(asked.asked_at),
+        event: Some(asked.event.to_vec()),
+    };
+    app.store.enqueue_run(&record).await?;
+    app.functions.queued.notify_one();
+    Ok(run)
+}
+
+/// Takes up calls during which an earlier server ended.
+pub(super) async fn recover(app: &App) -> ApiResult<()> {
+    for mut record in app.store.runs_interrupted().await? {
+        let function = app.store.function(None, &record.run.function_id).await?;
+        "the server ended during this attempt".clone_into(record.run.error.get_or_insert_default());
+        settle_failed(&function, &mut record, 0);
+        app.store.put_runs(&[record]).await?;
+    }
+    Ok(())
+}
+
+/// Makes calls as they become due, until shutdown.
+pub(super) async fn run(app: &Arc<App>) {
+    let room = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+    loop {
+        let wait = match begin_due(app, &room).await {
+            Ok(wait) => wait,
+            Err(error) => {
+                tracing::warn!(%error, cause = error.causes(), "the queue of calls tries again");
+                TRY_AGAIN
+            }
+        };
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = app.functions.queued.notified() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// Begins what is due, as far as there is room; how long until the next look.
+async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>) -> ApiResult<Duration> {
+    loop {
+        let due = app.store.runs_due(now(), PAGE).await?;
+        let count = due.len();
+        for record in due {
+            // Waiting here is right: whatever ends makes room.
+            let Ok(permit) = Arc::clone(room).acquire_owned().await else { return Ok(SLEEP_MAX) };
+            let Some(record) = begin(app, record).await? else { continue };
+            let owner = Arc::clone(app);
+            app.tasks.spawn(async move {
+                attempt(&owner, record).await;
+                drop(permit);
+                owner.functions.queued.notify_one();
+            });
+        }
+        if count < PAGE as usize {
+            break;
+        }
+    }
+    let next = app.store.next_run_due().await?;
+    let wait = next.map(|at| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO));
+    Ok(wait.unwrap_or(SLEEP_MAX).min(SLEEP_MAX))
+}
+
+/// Counts the attempt before it begins.
+async fn begin(app: &App, mut record: RunRecord) -> ApiResult<Option<RunRecord>> {
+    record.run.attempt += 1;
+    record.run.status = FunctionRunStatus::Running;
+    record.run.next_attempt_at = None;
+    record.due_at = None;
+    app.store.put_runs(std::slice::from_ref(&record)).await?;
+    Ok(Some(record))
+}
+
+async fn attempt(app: &Arc<App>, mut record: RunRecord) {
+    let id = record.run.id.clone();
+    if let Err(error) = try_once(app, &mut record).await {
+        tracing::warn!(run = %id, %error, cause = error.causes(), "a queued call could not be seen to");
+    }
+    while let Err(error) = app.store.put_runs(std::slice::from_ref(&record)).await {
+        tracing::error!(run = %id, %error, "what came of a queued call is written again");
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = tokio::time::sleep(TRY_AGAIN) => {}
+        }
+    }
+}
+
+async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> ApiResult<()> {
+    let function = match app.store.function(None, &record.run.function_id).await {
+        Ok(function) => function,
+        Err(error) => {
+            record.queued = false;
+            return Err(error.into());
+        }
+    };
+    let asked = Asked {
+        id: record.run.id.clone(),
+        kind: RunKind::Async,
+        version: record.run.version,
+        attempt: record.run.attempt,
+        event: Bytes::from(record.event.clone().unwrap_or_default()),
+        http: false,
+        asked_at: record.run.started_at,
+    };
+    match invoke::call(app, &function, asked).await {
+        Ok(answered) => {
+            let attempt = record.run.attempt;
+            record.run = Run { attempt, ..answered.run };
+            if record.run.status == FunctionRunStatus::Success {
+                record.queued = false;
+                record.event = None;
+            } else {
+                settle_failed(&function, record, jitter_percent());
+            }
+        }
+        Err(error) if is_no_room(&error) => put_off(record),
+        Err(error) => {
+            record.run.error = Some(error.message);
+            settle_failed(&function, record, jitter_percent());
+        }
+    }
+    Ok(())
+}
+
+fn is_no_room(error: &ApiError) -> bool {
+    matches!(error.code, ErrorCode::RateLimited | ErrorCode::NoCapacity | ErrorCode::HostUnreachable)
+}
+
+/// It was not made: the attempt does not count.
+fn put_off(record: &mut RunRecord) {
+    record.run.attempt = record.run.attempt.saturating_sub(1);
+    record.run.status = FunctionRunStatus::Queued;
+    let at = now().checked_add(NO_ROOM).unwrap_or(Timestamp::MAX);
+    record.due_at = Some(at);
+    record.run.next_attempt_at = Some(at);
+}
+
+/// Another attempt, or the end.
+fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32) {
+    let retries = function.spec.settings.retries.unwrap_or(FUNCTION_RETRIES_DEFAULT);
+    let age = function.spec.settings.max_age_seconds.unwrap_or(FUNCTION_AGE_SECONDS_DEFAULT);
+    let wait = backoff(record.run.attempt, jitter);
+    let next = now().checked_add(SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)).ok();
+    let too_old = after_seconds(record.run.started_at, age);
+    match next.filter(|next| record.run.attempt <= retries && too_old.is_none_or(|end| *next < end)) {
+        Some(next) => {
+            record.run.status = FunctionRunStatus::Queued;
+            record.run.ended_at = None;
+            record.run.next_attempt_at = Some(next);
+            record.due_at = Some(next);
+        }
+        None => {
+            if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
+                record.run.status = FunctionRunStatus::Error;
+            }
+            record.run.dead_letter = true;
+            record.run.ended_at = Some(now());
+            record.run.exit_code = if record.run.exit_code == 0 { 1 } else { record.run.exit_code };
+            record.queued = false;
+            record.due_at = None;
+        }
+    }
+}
+
+/// How long before the attempt after this one: doubling, and up to half as long again, so that calls that failed together
+/// do not come back together.
+fn backoff(attempt: u32, jitter_percent: u32) -> Duration {
+    let doubled = BACKOFF.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(BACKOFF_MAX);
+    doubled + doubled * jitter_percent.min(100) / 200
+}
+
+fn jitter_percent() -> u32 {
+    super::random_percent().min(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_their_most() {
+        let seconds = |attempt| backoff(attempt, 0).as_secs();
+        assert_eq!([1, 2, 3, 4].map(seconds), [1, 2, 4, 8]);
+        assert_eq!(seconds(100), BACKOFF_MAX.as_secs());
+        assert_eq!(backoff(1, 100), Duration::from_millis(1500));
+    }
+}

@@ -1,0 +1,40 @@
+//! What functions print, for whoever follows now. Nothing is kept here; runs keep what was printed.
+
+use pandastack_function_proto::Stream;
+use pandastack_types::{FunctionId, RunId};
+use serde::Serialize;
+use tokio::sync::broadcast;
+
+/// Lines that a slow follower may be behind; then it is told that some were left out.
+const LINES_BUFFERED_MAX: usize = 256;
+
+/// Something that was printed.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Line {
+    #[serde(skip)]
+    pub(crate) function: FunctionId,
+    pub(crate) run: RunId,
+    pub(crate) stream: Stream,
+    pub(crate) text: String,
+}
+
+/// Everything that is printed now.
+pub(crate) struct Tails(broadcast::Sender<Line>);
+
+impl Default for Tails {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(LINES_BUFFERED_MAX))
+    }
+}
+
+impl Tails {
+    /// Shows a line to who follows, if anybody does.
+    pub(crate) fn send(&self, line: Line) {
+        let _ = self.0.send(line);
+    }
+
+    /// Everything from now on.
+    pub(crate) fn follow(&self) -> broadcast::Receiver<Line> {
+        self.0.subscribe()
+    }
+}

@@ -1,0 +1,102 @@
+//! Managed databases as the store keeps them. Nothing secret is among it: passwords are derived.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::{DatabaseId, SandboxId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+use super::Result;
+
+/// A database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseRecord {
+    /// Its id.
+    pub id: DatabaseId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Where it stands.
+    pub state: DatabaseState,
+    /// Its machine, once it is ready.
+    pub sandbox: Option<SandboxId>,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// The rest.
+    pub spec: DatabaseSpecRecord,
+}
+
+/// What of a database is done.
+///
+/// ```text
+///   creating --> ready --> deleting --> (no row)
+///       |                     ^
+///       +--> failed ----------+      failed: the server stopped while it was being made
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseState {
+    /// Its machine is being made.
+    Creating,
+    /// It was reached once; from then on its machine's state counts.
+    Ready,
+    /// It was never finished.
+    Failed,
+    /// It goes.
+    Deleting,
+}
+
+impl DatabaseState {
+    const ALL: [Self; 4] = [Self::Creating, Self::Ready, Self::Failed, Self::Deleting];
+
+    /// The name in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Ready => "ready",
+            Self::Failed => "failed",
+            Self::Deleting => "deleting",
+        }
+    }
+
+    /// The state of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DatabaseSpecRecord {
+    /// Name for people.
+    pub label: Option<String>,
+    /// Memory, as users write it.
+    pub size: String,
+    /// Virtual processors; the template's when absent.
+    pub cpu: Option<u32>,
+    /// Never sleeps.
+    pub always_on: bool,
+    /// Cannot be deleted.
+    pub protected: bool,
+    /// Database it is a copy of.
+    pub cloned_from: Option<DatabaseId>,
+    /// How often its password was reset.
+    pub revision: u64,
+    /// Why it failed.
+    pub failure: Option<String>,
+}
+
+/// Databases.
+#[async_trait]
+pub trait DatabaseStore: Send + Sync {
+    /// Adds a database. Quota: `DATABASES_PER_WORKSPACE_MAX`.
+    async fn insert_database(&self, database: &DatabaseRecord) -> Result<()>;
+    /// One database of a workspace, or of any.
+    async fn database(&self, workspace: Option<&WorkspaceId>, id: &DatabaseId) -> Result<DatabaseRecord>;
+    /// Those of a workspace, oldest first.
+    async fn databases(&self, workspace: &WorkspaceId) -> Result<Vec<DatabaseRecord>>;
+    /// Those in a state, oldest first.
+    async fn databases_in(&self, state: DatabaseState) -> Result<Vec<DatabaseRecord>>;
+    /// Writes what can change. Whoever does holds the database's mark, so nobody else does at the same time.
+    async fn update_database(&self, database: &DatabaseRecord) -> Result<()>;
+    /// Removes a database; one that is gone already is removed.
+    async fn delete_database(&self, id: &DatabaseId) -> Result<()>;
+}

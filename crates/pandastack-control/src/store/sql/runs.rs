@@ -1,0 +1,203 @@
+//! Calls of functions: what became of them, and the queue of those that must still be made.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::FunctionRunStatus;
+use pandastack_types::limits::QUEUED_RUNS_PER_WORKSPACE_MAX;
+use pandastack_types::{FunctionId, RunId, WorkspaceId};
+use sqlx::{AnyConnection, AssertSqlSafe};
+
+use super::rows::{from_json, id, records, signed, times, to_json, unsigned};
+use super::{SqlStore, database};
+use crate::store::functions::{FunctionRunStore, RunFigures, RunRecord};
+use crate::store::{Durability, Result, StoreError};
+
+#[derive(sqlx::FromRow)]
+struct RunRow {
+    workspace_id: String,
+    queued: i64,
+    due_at_us: Option<i64>,
+    event: Option<Vec<u8>>,
+    spec: String,
+}
+
+impl TryFrom<RunRow> for RunRecord {
+    type Error = StoreError;
+    fn try_from(row: RunRow) -> Result<Self> {
+        Ok(Self {
+            workspace: id(row.workspace_id)?,
+            queued: row.queued != 0,
+            due_at: times(row.due_at_us)?,
+            event: row.event,
+            run: from_json("run", &row.spec)?,
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct FigureRow {
+    duration_us: i64,
+    billed_ms: i64,
+    cold: i64,
+    state: String,
+}
+
+const RUN: &str = "SELECT workspace_id, queued, due_at_us, event, spec FROM function_runs";
+
+async fn put(conn: &mut AnyConnection, record: &RunRecord) -> Result<()> {
+    let run = &record.run;
+    // One that is gone takes its calls with it; a call that ends after it has no place to be kept.
+    sqlx::query(
+        "INSERT INTO function_runs (id, function_id, workspace_id, state, queued, due_at_us, created_at_us, ended_at_us, \
+         duration_us, billed_ms, cold, event, spec) \
+         SELECT $1, functions.id, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13 FROM functions WHERE functions.id = $2 \
+         ON CONFLICT (id) DO UPDATE SET state = excluded.state, queued = excluded.queued, due_at_us = excluded.due_at_us, \
+         ended_at_us = excluded.ended_at_us, duration_us = excluded.duration_us, billed_ms = excluded.billed_ms, \
+         cold = excluded.cold, event = excluded.event, spec = excluded.spec",
+    )
+    .bind(run.id.as_str())
+    .bind(run.function_id.as_str())
+    .bind(record.workspace.as_str())
+    .bind(run.status.as_str())
+    .bind(i64::from(record.queued))
+    .bind(record.due_at.map(Timestamp::as_microsecond))
+    .bind(run.started_at.as_microsecond())
+    .bind(run.ended_at.map(Timestamp::as_microsecond))
+    .bind(duration_us(run.duration_ms))
+    .bind(signed(run.billed_ms))
+    .bind(i64::from(run.cold))
+    .bind(record.event.as_deref())
+    .bind(to_json("run", run)?)
+    .execute(conn)
+    .await
+    .map_err(database)?;
+    Ok(())
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a time within hours, and as a float it saturates")]
+fn duration_us(ms: f64) -> i64 {
+    (ms * 1000.0) as i64
+}
+
+#[async_trait]
+impl FunctionRunStore for SqlStore {
+    async fn put_runs(&self, batch: &[RunRecord]) -> Result<()> {
+        let mut write = self.write(Durability::Process).await?;
+        for record in batch {
+            put(write.conn(), record).await?;
+        }
+        write.commit().await
+    }
+
+    async fn enqueue_run(&self, record: &RunRecord) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        write.lock_workspace(&record.workspace).await?;
+        let count: i64 =
+            sqlx::query_scalar("SELECT COUNT(*) FROM function_runs WHERE queued = 1 AND workspace_id = $1")
+                .bind(record.workspace.as_str())
+                .fetch_one(write.conn())
+                .await
+                .map_err(database)?;
+        if unsigned(count) >= QUEUED_RUNS_PER_WORKSPACE_MAX {
+            return Err(StoreError::Quota { what: "queued calls", limit: QUEUED_RUNS_PER_WORKSPACE_MAX });
+        }
+        put(write.conn(), record).await?;
+        write.commit().await
+    }
+
+    async fn function_run(
+        &self,
+        workspace: &WorkspaceId,
+        function: &FunctionId,
+        id: &RunId,
+    ) -> Result<RunRecord> {
+        let by_id = AssertSqlSafe(format!("{RUN} WHERE id = $1 AND function_id = $2 AND workspace_id = $3"));
+        let row: Option<RunRow> = sqlx::query_as(by_id)
+            .bind(id.as_str())
+            .bind(function.as_str())
+            .bind(workspace.as_str())
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(database)?;
+        row.ok_or_else(|| StoreError::NotFound { what: "run", id: id.to_string() })?.try_into()
+    }
+
+    async fn function_runs(&self, function: &FunctionId, limit: u32) -> Result<Vec<RunRecord>> {
+        let newest = format!("{RUN} WHERE function_id = $1 ORDER BY created_at_us DESC, id LIMIT $2");
+        let rows: Vec<RunRow> = sqlx::query_as(AssertSqlSafe(newest))
+            .bind(function.as_str())
+            .bind(i64::from(limit))
+            .fetch_all(&self.readers)
+            .await
+            .map_err(database)?;
+        records(rows)
+    }
+
+    async fn runs_due(&self, at: Timestamp, limit: u32) -> Result<Vec<RunRecord>> {
+        let due = format!("{RUN} WHERE queued = 1 AND due_at_us <= $1 ORDER BY due_at_us LIMIT $2");
+        let rows: Vec<RunRow> = sqlx::query_as(AssertSqlSafe(due))
+            .bind(at.as_microsecond())
+            .bind(i64::from(limit))
+            .fetch_all(&self.readers)
+            .await
+            .map_err(database)?;
+        records(rows)
+    }
+
+    async fn runs_interrupted(&self) -> Result<Vec<RunRecord>> {
+        let interrupted = format!("{RUN} WHERE queued = 1 AND due_at_us IS NULL");
+        let rows: Vec<RunRow> =
+            sqlx::query_as(AssertSqlSafe(interrupted)).fetch_all(&self.readers).await.map_err(database)?;
+        records(rows)
+    }
+
+    async fn next_run_due(&self) -> Result<Option<Timestamp>> {
+        let us: Option<i64> = sqlx::query_scalar(
+            "SELECT MIN(due_at_us) FROM function_runs WHERE queued = 1 AND due_at_us IS NOT NULL",
+        )
+        .fetch_one(&self.readers)
+        .await
+        .map_err(database)?;
+        times(us)
+    }
+
+    async fn run_figures(
+        &self,
+        function: &FunctionId,
+        since: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<RunFigures>> {
+        let rows: Vec<FigureRow> = sqlx::query_as(
+            "SELECT duration_us, billed_ms, cold, state FROM function_runs WHERE function_id = $1 \
+             AND ended_at_us IS NOT NULL AND created_at_us >= $2 ORDER BY created_at_us DESC LIMIT $3",
+        )
+        .bind(function.as_str())
+        .bind(since.as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        let figures = rows.into_iter().map(|row| RunFigures {
+            duration_us: unsigned(row.duration_us),
+            billed_ms: unsigned(row.billed_ms),
+            cold: row.cold != 0,
+            failed: row.state != FunctionRunStatus::Success.as_str(),
+        });
+        Ok(figures.collect())
+    }
+
+    async fn prune_function_runs(&self, kept: u32) -> Result<u64> {
+        let mut write = self.write(Durability::Process).await?;
+        let done = sqlx::query(
+            "DELETE FROM function_runs WHERE queued = 0 AND created_at_us < (SELECT MIN(kept.created_at_us) FROM \
+             (SELECT created_at_us FROM function_runs AS same WHERE same.function_id = function_runs.function_id \
+             ORDER BY created_at_us DESC LIMIT $1) AS kept)",
+        )
+        .bind(i64::from(kept))
+        .execute(write.conn())
+        .await
+        .map_err(database)?;
+        write.commit().await?;
+        Ok(done.rows_affected())
+    }
+}

@@ -1,0 +1,76 @@
+//! Databases as far as control alone decides: what is refused, and what is left when something fails or is killed. That they
+//! answer queries is shown on real machines.
+
+use std::sync::Arc;
+
+use pandastack_types::ErrorCode;
+use reqwest::Method;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::harness::{World, eventually};
+
+#[tokio::test]
+async fn wrong_requests_are_refused_before_anything_is_made() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    for body in [
+        json!({"size": "3g"}),
+        json!({"size": "1g", "memory_mb": 2048}),
+        json!({"label": "x".repeat(257)}),
+        json!({"always_on": "yes"}),
+    ] {
+        world.post("/v1/databases", body).await.refused(400, "bad_request");
+    }
+    for path in ["/v1/databases/none", "/v1/databases/none/connection", "/v1/databases/A_B"] {
+        world.get(path).await.refused(404, "not_found");
+    }
+    let query =
+        world.request(Method::POST, "/v1/databases/none/proxy/v1/query").json(&json!({"sql": "SELECT 1"}));
+    world.send(query).await.refused(401, "unauthorized");
+    assert!(agent.ids().is_empty());
+}
+
+#[tokio::test]
+async fn a_create_that_fails_leaves_nothing() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    agent.lock().refuse_create.push_back((ErrorCode::TemplateBaking, "being baked"));
+    world.post("/v1/databases", json!({})).await.refused(503, "template_baking");
+    // Made, but nothing in it answers.
+    world.post("/v1/databases", json!({})).await.refused(502, "guest_unavailable");
+    assert_eq!(world.get("/v1/databases").await.expect(200)["items"], json!([]));
+    assert!(agent.ids().is_empty());
+    assert_eq!(world.count("SELECT COUNT(*) FROM sandboxes").await, 0);
+}
+
+/// Whoever asked got no answer: the database is shown as failed, its machine goes, and it can be deleted.
+#[tokio::test]
+async fn a_crash_in_the_middle_of_a_create() {
+    let mut world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let gate = Arc::new(Notify::new());
+    agent.lock().create_gate = Some(gate.clone());
+    let asked =
+        tokio::spawn(world.request(Method::POST, "/v1/databases").json(&json!({"label": "a"})).send());
+    eventually("it waits at the host", || async { agent.lock().creates == 1 }).await;
+    let listed = world.get("/v1/databases").await.expect(200);
+    assert_eq!(listed["items"][0]["status"], "provisioning");
+    assert!(world.ids().await.is_empty(), "its machine is not among the sandboxes");
+    let id = listed["items"][0]["id"].as_str().unwrap().to_owned();
+    world.get(&format!("/v1/databases/{id}/connection")).await.refused(503, "unavailable");
+    world.crash().await;
+    asked.abort();
+    agent.lock().create_gate = None;
+    world.start_again().await;
+    agent.report().await;
+    eventually("it is given up", || async {
+        let database = world.get(&format!("/v1/databases/{id}")).await.expect(200);
+        database["status"] == "failed" && database["error"].as_str().unwrap().contains("make another")
+    })
+    .await;
+    world.delete(&format!("/v1/databases/{id}")).await.expect(204);
+    world.get(&format!("/v1/databases/{id}")).await.refused(404, "not_found");
+    agent.report().await;
+    eventually("no machine is left", || async { agent.ids().is_empty() }).await;
+}

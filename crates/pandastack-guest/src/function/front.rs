@@ -1,0 +1,116 @@
+//! The platform's side: frames in, frames out, one call at a time on each connection.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use pandastack_function_proto::{
+    Await, End, FRAME_HEAD_BYTES, Kind, Outcome, PART_BYTES_MAX, decode_head, decode_invoke, decode_json,
+    encode, encode_json,
+};
+
+use super::calls::{Calls, Done, Part};
+use super::handler::Handler;
+
+/// How long the end of a killed handler is waited for.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+
+/// Serves a connection to its end.
+pub(super) fn serve(mut stream: TcpStream, calls: &Calls, handler: &Handler) {
+    // Small frames must not wait for the other side's delayed acknowledgement.
+    let _ = stream.set_nodelay(true);
+    loop {
+        match serve_one(&mut stream, calls, handler) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                eprintln!("pandastack-guest function: a connection ended: {error}");
+                return;
+            }
+        }
+    }
+}
+
+/// `false` at the connection's end.
+fn serve_one(stream: &mut TcpStream, calls: &Calls, handler: &Handler) -> io::Result<bool> {
+    let mut head = [0; FRAME_HEAD_BYTES];
+    match stream.read_exact(&mut head) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        read => read?,
+    }
+    let (kind, length) = decode_head(head).map_err(io::Error::other)?;
+    let mut payload = vec![0; length];
+    stream.read_exact(&mut payload)?;
+    match kind {
+        Kind::Await => {
+            let Await { wait_ms } = decode_json(&payload).map_err(io::Error::other)?;
+            let ready = calls.await_ready(Duration::from_millis(wait_ms));
+            stream.write_all(&encode_json(Kind::Ready, &ready))?;
+        }
+        Kind::Invoke => invoke(stream, &payload, calls, handler)?,
+        _ => return Err(io::Error::other("a frame that only the runtime sends")),
+    }
+    Ok(true)
+}
+
+fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handler) -> io::Result<()> {
+    let begun = Instant::now();
+    let (call, event) = decode_invoke(payload).map_err(io::Error::other)?;
+    let deadline = begun + Duration::from_millis(call.timeout_ms);
+    let (id, timeout_ms) = (call.id.clone(), call.timeout_ms);
+    let parts = calls.submit(call, event.to_vec(), deadline);
+    let done = match pass_on(stream, &parts, deadline)? {
+        Some(done) => done,
+        None => {
+            handler.kill();
+            // Its last words, then its end.
+            let ended = pass_on(stream, &parts, Instant::now() + KILL_WAIT)?;
+            calls.finish(&id, Outcome::Timeout, None);
+            Done {
+                outcome: Outcome::Timeout,
+                message: Some(format!("the call took longer than {timeout_ms} ms and was killed")),
+                exit_code: None,
+                log_dropped_bytes: ended.map_or(0, |done| done.log_dropped_bytes),
+            }
+        }
+    };
+    let end = End {
+        outcome: done.outcome,
+        message: done.message,
+        exit_code: done.exit_code,
+        duration_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
+        memory_peak_kb: handler.memory_peak_kb(),
+        log_dropped_bytes: done.log_dropped_bytes,
+    };
+    stream.write_all(&encode_json(Kind::End, &end))
+}
+
+/// Passes parts on until the call is done; `None` when the time is over first.
+fn pass_on(stream: &mut TcpStream, parts: &Receiver<Part>, until: Instant) -> io::Result<Option<Done>> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let part = match parts.recv_timeout(left) {
+            Ok(part) => part,
+            Err(RecvTimeoutError::Timeout) => return Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                let message = Some("the runtime lost the call".to_owned());
+                let (outcome, exit_code) = (Outcome::Crashed, None);
+                return Ok(Some(Done { outcome, message, exit_code, log_dropped_bytes: 0 }));
+            }
+        };
+        match part {
+            Part::Done(done) => return Ok(Some(done)),
+            Part::Head(head) => stream.write_all(&encode_json(Kind::Head, &head))?,
+            Part::Data(bytes) => send(stream, Kind::Data, &[], &bytes)?,
+            Part::Log(from, bytes) => send(stream, Kind::Log, &[from.byte()], &bytes)?,
+        }
+    }
+}
+
+fn send(stream: &mut TcpStream, kind: Kind, start: &[u8], bytes: &[u8]) -> io::Result<()> {
+    for part in bytes.chunks(PART_BYTES_MAX) {
+        stream.write_all(&encode(kind, &[start, part].concat()))?;
+    }
+    Ok(())
+}

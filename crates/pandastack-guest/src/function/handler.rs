@@ -1,0 +1,98 @@
+//! The handler's process: started once, watched to its end, killed when a call takes too long.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use pandastack_function_proto::RUNTIME_API_PORT;
+
+use super::calls::Calls;
+use super::output::Output;
+
+/// The first to go when memory runs out: the runtime must live to say what happened.
+const OOM_SCORE_ADJ: &str = "1000";
+
+/// The handler's process.
+#[derive(Debug)]
+pub(super) struct Handler {
+    pid: Pid,
+    child: Mutex<Option<Child>>,
+}
+
+impl Handler {
+    /// Starts the program, with its output going to `output`.
+    pub(super) fn start(command: &[OsString], output: &Output) -> io::Result<Self> {
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("AWS_LAMBDA_RUNTIME_API", format!("127.0.0.1:{RUNTIME_API_PORT}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+        let score = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE_ADJ);
+        score.unwrap_or_else(|error| eprintln!("pandastack-guest function: oom_score_adj: {error}"));
+        output.follow(child.stdout.take(), child.stderr.take())?;
+        Ok(Self { pid, child: Mutex::new(Some(child)) })
+    }
+
+    /// Waits for its end, and ends what it leaves.
+    pub(super) fn watch(&self, calls: &Calls, output: &Output) {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut child) = child else { return };
+        let status = child.wait();
+        // What it printed last explains why it ended.
+        output.drain();
+        let (message, exit_code) = match status {
+            Ok(status) => (sentence(status), Some(exit_code(status))),
+            Err(error) => (format!("the handler's process was lost: {error}"), None),
+        };
+        calls.end(&message, exit_code);
+    }
+
+    /// Kills it and everything in its group.
+    pub(super) fn kill(&self) {
+        let _ = killpg(self.pid, Signal::SIGKILL);
+    }
+
+    /// Most memory that it had so far, in KiB.
+    pub(super) fn memory_peak_kb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        peak.and_then(|text| text.trim().trim_end_matches("kB").trim().parse().ok()).unwrap_or_default()
+    }
+}
+
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
+}
+
+fn sentence(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (_, Some(9)) => "the handler's process was killed; it probably used all memory".to_owned(),
+        (_, Some(signal)) => format!("the handler's process was ended by signal {signal}"),
+        (Some(0), _) => "the handler's process ended before it answered".to_owned(),
+        (code, _) => format!("the handler's process exited with {}", code.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_in_a_sentence() {
+        let exited = |code: i32| ExitStatus::from_raw(code << 8);
+        assert!(sentence(exited(0)).contains("before it answered"));
+        assert!(sentence(exited(3)).contains("exited with 3"));
+        assert!(sentence(ExitStatus::from_raw(9)).contains("memory"));
+        assert!(sentence(ExitStatus::from_raw(11)).contains("signal 11"));
+        assert_eq!((exit_code(exited(3)), exit_code(ExitStatus::from_raw(9))), (3, 137));
+    }
+}

@@ -1,0 +1,180 @@
+//! The AWS Lambda runtime API, for the handler's process.
+//!
+//! ```text
+//!   GET  /2018-06-01/runtime/invocation/next            waits for a call; its event is the body
+//!   POST /2018-06-01/runtime/invocation/{id}/response   the answer, whole or in parts; 202
+//!   POST /2018-06-01/runtime/invocation/{id}/error      the handler failed; 202
+//!   POST /2018-06-01/runtime/init/error                 it could not start; 202
+//! ```
+//!
+//! Requests may be pipelined: a bootstrap sends its answer and asks for the next call at once.
+
+use std::io::{self, BufReader};
+use std::net::TcpStream;
+use std::time::{Instant, SystemTime};
+
+use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome, PART_BYTES_MAX};
+use serde_json::json;
+
+use super::calls::{Answer, Calls, Part, Taken};
+use super::handler::Handler;
+use super::http::{Body, RequestHead, answer, read_head};
+use super::output::Output;
+
+const START: &str = "/2018-06-01/runtime/";
+
+struct Api<'a> {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+    calls: &'a Calls,
+    output: &'a Output,
+    handler: &'a Handler,
+}
+
+/// Serves a connection to its end.
+pub(super) fn serve(stream: TcpStream, calls: &Calls, output: &Output, handler: &Handler) {
+    let _ = stream.set_nodelay(true);
+    let Ok(read_side) = stream.try_clone() else { return };
+    let mut api = Api { stream, reader: BufReader::new(read_side), calls, output, handler };
+    loop {
+        match api.serve_one() {
+            Ok(true) => {}
+            // A handler that is killed breaks off; that is told elsewhere.
+            Ok(false) | Err(_) => return,
+        }
+    }
+}
+
+impl Api<'_> {
+    /// `false` at the connection's end.
+    fn serve_one(&mut self) -> io::Result<bool> {
+        let Some(head) = read_head(&mut self.reader)? else { return Ok(false) };
+        let mut body = head.body()?;
+        let path = head.path.strip_prefix(START).unwrap_or_default();
+        match (head.method.as_str(), path.split('/').collect::<Vec<_>>().as_slice()) {
+            ("GET", ["invocation", "next"]) => return Ok(self.next()? && !head.closes()),
+            ("POST", ["invocation", id, "response"]) => self.respond(&head, &mut body, id)?,
+            ("POST", ["invocation", id, "error"]) => self.fail(&mut body, id)?,
+            ("POST", ["init", "error"]) => self.fail_start(&mut body)?,
+            _ => {
+                self.read_all(&mut body)?;
+                self.refuse("404 Not Found", "there is no such call in the runtime API")?;
+            }
+        }
+        Ok(!head.closes())
+    }
+
+    fn refuse(&mut self, status: &str, message: &str) -> io::Result<()> {
+        let body = json!({"errorMessage": message, "errorType": "InvalidRequest"}).to_string();
+        answer(&mut self.stream, status, "", body.as_bytes())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        answer(&mut self.stream, "202 Accepted", "", b"{\"status\":\"OK\"}")
+    }
+
+    fn next(&mut self) -> io::Result<bool> {
+        let Some(taken) = self.calls.next() else { return Ok(false) };
+        answer(&mut self.stream, "200 OK", &heads_of(&taken), &taken.event)?;
+        Ok(true)
+    }
+
+    fn respond(&mut self, head: &RequestHead, body: &mut Body, id: &str) -> io::Result<()> {
+        let Some(to) = self.calls.answer(id) else {
+            self.read_all(body)?;
+            return self.refuse("400 Bad Request", "no call with this id is under way");
+        };
+        let mode = head.header("lambda-runtime-function-response-mode");
+        let streaming = mode.is_some_and(|mode| mode.eq_ignore_ascii_case("streaming"));
+        let content_type = head.header("content-type").unwrap_or_default().to_owned();
+        to.send(Part::Head(Head { streaming, content_type }));
+        let too_large = self.pass_on(body, &to, streaming)?;
+        let broken = body.trailer("lambda-runtime-function-error-type").map(str::to_owned);
+        self.output.drain();
+        match (too_large, broken) {
+            (true, _) => {
+                let message =
+                    format!("ResponseTooLarge: an answer is at most {ANSWER_BYTES_MAX} bytes; stream it");
+                self.calls.finish(id, Outcome::Error, Some(message));
+                return self.refuse("413 Payload Too Large", "the answer is too large");
+            }
+            (false, Some(kind)) => {
+                self.calls.finish(id, Outcome::Error, Some(format!("the answer broke off: {kind}")));
+            }
+            (false, None) => self.calls.finish(id, Outcome::Success, None),
+        }
+        self.accept()
+    }
+
+    /// `true` when an answer that does not stream has more than it may.
+    fn pass_on(&mut self, body: &mut Body, to: &Answer, streaming: bool) -> io::Result<bool> {
+        let mut passed = 0;
+        loop {
+            let part = body.read_part(&mut self.reader, PART_BYTES_MAX)?;
+            if part.is_empty() {
+                return Ok(!streaming && passed > ANSWER_BYTES_MAX);
+            }
+            passed += part.len();
+            // What nobody waits for, and what is too much, is read to its end all the same.
+            if streaming || passed <= ANSWER_BYTES_MAX {
+                to.send(Part::Data(part));
+            }
+        }
+    }
+
+    fn fail(&mut self, body: &mut Body, id: &str) -> io::Result<()> {
+        let error = self.read_all(body)?;
+        let Some(to) = self.calls.answer(id) else {
+            return self.refuse("400 Bad Request", "no call with this id is under way");
+        };
+        to.send(Part::Head(Head { streaming: false, content_type: "application/json".to_owned() }));
+        to.send(Part::Data(error));
+        self.output.drain();
+        self.calls.finish(id, Outcome::Error, None);
+        self.accept()
+    }
+
+    fn fail_start(&mut self, body: &mut Body) -> io::Result<()> {
+        let error = self.read_all(body)?;
+        self.output.drain();
+        let error: serde_json::Value = serde_json::from_slice(&error).unwrap_or_default();
+        let text =
+            |name: &str| error.get(name).and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+        let (kind, message) = (text("errorType"), text("errorMessage"));
+        self.calls.end(&format!("the handler could not start: {kind}: {message}"), None);
+        self.accept()?;
+        self.handler.kill();
+        Ok(())
+    }
+
+    /// A whole body, cut at [`ANSWER_BYTES_MAX`].
+    fn read_all(&mut self, body: &mut Body) -> io::Result<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let part = body.read_part(&mut self.reader, PART_BYTES_MAX)?;
+            if part.is_empty() {
+                return Ok(all);
+            }
+            if all.len() + part.len() <= ANSWER_BYTES_MAX {
+                all.extend_from_slice(&part);
+            }
+        }
+    }
+}
+
+/// Header lines of a call.
+fn heads_of(taken: &Taken) -> String {
+    let Taken { call, deadline, .. } = taken;
+    let left = deadline.saturating_duration_since(Instant::now());
+    let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let deadline_ms = (epoch + left).as_millis();
+    // A line break in one of them would begin another header.
+    let clean = |text: &str| text.replace(['\r', '\n'], " ");
+    let (id, arn, trace) = (clean(&call.id), clean(&call.arn), clean(&call.trace_id));
+    let (instance, attempt, http) = (clean(&call.instance), call.attempt, u8::from(call.http));
+    format!(
+        "Lambda-Runtime-Aws-Request-Id: {id}\r\nLambda-Runtime-Deadline-Ms: {deadline_ms}\r\n\
+         Lambda-Runtime-Invoked-Function-Arn: {arn}\r\nLambda-Runtime-Trace-Id: {trace}\r\n\
+         Pandastack-Instance: {instance}\r\nPandastack-Attempt: {attempt}\r\nPandastack-Http: {http}\r\n"
+    )
+}

@@ -1,0 +1,51 @@
+//! What this crate must be told of databases: how to reach one.
+
+use async_trait::async_trait;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use crate::endpoint::Endpoint;
+
+/// A connection to a server, whatever carries it.
+pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
+
+/// Says whether a session works, so that its machine knows when nobody needs it. A session that only stays open does not
+/// keep a database awake.
+pub trait InUse: Send + Sync {
+    /// A query or a transaction is under way, or no more.
+    fn set_busy(&mut self, busy: bool);
+}
+
+/// An open way to a server. The machine stays awake while it exists and is busy.
+pub struct Backend {
+    /// Bytes.
+    pub stream: Box<dyn ByteStream>,
+    /// Told when work begins and ends.
+    pub in_use: Box<dyn InUse>,
+    /// Cancelled when the machine is about to stop: whoever has no work under way should leave.
+    pub closing: CancellationToken,
+    /// Cancelled when it stops now.
+    pub cut: CancellationToken,
+}
+
+/// Why there is no way to a server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// No such database.
+    #[error("there is no database `{0}`")]
+    Unknown(String),
+    /// It is in no state to be used: a sentence.
+    #[error("{0}")]
+    NotReady(String),
+    /// It could not be reached: a sentence.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Knows the databases and how to reach them.
+#[async_trait]
+pub trait Databases: Send + Sync + 'static {
+    /// Connects to a database. A sleeping one is woken, and waited for.
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError>;
+}

@@ -1,0 +1,99 @@
+//! Cancel requests: they come on a connection of their own, without TLS and without a name, so the numbers in them must
+//! say everything.
+//!
+//! A client gets numbers of ours in place of its backend's ([`Ticket`]); they are random, so nobody can end another's query, and
+//! good as long as its session.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::backend::Databases;
+use crate::endpoint::Endpoint;
+use crate::startup::encode_cancel;
+
+/// What a client sends to have its query ended.
+pub(crate) type Token = (i32, i32);
+
+/// The backend that a token stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    endpoint: Endpoint,
+    process: i32,
+    secret: i32,
+}
+
+/// Tokens of every session. As many as there are connections, which are limited.
+#[derive(Debug, Default)]
+pub(crate) struct CancelTable(Mutex<HashMap<Token, Target>>);
+
+/// A token; forgotten when dropped.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    table: Arc<CancelTable>,
+    pub(crate) token: Token,
+}
+
+impl CancelTable {
+    /// A token for a backend's own numbers. `None` if the host has no random numbers.
+    pub(crate) fn issue(self: &Arc<Self>, endpoint: &Endpoint, process: i32, secret: i32) -> Option<Ticket> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).ok()?;
+        let token = u64::from_be_bytes(random);
+        let token = ((token >> 32) as u32, token as u32);
+        let token = (token.0.cast_signed(), token.1.cast_signed());
+        let target = Target { endpoint: endpoint.clone(), process, secret };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, target);
+        Some(Ticket { table: Arc::clone(self), token })
+    }
+
+    fn find(&self, token: Token) -> Option<Target> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&token).cloned()
+    }
+
+    /// Passes a request on. Clients are told nothing about it, as with PostgreSQL itself.
+    pub(crate) async fn cancel(&self, token: Token, databases: &dyn Databases) {
+        let Some(target) = self.find(token) else { return };
+        send(&target.endpoint, target.process, target.secret, databases).await;
+    }
+}
+
+/// Asks a server to end the query of one of its backends.
+pub(crate) async fn send(endpoint: &Endpoint, process: i32, secret: i32, databases: &dyn Databases) {
+    let mut backend = match databases.connect(endpoint).await {
+        Ok(backend) => backend,
+        Err(error) => return tracing::debug!(%error, "a cancel request was not passed on"),
+    };
+    let asked = async {
+        backend.stream.write_all(&encode_cancel(process, secret)).await?;
+        backend.stream.flush().await?;
+        // The server closes when it has done it: only then may the client go on.
+        backend.stream.read(&mut [0]).await
+    };
+    if let Err(error) = asked.await {
+        tracing::debug!(%error, "a cancel request broke off");
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.table.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.token);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_good_as_long_as_its_session() {
+        let table = Arc::new(CancelTable::default());
+        let endpoint = Endpoint::from_label("a1").unwrap();
+        let ticket = table.issue(&endpoint, 42, 7).unwrap();
+        let token = ticket.token;
+        assert_eq!(table.find(token), Some(Target { endpoint, process: 42, secret: 7 }));
+        drop(ticket);
+        assert_eq!(table.find(token), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! Which database a client means.
+//!
+//! ```text
+//!   SNI or Host:  <id>.pg.<domain>          PostgreSQL itself
+//!                 <id>-pooler.pg.<domain>   its pooler
+//!   without DNS:  options=endpoint=<id>     in the startup parameters (`project=` as older clients have it)
+//! ```
+//!
+//! Both may be given if they agree. The option is taken out before the server sees it.
+
+/// Second label of a database's host name. `db` is what clients of the first generation form.
+const LABELS: [&str; 2] = ["pg", "db"];
+/// End of the id in a pooler's host name.
+const POOLER_SUFFIX: &str = "-pooler";
+/// Names that stand for every database: the broker's.
+const RESERVED: [&str; 2] = ["api", "apiauth"];
+/// Options that name a database.
+const OPTIONS: [&str; 2] = ["endpoint=", "project="];
+
+/// What listens in a database's machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Entrance {
+    /// PostgreSQL.
+    Direct,
+    /// PgBouncer, in transaction mode.
+    Pooler,
+}
+
+impl Entrance {
+    /// Port in the machine.
+    pub fn port(self) -> u16 {
+        match self {
+            Entrance::Direct => 5432,
+            Entrance::Pooler => 6432,
+        }
+    }
+}
+
+/// A database and the way into it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Its id, as the client wrote it.
+    pub database: String,
+    /// The way.
+    pub entrance: Entrance,
+}
+
+/// Why no database is meant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoEndpoint {
+    #[error("the client did not say which database it wants")]
+    Unnamed,
+    #[error("the host name means database `{name}`, and the option means `{option}`")]
+    Differ { name: String, option: String },
+}
+
+impl Endpoint {
+    /// From an id, with `-pooler` for the pooler.
+    pub fn from_label(label: &str) -> Option<Self> {
+        let label = label.to_ascii_lowercase();
+        let (database, entrance) = match label.strip_suffix(POOLER_SUFFIX) {
+            Some(id) => (id.to_owned(), Entrance::Pooler),
+            None => (label, Entrance::Direct),
+        };
+        let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_id = !database.is_empty() && database.len() <= 63 && database.bytes().all(good);
+        (is_id && !RESERVED.contains(&database.as_str())).then_some(Self { database, entrance })
+    }
+
+    /// From a host name, with or without a port.
+    pub fn from_host(host: &str) -> Option<Self> {
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        let (first, rest) = name.split_once('.')?;
+        let second = rest.split('.').next().unwrap_or_default();
+        LABELS.contains(&second.to_ascii_lowercase().as_str()).then(|| Self::from_label(first)).flatten()
+    }
+}
+
+/// What a startup's `options` are once the database's name is taken out, and that name.
+pub(crate) fn split_options(options: &str) -> (String, Option<String>) {
+    let mut named = None;
+    let is_name = |word: &&str| {
+        let name = OPTIONS.iter().find_map(|start| word.strip_prefix(start));
+        named = named.take().or(name.map(str::to_owned));
+        name.is_none()
+    };
+    let rest: Vec<&str> = options.split_ascii_whitespace().filter(is_name).collect();
+    (rest.join(" "), named)
+}
+
+/// Brings together what the host name and the option say.
+pub(crate) fn choose(host: Option<&str>, option: Option<&str>) -> Result<Endpoint, NoEndpoint> {
+    let by_name = host.and_then(Endpoint::from_host);
+    let by_option = option.and_then(Endpoint::from_label);
+    match (by_name, by_option) {
+        (Some(name), Some(option)) if name != option => {
+            Err(NoEndpoint::Differ { name: name.database, option: option.database })
+        }
+        (Some(endpoint), _) | (None, Some(endpoint)) => Ok(endpoint),
+        (None, None) => Err(NoEndpoint::Unnamed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(host: &str, expect: Option<(&str, Entrance)>) {
+        let expect = expect.map(|(id, entrance)| Endpoint { database: id.to_owned(), entrance });
+        assert_eq!(Endpoint::from_host(host), expect, "{host}");
+    }
+
+    #[test]
+    fn host_names_mean_databases() {
+        check("a1.pg.example.com", Some(("a1", Entrance::Direct)));
+        check("A1.PG.example.com:5432", Some(("a1", Entrance::Direct)));
+        check("a1-pooler.pg.localhost", Some(("a1", Entrance::Pooler)));
+        check("a1.db.example.com", Some(("a1", Entrance::Direct)));
+        check("api.pg.example.com", None);
+        check("a1.example.com", None);
+        check("localhost", None);
+        check("-pooler.pg.x", None);
+        check("a_1.pg.x", None);
+        check("127.0.0.1", None);
+    }
+
+    #[test]
+    fn the_option_is_taken_out() {
+        for (options, rest, named) in [
+            ("endpoint=a1", "", Some("a1")),
+            ("-c geqo=off endpoint=a1  -c jit=off", "-c geqo=off -c jit=off", Some("a1")),
+            ("project=a1-pooler", "", Some("a1-pooler")),
+            ("-c search_path=x", "-c search_path=x", None),
+            ("", "", None),
+        ] {
+            assert_eq!(split_options(options), (rest.to_owned(), named.map(str::to_owned)), "{options}");
+        }
+    }
+
+    #[test]
+    fn name_and_option_must_agree() {
+        assert!(choose(Some("a1.pg.x"), Some("a1")).is_ok());
+        assert!(choose(Some("localhost"), Some("a1")).is_ok());
+        assert_eq!(choose(None, None), Err(NoEndpoint::Unnamed));
+        let differ = NoEndpoint::Differ { name: "a1".into(), option: "a2".into() };
+        assert_eq!(choose(Some("a1.pg.x"), Some("a2")), Err(differ));
+    }
+}

@@ -1,0 +1,47 @@
+//! PostgreSQL's wire as the edge speaks it.
+//!
+//! ```text
+//!   psql, drivers --TLS--> server -> startup -> endpoint -> Databases::connect -> relay <--> PostgreSQL or PgBouncer
+//!   fetch-only clients --POST /sql, /v2--> broker, websocket -> login -> the same
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `startup` | packets before a session: TLS, cancel, parameters |
+//! | `endpoint` | which database a client means |
+//! | `wire` | where messages begin and end; errors in protocol form |
+//! | `server` | listening, TLS, limits of connections |
+//! | `relay` | bytes of a session, and whether a query is under way |
+//! | `cancel` | tokens that stand for a backend's own |
+//! | `login` | being a client: a session opened with a password |
+//! | `query`, `value` | statements and results as text; JSON |
+//! | `neon`, `websocket` | HTTP and WebSocket as `@neondatabase/serverless` speaks them |
+//!
+//! Must hold: a client is held while its database wakes, never refused for that; nothing after the login is collected in
+//! memory; every mistake of a client is answered in the protocol's own form with what to do; no password is logged or kept.
+//!
+//! Left to others: which databases there are and how they are reached ([`Databases`]), certificates, keys of the API.
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod cancel;
+mod endpoint;
+pub mod limits;
+mod login;
+mod neon;
+mod query;
+mod relay;
+mod server;
+mod startup;
+mod value;
+mod websocket;
+mod wire;
+
+pub use backend::{Backend, ByteStream, ConnectError, Databases, InUse};
+pub use endpoint::{Endpoint, Entrance};
+pub use login::{Credentials, LoginError, Session, scram_verifier};
+pub use neon::router as http_router;
+pub use query::{Bounds, Column, Outcome, RunError, SqlError, Statement, Transaction};
+pub use server::{ALPN, Server};
+pub use value::{json_of, parameter, type_name};

@@ -1,0 +1,187 @@
+//! Being a client: a session that is opened with a password, for clients that do not speak the protocol themselves.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
+use postgres_protocol::message::frontend;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::backend::{Backend, ConnectError, Databases};
+use crate::endpoint::Endpoint;
+use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
+use crate::query::SqlError;
+use crate::startup::Startup;
+use crate::wire::take;
+
+/// Who logs in where.
+#[derive(Clone)]
+pub struct Credentials {
+    /// Role.
+    pub user: String,
+    /// Its password.
+    pub password: String,
+    /// Database in the server.
+    pub database: String,
+    /// Settings of the session.
+    pub parameters: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Credentials({}@{})", self.user, self.database)
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum LoginError {
+    /// No way to the server.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The server refused, or a statement failed.
+    #[error("{0}")]
+    Sql(Box<SqlError>),
+    /// The connection broke, or the server said something else than it should.
+    #[error("the connection to the database broke: {0}")]
+    Broken(#[from] std::io::Error),
+    /// It took too long.
+    #[error("the database did not answer the login within {} s", LOGIN_WAIT.as_secs())]
+    Late,
+}
+
+impl From<SqlError> for LoginError {
+    fn from(error: SqlError) -> Self {
+        LoginError::Sql(Box::new(error))
+    }
+}
+
+/// An open session. It ends when dropped.
+pub struct Session {
+    pub(crate) backend: Backend,
+    pub(crate) buffer: BytesMut,
+    /// Numbers with which a query of it can be cancelled.
+    key: Option<(i32, i32)>,
+    /// What the server said of itself: `ParameterStatus` messages.
+    pub(crate) greeting: Vec<Bytes>,
+}
+
+impl Session {
+    /// Connects and logs in. A sleeping database is woken.
+    pub async fn open(
+        databases: &dyn Databases,
+        endpoint: &Endpoint,
+        credentials: &Credentials,
+    ) -> Result<Self, LoginError> {
+        let mut backend = databases.connect(endpoint).await?;
+        backend.in_use.set_busy(true);
+        let mut session = Self { backend, buffer: BytesMut::new(), key: None, greeting: Vec::new() };
+        tokio::time::timeout(LOGIN_WAIT, session.log_in(credentials))
+            .await
+            .map_err(|_| LoginError::Late)??;
+        Ok(session)
+    }
+
+    async fn log_in(&mut self, credentials: &Credentials) -> Result<(), LoginError> {
+        let mut parameters = credentials.parameters.clone();
+        parameters.insert("user".to_owned(), credentials.user.clone());
+        parameters.insert("database".to_owned(), credentials.database.clone());
+        parameters.insert("client_encoding".to_owned(), "UTF8".to_owned());
+        self.send(&Startup { parameters, newer: None }.encode()).await?;
+        self.authenticate(&credentials.password).await?;
+        loop {
+            let (kind, body) = self.receive(LOGIN_MESSAGE_BYTES_MAX).await?;
+            match (kind, body.as_ref()) {
+                (b'S', _) => self.greeting.push(body),
+                (b'K', [a, b, c, d, e, f, g, h, ..]) => {
+                    let number = |bytes| i32::from_be_bytes(bytes);
+                    self.key = Some((number([*a, *b, *c, *d]), number([*e, *f, *g, *h])));
+                }
+                (b'Z', _) => return Ok(()),
+                (b'E', _) => return Err(SqlError::parse(&body).into()),
+                _ => {}
+            }
+        }
+    }
+
+    async fn authenticate(&mut self, password: &str) -> Result<(), LoginError> {
+        let mut scram = None;
+        loop {
+            let (kind, body) = self.receive(LOGIN_MESSAGE_BYTES_MAX).await?;
+            if kind == b'E' {
+                return Err(SqlError::parse(&body).into());
+            }
+            let mut out = BytesMut::new();
+            match parse(kind, &body)? {
+                Message::AuthenticationOk => return Ok(()),
+                Message::AuthenticationCleartextPassword => {
+                    frontend::password_message(password.as_bytes(), &mut out)?;
+                }
+                Message::AuthenticationSasl(offer) if offers_scram(&offer)? => {
+                    let begun = ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
+                    frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut out)?;
+                    scram = Some(begun);
+                }
+                Message::AuthenticationSaslContinue(challenge) => {
+                    let scram = scram.as_mut().ok_or_else(|| odd("a challenge before its time"))?;
+                    scram.update(challenge.data())?;
+                    frontend::sasl_response(scram.message(), &mut out)?;
+                }
+                Message::AuthenticationSaslFinal(proof) => {
+                    scram.as_mut().ok_or_else(|| odd("a proof before its time"))?.finish(proof.data())?;
+                    continue;
+                }
+                _ => return Err(odd("a way to log in that is not spoken here").into()),
+            }
+            self.send(&out).await?;
+        }
+    }
+
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.backend.stream.write_all(bytes).await?;
+        self.backend.stream.flush().await
+    }
+
+    /// The next message: its kind and body.
+    pub(crate) async fn receive(&mut self, bytes_max: usize) -> std::io::Result<(u8, Bytes)> {
+        loop {
+            if let Some(message) = take(&mut self.buffer, bytes_max).map_err(std::io::Error::other)? {
+                return Ok(message);
+            }
+            if self.backend.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// The numbers for cancel requests.
+    pub(crate) fn key(&self) -> Option<(i32, i32)> {
+        self.key
+    }
+
+    /// Says goodbye.
+    pub async fn close(mut self) {
+        // A server that is gone needs no goodbye.
+        let _ = self.send(&[b'X', 0, 0, 0, 4]).await;
+    }
+}
+
+fn parse(kind: u8, body: &Bytes) -> std::io::Result<Message> {
+    let mut whole = BytesMut::from(&crate::wire::message(kind, body)[..]);
+    Message::parse(&mut whole)?.ok_or_else(|| odd("half a message"))
+}
+
+fn offers_scram(offer: &AuthenticationSaslBody) -> std::io::Result<bool> {
+    offer.mechanisms().any(|name| Ok(name == SCRAM_SHA_256))
+}
+
+fn odd(what: &str) -> std::io::Error {
+    std::io::Error::other(format!("the server sent {what}"))
+}
+
+/// What a server keeps in place of a password, with a fresh salt.
+pub fn scram_verifier(password: &str) -> String {
+    postgres_protocol::password::scram_sha_256(password.as_bytes())
+}

@@ -1,0 +1,391 @@
+//! Statements and their results, all as text: clients over HTTP parse types themselves, as PostgreSQL writes them.
+
+use bytes::{Buf, Bytes, BytesMut};
+use postgres_protocol::IsNull;
+use postgres_protocol::message::frontend;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::backend::Databases;
+use crate::cancel;
+use crate::endpoint::Endpoint;
+use crate::limits::{PARAMETERS_MAX, RESULT_BYTES_MAX};
+use crate::login::{LoginError, Session};
+use crate::wire::IDLE;
+
+/// One statement.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Statement {
+    /// SQL with `$1`, `$2`, ...
+    pub sql: String,
+    /// Their values as text; `None` is NULL.
+    pub parameters: Vec<Option<String>>,
+}
+
+/// How statements are held together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// As SQL writes it, such as `REPEATABLE READ`.
+    pub isolation: Option<&'static str>,
+    /// Nothing is changed.
+    pub read_only: bool,
+    /// Waits until it can run without conflicts.
+    pub deferrable: bool,
+}
+
+impl Transaction {
+    fn begin(&self) -> String {
+        let mut sql = "BEGIN".to_owned();
+        if let Some(level) = self.isolation {
+            sql.push_str(" ISOLATION LEVEL ");
+            sql.push_str(level);
+        }
+        sql.push_str(if self.read_only { " READ ONLY" } else { "" });
+        sql.push_str(if self.deferrable { " DEFERRABLE" } else { "" });
+        sql
+    }
+}
+
+/// A column of a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// Name.
+    pub name: String,
+    /// Table it comes from, or 0.
+    pub table: u32,
+    /// Number in that table, or 0.
+    pub number: i16,
+    /// Type.
+    pub type_oid: u32,
+    /// Bytes of the type, or -1.
+    pub type_size: i16,
+    /// Modifier of the type, or -1.
+    pub type_modifier: i32,
+}
+
+/// What a statement came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Columns.
+    pub columns: Vec<Column>,
+    /// Values as text, row by row.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`.
+    pub tag: String,
+    /// There were more rows than were asked for.
+    pub truncated: bool,
+}
+
+impl Outcome {
+    /// First word of the tag.
+    pub fn command(&self) -> &str {
+        self.tag.split(' ').next().unwrap_or_default()
+    }
+
+    /// Number of rows in the tag.
+    pub fn row_count(&self) -> Option<u64> {
+        self.tag.rsplit(' ').next()?.parse().ok()
+    }
+}
+
+/// An error of the server's, field by field.
+#[derive(Debug, Clone, Default, PartialEq, Eq, thiserror::Error)]
+#[error("{severity}: {message} (SQLSTATE {code})")]
+pub struct SqlError {
+    /// `ERROR`, `FATAL`.
+    pub severity: String,
+    /// SQLSTATE.
+    pub code: String,
+    /// What happened.
+    pub message: String,
+    /// The other fields by the protocol's letter.
+    pub fields: std::collections::BTreeMap<char, String>,
+}
+
+impl SqlError {
+    pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
+        Self { severity: "ERROR".into(), code: code.into(), message: message.into(), ..Self::default() }
+    }
+
+    /// Reads an `ErrorResponse`.
+    pub(crate) fn parse(body: &[u8]) -> Self {
+        let mut error = Self::default();
+        for field in body.split(|byte| *byte == 0) {
+            let Some((kind, text)) = field.split_first() else { continue };
+            let text = String::from_utf8_lossy(text).into_owned();
+            match kind {
+                b'V' => error.severity = text,
+                b'S' if error.severity.is_empty() => error.severity = text,
+                b'C' => error.code = text,
+                b'M' => error.message = text,
+                kind => drop(error.fields.insert(char::from(*kind), text)),
+            }
+        }
+        error
+    }
+
+    /// A field by its letter.
+    pub fn field(&self, letter: char) -> Option<&str> {
+        self.fields.get(&letter).map(String::as_str)
+    }
+}
+
+/// Limits of one run.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Rows kept of each statement; 0 for all.
+    pub rows_max: u32,
+    /// Time for everything.
+    pub wait: Duration,
+}
+
+/// Why a run has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The session, or a statement.
+    #[error(transparent)]
+    Session(#[from] LoginError),
+    /// The results are larger than they may be.
+    #[error("the result is larger than {RESULT_BYTES_MAX} bytes; ask for fewer rows or columns")]
+    TooLarge,
+}
+
+impl From<std::io::Error> for RunError {
+    fn from(error: std::io::Error) -> Self {
+        RunError::Session(error.into())
+    }
+}
+
+impl From<SqlError> for RunError {
+    fn from(error: SqlError) -> Self {
+        RunError::Session(error.into())
+    }
+}
+
+impl Session {
+    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled.
+    pub async fn run(
+        &mut self,
+        databases: &dyn Databases,
+        endpoint: &Endpoint,
+        statements: &[Statement],
+        transaction: Option<&Transaction>,
+        bounds: Bounds,
+    ) -> Result<Vec<Outcome>, RunError> {
+        let ran = tokio::time::timeout(bounds.wait, self.run_all(statements, transaction, bounds)).await;
+        let failed = match ran {
+            Ok(Err(error @ RunError::TooLarge)) => error,
+            Ok(ran) => return ran,
+            Err(_) => {
+                let late = format!("the statement was cancelled after {} ms", bounds.wait.as_millis());
+                SqlError::new("57014", late).into()
+            }
+        };
+        if let Some((process, secret)) = self.key() {
+            cancel::send(endpoint, process, secret, databases).await;
+        }
+        Err(failed)
+    }
+
+    async fn run_all(
+        &mut self,
+        statements: &[Statement],
+        transaction: Option<&Transaction>,
+        bounds: Bounds,
+    ) -> Result<Vec<Outcome>, RunError> {
+        let mut out = BytesMut::new();
+        if let Some(transaction) = transaction {
+            encode(&Statement { sql: transaction.begin(), parameters: Vec::new() }, 0, &mut out)?;
+        }
+        for statement in statements {
+            encode(statement, bounds.rows_max, &mut out)?;
+        }
+        if transaction.is_some() {
+            encode(&Statement { sql: "COMMIT".to_owned(), parameters: Vec::new() }, 0, &mut out)?;
+        }
+        frontend::sync(&mut out);
+        self.send_while_reading(&out).await?;
+        let mut outcomes = self.collect().await?;
+        if transaction.is_some() {
+            outcomes.pop();
+            outcomes = outcomes.split_off(1.min(outcomes.len()));
+        }
+        Ok(outcomes)
+    }
+
+    /// Sends a pipeline. A server may stop reading until its results are read, so both go on at once.
+    async fn send_while_reading(&mut self, mut out: &[u8]) -> Result<(), RunError> {
+        let (mut reader, mut writer) = tokio::io::split(&mut self.backend.stream);
+        while !out.is_empty() {
+            tokio::select! {
+                written = writer.write(out) => out = &out[written?..],
+                read = reader.read_buf(&mut self.buffer) => {
+                    if read? == 0 {
+                        return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+                    }
+                }
+            }
+            if self.buffer.len() > RESULT_BYTES_MAX {
+                return Err(RunError::TooLarge);
+            }
+        }
+        Ok(writer.flush().await?)
+    }
+
+    /// Reads results up to the next `ReadyForQuery`.
+    async fn collect(&mut self) -> Result<Vec<Outcome>, RunError> {
+        let (mut outcomes, mut outcome, mut failed, mut bytes) = (Vec::new(), Outcome::default(), None, 0);
+        loop {
+            let (kind, body) = match self.receive(RESULT_BYTES_MAX).await {
+                Err(error) if error.kind() == std::io::ErrorKind::Other => return Err(RunError::TooLarge),
+                received => received?,
+            };
+            bytes += body.len();
+            if bytes > RESULT_BYTES_MAX {
+                return Err(RunError::TooLarge);
+            }
+            match kind {
+                b'T' => outcome.columns = columns(body).ok_or_else(malformed)?,
+                b'D' => outcome.rows.push(row(body).ok_or_else(malformed)?),
+                b's' => {
+                    outcome.truncated = true;
+                    outcome.tag = format!("SELECT {}", outcome.rows.len());
+                    outcomes.push(std::mem::take(&mut outcome));
+                }
+                b'C' => {
+                    outcome.tag = text(&body);
+                    outcomes.push(std::mem::take(&mut outcome));
+                }
+                b'I' => outcomes.push(std::mem::take(&mut outcome)),
+                b'E' => failed = failed.or(Some(SqlError::parse(&body))),
+                b'G' => {
+                    failed = Some(SqlError::new(
+                        "0A000",
+                        "COPY FROM STDIN needs a connection of its own; use psql or a driver",
+                    ));
+                    let mut out = BytesMut::new();
+                    frontend::copy_fail("not over HTTP", &mut out)?;
+                    self.send(&out).await?;
+                }
+                b'Z' if body.first() == Some(&IDLE) => {
+                    return failed.map_or(Ok(outcomes), |error| Err(error.into()));
+                }
+                b'Z' => {
+                    // A statement left a transaction open, or one of a transaction failed: the next user must not see it.
+                    let mut out = BytesMut::new();
+                    frontend::query("ROLLBACK", &mut out)?;
+                    self.send(&out).await?;
+                    failed = failed.or_else(|| {
+                        Some(SqlError::new(
+                            "25001",
+                            "the statement left a transaction open; send all of it in one call",
+                        ))
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn malformed() -> std::io::Error {
+    std::io::Error::other("the server sent a malformed result")
+}
+
+fn encode(statement: &Statement, rows_max: u32, out: &mut BytesMut) -> Result<(), RunError> {
+    let parameters = &statement.parameters;
+    if parameters.len() > PARAMETERS_MAX {
+        return Err(
+            SqlError::new("08P01", format!("a statement has at most {PARAMETERS_MAX} parameters")).into()
+        );
+    }
+    frontend::parse("", &statement.sql, [], out)?;
+    let write = |value: &Option<String>, out: &mut BytesMut| match value {
+        Some(text) => {
+            out.extend_from_slice(text.as_bytes());
+            Ok(IsNull::No)
+        }
+        None => Ok(IsNull::Yes),
+    };
+    let bound = frontend::bind("", "", [0], parameters, write, [0], out);
+    bound.map_err(|_| SqlError::new("08P01", "the parameters do not fit a message"))?;
+    frontend::describe(b'P', "", out)?;
+    frontend::execute("", i32::try_from(rows_max).unwrap_or(0), out)?;
+    Ok(())
+}
+
+fn text(body: &[u8]) -> String {
+    String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap_or(body)).into_owned()
+}
+
+fn columns(mut body: Bytes) -> Option<Vec<Column>> {
+    let count = body.try_get_u16().ok()?;
+    let column = |_| {
+        let end = body.iter().position(|byte| *byte == 0)?;
+        let name = text(&body.split_to(end));
+        body.advance(1);
+        let (table, number) = (body.try_get_u32().ok()?, body.try_get_i16().ok()?);
+        let (type_oid, type_size) = (body.try_get_u32().ok()?, body.try_get_i16().ok()?);
+        let (type_modifier, _format) = (body.try_get_i32().ok()?, body.try_get_i16().ok()?);
+        Some(Column { name, table, number, type_oid, type_size, type_modifier })
+    };
+    (0..count).map(column).collect()
+}
+
+fn row(mut body: Bytes) -> Option<Vec<Option<String>>> {
+    let count = body.try_get_u16().ok()?;
+    let value = |_| {
+        let Ok(bytes) = usize::try_from(body.try_get_i32().ok()?) else { return Some(None) };
+        let value = (bytes <= body.len()).then(|| body.split_to(bytes))?;
+        Some(Some(String::from_utf8_lossy(&value).into_owned()))
+    };
+    (0..count).map(value).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read() {
+        let body = Bytes::from_static(b"\0\x01id\0\0\0\x40\x01\0\x02\0\0\0\x17\0\x04\xff\xff\xff\xff\0\0");
+        let column = Column {
+            name: "id".into(),
+            table: 0x4001,
+            number: 2,
+            type_oid: 23,
+            type_size: 4,
+            type_modifier: -1,
+        };
+        assert_eq!(columns(body), Some(vec![column]));
+        let body = Bytes::from_static(b"\0\x02\0\0\0\x02hi\xff\xff\xff\xff");
+        assert_eq!(row(body), Some(vec![Some("hi".into()), None]));
+        assert_eq!(row(Bytes::from_static(b"\0\x01\0\0\0\x09hi")), None);
+        assert_eq!(columns(Bytes::from_static(b"\0\x01id")), None);
+    }
+
+    #[test]
+    fn tags_are_counted() {
+        let outcome = |tag: &str| Outcome { tag: tag.into(), ..Outcome::default() };
+        assert_eq!((outcome("INSERT 0 3").command(), outcome("INSERT 0 3").row_count()), ("INSERT", Some(3)));
+        assert_eq!(
+            (outcome("CREATE TABLE").command(), outcome("CREATE TABLE").row_count()),
+            ("CREATE", None)
+        );
+    }
+
+    #[test]
+    fn errors_keep_their_fields() {
+        let error = SqlError::parse(b"SFEHLER\0VERROR\0C42P01\0Mno table\0P15\0\0");
+        assert_eq!(
+            (error.severity.as_str(), error.code.as_str(), error.field('P')),
+            ("ERROR", "42P01", Some("15"))
+        );
+    }
+
+    #[test]
+    fn transactions_are_written_out() {
+        let transaction = Transaction { isolation: Some("SERIALIZABLE"), read_only: true, deferrable: true };
+        assert_eq!(transaction.begin(), "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE");
+    }
+}

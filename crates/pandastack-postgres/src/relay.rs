@@ -1,0 +1,277 @@
+//! A session once its server is connected: bytes both ways, and whether a query is under way.
+//!
+//! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers for cancel requests are
+//! replaced; after that bytes pass as they come. A session is busy from a client's request to its `ReadyForQuery`, and while a
+//! transaction is open. One that is not leaves when the machine is about to stop.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{BufMut, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use crate::backend::{Backend, InUse};
+use crate::cancel::{CancelTable, Ticket};
+use crate::endpoint::Endpoint;
+use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, RELAY_BUFFER_BYTES};
+use crate::wire::{Fatal, Frames, IDLE, Seen, body_bytes, message};
+
+/// What is under way on a session.
+struct Work {
+    in_use: Box<dyn InUse>,
+    /// Requests without their `ReadyForQuery`; the login is the first.
+    unanswered: u64,
+    in_transaction: bool,
+    /// The server takes rows: requests to synchronize are ignored meanwhile.
+    copying_in: bool,
+    busy: bool,
+}
+
+struct Shared {
+    work: Mutex<Work>,
+    /// Told when a session has nothing under way any more.
+    rested: Notify,
+}
+
+impl Shared {
+    fn new(mut in_use: Box<dyn InUse>) -> Self {
+        in_use.set_busy(true);
+        let work = Work { in_use, unanswered: 1, in_transaction: false, copying_in: false, busy: true };
+        Self { work: Mutex::new(work), rested: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client_said(&self, seen: Seen) {
+        let mut work = self.lock();
+        match seen.kind {
+            b'Q' | b'F' => work.unanswered += 1,
+            b'S' if !work.copying_in => work.unanswered += 1,
+            b'c' | b'f' => work.copying_in = false,
+            _ => {}
+        }
+        work.settle();
+    }
+
+    fn server_said(&self, seen: Seen) {
+        let mut work = self.lock();
+        match seen.kind {
+            b'Z' => {
+                work.unanswered = work.unanswered.saturating_sub(1);
+                work.in_transaction = seen.first != Some(IDLE);
+                work.copying_in = false;
+            }
+            b'G' => work.copying_in = true,
+            b'E' => work.copying_in = false,
+            _ => {}
+        }
+        if !work.settle() {
+            self.rested.notify_one();
+        }
+    }
+
+    async fn rest(&self) {
+        while self.lock().busy {
+            self.rested.notified().await;
+        }
+    }
+}
+
+impl Work {
+    fn settle(&mut self) -> bool {
+        let busy = self.unanswered > 0 || self.in_transaction;
+        if busy != self.busy {
+            self.busy = busy;
+            self.in_use.set_busy(busy);
+        }
+        busy
+    }
+}
+
+/// Relays a session whose startup was sent. `cancel` gives out tokens.
+pub(crate) async fn relay(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    backend: Backend,
+    endpoint: &Endpoint,
+    cancel: &Arc<CancelTable>,
+) {
+    exchange(client, backend, BytesMut::new(), Some((endpoint, cancel))).await;
+}
+
+/// Relays a session that is open already. `early` is what the client said since.
+pub(crate) async fn resume(client: impl AsyncRead + AsyncWrite + Unpin, backend: Backend, early: BytesMut) {
+    exchange(client, backend, early, None).await;
+}
+
+async fn exchange(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    backend: Backend,
+    early: BytesMut,
+    login: Option<(&Endpoint, &Arc<CancelTable>)>,
+) {
+    let Backend { stream, in_use, closing, cut } = backend;
+    let shared = Shared::new(in_use);
+    let (mut client_reader, mut client_writer) = tokio::io::split(client);
+    let (mut server_reader, mut server_writer) = tokio::io::split(stream);
+    let up = pump(&mut client_reader, &mut server_writer, early, |seen| shared.client_said(seen));
+    let down = async {
+        let _ticket = match login {
+            Some((endpoint, cancel)) => {
+                greet(&mut server_reader, &mut client_writer, endpoint, cancel).await?
+            }
+            None => None,
+        };
+        shared.server_said(Seen { kind: b'Z', first: Some(IDLE) });
+        pump(&mut server_reader, &mut client_writer, BytesMut::new(), |seen| shared.server_said(seen)).await
+    };
+    let asleep = async {
+        closing.cancelled().await;
+        shared.rest().await;
+    };
+    let ended = tokio::select! {
+        ended = down => ended.map(|()| false),
+        // A client that is gone needs no answer; its server notices when the connection ends.
+        ended = up => ended.map(|()| false),
+        () = asleep => Ok(true),
+        () = cut.cancelled() => Ok(true),
+    };
+    match ended {
+        Ok(false) => {}
+        Ok(true) => {
+            let gone = Fatal::new("57P01", "the database went to sleep or was stopped")
+                .hint("connect again: a sleeping database wakes when it is connected to");
+            // The client may be gone too.
+            let _ = client_writer.write_all(&gone.encode()).await;
+        }
+        Err(error) => tracing::debug!(%error, "a session broke off"),
+    }
+    let _ = client_writer.shutdown().await;
+    let _ = server_writer.shutdown().await;
+}
+
+/// Passes bytes on, `early` ones first, until there are no more.
+async fn pump(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    early: BytesMut,
+    see: impl Fn(Seen),
+) -> std::io::Result<()> {
+    let mut frames = Frames::default();
+    if !early.is_empty() {
+        frames.pass(&early, &see);
+        to.write_all(&early).await?;
+        to.flush().await?;
+    }
+    let mut buffer = vec![0; RELAY_BUFFER_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        frames.pass(&buffer[..read], &see);
+        to.write_all(&buffer[..read]).await?;
+        to.flush().await?;
+    }
+}
+
+/// Passes the server's side of a login on, up to its first `ReadyForQuery`, with a token in place of the backend's numbers.
+/// Reads message by message and not a byte more.
+async fn greet(
+    server: &mut (impl AsyncRead + Unpin),
+    client: &mut (impl AsyncWrite + Unpin),
+    endpoint: &Endpoint,
+    cancel: &Arc<CancelTable>,
+) -> std::io::Result<Option<Ticket>> {
+    let mut ticket = None;
+    loop {
+        let mut head = [0; 5];
+        server.read_exact(&mut head).await?;
+        let too_long = || std::io::Error::other("the server sent a message that is too long for a login");
+        let bytes =
+            body_bytes(&head).filter(|bytes| *bytes <= LOGIN_MESSAGE_BYTES_MAX).ok_or_else(too_long)?;
+        let mut body = vec![0; bytes];
+        server.read_exact(&mut body).await?;
+        if head[0] == b'K'
+            && let Some((process, secret)) = key_data(&body)
+        {
+            ticket = cancel.issue(endpoint, process, secret);
+            body = ticket.as_ref().map_or(body, |ticket| encode_key_data(ticket.token));
+        }
+        client.write_all(&message(head[0], &body)).await?;
+        // A client waits for each step of an authentication, and then for the end.
+        if matches!(head[0], b'R' | b'E' | b'Z' | b'v') {
+            client.flush().await?;
+        }
+        if head[0] == b'Z' {
+            return Ok(ticket);
+        }
+    }
+}
+
+fn key_data(body: &[u8]) -> Option<(i32, i32)> {
+    let (process, rest) = body.split_first_chunk::<4>()?;
+    let secret = rest.first_chunk::<4>()?;
+    Some((i32::from_be_bytes(*process), i32::from_be_bytes(*secret)))
+}
+
+fn encode_key_data((process, secret): (i32, i32)) -> Vec<u8> {
+    let mut body = BytesMut::with_capacity(8);
+    body.put_i32(process);
+    body.put_i32(secret);
+    body.to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Frames;
+
+    #[derive(Clone, Default)]
+    struct Flag(Arc<Mutex<Vec<bool>>>);
+
+    impl InUse for Flag {
+        fn set_busy(&mut self, busy: bool) {
+            self.0.lock().unwrap().push(busy);
+        }
+    }
+
+    fn say(shared: &Shared, client: &[(u8, &[u8])], server: &[(u8, &[u8])]) {
+        let mut frames = Frames::default();
+        for (kind, body) in client {
+            frames.pass(&message(*kind, body), |seen| shared.client_said(seen));
+        }
+        let mut frames = Frames::default();
+        for (kind, body) in server {
+            frames.pass(&message(*kind, body), |seen| shared.server_said(seen));
+        }
+    }
+
+    #[test]
+    fn a_session_is_busy_while_a_query_or_a_transaction_is() {
+        let flag = Flag::default();
+        let shared = Shared::new(Box::new(flag.clone()));
+        say(&shared, &[], &[(b'Z', b"I")]);
+        assert_eq!(*flag.0.lock().unwrap(), [true, false], "a login is work, an open session is not");
+        say(&shared, &[(b'Q', b"select")], &[]);
+        assert!(shared.lock().busy);
+        say(&shared, &[], &[(b'T', b"x"), (b'Z', b"T")]);
+        assert!(shared.lock().busy, "in a transaction");
+        say(&shared, &[(b'Q', b"commit")], &[(b'Z', b"I")]);
+        assert!(!shared.lock().busy);
+        say(&shared, &[(b'P', b"p"), (b'S', b""), (b'P', b"p"), (b'S', b"")], &[(b'Z', b"I")]);
+        assert!(shared.lock().busy, "one of two pipelined requests is answered");
+        say(&shared, &[], &[(b'Z', b"I")]);
+        assert!(!shared.lock().busy);
+    }
+
+    #[test]
+    fn what_a_server_ignores_while_it_takes_rows_is_not_waited_for() {
+        let shared = Shared::new(Box::new(Flag::default()));
+        say(&shared, &[], &[(b'Z', b"I")]);
+        say(&shared, &[(b'Q', b"copy")], &[(b'G', b"\0")]);
+        say(&shared, &[(b'd', b"row"), (b'S', b""), (b'c', b"")], &[(b'Z', b"I")]);
+        assert!(!shared.lock().busy);
+    }
+}

@@ -1,0 +1,248 @@
+//! Listening: TLS, who is meant, and the session.
+//!
+//! ```text
+//!   first byte 0x16 --> TLS at once (ALPN `postgresql`) ---------------+
+//!   SSLRequest --'S'--> TLS -------------------------------------------+--> startup --> endpoint --> connect --> relay
+//!   GSSENCRequest --'N'--> again        CancelRequest --> passed on    without TLS --> refused, with what to do
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_edge::tls::{Tls, is_tls};
+use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backend::{Backend, ConnectError, Databases};
+use crate::cancel::CancelTable;
+use crate::endpoint::{Endpoint, NoEndpoint, choose, split_options};
+use crate::limits::{CONNECTIONS_MAX, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, STARTUP_WAIT};
+use crate::relay::relay;
+use crate::startup::{Packet, Startup, StartupError, read};
+use crate::wire::Fatal;
+
+/// Name of the protocol in TLS.
+pub const ALPN: &[u8] = b"postgresql";
+/// Pause after the system refused a connection, so that the loop does not spin.
+const REFUSED_PAUSE: Duration = Duration::from_millis(50);
+/// How long sessions may go on after a stop was asked for.
+const STOP_WAIT: Duration = Duration::from_secs(2);
+
+/// What all listeners share.
+pub struct Server {
+    databases: Arc<dyn Databases>,
+    tls: Tls,
+    cancel: Arc<CancelTable>,
+    room: Arc<Semaphore>,
+}
+
+impl Server {
+    /// A server of these databases. `tls` offers [`ALPN`] and nothing else.
+    pub fn new(databases: Arc<dyn Databases>, tls: Tls) -> Arc<Self> {
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Arc::new(Self { databases, tls, cancel: Arc::default(), room })
+    }
+
+    /// Serves until `stop`.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
+        let sessions = TaskTracker::new();
+        let cut = CancellationToken::new();
+        loop {
+            let (stream, peer) = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok(accepted) => accepted,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection was not accepted");
+                        tokio::time::sleep(REFUSED_PAUSE).await;
+                        continue;
+                    }
+                },
+                () = stop.cancelled() => break,
+            };
+            let (server, cut) = (Arc::clone(&self), cut.clone());
+            sessions.spawn(async move {
+                tokio::select! {
+                    () = server.connection(stream, peer) => {}
+                    () = cut.cancelled() => {}
+                }
+            });
+        }
+        drop(listener);
+        sessions.close();
+        if tokio::time::timeout(STOP_WAIT, sessions.wait()).await.is_err() {
+            tracing::info!("stopped with sessions open; they are cut");
+        }
+        cut.cancel();
+        sessions.wait().await;
+    }
+
+    async fn connection(&self, mut stream: TcpStream, peer: SocketAddr) {
+        if let Err(error) = tune(&stream) {
+            tracing::debug!(%error, "options of a connection");
+        }
+        let Ok(_place) = Arc::clone(&self.room).try_acquire_owned() else {
+            let full = Fatal::new("53300", format!("this edge already has {CONNECTIONS_MAX} connections"));
+            return refuse(&mut stream, &full.hint("close some, or try again shortly")).await;
+        };
+        match tokio::time::timeout(STARTUP_WAIT, self.secure(stream)).await {
+            Err(_) => tracing::debug!(%peer, "a client did not say what it wants in time"),
+            Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended before its session"),
+            Ok(Ok(None)) => {}
+            Ok(Ok(Some((stream, startup)))) => self.session(stream, startup).await,
+        }
+    }
+
+    /// Up to the startup parameters, inside TLS. `None` when there is nothing more to do.
+    async fn secure(
+        &self,
+        mut stream: TcpStream,
+    ) -> Result<Option<(TlsStream<TcpStream>, Startup)>, StartupError> {
+        let secure = if is_tls(&stream, STARTUP_WAIT).await? {
+            let mut secure = self.tls.accept(stream).await?;
+            if secure.get_ref().1.alpn_protocol() != Some(ALPN) {
+                let missing = Fatal::new("08P01", "direct TLS needs the ALPN protocol `postgresql`");
+                refuse(&mut secure, &missing.hint("use a PostgreSQL client with sslnegotiation=direct"))
+                    .await;
+                return Ok(None);
+            }
+            secure
+        } else {
+            match self.negotiate(&mut stream).await? {
+                true => self.tls.accept(stream).await?,
+                false => return Ok(None),
+            }
+        };
+        let mut secure = secure;
+        match read(&mut secure).await {
+            Ok(Packet::Startup(startup)) => Ok(Some((secure, startup))),
+            Ok(Packet::Cancel { process, secret }) => {
+                self.cancel.cancel((process, secret), self.databases.as_ref()).await;
+                Ok(None)
+            }
+            Ok(Packet::Tls | Packet::Gss) => {
+                refuse(&mut secure, &Fatal::new("08P01", "the connection is encrypted already")).await;
+                Ok(None)
+            }
+            Err(error) => refuse_startup(&mut secure, error).await,
+        }
+    }
+
+    /// The part without TLS: whether TLS begins now.
+    async fn negotiate(&self, stream: &mut TcpStream) -> Result<bool, StartupError> {
+        let mut gss_refused = false;
+        loop {
+            match read(stream).await {
+                Ok(Packet::Tls) => {
+                    stream.write_all(b"S").await?;
+                    return Ok(true);
+                }
+                Ok(Packet::Gss) if !gss_refused => {
+                    gss_refused = true;
+                    stream.write_all(b"N").await?;
+                }
+                Ok(Packet::Gss) => return Err(StartupError::Malformed),
+                Ok(Packet::Cancel { process, secret }) => {
+                    self.cancel.cancel((process, secret), self.databases.as_ref()).await;
+                    return Ok(false);
+                }
+                Ok(Packet::Startup(_)) => {
+                    let plain = Fatal::new("28000", "this server takes encrypted connections only");
+                    refuse(stream, &plain.hint("add sslmode=require to the connection string")).await;
+                    return Ok(false);
+                }
+                Err(error) => return refuse_startup(stream, error).await.map(|_: Option<()>| false),
+            }
+        }
+    }
+
+    async fn session(&self, mut client: TlsStream<TcpStream>, mut startup: Startup) {
+        let host = client.get_ref().1.server_name().map(str::to_owned);
+        let endpoint = match endpoint_of(&mut startup, host.as_deref()) {
+            Ok(endpoint) => endpoint,
+            Err(fatal) => return refuse(&mut client, &fatal).await,
+        };
+        let mut backend = match self.databases.connect(&endpoint).await {
+            Ok(backend) => backend,
+            Err(error) => return refuse(&mut client, &unreachable(error)).await,
+        };
+        if let Err(error) = begin(&mut client, &mut backend, &startup).await {
+            return tracing::debug!(%error, "a session broke off before it began");
+        }
+        relay(client, backend, &endpoint, &self.cancel).await;
+    }
+}
+
+/// Small answers must not wait for the client's delayed acknowledgement. A client that is gone is noticed here, so that its
+/// locks are released: questions from the guest would count as use and keep it awake.
+fn tune(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?)
+}
+
+/// Which database is meant; its name is taken out of the startup's options.
+pub(crate) fn endpoint_of(startup: &mut Startup, host: Option<&str>) -> Result<Endpoint, Fatal> {
+    let (options, named) = split_options(startup.parameters.get("options").map_or("", String::as_str));
+    match options.is_empty() {
+        true => drop(startup.parameters.remove("options")),
+        false => drop(startup.parameters.insert("options".to_owned(), options)),
+    }
+    choose(host, named.as_deref()).map_err(|none| {
+        let code = match none {
+            NoEndpoint::Unnamed => "08004",
+            NoEndpoint::Differ { .. } => "08P01",
+        };
+        Fatal::new(code, none.to_string()).hint(
+            "connect to the host name <database id>.pg.<domain> with a client that sends it (SNI), or add \
+             options=endpoint%3D<database id> to the connection string",
+        )
+    })
+}
+
+pub(crate) fn unreachable(error: ConnectError) -> Fatal {
+    let message = error.to_string();
+    match error {
+        ConnectError::Unknown(_) => Fatal::new("3D000", message)
+            .hint("`pandastack db list` shows the databases; the host name begins with the id"),
+        ConnectError::NotReady(_) => Fatal::new("57P03", message).hint("`pandastack db get` shows its state"),
+        ConnectError::Unavailable(_) => Fatal::new("08006", message).hint("try again shortly"),
+    }
+}
+
+async fn begin(
+    client: &mut (impl AsyncWrite + Unpin),
+    backend: &mut Backend,
+    startup: &Startup,
+) -> std::io::Result<()> {
+    if let Some(negotiation) = startup.negotiation() {
+        client.write_all(&negotiation).await?;
+    }
+    backend.stream.write_all(&startup.encode()).await?;
+    backend.stream.flush().await
+}
+
+/// Says why, and ends the connection in a way that the client reads it.
+pub(crate) async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), fatal: &Fatal) {
+    tracing::debug!(code = fatal.code, message = fatal.message, "a connection is refused");
+    // The client may be gone.
+    let _ = stream.write_all(&fatal.encode()).await;
+    let _ = stream.shutdown().await;
+}
+
+async fn refuse_startup<T>(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    error: StartupError,
+) -> Result<Option<T>, StartupError> {
+    if !matches!(error, StartupError::Ended(_)) {
+        refuse(stream, &Fatal::new("08P01", error.to_string())).await;
+    }
+    Err(error)
+}

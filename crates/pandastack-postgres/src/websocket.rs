@@ -1,0 +1,136 @@
+//! The protocol over a WebSocket, for clients that can open nothing else.
+//!
+//! Messages carry plain protocol bytes, cut anywhere, without a request for TLS: the socket has it. Clients send their startup,
+//! their password and a first query in one go, so the password is asked for in the clear (inside TLS), and the session is
+//! opened with it before anything else is answered.
+
+use std::sync::Arc;
+
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Query, State};
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt, TryStreamExt};
+use http::{HeaderMap, header};
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_util::io::{CopyToBytes, SinkWriter, StreamReader};
+
+use crate::backend::Databases;
+use crate::endpoint::Endpoint;
+use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, SOCKET_MESSAGE_BYTES_MAX, STARTUP_WAIT};
+use crate::login::{Credentials, LoginError, Session};
+use crate::relay::resume;
+use crate::server::{endpoint_of, refuse, unreachable};
+use crate::startup::{Packet, read};
+use crate::wire::{Fatal, message, take};
+
+/// `AuthenticationCleartextPassword`.
+const ASK_PASSWORD: [u8; 9] = [b'R', 0, 0, 0, 8, 0, 0, 0, 3];
+/// `AuthenticationOk`.
+const WELCOME: [u8; 9] = [b'R', 0, 0, 0, 8, 0, 0, 0, 0];
+
+#[derive(Deserialize)]
+pub(crate) struct Args {
+    /// Where the client believes to connect to, `host:port`.
+    address: Option<String>,
+}
+
+pub(crate) async fn upgrade(
+    State(databases): State<Arc<dyn Databases>>,
+    Query(args): Query<Args>,
+    headers: HeaderMap,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    let mut hosts = [host, args.address.as_deref()].into_iter().flatten();
+    let host = hosts.rfind(|host| Endpoint::from_host(host).is_some()).map(str::to_owned);
+    upgrade
+        .max_message_size(SOCKET_MESSAGE_BYTES_MAX)
+        .max_frame_size(SOCKET_MESSAGE_BYTES_MAX)
+        .on_upgrade(move |socket| async move { serve(socket, host, databases).await })
+}
+
+async fn serve(socket: WebSocket, host: Option<String>, databases: Arc<dyn Databases>) {
+    let mut stream = bytes_of(socket);
+    let opened =
+        tokio::time::timeout(STARTUP_WAIT, open(&mut stream, host.as_deref(), databases.as_ref())).await;
+    match opened {
+        Err(_) => tracing::debug!("a WebSocket did not say what it wants in time"),
+        Ok(Err(fatal)) => refuse(&mut stream, &fatal).await,
+        Ok(Ok((session, early))) => resume(stream, session.backend, early).await,
+    }
+}
+
+/// A WebSocket's binary messages as one stream of bytes.
+fn bytes_of(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin {
+    let (sink, source) = socket.split();
+    let source = source.map_err(std::io::Error::other).try_filter_map(|message| async move {
+        Ok(match message {
+            Message::Binary(bytes) => Some(bytes),
+            Message::Text(text) => Some(Bytes::from(text)),
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => None,
+        })
+    });
+    let sink = sink
+        .sink_map_err(std::io::Error::other)
+        .with(|bytes: Bytes| futures::future::ready(Ok::<_, std::io::Error>(Message::Binary(bytes))));
+    tokio::io::join(StreamReader::new(Box::pin(source)), SinkWriter::new(CopyToBytes::new(sink)))
+}
+
+/// Startup and password, up to an open session. Also what the client said beyond them.
+async fn open(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    host: Option<&str>,
+    databases: &dyn Databases,
+) -> Result<(Session, BytesMut), Fatal> {
+    let broken = |error: std::io::Error| Fatal::new("08006", error.to_string());
+    let packet = read(stream).await.map_err(|error| Fatal::new("08P01", error.to_string()))?;
+    let Packet::Startup(mut startup) = packet else {
+        return Err(Fatal::new(
+            "08P01",
+            "a WebSocket carries a session from its first byte; TLS is the socket's",
+        ));
+    };
+    let endpoint = endpoint_of(&mut startup, host)?;
+    stream.write_all(&ASK_PASSWORD).await.map_err(broken)?;
+    stream.flush().await.map_err(broken)?;
+    let mut early = BytesMut::new();
+    let body = loop {
+        match take(&mut early, LOGIN_MESSAGE_BYTES_MAX.max(SOCKET_MESSAGE_BYTES_MAX)) {
+            Ok(Some((b'p', body))) => break body,
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => return Err(Fatal::new("08P01", "the client did not send a password")),
+        }
+        if stream.read_buf(&mut early).await.map_err(broken)? == 0 {
+            return Err(Fatal::new("08006", "the client went away before it sent a password"));
+        }
+    };
+    let password = String::from_utf8_lossy(body.strip_suffix(b"\0").unwrap_or(&body)).into_owned();
+    let mut parameters = startup.parameters;
+    let user =
+        parameters.remove("user").ok_or_else(|| Fatal::new("28000", "the startup packet names no user"))?;
+    let database = parameters.remove("database").unwrap_or_else(|| user.clone());
+    let credentials = Credentials { user, password, database, parameters };
+    let session = Session::open(databases, &endpoint, &credentials).await.map_err(refusal)?;
+    let mut greeting = BytesMut::from(&WELCOME[..]);
+    for status in &session.greeting {
+        greeting.extend_from_slice(&message(b'S', status));
+    }
+    if let Some((process, secret)) = session.key() {
+        let numbers = [process.to_be_bytes(), secret.to_be_bytes()].concat();
+        greeting.extend_from_slice(&message(b'K', &numbers));
+    }
+    greeting.extend_from_slice(&message(b'Z', b"I"));
+    stream.write_all(&greeting).await.map_err(broken)?;
+    stream.flush().await.map_err(broken)?;
+    Ok((session, early))
+}
+
+fn refusal(error: LoginError) -> Fatal {
+    match error {
+        LoginError::Connect(error) => unreachable(error),
+        LoginError::Sql(error) if error.code == "28P01" => Fatal::new("28P01", error.message),
+        other => Fatal::new("08006", other.to_string()),
+    }
+}

@@ -1,0 +1,50 @@
+//! Databases as people read them.
+
+use pandastack_types::api::{Database, DatabaseStats};
+
+use crate::output::{fields, size};
+
+/// A row of the list.
+pub fn listed(database: &Database, age: String) -> [String; 5] {
+    [
+        database.id.to_string(),
+        database.label.clone().unwrap_or_else(|| "-".to_owned()),
+        database.status.as_str().to_owned(),
+        database.size.clone(),
+        age,
+    ]
+}
+
+/// All of it.
+pub fn described(database: &Database) -> String {
+    let mut pairs = vec![
+        ("id", database.id.to_string()),
+        ("status", database.status.as_str().to_owned()),
+        ("size", database.size.clone()),
+        ("always on", database.always_on.to_string()),
+        ("protected", database.protected.to_string()),
+    ];
+    pairs.extend(database.label.clone().map(|label| ("label", label)));
+    pairs.extend(database.cloned_from.as_ref().map(|id| ("copy of", id.to_string())));
+    pairs.extend(database.error.clone().map(|error| ("error", error)));
+    if let Some(connection) = &database.connection {
+        pairs.push(("url", connection.connection_url.clone()));
+        pairs.push(("pooled url", connection.pooled_url.clone()));
+    }
+    fields(&pairs)
+}
+
+/// What it does.
+pub fn stats(stats: &DatabaseStats) -> String {
+    fields(&[
+        ("version", stats.version.clone()),
+        ("size", size(stats.size_bytes)),
+        (
+            "connections",
+            format!("{} of {}, {} active", stats.connections, stats.connections_max, stats.active),
+        ),
+        ("commits", stats.commits.to_string()),
+        ("rollbacks", stats.rollbacks.to_string()),
+        ("cache hits", format!("{} %", stats.cache_hit_percent)),
+    ])
+}

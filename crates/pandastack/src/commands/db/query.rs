@@ -1,0 +1,86 @@
+//! `pandastack db query`: one statement, without a PostgreSQL client.
+
+use anyhow::Result;
+use pandastack_client::Client;
+use pandastack_types::api::{DatabaseQuery, DatabaseRows};
+use serde_json::Value;
+
+use super::resolve;
+use crate::output::Output;
+
+/// Arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Database
+    database: String,
+    /// The statement, with $1, $2, ... for parameters
+    sql: String,
+    /// Values of the parameters
+    parameters: Vec<String>,
+    /// Cancel it after so many milliseconds
+    #[arg(long, value_name = "MS")]
+    timeout_ms: Option<u64>,
+    /// Print at most so many rows
+    #[arg(long, value_name = "COUNT")]
+    max_rows: Option<u32>,
+}
+
+/// Carries it out.
+pub async fn run(client: &Client, args: Args, output: Output) -> Result<()> {
+    let id = resolve(client, &args.database).await?;
+    let request = DatabaseQuery {
+        sql: args.sql,
+        params: args.parameters.into_iter().map(Value::String).collect(),
+        database: None,
+        timeout_ms: args.timeout_ms,
+        max_rows: args.max_rows,
+    };
+    let rows = client.query_database(&id, &request).await?;
+    output.value(&rows, shown)
+}
+
+/// Columns side by side, and what was done.
+fn shown(result: &DatabaseRows) -> String {
+    let cell = |value: &Value| match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let header: Vec<String> = result.columns.iter().map(|column| column.name.clone()).collect();
+    let rows: Vec<Vec<String>> = result.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
+    let width = |at: usize| {
+        let cells = rows.iter().chain([&header]).filter_map(|row| row.get(at));
+        cells.map(|text| text.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let more = if result.truncated { ", there are more" } else { "" };
+    let done = format!("{} {}{more} ({} ms)", result.command, result.count, result.duration_ms);
+    let head = (!header.is_empty()).then(|| line(&header));
+    let lines: Vec<String> = head.into_iter().chain(rows.iter().map(line)).chain([done]).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pandastack_types::api::DatabaseColumn;
+    use serde_json::json;
+
+    #[test]
+    fn rows_stand_below_their_columns() {
+        let column = |name: &str| DatabaseColumn { name: name.into(), type_name: "text".into() };
+        let result = DatabaseRows {
+            columns: vec![column("id"), column("name")],
+            rows: vec![vec![json!(1), json!("ä")], vec![json!(22), json!(null)]],
+            count: 2,
+            command: "SELECT".into(),
+            truncated: false,
+            duration_ms: 5,
+        };
+        assert_eq!(shown(&result), "id  name\n1   ä\n22\nSELECT 2 (5 ms)");
+    }
+}

@@ -1,0 +1,226 @@
+//! `pandastack fn`: functions, from a template to start from to their logs.
+
+mod bundle;
+mod deploy;
+mod dev;
+mod init;
+mod invoke;
+mod logs;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use pandastack_client::Client;
+use pandastack_types::api::{Alias, DeployStatus, Function, RollbackFunction};
+
+use crate::output::{Output, age, fields, size};
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Write a function to start from
+    Init(init::Args),
+    /// Deploy a directory or a file as a new version
+    Deploy(deploy::Args),
+    /// Call a function and print what it answers
+    #[command(visible_alias = "call")]
+    Invoke(invoke::Args),
+    /// Show what a function printed
+    Logs(logs::Args),
+    /// Deploy again whenever a file changes, and show what is printed
+    Dev(dev::Args),
+    /// List functions
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show a function
+    Get {
+        /// Its name or id
+        name: String,
+    },
+    /// List calls of a function, newest first
+    Runs {
+        /// Its name or id
+        name: String,
+    },
+    /// List versions of a function, newest first
+    Versions {
+        /// Its name or id
+        name: String,
+    },
+    /// Show how long calls took, and how many failed
+    Metrics {
+        /// Its name or id
+        name: String,
+        /// Hours to look at
+        #[arg(long, default_value_t = 24)]
+        period: u64,
+    },
+    /// Call an earlier version from now on
+    Rollback {
+        /// Its name or id
+        name: String,
+        /// The version; the one before the present unless said
+        version: Option<u32>,
+    },
+    /// Make a name stand for a version, or for two by weight
+    Alias {
+        /// The function's name or id
+        name: String,
+        /// The alias
+        alias: String,
+        /// The version it stands for
+        version: u32,
+        /// Another version that gets some of the calls
+        #[arg(long)]
+        canary: Option<u32>,
+        /// How many of 100 calls go there
+        #[arg(long, default_value_t = 0, requires = "canary")]
+        percent: u32,
+    },
+    /// Delete functions with their versions and runs
+    Rm {
+        /// Their names or ids
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        if let Command::Init(args) = self {
+            return init::run(&args, output);
+        }
+        super::with_client(|client| async move {
+            match self {
+                Command::Init(_) => {}
+                Command::Deploy(args) => return deploy::run(&client, args, output).await,
+                Command::Invoke(args) => return invoke::run(&client, args, output).await,
+                Command::Logs(args) => return logs::run(&client, args, output).await,
+                Command::Dev(args) => return dev::run(&client, args).await,
+                Command::List => list(&client, output).await?,
+                Command::Get { name } => output.value(&client.get_function(&name).await?, described)?,
+                Command::Runs { name } => runs(&client, &name, output).await?,
+                Command::Versions { name } => versions(&client, &name, output).await?,
+                Command::Metrics { name, period } => metrics(&client, &name, period, output).await?,
+                Command::Rollback { name, version } => {
+                    let function = client.rollback_function(&name, &RollbackFunction { version }).await?;
+                    output.value(&function, |function| {
+                        format!("{} calls version {}", function.name, function.version)
+                    })?;
+                }
+                Command::Alias { name, alias, version, canary, percent } => {
+                    let to = Alias { version, canary_version: canary, canary_percent: percent };
+                    output.value(&client.set_function_alias(&name, &alias, &to).await?, described)?;
+                }
+                Command::Rm { names } => {
+                    for name in &names {
+                        client.delete_function(name).await?;
+                        output.line(name)?;
+                    }
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+fn status(function: &Function) -> &'static str {
+    match (function.deploy_status, function.is_ready) {
+        (None, _) => "no code",
+        (Some(DeployStatus::Building), _) => "deploying",
+        (Some(DeployStatus::Ready), _) => "ready",
+        (Some(DeployStatus::Failed), true) => "ready, last deploy failed",
+        (Some(DeployStatus::Failed), false) => "failed",
+    }
+}
+
+async fn list(client: &Client, output: Output) -> Result<()> {
+    let functions = client.list_functions().await?;
+    let now = Timestamp::now();
+    output.table(&functions, ["NAME", "STATUS", "VERSION", "RUNTIME", "SIZE", "AGE", "URL"], |function| {
+        [
+            function.name.clone(),
+            status(function).to_owned(),
+            function.version.to_string(),
+            function.runtime.as_str().to_owned(),
+            size(function.code_size),
+            age(function.updated_at, now),
+            function.url.clone().unwrap_or_default(),
+        ]
+    })
+}
+
+fn described(function: &Function) -> String {
+    let aliases: Vec<_> = function
+        .aliases
+        .iter()
+        .map(|(name, alias)| match alias.canary_version {
+            Some(canary) => format!("{name} = {} ({}% to {canary})", alias.version, alias.canary_percent),
+            None => format!("{name} = {}", alias.version),
+        })
+        .collect();
+    fields(&[
+        ("name", function.name.clone()),
+        ("id", function.id.to_string()),
+        ("status", status(function).to_owned()),
+        ("error", function.deploy_error.clone().unwrap_or_default()),
+        ("version", function.version.to_string()),
+        ("runtime", format!("{} {}", function.runtime.as_str(), function.entrypoint)),
+        ("template", function.template.clone()),
+        ("url", function.url.clone().unwrap_or_default()),
+        ("public", function.public.to_string()),
+        ("aliases", aliases.join(", ")),
+        ("secrets", function.secrets.join(", ")),
+        ("timeout", format!("{} s", function.settings.timeout_seconds.unwrap_or_default())),
+    ])
+}
+
+async fn runs(client: &Client, name: &str, output: Output) -> Result<()> {
+    let runs = client.function_runs(name).await?;
+    let now = Timestamp::now();
+    output.table(&runs, ["ID", "STATUS", "KIND", "DURATION", "START", "VERSION", "AGE", "ERROR"], |run| {
+        let kind = serde_json::to_value(run.kind).ok().and_then(|kind| kind.as_str().map(str::to_owned));
+        [
+            run.id.to_string(),
+            run.status.as_str().to_owned(),
+            kind.unwrap_or_default(),
+            format!("{:.1} ms", run.duration_ms),
+            if run.cold { "cold" } else { "warm" }.to_owned(),
+            run.version.to_string(),
+            age(run.started_at, now),
+            run.error.clone().unwrap_or_default().lines().next().unwrap_or_default().to_owned(),
+        ]
+    })
+}
+
+async fn versions(client: &Client, name: &str, output: Output) -> Result<()> {
+    let versions = client.function_versions(name).await?;
+    let now = Timestamp::now();
+    output.table(&versions, ["VERSION", "STATUS", "SIZE", "BUILT IN", "AGE", "ERROR"], |version| {
+        [
+            version.version.to_string(),
+            version.status.as_str().to_owned(),
+            size(version.code_size),
+            version.build_ms.map_or_else(|| "-".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0)),
+            age(version.created_at, now),
+            version.error.clone().unwrap_or_default(),
+        ]
+    })
+}
+
+async fn metrics(client: &Client, name: &str, period: u64, output: Output) -> Result<()> {
+    output.value(&client.function_metrics(name, period).await?, |metrics| {
+        fields(&[
+            ("calls", format!("{} in {} h", metrics.total, metrics.period)),
+            ("errors", format!("{} ({:.1}%)", metrics.errors, metrics.error_rate * 100.0)),
+            ("p50", format!("{:.1} ms", metrics.p50_ms)),
+            ("p95", format!("{:.1} ms", metrics.p95_ms)),
+            ("p99", format!("{:.1} ms", metrics.p99_ms)),
+            ("cold starts", format!("{:.1}%", metrics.cold_start_rate * 100.0)),
+            ("machines", metrics.instances.to_string()),
+            ("waiting", metrics.waiting.to_string()),
+        ])
+    })
+}

@@ -1,0 +1,25 @@
+"""A file or a directory as a function's bundle."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+#: What no function needs: histories, caches, and what the deploy installs anew.
+LEFT_OUT = {".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"}
+
+
+def pack(source: Path) -> bytes:
+    """A gzip-compressed tar archive of a directory's files, or of one file."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        if source.is_file():
+            archive.add(str(source), arcname=source.name)
+        for root, directories, files in os.walk(source):
+            directories[:] = sorted(name for name in directories if name not in LEFT_OUT)
+            for name in sorted(set(files) - LEFT_OUT):
+                full = Path(root) / name
+                archive.add(str(full), arcname=full.relative_to(source).as_posix(), recursive=False)
+    return packed.getvalue()

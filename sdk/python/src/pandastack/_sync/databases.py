@@ -1,0 +1,115 @@
+# Generated from _async/databases.py by tools/generate_sync.py: change that file, not this one.
+"""Managed databases."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, cast
+
+from .. import _wire
+from .._wire import segment
+from ..database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
+from .transport import Transport
+
+#: A query's own limit ends it before this does.
+QUERY_SECONDS_MAX = 660.0
+
+
+def _path(database_id: str, action: str = "") -> str:
+    return f"/databases/{segment(database_id, 'database id')}{action}"
+
+
+class DatabasesAPI:
+    """``client.databases``: PostgreSQL, each in a machine of its own."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(
+        self,
+        *,
+        label: Optional[str] = None,
+        size: Optional[str] = None,
+        cpu: Optional[int] = None,
+        always_on: Optional[bool] = None,
+        protected: Optional[bool] = None,
+    ) -> Database:
+        """Make a database. It takes queries when this returns; ``connection_url`` says where. ``size`` is its memory,
+        such as ``4g``."""
+        body = _wire.given(label=label, size=size, cpu=cpu, always_on=always_on, protected=protected)
+        call = _wire.create("/databases", body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return cast("Database", (self._transport.send(call)).record())
+
+    def list(self) -> List[Database]:
+        """All databases, oldest first, without credentials."""
+        answer = self._transport.send(_wire.get("/databases"))
+        return cast("List[Database]", answer.records("items"))
+
+    def get(self, database_id: str) -> Database:
+        """One database, with how to connect. Never wakes it."""
+        return cast("Database", (self._transport.send(_wire.get(_path(database_id)))).record())
+
+    def connection(self, database_id: str) -> DatabaseConnection:
+        """How to connect."""
+        answer = self._transport.send(_wire.get(_path(database_id, "/connection")))
+        return cast("DatabaseConnection", answer.record())
+
+    def query(
+        self,
+        database_id: str,
+        sql: str,
+        params: Sequence[Any] = (),
+        *,
+        database: Optional[str] = None,
+        timeout_ms: Optional[int] = None,
+        max_rows: Optional[int] = None,
+    ) -> DatabaseRows:
+        """Run one statement, ``$1``, ``$2``, ... standing for ``params``. Wakes the database."""
+        body: Dict[str, Any] = {"sql": sql, "params": list(params)}
+        body.update(_wire.given(database=database, timeout_ms=timeout_ms, max_rows=max_rows))
+        call = _wire.post(_path(database_id, "/query"), body, seconds_max=QUERY_SECONDS_MAX)
+        return cast("DatabaseRows", (self._transport.send(call)).record())
+
+    def update(
+        self,
+        database_id: str,
+        *,
+        label: Optional[str] = None,
+        always_on: Optional[bool] = None,
+        protected: Optional[bool] = None,
+    ) -> Database:
+        """Change a database; what is not given stays."""
+        body = _wire.given(label=label, always_on=always_on, protected=protected)
+        call = _wire.post(_path(database_id), body, seconds_max=_wire.MACHINE_SECONDS_MAX, method="PATCH")
+        return cast("Database", (self._transport.send(call)).record())
+
+    def branch(self, database_id: str, *, label: Optional[str] = None) -> Database:
+        """Copy a database as it is now, while it runs. The copy has credentials of its own."""
+        call = _wire.create(
+            _path(database_id, "/clone"), _wire.given(label=label), seconds_max=_wire.MACHINE_SECONDS_MAX
+        )
+        return cast("Database", (self._transport.send(call)).record())
+
+    def reset_credentials(self, database_id: str) -> Database:
+        """Give a database a new password; the old one works no more."""
+        return self._act(database_id, "/reset-credentials")
+
+    def pause(self, database_id: str) -> Database:
+        """Put a database to sleep. The next connection wakes it."""
+        return self._act(database_id, "/pause")
+
+    def wake(self, database_id: str) -> Database:
+        """Wake a database; it is awake when this returns."""
+        return self._act(database_id, "/wake")
+
+    def stats(self, database_id: str) -> DatabaseStats:
+        """What a database does. Wakes it."""
+        answer = self._transport.send(_wire.get(_path(database_id, "/stats")))
+        return cast("DatabaseStats", answer.record())
+
+    def delete(self, database_id: str) -> None:
+        """Delete a database and everything in it, unless it is protected."""
+        self._transport.send(_wire.delete(_path(database_id)))
+
+    def _act(self, database_id: str, action: str) -> Database:
+        call = _wire.post(_path(database_id, action), seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return cast("Database", (self._transport.send(call)).record())

@@ -1,0 +1,62 @@
+"""What the server says about databases."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, TypedDict
+
+
+class DatabaseConnection(TypedDict, total=False):
+    """How to connect to a database."""
+
+    host: str
+    port: int
+    database: str
+    username: str
+    password: str
+    connection_url: str
+    #: Through the pooler, for many short connections.
+    pooled_url: str
+    broker_url: str
+    broker_token: str
+
+
+class Database(DatabaseConnection, total=False):
+    """A managed database; in lists without credentials."""
+
+    id: str
+    #: ``provisioning``, ``running``, ``hibernated``, ``failed`` or ``deleting``.
+    status: str
+    template: str
+    label: str
+    created_at: str
+    size: str
+    always_on: bool
+    protected: bool
+    sandbox_id: str
+    cloned_from: str
+    error: str
+
+
+class DatabaseRows(TypedDict):
+    """Rows of a result. ``int8`` and ``numeric`` are text, because JSON's numbers could not hold them."""
+
+    #: Each has ``name`` and ``type``.
+    columns: List[Dict[str, str]]
+    rows: List[List[Any]]
+    count: int
+    command: str
+    truncated: bool
+    duration_ms: int
+
+
+class DatabaseStats(TypedDict):
+    """What a database does."""
+
+    size_bytes: int
+    connections: int
+    active: int
+    connections_max: int
+    commits: int
+    rollbacks: int
+    cache_hit_percent: int
+    version: str

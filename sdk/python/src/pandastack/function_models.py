@@ -1,0 +1,97 @@
+"""Functions, as the server describes them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, TypedDict
+
+
+class FunctionInfo(TypedDict, total=False):
+    """A function; fields a server adds are kept."""
+
+    id: str
+    name: str
+    workspace: str
+    runtime: str
+    entrypoint: str
+    template: str
+    code_size: int
+    env: Dict[str, str]
+    #: Names of its secrets.
+    secrets: List[str]
+    public: bool
+    url: str
+    #: The version that is called; 0 before the first one.
+    version: int
+    is_ready: bool
+    #: ``building``, ``ready`` or ``failed``.
+    deploy_status: str
+    deploy_error: str
+    aliases: Dict[str, Dict[str, Any]]
+    timeout_seconds: int
+    concurrency: int
+    max_instances: int
+    queue_max: int
+    idle_seconds: int
+    isolation: str
+    retries: int
+    max_age_seconds: int
+    created_at: str
+    updated_at: str
+
+
+class FunctionVersion(TypedDict, total=False):
+    """One immutable version of a function."""
+
+    version: int
+    status: str
+    error: str
+    entrypoint: str
+    code_sha256: str
+    code_size: int
+    build_ms: int
+    dependencies_reused: bool
+    created_at: str
+
+
+class FunctionRun(TypedDict, total=False):
+    """One call of a function."""
+
+    id: str
+    function_id: str
+    sandbox_id: str
+    kind: str
+    #: ``queued``, ``running``, ``success``, ``error`` or ``timeout``.
+    status: str
+    exit_code: int
+    stdout: str
+    stderr: str
+    #: What the handler returned.
+    output: Any
+    error: str
+    duration_ms: float
+    billed_ms: int
+    wait_ms: float
+    cold: bool
+    memory_peak_mb: int
+    version: int
+    attempt: int
+    dead_letter: bool
+    next_attempt_at: str
+    started_at: str
+    ended_at: str
+
+
+class FunctionMetrics(TypedDict, total=False):
+    """How long calls took, and how many failed."""
+
+    period: int
+    total: int
+    errors: int
+    error_rate: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    cold_start_rate: float
+    billed_ms: int
+    instances: int
+    waiting: int

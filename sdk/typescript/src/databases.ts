@@ -1,0 +1,162 @@
+/** Managed databases. */
+
+import { type JsonObject, needText, type WireRecord, withCamelCase } from "./models.js";
+import type { Transport } from "./transport.js";
+import { create, del, get, given, MACHINE_MS_MAX, post, segment } from "./wire.js";
+
+/** A query's own limit ends it before this does. */
+const QUERY_MS_MAX = 660_000;
+
+/** How to connect to a database. */
+export type DatabaseConnection = WireRecord<{
+  host: string;
+  port: number;
+  database: string;
+  username: string;
+  password: string;
+  connection_url: string;
+  /** Through the pooler, for many short connections. */
+  pooled_url: string;
+  broker_url: string;
+  broker_token: string;
+}>;
+
+/** A managed database; in lists without credentials. */
+export type Database = WireRecord<{
+  id: string;
+  /** `provisioning`, `running`, `hibernated`, `failed` or `deleting`. */
+  status: string;
+  label?: string;
+  size?: string;
+  always_on?: boolean;
+  protected?: boolean;
+  created_at?: string;
+  sandbox_id?: string;
+  cloned_from?: string;
+  error?: string;
+  host?: string;
+  port?: number;
+  username?: string;
+  password?: string;
+  connection_url?: string;
+  pooled_url?: string;
+  broker_url?: string;
+  broker_token?: string;
+}>;
+
+/** Rows of a result. `int8` and `numeric` are text, because numbers could not hold them. */
+export type DatabaseRows = WireRecord<{
+  columns: { name: string; type: string }[];
+  rows: unknown[][];
+  count: number;
+  command: string;
+  truncated: boolean;
+  duration_ms: number;
+}>;
+
+/** What a new database is like. */
+export interface CreateDatabaseOptions {
+  label?: string;
+  /** Memory, such as `4g`. */
+  size?: string;
+  cpu?: number;
+  /** It never sleeps. */
+  alwaysOn?: boolean;
+  /** It cannot be deleted until this is taken back. */
+  protected?: boolean;
+}
+
+/** `client.databases`: PostgreSQL, each in a machine of its own. */
+export class DatabasesAPI {
+  readonly #transport: Transport;
+
+  /** @internal */
+  constructor(transport: Transport) {
+    this.#transport = transport;
+  }
+
+  /** Make a database. It takes queries when this resolves; `connection_url` says where. */
+  async create(options: CreateDatabaseOptions = {}): Promise<Database> {
+    const { alwaysOn, ...rest } = options;
+    const body = given({ ...rest, always_on: alwaysOn });
+    return databaseOf((await this.#transport.send(create("/databases", body, MACHINE_MS_MAX))).record());
+  }
+
+  /** All databases, oldest first, without credentials. */
+  async list(): Promise<Database[]> {
+    return (await this.#transport.send(get("/databases"))).records("items").map(databaseOf);
+  }
+
+  /** One database, with how to connect. Never wakes it. */
+  async get(id: string): Promise<Database> {
+    return databaseOf((await this.#transport.send(get(path(id)))).record());
+  }
+
+  /** How to connect. */
+  async connection(id: string): Promise<DatabaseConnection> {
+    const record = (await this.#transport.send(get(path(id, "/connection")))).record();
+    return withCamelCase(record) as unknown as DatabaseConnection;
+  }
+
+  /** Run one statement, `$1`, `$2`, ... standing for `params`. Wakes the database. */
+  async query(
+    id: string,
+    sql: string,
+    params: readonly unknown[] = [],
+    options: { database?: string; timeoutMs?: number; maxRows?: number } = {},
+  ): Promise<DatabaseRows> {
+    const { database, timeoutMs, maxRows } = options;
+    const body = given({ sql, params: [...params], database, timeout_ms: timeoutMs, max_rows: maxRows });
+    const record = (await this.#transport.send(post(path(id, "/query"), body, QUERY_MS_MAX))).record();
+    return withCamelCase(record) as unknown as DatabaseRows;
+  }
+
+  /** Change a database; what is not given stays. */
+  async update(
+    id: string,
+    options: { label?: string; alwaysOn?: boolean; protected?: boolean },
+  ): Promise<Database> {
+    const { alwaysOn, ...rest } = options;
+    const call = post(path(id), given({ ...rest, always_on: alwaysOn }), MACHINE_MS_MAX);
+    return databaseOf((await this.#transport.send({ ...call, method: "PATCH" })).record());
+  }
+
+  /** Copy a database as it is now, while it runs. The copy has credentials of its own. */
+  async branch(id: string, options: { label?: string } = {}): Promise<Database> {
+    const call = create(path(id, "/clone"), given({ ...options }), MACHINE_MS_MAX);
+    return databaseOf((await this.#transport.send(call)).record());
+  }
+
+  /** Give a database a new password; the old one works no more. */
+  async resetCredentials(id: string): Promise<Database> {
+    return this.#act(id, "/reset-credentials");
+  }
+
+  /** Put a database to sleep. The next connection wakes it. */
+  async pause(id: string): Promise<Database> {
+    return this.#act(id, "/pause");
+  }
+
+  /** Wake a database; it is awake when this resolves. */
+  async wake(id: string): Promise<Database> {
+    return this.#act(id, "/wake");
+  }
+
+  /** Delete a database and everything in it, unless it is protected. */
+  async delete(id: string): Promise<void> {
+    await this.#transport.send(del(path(id)));
+  }
+
+  async #act(id: string, action: string): Promise<Database> {
+    return databaseOf((await this.#transport.send(post(path(id, action), undefined, MACHINE_MS_MAX))).record());
+  }
+}
+
+function path(id: string, action = ""): string {
+  return `/databases/${segment(id, "database id")}${action}`;
+}
+
+function databaseOf(record: JsonObject): Database {
+  const id = needText(record, "id", "a database");
+  return withCamelCase({ ...record, id, status: needText(record, "status", "a database") });
+}

@@ -1,0 +1,84 @@
+"""Killing the server in the middle of calls: what was queued is made as its policy says, and nothing stays behind."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import Iterator
+
+import pytest
+from pandastack import PandaStackError
+
+from platform_process import Platform, wait_until
+
+SOURCE = b"""
+import time
+def handler(event, context):
+    time.sleep(event["seconds"])
+    return context.attempt
+"""
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    running = Platform("pdsf", "10.212.0.0/16", "--warm", "base")
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+def bundle() -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        info = tarfile.TarInfo("main.py")
+        info.size = len(SOURCE)
+        archive.addfile(info, io.BytesIO(SOURCE))
+    return packed.getvalue()
+
+
+def test_a_killed_server_loses_no_queued_call(platform: Platform) -> None:
+    functions = platform.client().functions
+    function = functions.create("slow", "python", entrypoint="main.py", retries=1, timeout_seconds=60)["id"]
+    functions.deploy_bundle(function, bundle())
+    assert functions.invoke(function, {"seconds": 0})["output"] == 1
+    queued = [functions.invoke(function, {"seconds": 20}, wait=False)["id"] for _ in range(2)]
+    wait_until("both run", lambda: all(functions.get_run(function, run)["status"] == "running" for run in queued), 120)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(functions.invoke, function, {"seconds": 30})
+        wait_until("three machines", lambda: functions.metrics(function)["instances"] >= 3, 120)
+        platform.kill_role("control")
+        with pytest.raises(PandaStackError):
+            waiting.result()
+    wait_until("ready again", platform.is_ready, 120)
+    for run in queued:
+        ended = functions.wait_for_run(function, run, timeout_seconds=240)
+        # The attempt that was cut off counts; the next one has the same id.
+        assert (ended["id"], ended["status"], ended["output"], ended["attempt"]) == (run, "success", 2, 2)
+    # A call cut off in its last attempt is given up, and says why.
+    last = functions.invoke(function, {"seconds": 40}, wait=False)["id"]
+    for attempt in (1, 2):
+        wait_until("it runs", lambda: functions.get_run(function, last)["attempt"] == attempt, 120)
+        wait_until("it runs", lambda: functions.get_run(function, last)["status"] == "running", 120)
+        platform.kill_role("control")
+        wait_until("ready again", platform.is_ready, 120)
+    ended = functions.wait_for_run(function, last, timeout_seconds=120)
+    assert ended["status"] == "error" and ended["dead_letter"] and "server ended" in ended["error"], ended
+    functions.delete(function)
+    wait_until("nothing but zygotes", lambda: platform.client().sandboxes.list() == [], 60)
+
+
+def test_a_killed_agent_harms_no_call(platform: Platform) -> None:
+    functions = platform.client().functions
+    function = functions.create("steady", "python", entrypoint="main.py", timeout_seconds=60)["id"]
+    functions.deploy_bundle(function, bundle())
+    assert functions.invoke(function, {"seconds": 0})["status"] == "success"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(functions.invoke, function, {"seconds": 5})
+        platform.kill_role("agent")
+        # Machines outlive the agent, and so does the way to them.
+        assert waiting.result()["status"] == "success"
+    wait_until("ready again", platform.is_ready, 120)
+    assert functions.invoke(function, {"seconds": 0})["status"] == "success"
+    functions.delete(function)
