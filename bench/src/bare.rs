@@ -84,6 +84,7 @@ impl Bare {
         let place = Place {
             runtime_dir: runtime_dir.clone(),
             disk,
+            volumes: Vec::new(),
             console,
             tap: None,
             confinement: Confinement::Full { uid: UID, gid: UID },

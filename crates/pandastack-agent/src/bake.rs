@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use pandastack_engine::{Boot, Confinement, Machine};
 use pandastack_guest_proto::client::GuestClient;
-use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress};
+use pandastack_image::recipe::VolumeEntry;
+use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress, Recipe};
 use pandastack_net::NetworkPolicy;
-use pandastack_types::BuildId;
+use pandastack_types::agent_api::VolumeSpec;
+use pandastack_types::{BuildId, VolumeId};
 use std::time::Duration;
 
 use crate::blocking;
@@ -158,6 +160,7 @@ fn template_key(host: &Host, variant: Variant, kernel: &KernelSet, image: &Image
         &host.engine.capabilities().compatibility_key,
         &format!("{} {}", shape.vcpus, shape.memory_mib),
         &recipe.warm.join("\n"),
+        &recipe.volume.as_ref().map_or(String::new(), |volume| format!("{} {}", volume.path, volume.size_mb)),
         &kernel_args(),
     ] {
         hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
@@ -196,8 +199,16 @@ async fn boot_and_save(
     let origin = Origin { memory: &empty_memory, disk: Some(&files.image), shape };
     let name = format!("bake-{}", variant.name());
     let dir = scratch.path().join("machine");
-    let (mut home, place) =
+    let (mut home, mut place) =
         Home::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all()).await?;
+    let volumes = template_volumes(variant.recipe);
+    match blank_volumes(host, variant.recipe, &home, &volumes).await {
+        Ok(volumes) => place.volumes = volumes,
+        Err(error) => {
+            home.release(host).await;
+            return Err(error);
+        }
+    }
     host.templates.progress(build, "boot", format!("booting {} once", variant.name()));
     let boot = Boot {
         shape,
@@ -209,7 +220,7 @@ async fn boot_and_save(
     };
     let saved = match host.engine.boot(boot).await {
         Ok(machine) => {
-            let saved = settle_and_save(host, variant, &home, machine.as_ref(), build).await;
+            let saved = settle_and_save(host, variant, &home, machine.as_ref(), volumes, build).await;
             launch::kill(machine.as_ref()).await;
             saved.map_err(|error| with_console(error, &home.console()))
         }
@@ -219,11 +230,43 @@ async fn boot_and_save(
     saved?.publish(host, to).await
 }
 
+/// The template's own volumes. Their ids are of no volume: each machine gets one with an id of its own.
+fn template_volumes(recipe: &Recipe) -> Vec<VolumeSpec> {
+    let own = |volume: &VolumeEntry| VolumeSpec {
+        id: VolumeId::random(),
+        path: volume.path.clone(),
+        read_only: false,
+        generation: 0,
+    };
+    recipe.volume.iter().map(own).collect()
+}
+
+/// Empty volumes for the machine of a bake.
+async fn blank_volumes(
+    host: &Arc<Host>,
+    recipe: &'static Recipe,
+    home: &Home,
+    specs: &[VolumeSpec],
+) -> Result<Vec<pandastack_engine::Volume>> {
+    let (store, layout) = (host.store.clone(), host.layout.clone());
+    let sizes: Vec<u64> = recipe.volume.iter().map(|volume| volume.size_mb << 20).collect();
+    let blanks = blocking(move || {
+        sizes
+            .into_iter()
+            .map(|bytes| crate::volume::blank(&store, &layout, bytes))
+            .collect::<Result<Vec<_>>>()
+    });
+    let blanks = blanks.await?;
+    let originals = specs.iter().map(|spec| spec.id.clone()).zip(blanks).collect();
+    home.take_volumes(host, originals).await
+}
+
 async fn settle_and_save(
     host: &Arc<Host>,
     variant: Variant,
     home: &Home,
     machine: &dyn Machine,
+    volumes: Vec<VolumeSpec>,
     build: &BuildId,
 ) -> Result<Capture> {
     home.cgroup()
@@ -240,18 +283,23 @@ async fn settle_and_save(
         env: Default::default(),
         idle_timeout_seconds: None,
         network: NetworkPolicy::all(),
+        volumes: volumes.clone(),
     };
     let record = launch::new_record(spec, &recipe.name, shape, crate::host::UID_FIRST, BootMode::Restore);
     guest.set_identity(launch::identity(&record, false)).await?;
+    launch::mount_volumes(&record.spec, &guest).await?;
     zygote::warm(&guest, &recipe.warm).await?;
     host.templates.progress(build, "save", format!("saving {}", recipe.name));
     guest.quiesce(true).await?;
     machine.pause().await?;
-    let manifest = Manifest::new(host, &recipe.name, shape);
-    let capture = match Capture::begin(host, &home.memory(), manifest).await {
-        Ok(begun) => begun.take(host, machine, &home.disk()).await,
-        Err(error) => Err(error),
+    let images = home.volumes(&volumes);
+    let manifest = Manifest { volumes, ..Manifest::new(host, &recipe.name, shape) };
+    let capture = async {
+        let begun = Capture::begin(host, &home.memory(), manifest).await?;
+        begun.clone_volumes(host, images).await?;
+        begun.take(host, machine, &home.disk()).await
     };
+    let capture = capture.await;
     // Only now: the end of the connection would change what is being saved.
     drop(guest);
     capture

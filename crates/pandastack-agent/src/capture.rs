@@ -30,6 +30,7 @@ use crate::integrity;
 use crate::layout::snapshot as names;
 use crate::record::write_json;
 use crate::snapshot::{Manifest, Snapshot, let_machines_read, open_to_machines};
+use crate::volume::Original;
 
 /// Rank of a twin for the out-of-memory killer: before everything else.
 const TWIN_OOM_SCORE: &str = "1000";
@@ -66,6 +67,18 @@ impl Capture {
     pub(crate) async fn clone_disk(&self, host: &Host, disk: &Path) -> Result<()> {
         let (store, from, to) = (host.store.clone(), disk.to_owned(), self.disk());
         Ok(blocking(move || store.clone_file(&from, &to)).await?)
+    }
+
+    /// Clones the volumes of a **paused** machine.
+    pub(crate) async fn clone_volumes(&self, host: &Host, volumes: Vec<Original>) -> Result<()> {
+        let (store, dir) = (host.store.clone(), self.staging.path().to_owned());
+        blocking(move || {
+            for (place, (_, image)) in volumes.into_iter().enumerate() {
+                store.clone_file(&image, &dir.join(names::volume(place)))?;
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Writes device state and memory of a **paused** machine, or of its twin.
@@ -127,6 +140,8 @@ impl Twin {
             console: runtime_dir.join(crate::layout::home::CONSOLE),
             runtime_dir: runtime_dir.clone(),
             disk: capture.disk(),
+            // It never runs.
+            volumes: Vec::new(),
             tap: None,
             confinement,
         };

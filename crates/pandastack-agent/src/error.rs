@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use pandastack_engine::EngineError;
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::ErrorCode as GuestCode;
-use pandastack_types::{BuildId, ErrorBody, ErrorCode, SandboxId, SnapshotId};
+use pandastack_types::{BuildId, ErrorBody, ErrorCode, SandboxId, SnapshotId, VolumeId};
 
 /// Result of an agent operation.
 pub(crate) type Result<T, E = AgentError> = std::result::Result<T, E>;
@@ -23,6 +23,10 @@ pub(crate) enum AgentError {
     NoProcess(u64),
     #[error("there is no snapshot {0} on this host")]
     NoSnapshot(SnapshotId),
+    #[error("there is no volume {0} on this host")]
+    NoVolume(VolumeId),
+    #[error("{0}")]
+    NoSpace(String),
     #[error("there is no template `{0}`; `pandastack template list` shows the ones there are")]
     NoTemplate(String),
     #[error("there is no build {0}")]
@@ -105,9 +109,11 @@ impl AgentError {
             AgentError::NoSandbox(_)
             | AgentError::NoProcess(_)
             | AgentError::NoSnapshot(_)
+            | AgentError::NoVolume(_)
             | AgentError::NoTemplate(_)
             | AgentError::NoBuild(_) => ErrorCode::NotFound,
             AgentError::Conflict(_) => ErrorCode::Conflict,
+            AgentError::NoSpace(_) => ErrorCode::DiskFull,
             AgentError::Failed(_) => ErrorCode::SandboxFailed,
             AgentError::Damaged { .. } | AgentError::Incompatible(_) => ErrorCode::SnapshotUnusable,
             AgentError::TemplateBaking { .. } => ErrorCode::TemplateBaking,

@@ -6,14 +6,17 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use pandastack_engine::{Confinement, Place, Shape};
+use pandastack_engine::{Confinement, Place, Shape, Volume};
 use pandastack_net::{NetworkPolicy, SlotIndex, Traffic};
+use pandastack_types::agent_api::VolumeSpec;
 
 use crate::blocking;
 use crate::cgroup::Cgroup;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::layout::home as names;
+use crate::layout::snapshot::volume as volume_name;
+use crate::volume::Original;
 
 /// Surroundings of one machine.
 #[derive(Debug)]
@@ -122,6 +125,30 @@ impl Home {
         Ok(slot?.tap)
     }
 
+    /// Clones volumes into the home, for a machine that is not a sandbox and has no volumes of the host: a bake, a zygote.
+    pub(crate) async fn take_volumes(&self, host: &Host, originals: Vec<Original>) -> Result<Vec<Volume>> {
+        let (store, dir) = (host.store.clone(), self.dir.clone());
+        let open = move || {
+            let mut volumes = Vec::with_capacity(originals.len());
+            for (place, (_, image)) in originals.into_iter().enumerate() {
+                let own = dir.join(volume_name(place));
+                store.clone_file(&image, &own)?;
+                let file = std::fs::OpenOptions::new().read(true).write(true).open(&own);
+                let image = file.map_err(AgentError::io("open", &own))?;
+                let bytes = image.metadata().map_err(AgentError::io("look at", &own))?.len();
+                volumes.push(Volume { image, bytes });
+            }
+            Ok(volumes)
+        };
+        blocking(open).await
+    }
+
+    /// The volumes that [`Home::take_volumes`] made.
+    pub(crate) fn volumes(&self, specs: &[VolumeSpec]) -> Vec<Original> {
+        let own = |(place, spec): (usize, &VolumeSpec)| (spec.id.clone(), self.dir.join(volume_name(place)));
+        specs.iter().enumerate().map(own).collect()
+    }
+
     /// Clones the root disk, for a home prepared without one.
     pub(crate) async fn clone_disk(&self, host: &Host, from: PathBuf) -> Result<()> {
         let (store, to) = (host.store.clone(), self.disk());
@@ -132,6 +159,7 @@ impl Home {
         Place {
             runtime_dir: self.runtime_dir.clone(),
             disk: self.disk(),
+            volumes: Vec::new(),
             console: self.console(),
             tap: Some(tap),
             confinement,

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Boot, Confinement, Machine, Place, Restore, Shape};
+use pandastack_engine::{Boot, Confinement, Machine, Place, Restore, Shape, volume_serial};
 use pandastack_guest_proto::client::GuestClient;
-use pandastack_guest_proto::message::{Identity, Secret};
+use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{SandboxSpec, Usage};
 use tokio::sync::oneshot;
@@ -23,6 +23,7 @@ use crate::home::{Home, Origin};
 use crate::host::Host;
 use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::snapshot::Snapshot;
+use crate::volume;
 
 /// How long a guest may take to answer after its processors run. Generous: emulated and on a loaded host.
 pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -49,6 +50,7 @@ impl Live {
         for log in machine.logs() {
             host.log_limit.add(log);
         }
+        crate::starved::watch(host, machine.clone());
         Self { machine, guest, home, awake_since: Instant::now() }
     }
 
@@ -118,12 +120,14 @@ pub(crate) async fn restore(
     mut stages: Stages,
 ) -> Result<Live> {
     snapshot.verify(&host.shutdown).await?;
+    volume::derive(host, snapshot.volumes(&host.layout), &record.spec.volumes).await?;
     let origin =
         Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
-    let (home, place) =
+    let prepared =
         Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
+    let (home, place) = with_volumes(host, &record.spec, prepared).await?;
     stages.mark("prepare");
     let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
     let machine = host.engine.restore(restore).await.map_err(AgentError::from);
@@ -154,8 +158,9 @@ pub(crate) async fn boot(
     let origin = Origin { memory: &memory, disk: Some(disk), shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
-    let (home, place) =
+    let prepared =
         Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
+    let (home, place) = with_volumes(host, &record.spec, prepared).await?;
     stages.mark("prepare");
     let KernelFiles { kernel, initrd, args } = kernel;
     let boot = Boot { shape, place, kernel, initrd, kernel_args: args, memory: home.memory() };
@@ -165,13 +170,29 @@ pub(crate) async fn boot(
     finish(host, record, machine, home, false, stages).await
 }
 
+/// Adds the machine's volumes to its place. If one of them cannot be had, nothing is left of the home.
+pub(crate) async fn with_volumes(
+    host: &Host,
+    spec: &SandboxSpec,
+    (home, place): (Home, Place),
+) -> Result<(Home, Place)> {
+    match volume::open_all(host, &spec.volumes).await {
+        Ok(volumes) => Ok((home, Place { volumes, ..place })),
+        Err(error) => {
+            abandon(host, home).await;
+            Err(error)
+        }
+    }
+}
+
 /// A child that was forked and not yet let run.
 pub(crate) struct Forked {
     machine: Result<Arc<dyn Machine>>,
     home: Home,
 }
 
-/// Homes for children of a running machine, without disks: those are cloned while the parent stands still.
+/// Homes for children of a machine. With `disk_now` it is a zygote, and they are complete; the disks and volumes of a
+/// running machine are cloned while it stands still.
 pub(crate) async fn prepare_children(
     host: &Host,
     parent: &Home,
@@ -181,12 +202,14 @@ pub(crate) async fn prepare_children(
 ) -> Vec<Result<(Home, Place)>> {
     let (memory, disk) = (parent.memory(), parent.disk());
     let prepare = |record: &SandboxRecord| {
-        let (id, uid, network) = (record.spec.id.clone(), record.uid, record.spec.network.clone());
+        let (id, uid, spec) = (record.spec.id.clone(), record.uid, record.spec.clone());
         let (memory, disk) = (memory.clone(), disk_now.then(|| disk.clone()));
         async move {
             let origin = Origin { memory: &memory, disk: disk.as_deref(), shape };
             let confinement = Confinement::Full { uid, gid: uid };
-            Home::prepare(host, id.as_str(), host.layout.machine(&id), &origin, confinement, &network).await
+            let dir = host.layout.machine(&id);
+            let home = Home::prepare(host, id.as_str(), dir, &origin, confinement, &spec.network).await?;
+            if disk_now { with_volumes(host, &spec, home).await } else { Ok(home) }
         }
     };
     futures::future::join_all(records.iter().map(prepare)).await
@@ -267,7 +290,15 @@ async fn finish(
     };
     let identity = identity(record, reset_outbound_tcp);
     let opened = open_gate(host, record, machine.as_ref(), &home, identity, &mut stages).await;
-    match opened {
+    let mounted = match opened {
+        Ok(guest) if !reset_outbound_tcp && !record.spec.volumes.is_empty() => {
+            let mounted = mount_volumes(&record.spec, &guest).await;
+            stages.mark("volumes");
+            mounted.map(|()| guest)
+        }
+        opened => opened,
+    };
+    match mounted {
         Ok(guest) => {
             stages.finish(record);
             Ok(Live::new(host, machine, Some(guest), home))
@@ -313,6 +344,20 @@ async fn open_gate(
     }
     stages.mark("gate");
     Ok(guest)
+}
+
+/// Mounts the volumes of a machine that has none mounted: one that comes from a template or a boot. A copy of a sandbox
+/// has them mounted in its memory.
+pub(crate) async fn mount_volumes(spec: &SandboxSpec, guest: &GuestClient) -> Result<()> {
+    for (place, volume) in spec.volumes.iter().enumerate() {
+        let mount = VolumeMount {
+            serial: volume_serial(place),
+            path: volume.path.as_str().into(),
+            read_only: volume.read_only,
+        };
+        guest.mount_volume(mount).await?;
+    }
+    Ok(())
 }
 
 /// A fresh identity for a sandbox.

@@ -10,6 +10,8 @@
 //!     machine/                  disk, memory.base, console.log of the machine
 //!     sleep/                    the snapshot directory of a sleeper
 //!   zygotes/<name>/             record.json and machine/
+//!   volumes/<id>/               image and volume.json of one volume
+//!   blank/<bytes>.ext4          empty file systems that new volumes are clones of
 //! <runtime>/m/<short id>/       sockets of one machine
 //! ```
 //!
@@ -19,7 +21,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pandastack_types::{SandboxId, SnapshotId};
+use pandastack_types::{SandboxId, SnapshotId, VolumeId};
 
 /// Paths below an agent's store and runtime directory.
 #[derive(Debug, Clone)]
@@ -37,7 +39,7 @@ impl Layout {
     /// through, but not look.
     pub(crate) fn prepare(&self) -> std::io::Result<()> {
         use std::os::unix::fs::PermissionsExt;
-        let parts = ["images", "boot", "templates", "snapshots", "sandboxes", "zygotes"];
+        let parts = ["images", "boot", "templates", "snapshots", "sandboxes", "zygotes", "volumes", "blank"];
         let below_store = parts.iter().map(|part| self.store.join(part));
         for dir in below_store.chain([self.runtime.join("m")]) {
             std::fs::create_dir_all(&dir)?;
@@ -92,6 +94,19 @@ impl Layout {
         self.store.join("zygotes")
     }
 
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.store.join("volumes")
+    }
+
+    pub(crate) fn volume(&self, id: &VolumeId) -> PathBuf {
+        self.volumes().join(id.as_str())
+    }
+
+    /// An empty file system of that size.
+    pub(crate) fn blank(&self, bytes: u64) -> PathBuf {
+        self.store.join("blank").join(format!("{bytes}.ext4"))
+    }
+
     /// Directories of all machines' sockets.
     pub(crate) fn machine_runtimes(&self) -> PathBuf {
         self.runtime.join("m")
@@ -108,6 +123,12 @@ impl Layout {
 /// Name of the record of a sandbox or zygote.
 pub(crate) const RECORD: &str = "record.json";
 
+/// Names inside a volume's directory.
+pub(crate) mod volume {
+    pub(crate) const IMAGE: &str = "image";
+    pub(crate) const RECORD: &str = "volume.json";
+}
+
 /// Names inside a machine's directory.
 pub(crate) mod home {
     pub(crate) const DISK: &str = "disk";
@@ -121,4 +142,9 @@ pub(crate) mod snapshot {
     pub(crate) const STATE: &str = "state";
     pub(crate) const MEMORY: &str = "memory";
     pub(crate) const DISK: &str = "disk";
+
+    /// The copy of the volume at a place.
+    pub(crate) fn volume(place: usize) -> String {
+        format!("volume.{place}")
+    }
 }

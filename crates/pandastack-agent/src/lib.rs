@@ -48,8 +48,10 @@ mod sandbox;
 mod serve;
 mod snapshot;
 mod snapshot_zygote;
+mod starved;
 mod template;
 mod trees;
+mod volume;
 mod zygote;
 
 pub use config::{AgentConfig, EngineChoice, Listen};

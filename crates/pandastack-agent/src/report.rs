@@ -33,6 +33,7 @@ pub(crate) fn report(host: &Host) -> HostReport {
         templates: host.templates.list(),
         sandboxes,
         snapshots: snapshots(host),
+        volumes: crate::volume::all(&host.layout),
         denials: Vec::new(),
         at: Timestamp::now(),
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pandastack_engine::Shape;
 use pandastack_types::SandboxId;
+use pandastack_types::agent_api::VolumeSpec;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +19,9 @@ use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::integrity::{self, Seals};
-use crate::layout::snapshot as names;
+use crate::layout::{Layout, snapshot as names};
 use crate::record::read_json;
+use crate::volume;
 
 /// What a snapshot is of, and where it may be loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,6 +48,9 @@ pub(crate) struct Manifest {
     /// The host's boot in which it was written.
     #[serde(default)]
     pub written_boot: String,
+    /// Volumes that the machine had, by their places. A sleeper goes on with them; a snapshot has copies beside its disk.
+    #[serde(default)]
+    pub volumes: Vec<VolumeSpec>,
 }
 
 impl Manifest {
@@ -63,6 +68,7 @@ impl Manifest {
             disk_only: false,
             seals: Seals::new(),
             written_boot: integrity::boot_id(),
+            volumes: Vec::new(),
         }
     }
 }
@@ -143,18 +149,27 @@ impl Snapshot {
     }
 
     /// Makes the same snapshot appear at `to`, replacing what is there in one step. The files are shared, not copied: they
-    /// never change, and the file system counts who needs them.
-    pub(crate) async fn link_to(&self, host: &Host, to: PathBuf) -> Result<()> {
+    /// never change, and the file system counts who needs them. Volumes, which do change, are cloned into it.
+    pub(crate) async fn link_to(
+        &self,
+        host: &Host,
+        to: PathBuf,
+        volumes: Vec<volume::Original>,
+    ) -> Result<()> {
         let (store, from) = (host.store.clone(), self.dir.clone());
         blocking(move || {
             let staging = store.stage()?;
-            for name in [names::STATE, names::MEMORY, names::DISK, names::MANIFEST, integrity::CHECKSUMS] {
+            let fixed = [names::STATE, names::MEMORY, names::DISK, names::MANIFEST, integrity::CHECKSUMS];
+            for name in fixed {
                 let link = staging.path().join(name);
                 match std::fs::hard_link(from.join(name), &link) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound && name == integrity::CHECKSUMS => {
                     }
                     linked => linked.map_err(AgentError::io("link", &link))?,
                 }
+            }
+            for (place, (_, image)) in volumes.into_iter().enumerate() {
+                store.clone_file(&image, &staging.path().join(names::volume(place)))?;
             }
             open_to_machines(staging.path())?;
             Ok(staging.publish_over(&to)?)
@@ -172,6 +187,16 @@ impl Snapshot {
 
     pub(crate) fn disk(&self) -> PathBuf {
         self.dir.join(names::DISK)
+    }
+
+    /// What copies of its machine get copies of: the snapshot's own images, or of a sleeper the volumes themselves.
+    pub(crate) fn volumes(&self, layout: &Layout) -> Vec<volume::Original> {
+        let own = |place: usize, original: volume::Original| {
+            let image = self.dir.join(names::volume(place));
+            if image.exists() { (original.0, image) } else { original }
+        };
+        let originals = volume::originals(layout, &self.manifest.volumes);
+        originals.into_iter().enumerate().map(|(place, original)| own(place, original)).collect()
     }
 
     /// Bytes of the host's disk that its files take, shared extents counted in full.

@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use pandastack_engine::Shape;
 use pandastack_image::Recipe;
 use pandastack_types::agent_api::{AgentTemplate, MachineSize, SandboxSpec, TemplateInfo};
-use pandastack_types::api::{Build, BuildStatus, TemplateStatus};
+use pandastack_types::api::{Build, BuildStatus, TemplateStatus, TemplateVolume};
 use pandastack_types::{BuildId, SandboxId, limits};
 use tokio::sync::watch;
 
@@ -92,7 +92,14 @@ impl Baked {
     pub(crate) fn warm_spec(&self) -> SandboxSpec {
         let env = BTreeMap::new();
         let id = SandboxId::random();
-        SandboxSpec { id, incarnation: 0, env, idle_timeout_seconds: None, network: Default::default() }
+        SandboxSpec {
+            id,
+            incarnation: 0,
+            env,
+            idle_timeout_seconds: None,
+            network: Default::default(),
+            volumes: Vec::new(),
+        }
     }
 }
 
@@ -311,6 +318,10 @@ fn info(recipe: &Recipe) -> TemplateInfo {
         tools: recipe.tools.clone(),
         cpu: recipe.cpu,
         memory_mb: u32::try_from(recipe.memory_mib).unwrap_or(u32::MAX),
+        volume: recipe
+            .volume
+            .as_ref()
+            .map(|volume| TemplateVolume { path: volume.path.clone(), size_mb: volume.size_mb }),
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Confinement, Machine, MachineRecord, Restore, SaveTarget};
+use pandastack_engine::{Confinement, Machine, MachineRecord, Place, Restore, SaveTarget};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::ProcessSpec;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,9 @@ use crate::record::{BootMode, read_json, write_json};
 use crate::snapshot::Snapshot;
 use crate::snapshot_zygote::{SnapshotUses, end_orphan, is_of_snapshot};
 use crate::template::Baked;
+use crate::volume::Original;
 use pandastack_net::NetworkPolicy;
+use pandastack_types::agent_api::VolumeSpec;
 
 /// Zygotes of templates kept at once; the least recently used goes first.
 const TEMPLATE_ZYGOTES_MAX: usize = 8;
@@ -45,15 +47,28 @@ pub(crate) struct Zygote {
     _guest: Option<GuestClient>,
     /// Key of the template it was made from, or id of the snapshot.
     key: String,
+    /// Volumes that its children get copies of.
+    volumes: Vec<VolumeSpec>,
     used: Mutex<Instant>,
     /// Shared by those who fork from it; whoever ends it waits for them.
     users: Arc<RwLock<()>>,
 }
 
 impl Zygote {
-    fn new(machine: Arc<dyn Machine>, home: Home, guest: Option<GuestClient>, key: String) -> Self {
+    fn new(
+        machine: Arc<dyn Machine>,
+        home: Home,
+        guest: Option<GuestClient>,
+        key: String,
+        volumes: Vec<VolumeSpec>,
+    ) -> Self {
         let used = Mutex::new(Instant::now());
-        Self { machine, home, _guest: guest, key, used, users: Arc::default() }
+        Self { machine, home, _guest: guest, key, volumes, used, users: Arc::default() }
+    }
+
+    /// What its children get copies of.
+    pub(crate) fn originals(&self) -> Vec<Original> {
+        self.home.volumes(&self.volumes)
     }
 }
 
@@ -88,6 +103,8 @@ struct ZygoteRecord {
     key: String,
     machine: MachineRecord,
     slot: Option<u32>,
+    #[serde(default)]
+    volumes: Vec<VolumeSpec>,
 }
 
 impl Zygotes {
@@ -251,7 +268,7 @@ async fn adopt_one(host: &Host, name: &str, dir: &Path) -> Result<Zygote> {
     let runtime_dir = record.machine.runtime_dir.clone();
     let machine = host.engine.adopt(record.machine).await?;
     let home = Home::adopted(host, &zygote_name(name), dir.join("machine"), runtime_dir, record.slot);
-    Ok(Zygote::new(machine, home, None, record.key))
+    Ok(Zygote::new(machine, home, None, record.key, record.volumes))
 }
 
 /// Ends a zygote once nobody forks from it any more. No one can have begun meanwhile: it is no longer listed.
@@ -291,6 +308,7 @@ async fn warm_template(started: &Started, baked: &Baked) -> Result<GuestClient> 
 pub(crate) struct Started {
     machine: Arc<dyn Machine>,
     home: Home,
+    volumes: Vec<VolumeSpec>,
 }
 
 impl Started {
@@ -308,13 +326,18 @@ impl Started {
         let origin = Origin { memory: &memory, disk: Some(&disk), shape };
         let (name, home) = (zygote_name(name), dir.join("machine"));
         let (mut home, place) = Home::prepare(host, &name, home, &origin, confinement, network).await?;
-        let restore = Restore { shape, place, state: snapshot.state(), memory: home.memory() };
-        match host.engine.restore(restore).await {
-            Ok(machine) => Ok(Self { machine, home }),
+        let restored = async {
+            let volumes = home.take_volumes(host, snapshot.volumes(&host.layout)).await?;
+            let (state, memory) = (snapshot.state(), home.memory());
+            let restore = Restore { shape, place: Place { volumes, ..place }, state, memory };
+            Ok::<_, AgentError>(host.engine.restore(restore).await?)
+        };
+        match restored.await {
+            Ok(machine) => Ok(Self { machine, home, volumes: snapshot.manifest.volumes.clone() }),
             Err(error) => {
                 home.release(host).await;
                 host.remove_dir(dir).await;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -342,7 +365,7 @@ impl Started {
             Err(error) => Err(error),
         };
         match stopped {
-            Ok(guest) => Ok(Zygote::new(self.machine, self.home, Some(guest), key.to_owned())),
+            Ok(guest) => Ok(Zygote::new(self.machine, self.home, Some(guest), key.to_owned(), self.volumes)),
             Err(error) => {
                 launch::kill(self.machine.as_ref()).await;
                 self.home.release(host).await;
@@ -358,9 +381,13 @@ impl Started {
         guest.quiesce(true).await?;
         self.machine.pause().await?;
         sync_file(&self.home.disk()).await?;
+        for (_, image) in self.home.volumes(&self.volumes) {
+            sync_file(&image).await?;
+        }
         save_below(host, &self.home, self.machine.as_ref()).await?;
         let slot = self.home.slot.map(|index| u32::from(index.0));
-        let record = ZygoteRecord { key: key.to_owned(), machine: self.machine.record().clone(), slot };
+        let (machine, volumes) = (self.machine.record().clone(), self.volumes.clone());
+        let record = ZygoteRecord { key: key.to_owned(), machine, slot, volumes };
         write_json(&host.layout.zygotes().join(name).join(RECORD), &record)
     }
 }

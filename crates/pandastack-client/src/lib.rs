@@ -27,6 +27,7 @@ mod schedules;
 pub mod sse;
 mod trees;
 mod tunnel;
+mod volumes;
 
 pub use apps::LineStream;
 pub use catalog::BuildLogs;

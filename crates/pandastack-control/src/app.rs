@@ -22,6 +22,7 @@ use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::databases::PublicAddress;
+use crate::databases::revive::Revivals;
 use crate::error::{ApiError, ApiResult};
 use crate::functions::Functions;
 use crate::hosts::Hosts;
@@ -61,6 +62,7 @@ pub(crate) struct App {
     pub(crate) functions: Functions,
     pub(crate) schedules: Arc<Schedules>,
     pub(crate) apps: Apps,
+    pub(crate) revivals: Revivals,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// Names this process among those that shared the database.

@@ -105,9 +105,10 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let code = match &error {
             StoreError::NotFound { .. } => ErrorCode::NotFound,
-            StoreError::Refused(_) | StoreError::LastToken(_) | StoreError::Exists { .. } => {
-                ErrorCode::Conflict
-            }
+            StoreError::Refused(_)
+            | StoreError::LastToken(_)
+            | StoreError::Exists { .. }
+            | StoreError::Held(_) => ErrorCode::Conflict,
             StoreError::Quota { .. } => ErrorCode::QuotaExceeded,
             StoreError::DiskFull => ErrorCode::DiskFull,
             StoreError::Corrupt { .. }

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use pandastack_types::HostId;
-use pandastack_types::agent_api::{AgentTemplate, HostReport};
-use pandastack_types::api::{Host, Template, TemplateStatus};
+use pandastack_types::agent_api::{AgentTemplate, AgentVolume, HostReport};
+use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
 use pandastack_types::link::LinkKey;
+use pandastack_types::{HostId, VolumeId};
 
 use crate::placement::{Candidate, PlacementRefused, choose};
 use crate::store::HostRecord;
@@ -92,8 +92,13 @@ impl Hosts {
     /// Notes a report; its lists of sandboxes and snapshots are not kept.
     pub(crate) fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
-        let summary =
-            HostReport { sandboxes: Vec::new(), snapshots: Vec::new(), denials: Vec::new(), ..summary };
+        let summary = HostReport {
+            sandboxes: Vec::new(),
+            snapshots: Vec::new(),
+            volumes: Vec::new(),
+            denials: Vec::new(),
+            ..summary
+        };
         Ok(HostRecord { summary, last_seen_at: at })
     }
 
@@ -150,14 +155,17 @@ impl Hosts {
     }
 
     /// Chooses a host for a template, by name or alias, and sets its memory aside there.
+    /// With `only`, on that host: it holds what the sandbox needs.
     pub(crate) fn place(
         self: &Arc<Self>,
         template: &str,
         memory_mb: Option<u32>,
+        only: Option<&HostId>,
     ) -> Result<Placement, PlacementRefused> {
         let mut entries = self.lock();
+        let eligible = entries.values().filter(|entry| only.is_none_or(|host| entry.summary.host == *host));
         let mut candidates: Vec<_> =
-            entries.values().map(|entry| entry.candidate(template, self.is_reachable(entry))).collect();
+            eligible.map(|entry| entry.candidate(template, self.is_reachable(entry))).collect();
         if let Some(wanted) = memory_mb {
             for (_, needed) in candidates.iter_mut().filter_map(|candidate| candidate.template.as_mut()) {
                 *needed = wanted;
@@ -194,6 +202,27 @@ impl Hosts {
             })
             .map(|(entry, known)| (known.template.name.clone(), entry.client.clone()))
             .ok_or_else(|| PlacementRefused::UnknownTemplate(template.chars().take(80).collect()))
+    }
+
+    /// The volume that sandboxes of a template come with.
+    pub(crate) fn template_volume(&self, template: &str) -> Option<TemplateVolume> {
+        let entries = self.lock();
+        entries.values().find_map(|entry| entry.template(template)?.template.volume.clone())
+    }
+
+    /// The host for a new volume: of those that answer, the one with the most disk free.
+    pub(crate) fn place_volume(&self) -> Result<(HostId, AgentClient), PlacementRefused> {
+        let entries = self.lock();
+        let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));
+        reachable
+            .max_by_key(|(host, entry)| (entry.summary.disk_free_bytes, std::cmp::Reverse((*host).clone())))
+            .map(|(host, entry)| (host.clone(), entry.client.clone()))
+            .ok_or(PlacementRefused::NoHosts)
+    }
+
+    /// A volume as its host reported it last.
+    pub(crate) fn volume(&self, host: &HostId, id: &VolumeId) -> Option<AgentVolume> {
+        self.lock().get(host)?.summary.volumes.iter().find(|volume| volume.id == *id).cloned()
     }
 
     /// Engine and isolation of a host.
@@ -292,5 +321,6 @@ fn shown_template(known: &AgentTemplate, reachable: bool) -> Template {
         is_global: true,
         status: if reachable { known.status } else { TemplateStatus::Unbaked },
         error: known.error.clone(),
+        volume: info.volume.clone(),
     }
 }

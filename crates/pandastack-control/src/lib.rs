@@ -50,6 +50,7 @@ pub mod store;
 mod unread_body;
 mod validate;
 mod view;
+mod volumes;
 
 pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
 pub use openapi::openapi_json;

@@ -11,6 +11,7 @@ use crate::routes::{
     sandboxes, snapshots, sockets, templates, tokens,
 };
 use crate::schedules::routes as schedules;
+use crate::volumes::routes as volumes;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -37,6 +38,8 @@ use crate::schedules::routes as schedules;
         fork::fork, fork::fork_tree, fork::lineage, fork::promote,
         templates::list, templates::get, templates::bake, templates::builds, templates::build,
         templates::build_logs,
+        volumes::create, volumes::list, volumes::get_one, volumes::change, volumes::grow, volumes::clone_volume,
+        volumes::snapshot, volumes::delete_one,
         tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
         observe::usage, observe::audit,
         functions::create, functions::list, functions::look, functions::patch, functions::remove,

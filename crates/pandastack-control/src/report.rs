@@ -79,6 +79,7 @@ pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<Report
             }
         });
     }
+    crate::volumes::reconcile::take(app, &report).await?;
     let known: HashSet<_> = app.store.snapshot_ids(&report.host).await?.into_iter().collect();
     let forgotten = |id: &_| !known.contains(id) && !app.under_way.contains(id.as_str());
     Ok(ReportAnswer {

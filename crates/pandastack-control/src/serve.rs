@@ -28,6 +28,7 @@ use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
+use crate::databases::revive::Revivals;
 use crate::databases::{self, StoredDatabases};
 use crate::e2b_directory::StoredDirectory;
 use crate::functions::{self, Functions};
@@ -158,6 +159,7 @@ impl Control {
             servers.spawn(listener.serve(databases, app.shutdown.clone()));
         }
         servers.spawn(databases::recover(Arc::clone(&app)));
+        servers.spawn(databases::revive::run(Arc::clone(&app)));
         for (_, listener) in self.public {
             let server = Server::new(Arc::clone(&app.edge), api.clone())
                 .with_own_ports(own_ports.clone())
@@ -230,6 +232,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         functions: Functions::default(),
         schedules: Arc::new(Schedules::new(config.schedules_private_targets)),
         apps: Apps::default(),
+        revivals: Revivals::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         instance: SandboxId::random().to_string(),

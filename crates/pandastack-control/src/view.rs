@@ -35,6 +35,7 @@ pub(crate) fn sandbox(app: &App, record: SandboxRecord) -> Sandbox {
         boot_ms: spec.boot_ms,
         boot_stages_us: spec.boot_stages_us,
         pause_ms: spec.pause_ms,
+        volumes: spec.volumes,
         persistent: spec.persistent,
         ttl_seconds: (!spec.persistent).then_some(spec.ttl_seconds),
         created_at: record.created_at,

@@ -6,12 +6,14 @@
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 
-use pandastack_engine::{GUEST_CHANNEL_NAME, Shape};
+use pandastack_engine::{GUEST_CHANNEL_NAME, Shape, VOLUMES_MAX, volume_serial};
 
 use crate::accelerator::Accelerator;
 
 /// Counts changes of devices and their order. A snapshot loads only into its own generation.
-pub(crate) const DEVICES_GENERATION: u32 = 1;
+pub(crate) const DEVICES_GENERATION: u32 = 2;
+/// Number of the descriptor set of the first volume.
+const VOLUME_FDSET_FIRST: usize = 3;
 /// Hardware address of every guest: each is alone in its network, and a snapshot must find the one it knew.
 pub(crate) const GUEST_MAC: &str = "06:00:0a:c9:00:02";
 /// Path under which the emulator opens guest memory. Nothing is there: the preloaded library answers with a descriptor.
@@ -41,12 +43,16 @@ pub(crate) struct Inherited {
     pub(crate) console: RawFd,
     /// Tap.
     pub(crate) tap: RawFd,
+    /// Empty files at the places of volumes.
+    pub(crate) volumes: [RawFd; VOLUMES_MAX],
 }
 
 impl Inherited {
     /// All of them.
-    pub(crate) fn all(&self) -> [RawFd; 8] {
-        [self.shim, self.processes, self.ram, self.qmp, self.guest, self.disk, self.console, self.tap]
+    pub(crate) fn all(&self) -> impl Iterator<Item = RawFd> {
+        let own =
+            [self.shim, self.processes, self.ram, self.qmp, self.guest, self.disk, self.console, self.tap];
+        own.into_iter().chain(self.volumes)
     }
 }
 
@@ -140,6 +146,29 @@ impl Arguments {
         self.add("-device", "virtio-serial-pci,id=serial0,ioeventfd=off,max_ports=2");
         self.add("-chardev", format!("socket,id=guest,fd={guest},server=on,wait=off"));
         self.add("-device", format!("virtserialport,bus=serial0.0,chardev=guest,name={GUEST_CHANNEL_NAME}"));
+        self.volumes(inherited);
+    }
+
+    /// The places of durable disks. All are there from the boot on, with a file of no length behind them: a volume comes by
+    /// putting its descriptor over that of the file ([`crate::volume`]), so a fork, a restore and a boot attach it in
+    /// the same way, without a device that comes and goes. Flushes reach the host's disk. A write that finds the
+    /// host's disk full stops the machine; other errors go to the guest.
+    fn volumes(&mut self, inherited: &Inherited) {
+        for (place, fd) in inherited.volumes.iter().enumerate() {
+            let (set, node) = (VOLUME_FDSET_FIRST + place, volume_serial(place));
+            self.add("-add-fd", format!("fd={fd},set={set}"));
+            self.add(
+                "-blockdev",
+                format!(
+                    "driver=raw,node-name={node},discard=unmap,file.driver=file,file.filename=/dev/fdset/{set},\
+                     file.locking=off,file.drop-cache=off,file.discard=unmap"
+                ),
+            );
+            self.add(
+                "-device",
+                format!("virtio-blk-pci,drive={node},serial={node},ioeventfd=off,num-queues=1,werror=enospc,rerror=report"),
+            );
+        }
     }
 }
 
@@ -151,8 +180,17 @@ mod tests {
     fn boot_and_restore_have_the_same_devices() {
         let shape = Shape { vcpus: 2, memory_mib: 512 };
         let kernel = Origin::Kernel { kernel: "k".into(), initrd: "i".into(), args: "quiet".into() };
-        let inherited =
-            Inherited { shim: 3, processes: 4, ram: 5, qmp: 6, guest: 7, disk: 8, console: 9, tap: 10 };
+        let inherited = Inherited {
+            shim: 3,
+            processes: 4,
+            ram: 5,
+            qmp: 6,
+            guest: 7,
+            disk: 8,
+            console: 9,
+            tap: 10,
+            volumes: [11, 12, 13, 14],
+        };
         let devices = |origin: &Origin| {
             let arguments = arguments(&Accelerator::TCG, shape, origin, &inherited);
             let text: Vec<String> =

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use pandastack_engine::{EngineError, Place, RUNTIME_DIR_BYTES_MAX, Result};
+use pandastack_engine::{EngineError, Place, RUNTIME_DIR_BYTES_MAX, Result, VOLUMES_MAX, volume_serial};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,11 @@ impl Paths {
         self.dir.join("shim.sock")
     }
 
+    /// The empty file at a place for a volume.
+    pub(crate) fn no_volume(&self, place: usize) -> PathBuf {
+        self.dir.join(volume_serial(place))
+    }
+
     /// What the emulator has to say.
     pub(crate) fn log(&self) -> PathBuf {
         self.dir.join("qemu.log")
@@ -60,7 +65,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    fn of(file: &File, path: &Path) -> Result<Self> {
+    pub(crate) fn of(file: &File, path: &Path) -> Result<Self> {
         let metadata = file.metadata().map_err(EngineError::io("look at the file", path))?;
         Ok(Self { device: metadata.dev(), inode: metadata.ino() })
     }
@@ -72,6 +77,8 @@ pub(crate) struct FileIdentities {
     pub(crate) disk: FileIdentity,
     pub(crate) console: FileIdentity,
     pub(crate) log: FileIdentity,
+    /// What is at each place for a volume.
+    pub(crate) volumes: [FileIdentity; VOLUMES_MAX],
 }
 
 /// Everything a machine has open that is its own.
@@ -84,6 +91,8 @@ pub(crate) struct Endpoints {
     pub(crate) console: File,
     pub(crate) log: File,
     pub(crate) tap: OwnedFd,
+    /// Empty files at the places of volumes.
+    pub(crate) volumes: [File; VOLUMES_MAX],
     pub(crate) files: FileIdentities,
 }
 
@@ -97,10 +106,12 @@ impl Endpoints {
         let console =
             append(&place.console).map_err(EngineError::io("open the console file", &place.console))?;
         let log = append(&paths.log()).map_err(EngineError::io("open the emulator's log", paths.log()))?;
+        let (volumes, volume_identities) = no_volumes(&paths)?;
         let files = FileIdentities {
             disk: FileIdentity::of(&disk, &place.disk)?,
             console: FileIdentity::of(&console, &place.console)?,
             log: FileIdentity::of(&log, &paths.log())?,
+            volumes: volume_identities,
         };
         Ok(Self {
             qmp: listen_stream(&paths.qmp())
@@ -113,8 +124,27 @@ impl Endpoints {
             disk,
             console,
             log,
+            volumes,
             files,
         })
+    }
+}
+
+/// Empty files of this machine alone: a fork recognises what to replace by its inode.
+fn no_volumes(paths: &Paths) -> Result<([File; VOLUMES_MAX], [FileIdentity; VOLUMES_MAX])> {
+    let mut files = Vec::with_capacity(VOLUMES_MAX);
+    let mut identities = Vec::with_capacity(VOLUMES_MAX);
+    for place in 0..VOLUMES_MAX {
+        let path = paths.no_volume(place);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path);
+        let file = file.map_err(EngineError::io("create the place of a volume", &path))?;
+        identities.push(FileIdentity::of(&file, &path)?);
+        files.push(file);
+    }
+    match (files.try_into(), identities.try_into()) {
+        (Ok(files), Ok(identities)) => Ok((files, identities)),
+        _ => Err(EngineError::Vmm { step: "making places for volumes", detail: "miscounted".to_owned() }),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::shim_client;
 use crate::start::{self, Start};
+use crate::starvation;
 use crate::surroundings::Surroundings;
 use crate::tsc;
 
@@ -102,6 +103,10 @@ impl Engine for QemuEngine {
         let stream = endpoints::connect(&paths.qmp()).and_then(UnixStream::from_std);
         let stream = stream.map_err(EngineError::io("connect to the emulator", paths.qmp()))?;
         let qmp = Qmp::greet(stream, COMMAND_MAX).await?;
-        Ok(QemuMachine::of_record(self.host.clone(), record, details, process, qmp, None))
+        let events = qmp.subscribe();
+        let status = qmp.command("query-status", serde_json::json!({})).await?;
+        let starved = status.get("status").and_then(serde_json::Value::as_str) == Some(starvation::RUN_STATE);
+        let starved = starvation::follow(events, starved, &self.host.tasks);
+        Ok(QemuMachine::of_record(self.host.clone(), record, details, process, qmp, None, starved))
     }
 }

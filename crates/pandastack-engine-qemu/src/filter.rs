@@ -37,6 +37,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_pwritev2,
     libc::SYS_lseek,
     libc::SYS_fallocate,
+    libc::SYS_ftruncate,
     libc::SYS_fsync,
     libc::SYS_fdatasync,
     libc::SYS_fadvise64,

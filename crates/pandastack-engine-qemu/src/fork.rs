@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, EngineError, Place, Result};
+use pandastack_engine::{Confinement, EngineError, Place, Result, Volume};
 use pandastack_qemu_shim::protocol::{
     CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
     Rule, Status,
@@ -24,6 +24,7 @@ use crate::machine::{Details, Parts, QemuMachine};
 use crate::process::{KillOnDrop, Process};
 use crate::qmp::Qmp;
 use crate::shim_client;
+use crate::volume;
 
 const STEP: &str = "forking the machine";
 /// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
@@ -90,11 +91,12 @@ struct Seed {
     console: PathBuf,
     confinement: Confinement,
     files: FileIdentities,
+    volumes: Vec<Volume>,
     /// Ours.
     qmp: std::os::unix::net::UnixStream,
     guest: std::os::unix::net::UnixStream,
     /// The child's, in the order of the rules.
-    replacements: [OwnedFd; 9],
+    replacements: Vec<OwnedFd>,
 }
 
 /// Children of one park, before their birth.
@@ -169,6 +171,18 @@ fn prepare(host: &Host, mut place: Place) -> Result<Seed> {
     };
     let (qmp, qmp_accepted) = connected(&endpoints.qmp, &paths.qmp())?;
     let (guest, guest_accepted) = connected(&endpoints.guest, &paths.guest())?;
+    let no_volumes = endpoints.volumes.into_iter().map(OwnedFd::from);
+    let own = [
+        endpoints.disk.into(),
+        endpoints.console.into(),
+        endpoints.log.into(),
+        endpoints.qmp,
+        qmp_accepted,
+        endpoints.guest,
+        guest_accepted,
+        endpoints.tap,
+        endpoints.shim,
+    ];
     Ok(Seed {
         runtime_dir: place.runtime_dir,
         disk: place.disk,
@@ -177,17 +191,8 @@ fn prepare(host: &Host, mut place: Place) -> Result<Seed> {
         files: endpoints.files,
         qmp,
         guest,
-        replacements: [
-            endpoints.disk.into(),
-            endpoints.console.into(),
-            endpoints.log.into(),
-            endpoints.qmp,
-            qmp_accepted,
-            endpoints.guest,
-            guest_accepted,
-            endpoints.tap,
-            endpoints.shim,
-        ],
+        volumes: place.volumes,
+        replacements: own.into_iter().chain(no_volumes).collect(),
     })
 }
 
@@ -211,7 +216,8 @@ fn rules(parent: &QemuMachine) -> Result<List<Rule, RULES_MAX>> {
         Match::Listener(path(paths.shim())?),
     ];
     let mut rules = List::EMPTY;
-    for (index, matches) in matches.into_iter().enumerate() {
+    let volumes = files.volumes.into_iter().map(file);
+    for (index, matches) in matches.into_iter().chain(volumes).enumerate() {
         let rule = Rule { matches, required: index != GUEST_ACCEPTED_RULE };
         rules.push(rule).map_err(|_| EngineError::Vmm { step: STEP, detail: "too many rules".to_owned() })?;
     }
@@ -295,6 +301,8 @@ async fn adopt_child(
     let convert =
         |stream, path: &Path| UnixStream::from_std(stream).map_err(EngineError::io("use the socket", path));
     let qmp = Qmp::resume(convert(seed.qmp, &seed.runtime_dir)?);
+    let paths = Paths::new(&seed.runtime_dir);
+    let (files, volume_bytes) = volume::attach(&paths, seed.files, seed.volumes).await?;
     let guest = if guest_connected { Some(convert(seed.guest, &seed.runtime_dir)?) } else { None };
     let parts = Parts {
         shape: parent.record.shape,
@@ -303,7 +311,8 @@ async fn adopt_child(
         console: seed.console,
         base_memory: parent.record.base_memory.clone(),
         confinement: seed.confinement,
-        details: Details { ram_address: parent.details.ram_address, files: seed.files },
+        details: Details { ram_address: parent.details.ram_address, files, volume_bytes },
+        announced: parent.details.volume_bytes,
         process,
         qmp,
         guest,

@@ -41,9 +41,11 @@ mod save;
 mod shim_client;
 mod spawn;
 mod start;
+mod starvation;
 mod surroundings;
 mod tap;
 mod tsc;
+mod volume;
 
 pub use config::QemuConfig;
 pub use engine::QemuEngine;

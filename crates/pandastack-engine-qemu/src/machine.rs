@@ -26,6 +26,8 @@ use crate::limits::PAUSE_MAX;
 use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::save;
+use crate::starvation;
+use crate::volume;
 
 /// A machine of this engine.
 #[derive(Debug)]
@@ -39,6 +41,9 @@ pub(crate) struct QemuMachine {
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
     guest: Mutex<GuestStream>,
+    /// Sizes of durable disks that the devices have; the others are told when the machine runs.
+    announced: Mutex<volume::Sizes>,
+    starved: watch::Receiver<bool>,
     /// For operations that run as tasks.
     this: Weak<QemuMachine>,
 }
@@ -50,6 +55,8 @@ pub(crate) struct Details {
     pub(crate) ram_address: u64,
     /// Files that a fork must replace.
     pub(crate) files: FileIdentities,
+    /// Sizes of durable disks when the machine was made.
+    pub(crate) volume_bytes: volume::Sizes,
 }
 
 /// The connection to the guest program.
@@ -70,6 +77,8 @@ pub(crate) struct Parts {
     pub(crate) base_memory: std::path::PathBuf,
     pub(crate) confinement: Confinement,
     pub(crate) details: Details,
+    /// Sizes of durable disks that its devices have already.
+    pub(crate) announced: volume::Sizes,
     pub(crate) process: Process,
     pub(crate) qmp: Qmp,
     pub(crate) guest: Option<UnixStream>,
@@ -93,7 +102,11 @@ impl QemuMachine {
             confinement: parts.confinement,
             engine,
         };
-        Ok(Self::of_record(host, record, parts.details, parts.process, parts.qmp, parts.guest))
+        let starved = starvation::follow(parts.qmp.subscribe(), false, &host.tasks);
+        let machine =
+            Self::of_record(host, record, parts.details, parts.process, parts.qmp, parts.guest, starved);
+        *machine.announced.lock().unwrap_or_else(PoisonError::into_inner) = parts.announced;
+        Ok(machine)
     }
 
     /// A handle of a process that was found again.
@@ -104,6 +117,7 @@ impl QemuMachine {
         process: Process,
         qmp: Qmp,
         guest: Option<UnixStream>,
+        starved: watch::Receiver<bool>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             host,
@@ -114,6 +128,8 @@ impl QemuMachine {
             qmp,
             turn: AsyncMutex::new(()),
             guest: Mutex::new(GuestStream { ready: guest, current: None }),
+            announced: Mutex::new(details.volume_bytes),
+            starved,
             this: this.clone(),
         })
     }
@@ -193,7 +209,11 @@ impl Machine for QemuMachine {
 
     async fn resume(&self) -> Result<()> {
         let _turn = self.turn.lock().await;
-        self.qmp.command("cont", json!({})).await.map(drop)
+        self.qmp.command("cont", json!({})).await?;
+        let had = *self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        volume::announce(&self.qmp, &had, &self.details.volume_bytes).await?;
+        *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = self.details.volume_bytes;
+        Ok(())
     }
 
     async fn connect_guest(&self) -> Result<UnixStream> {
@@ -230,6 +250,15 @@ impl Machine for QemuMachine {
         resumed: oneshot::Sender<()>,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         self.fork_then(places, Some(resumed)).await
+    }
+
+    async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()> {
+        let _turn = self.turn.lock().await;
+        volume::resize(&self.qmp, place, bytes).await
+    }
+
+    fn starved(&self) -> watch::Receiver<bool> {
+        self.starved.clone()
     }
 
     async fn kill(&self) -> Result<()> {

@@ -178,7 +178,14 @@ fn test_place(dir: &Path, name: &str, confinement: Confinement) -> Result<Place>
     let disk = runtime_dir.join("disk");
     let file = fs::File::create(&disk).and_then(|file| file.set_len(1 << 20));
     file.map_err(EngineError::io("create a disk for the fork test", &disk))?;
-    Ok(Place { console: runtime_dir.join("console"), runtime_dir, disk, tap: None, confinement })
+    Ok(Place {
+        console: runtime_dir.join("console"),
+        runtime_dir,
+        disk,
+        volumes: Vec::new(),
+        tap: None,
+        confinement,
+    })
 }
 
 #[cfg(test)]

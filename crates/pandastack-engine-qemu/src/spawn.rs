@@ -71,6 +71,7 @@ impl Launch<'_> {
             disk: self.endpoints.disk.as_raw_fd(),
             console: self.endpoints.console.as_raw_fd(),
             tap: self.endpoints.tap.as_raw_fd(),
+            volumes: std::array::from_fn(|place| self.endpoints.volumes[place].as_raw_fd()),
         }
     }
 

@@ -30,6 +30,7 @@ use crate::process::{KillOnDrop, Process};
 use crate::qmp::Qmp;
 use crate::shim_client;
 use crate::spawn::Launch;
+use crate::volume;
 
 /// Name of the descriptor in the emulator.
 const DESCRIPTOR_NAME: &str = "state";
@@ -101,6 +102,8 @@ async fn become_machine(
     if let Some(state) = &state {
         load_state(&qmp, state).await?;
     }
+    let (files, volume_bytes) = volume::attach(&paths, connections.files, place.volumes).await?;
+    volume::announce(&qmp, &volume::Sizes::default(), &volume_bytes).await?;
     let parts = Parts {
         shape,
         runtime_dir: place.runtime_dir,
@@ -108,7 +111,8 @@ async fn become_machine(
         console: place.console,
         base_memory: memory,
         confinement: place.confinement,
-        details: Details { ram_address, files: connections.files },
+        details: Details { ram_address, files, volume_bytes },
+        announced: volume_bytes,
         process,
         qmp,
         guest: Some(from_std(connections.guest, &paths.guest())?),

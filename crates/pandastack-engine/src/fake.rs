@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     Boot, Capabilities, Engine, EngineError, Isolation, Machine, MachineExit, MachineRecord, Place,
-    RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape,
+    RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume,
 };
 
 /// First process id handed out: above the kernel's largest, so it never names a real process.
@@ -58,6 +58,8 @@ pub enum FakeAction {
     Fork,
     /// One child of a [`Machine::fork`].
     ForkChild,
+    /// [`Machine::grow_volume`].
+    GrowVolume,
     /// [`Machine::kill`].
     Kill,
 }
@@ -201,6 +203,7 @@ impl Host {
             exited: watch::Sender::new(None),
             connection: Mutex::default(),
             tap: Mutex::new(place.tap),
+            volumes: Mutex::new(place.volumes),
         });
         state.machines.insert(core.record.pid, Arc::clone(&core));
         Ok(Arc::new(FakeMachine { host: Arc::clone(self), core }))
@@ -210,6 +213,7 @@ impl Host {
         let Some(core) = self.lock().machines.remove(&pid) else { return false };
         core.disconnect();
         drop(core.tap.lock().unwrap_or_else(PoisonError::into_inner).take());
+        core.volumes.lock().unwrap_or_else(PoisonError::into_inner).clear();
         core.exited.send_replace(Some(MachineExit { reason: reason.to_owned() }));
         true
     }
@@ -254,6 +258,8 @@ struct Core {
     connection: Mutex<Option<JoinHandle<()>>>,
     /// Held open like a real process would, until the machine ends.
     tap: Mutex<Option<OwnedFd>>,
+    /// Likewise.
+    volumes: Mutex<Vec<Volume>>,
 }
 
 impl Core {
@@ -347,6 +353,18 @@ impl Machine for FakeMachine {
         }
         self.check_paused("forking")?;
         Ok(places.into_iter().map(|place| self.fork_one(place)).collect())
+    }
+
+    async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()> {
+        self.enter(FakeAction::GrowVolume)?;
+        let volumes = self.core.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = || EngineError::Vmm { step: "growing a volume", detail: format!("none at place {place}") };
+        let image = &volumes.get(place).ok_or_else(none)?.image;
+        image.set_len(bytes).map_err(EngineError::io("grow a volume", &self.core.record.disk))
+    }
+
+    fn starved(&self) -> watch::Receiver<bool> {
+        watch::Sender::new(false).subscribe()
     }
 
     async fn kill(&self) -> Result<()> {

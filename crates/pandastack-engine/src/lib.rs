@@ -37,6 +37,15 @@ use tokio::sync::{oneshot, watch};
 /// Name of the byte stream between agent and guest: a virtio-serial port under QEMU, a vsock port under Firecracker.
 pub const GUEST_CHANNEL_NAME: &str = "pandastack.guest.0";
 
+/// Durable disks that a machine may have. Every machine has as many places for them, empty or not: devices are frozen into
+/// snapshots.
+pub const VOLUMES_MAX: usize = 4;
+
+/// How a guest recognises the durable disk at `place`: the serial number of the device.
+pub fn volume_serial(place: usize) -> String {
+    format!("volume{place}")
+}
+
 /// Longest runtime directory an engine accepts: a socket inside it must fit the 108 bytes of `sun_path`.
 pub const RUNTIME_DIR_BYTES_MAX: usize = 80;
 
@@ -72,6 +81,17 @@ pub enum Confinement {
     Zygote,
 }
 
+/// A durable disk of one machine. What its guest flushes is on the host's disk; when the host has no room for a write, the
+/// machine stands still ([`Machine::starved`]) instead of seeing an error.
+#[derive(Debug)]
+pub struct Volume {
+    /// A raw image. The machine's process keeps this very open file until it ends, so a lock that the caller took on it
+    /// is held as long as anything can be written. Open for reading only, it can only be read.
+    pub image: std::fs::File,
+    /// Size that the guest sees; the image has it too.
+    pub bytes: u64,
+}
+
 /// What is one machine's alone, prepared by the caller and owned by it.
 #[derive(Debug)]
 pub struct Place {
@@ -79,6 +99,9 @@ pub struct Place {
     pub runtime_dir: PathBuf,
     /// Root disk: a raw image, readable and writable by this machine only.
     pub disk: PathBuf,
+    /// Durable disks, at most [`VOLUMES_MAX`], by their places. A restored or forked machine finds at each place what it
+    /// had there, or a copy made at the same instant.
+    pub volumes: Vec<Volume>,
     /// Serial console output is appended here.
     pub console: PathBuf,
     /// Tap device opened in the machine's network namespace; `None` gives a machine without network.
@@ -342,6 +365,13 @@ pub trait Machine: Send + Sync + 'static {
         }
         Ok(children)
     }
+
+    /// Makes the durable disk at `place` larger, image included, and tells the guest. The machine may run.
+    async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()>;
+
+    /// Whether the machine stands still because the host's disk is full: a write to a durable disk waits.
+    /// [`Machine::resume`] tries it again.
+    fn starved(&self) -> watch::Receiver<bool>;
 
     /// Ends the process at once and returns when it is gone. Repeating it is harmless.
     async fn kill(&self) -> Result<()>;

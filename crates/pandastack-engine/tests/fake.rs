@@ -79,7 +79,7 @@ impl Fixture for Files {
         let runtime_dir = self.fresh_path("run");
         fs::create_dir(&runtime_dir).unwrap();
         let (disk, console) = (self.clone_memory(disk).await, self.file("console", b""));
-        Place { runtime_dir, disk, console, tap: None, confinement: Confinement::Zygote }
+        Place { runtime_dir, disk, console, volumes: Vec::new(), tap: None, confinement: Confinement::Zygote }
     }
 
     async fn place_beside(&self, parent: &dyn Machine) -> Place {

@@ -229,6 +229,12 @@ fn requests() -> Vec<Request> {
         Request::SetIdentity(identity()),
         Request::Stats,
         Request::Shutdown { grace_ms: 1 },
+        Request::VolumeMount(VolumeMount {
+            serial: "volume0".to_owned(),
+            path: "/v".into(),
+            read_only: true,
+        }),
+        Request::VolumeGrow { serial: "volume0".to_owned(), bytes: 1 },
     ];
     all.extend(tree_requests());
     for request in &all {
@@ -244,7 +250,7 @@ fn requests() -> Vec<Request> {
             | Request::Quiesce { .. } => {}
             Request::FileCopy { .. } | Request::FileSetAttributes(_) | Request::FileWalk(_) => {}
             Request::FileGrep(_) | Request::FilePack { .. } | Request::FileUnpack { .. } => {}
-            Request::FileWatch(_) => {}
+            Request::FileWatch(_) | Request::VolumeMount(_) | Request::VolumeGrow { .. } => {}
             Request::Thaw | Request::SetIdentity(_) | Request::Stats | Request::Shutdown { .. } => {}
         }
     }

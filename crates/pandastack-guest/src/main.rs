@@ -27,6 +27,7 @@ mod protect;
 mod serve;
 mod server;
 mod tcp_table;
+mod volume;
 mod watch;
 mod worker;
 

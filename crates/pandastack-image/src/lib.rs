@@ -36,6 +36,7 @@ mod progress;
 pub mod recipe;
 mod relock;
 pub mod store;
+mod volume;
 
 pub use builder::{Image, ImageBuilder, ImageManifest, Locking};
 pub use cache::default_cache_dir;
@@ -49,3 +50,4 @@ pub use progress::{Phase, Progress, ProgressFn};
 pub use recipe::Recipe;
 pub use relock::{relock_kernel, relock_template};
 pub use store::{Cloning, Store, StoreError, StoreErrorKind, StoreSpace};
+pub use volume::format_volume;

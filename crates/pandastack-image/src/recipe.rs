@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! from -> debian -> npm -> python -> file, symlink, environment -> run -> verify          (this crate)
-//! cpu, memory_mib, warm                                                                    (the agent's bake)
+//! cpu, memory_mib, volume, warm                                                            (the agent's bake)
 //! ```
 
 use std::collections::BTreeMap;
@@ -69,6 +69,9 @@ pub struct Recipe {
     /// What users are likely to run first; the agent runs these before it freezes the template.
     #[serde(default)]
     pub warm: Vec<String>,
+    /// A durable disk that every machine of the template comes with, as the bake left it.
+    #[serde(default)]
+    pub volume: Option<VolumeEntry>,
     /// The exact packages.
     #[serde(skip)]
     pub lock: Lock,
@@ -154,6 +157,16 @@ fn default_file_mode() -> u32 {
     0o644
 }
 
+/// The `volume` table. It is mounted before `warm` runs, which may fill it; each machine gets a copy of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeEntry {
+    /// Where it is mounted.
+    pub path: String,
+    /// Its size. It is sparse.
+    pub size_mb: u64,
+}
+
 /// A symbolic link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -206,6 +219,7 @@ impl Recipe {
         }
         let paths = self.files.iter().map(|file| &file.path);
         let paths = paths.chain(self.symlinks.iter().map(|link| &link.path));
+        let paths = paths.chain(self.volume.iter().map(|volume| &volume.path));
         let mut paths = paths.chain(self.npm.place.iter().chain(&self.python.place).map(|place| &place.to));
         match paths.find(|path| !is_tree_path(path)) {
             Some(path) => fail(format!("{path:?} must be absolute and free of '..'")),
@@ -247,6 +261,7 @@ mod tests {
         check("[[file]]\npath = '/etc/../../x'\ncontent = ''", "..");
         check("[[symlink]]\npath = 'relative'\ntarget = 'x'", "relative");
         check("[python]\npackages = ['numpy']", "python.version");
+        check("[volume]\npath = 'data'\nsize_mb = 64", "data");
     }
 
     #[test]
@@ -254,6 +269,7 @@ mod tests {
         let parse = |extra: &str| Recipe::parse(&format!("{MINIMAL}{extra}"), Lock::default()).unwrap();
         let plain = parse("").build_inputs();
         assert_eq!(plain, parse("warm = ['true']\naliases = ['y']").build_inputs());
+        assert_eq!(plain, parse("[volume]\npath = '/data'\nsize_mb = 64").build_inputs());
         assert_ne!(plain, parse("run = ['true']").build_inputs());
         assert_ne!(plain, parse("[debian]\npackages = ['git']").build_inputs());
     }

@@ -14,8 +14,8 @@ use crate::exclusive::Exclusive;
 use crate::interpose;
 use crate::park::{self, ParkError, Parked};
 use crate::protocol::{
-    CHILDREN_MAX, ChildReply, DESCRIPTORS_MAX, Fork, List, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Reply,
-    Request, Status,
+    CHILDREN_MAX, ChildReply, DESCRIPTORS_MAX, Fork, List, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, RULES_MAX,
+    Reply, Request, Rule, Status,
 };
 use crate::scan;
 use crate::sys::{self, Errno};
@@ -96,6 +96,7 @@ fn serve_one(connection: c_int) {
             Some(outcome) => outcome,
             None => return,
         },
+        Some(Request::Replace { rules }) => Outcome::only(replace_in_place(&rules, &received)),
     };
     received.iter().copied().for_each(sys::close);
     outcome.send(connection, reply, ancillary);
@@ -214,6 +215,22 @@ impl Outcome {
         let args = [connection as usize, &raw mut header as usize, libc::MSG_NOSIGNAL as usize];
         // SAFETY: header, part and buffers are valid for the lengths they name.
         unsafe { sys::call(libc::SYS_sendmsg, args) }.is_ok()
+    }
+}
+
+/// Puts each received descriptor over those that its rule matches. Nothing is parked: the kernel does each replacement in
+/// one step, and other descriptors may come and go meanwhile.
+fn replace_in_place(rules: &List<Rule, RULES_MAX>, received: &List<c_int, DESCRIPTORS_MAX>) -> Reply {
+    if rules.is_empty() || received.len() != rules.len() {
+        return Reply::new(Status::BadRequest);
+    }
+    match descriptors::replace_matching(rules, received) {
+        Ok(matched) => {
+            let missing = rules.iter().zip(matched).any(|(rule, count)| rule.required && count == 0);
+            let status = if missing { Status::MissingDescriptor } else { Status::Ok };
+            Reply { matched, ..Reply::new(status) }
+        }
+        Err(errno) => failed(Status::ReplaceFailed, errno),
     }
 }
 

@@ -134,6 +134,32 @@ pub(crate) fn plan(rules: &List<Rule, RULES_MAX>, known: &Known<'_>) -> Result<&
     Ok(plan)
 }
 
+/// Puts the descriptor of each rule over those of this process that match it, with the same status flags. Answers how
+/// many each rule matched. Control thread only.
+pub(crate) fn replace_matching(
+    rules: &List<Rule, RULES_MAX>,
+    fresh: &List<c_int, DESCRIPTORS_MAX>,
+) -> sys::Result<[u8; RULES_MAX]> {
+    let mut matched = [0u8; RULES_MAX];
+    scan::for_each_number(b"self/fd\0", |fd| {
+        // Threads of the emulator go on: what was closed since the listing is of no interest.
+        let Ok(view) = View::of(fd) else { return Ok(()) };
+        if fresh.iter().any(|&own| own == fd) {
+            return Ok(());
+        }
+        for (index, (rule, &fresh)) in rules.iter().zip(fresh.iter()).enumerate() {
+            if is_match(&view, &rule.matches) {
+                sys::fcntl(fresh, libc::F_SETFL, sys::fcntl(fd, libc::F_GETFL, 0)?)?;
+                sys::dup_over(fresh, fd)?;
+                matched[index] = matched[index].saturating_add(1);
+                break;
+            }
+        }
+        Ok(())
+    })??;
+    Ok(matched)
+}
+
 fn note(before: &[u8], number: c_int, after: &[u8]) -> Text<NOTE_BYTES_MAX> {
     let mut text = Text::EMPTY;
     text.push(before);

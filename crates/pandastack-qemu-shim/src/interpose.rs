@@ -5,6 +5,7 @@
 //! | `open` and variants | the memory path gives a copy of a read-only descriptor that the engine opened |
 //! | `mmap` | that file is mapped privately although the emulator asks for a shared mapping, which makes it leave guest memory out of saved states |
 //! | `madvise` | guest memory is inherited by a fork |
+//! | `ftruncate` | a file that has the length already is left alone, so that an image which is open for reading only can be given its size |
 //! | `pthread_sigmask`, `sigprocmask` | the park signal stays open |
 //! | `ioctl` | what was set on the tap is remembered, for the tap of a child |
 //!
@@ -244,6 +245,36 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: size_t, advice: c_in
     }
     // SAFETY: the caller's own arguments.
     to_c(unsafe { sys::call(libc::SYS_madvise, [address as usize, len, advice as usize]) }) as c_int
+}
+
+/// # Safety
+/// As `ftruncate(2)`.
+unsafe fn set_length(fd: c_int, len: off_t) -> c_int {
+    if sys::fstat(fd).is_ok_and(|stat| stat.st_size == len) {
+        return 0;
+    }
+    // SAFETY: the caller's own arguments.
+    to_c(unsafe { sys::call(libc::SYS_ftruncate, [fd as usize, len as usize]) }) as c_int
+}
+
+/// `ftruncate(2)`.
+///
+/// # Safety
+/// As `ftruncate(2)`.
+#[cfg_attr(pandastack_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn ftruncate(fd: c_int, len: off_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_length(fd, len) }
+}
+
+/// `ftruncate64`.
+///
+/// # Safety
+/// As `ftruncate(2)`.
+#[cfg_attr(pandastack_preload, unsafe(no_mangle))]
+pub unsafe extern "C" fn ftruncate64(fd: c_int, len: off_t) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { set_length(fd, len) }
 }
 
 /// Signals that are never blocked: ours, and 32 and 33, which the C library keeps for itself.

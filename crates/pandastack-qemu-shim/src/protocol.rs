@@ -27,9 +27,9 @@ pub const RAM_PATH_VARIABLE: &CStr = c"PANDASTACK_SHIM_RAM_PATH";
 /// First word of every message.
 pub const MAGIC: u32 = 0x4b46_5350;
 /// Version of the format; both sides must agree, the engine ships the library it speaks to.
-pub const VERSION: u16 = 1;
-/// Most rules in a fork.
-pub const RULES_MAX: usize = 10;
+pub const VERSION: u16 = 2;
+/// Most rules in a fork or a replacement.
+pub const RULES_MAX: usize = 13;
 /// Most children of one park: their descriptors must fit one `SCM_RIGHTS` message.
 pub const CHILDREN_MAX: usize = DESCRIPTORS_MAX / RULES_MAX;
 /// Most descriptors the kernel passes in one message.
@@ -127,6 +127,12 @@ pub enum Request<'a> {
     },
     /// Copy the process.
     Fork(Fork<'a>),
+    /// Put descriptors over those of the running process that match, one per rule. The machine is stopped: nobody uses
+    /// what is replaced.
+    Replace {
+        /// Which ones; every rule must match.
+        rules: List<Rule, RULES_MAX>,
+    },
 }
 
 /// Outcome of a request, or of one child.
@@ -281,6 +287,11 @@ impl<'a> Request<'a> {
                 fork.children.iter().try_for_each(|child| writer.identity(*child))?;
                 writer.lockdown(&fork.lockdown)?;
             }
+            Request::Replace { rules } => {
+                writer.u8(4)?;
+                writer.u8(rules.len() as u8)?;
+                rules.iter().try_for_each(|rule| writer.rule(rule))?;
+            }
         }
         Ok(writer.len())
     }
@@ -293,16 +304,14 @@ impl<'a> Request<'a> {
             2 => Request::Confine { identity: reader.identity()?, lockdown: reader.lockdown()? },
             3 => {
                 let park_ms_max = reader.u32()?;
-                let mut rules = List::EMPTY;
-                for _ in 0..reader.u8()? {
-                    rules.push(reader.rule()?)?;
-                }
+                let rules = reader.rules()?;
                 let mut children = List::EMPTY;
                 for _ in 0..reader.u8()? {
                     children.push(reader.identity()?)?;
                 }
                 Request::Fork(Fork { park_ms_max, rules, children, lockdown: reader.lockdown()? })
             }
+            4 => Request::Replace { rules: reader.rules()? },
             _ => return Err(Malformed),
         };
         reader.finish()?;
@@ -380,7 +389,8 @@ mod tests {
         let filter = [3u8; FILTER_BYTES_MAX];
         let lockdown = Lockdown { root: Text::EMPTY, filter: &filter[..16] };
         let confine = Request::Confine { identity: Some(Identity { uid: 1, gid: 2 }), lockdown };
-        for request in [Request::Identify, confine, fork(&filter), fork(&[])] {
+        let Request::Fork(Fork { rules, .. }) = fork(&[]) else { panic!("a fork is a fork") };
+        for request in [Request::Identify, confine, fork(&filter), fork(&[]), Request::Replace { rules }] {
             let mut buffer = [0; REQUEST_BYTES_MAX];
             let len = request.encode(&mut buffer).unwrap();
             assert_eq!(Request::decode(&buffer[..len]), Ok(request));

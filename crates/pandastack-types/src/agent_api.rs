@@ -22,6 +22,9 @@
 //! | `/sandboxes/{id}/exec`, `/exec/stream`, `/processes...`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/fs/copy`, `/fs/find`, `/fs/grep`, `/fs/tar`, `/fs/watch`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
 //! | `POST /sandboxes/{id}/door`, `POST /sandboxes/{id}/tunnel?port=N` | streams for an edge, see [`crate::door`]; wakes a sleeper |
 //!
+//! | `POST /volumes` ([`AgentVolumeCreate`]) | makes a volume, empty or as a copy; answers [`AgentVolume`] |
+//! | `POST /volumes/{id}/grow` ([`AgentVolumeGrow`]), `DELETE /volumes/{id}` | grows, removes (gone already is success) |
+//!
 //! Calls on a sandbox carry its incarnation in [`INCARNATION_HEADER`]; a stale one is refused with 409. Errors have the
 //! public [`crate::ErrorBody`].
 //!
@@ -35,7 +38,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::network::NetworkPolicy;
-use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId};
+use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId, VolumeId};
 
 /// Header with the incarnation of the sandbox that a call means.
 pub const INCARNATION_HEADER: &str = "x-pandastack-incarnation";
@@ -56,6 +59,9 @@ pub const HOST_LOST_SECONDS: u64 = 20;
 pub enum Source {
     /// A template, by name.
     Template(String),
+    /// A template's disk, by the template's name, booted: for a volume at the place of the template's own that has seen more
+    /// than the template's memory knows of.
+    TemplateDisk(String),
     /// A snapshot on that host.
     Snapshot(SnapshotId),
 }
@@ -76,6 +82,62 @@ pub struct SandboxSpec {
     /// What it may reach.
     #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
     pub network: NetworkPolicy,
+    /// Its durable disks, by their places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeSpec>,
+}
+
+/// A durable disk of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSpec {
+    /// Which.
+    pub id: VolumeId,
+    /// Where the guest mounts it.
+    pub path: String,
+    /// Only read.
+    #[serde(default)]
+    pub read_only: bool,
+    /// The volume's generation for this sandbox: the fencing token of everything it does with it. An older one than the
+    /// host knows is refused.
+    pub generation: u64,
+}
+
+/// Make a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVolumeCreate {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its size; at least that of `from`.
+    pub size_bytes: u64,
+    /// What it is a copy of; empty when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<VolumeId>,
+    /// The sandbox that writes `from`: it stands still for the moment of the copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<SandboxId>,
+}
+
+/// Make a volume larger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVolumeGrow {
+    /// Its new size.
+    pub size_bytes: u64,
+    /// The sandbox that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<SandboxId>,
+}
+
+/// A volume as its host has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes it takes on disk.
+    pub used_bytes: u64,
+    /// Highest generation that opened it.
+    pub generation: u64,
 }
 
 /// Make a sandbox.
@@ -257,6 +319,9 @@ pub struct TemplateInfo {
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
+    /// Volume that each sandbox of it comes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<crate::api::TemplateVolume>,
 }
 
 /// Everything an agent has to say.
@@ -286,6 +351,9 @@ pub struct HostReport {
     pub sandboxes: Vec<AgentSandbox>,
     /// Every snapshot it has.
     pub snapshots: Vec<SnapshotId>,
+    /// Every volume it has.
+    #[serde(default)]
+    pub volumes: Vec<AgentVolume>,
     /// What network policies refused since the last report that was answered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<AgentDenial>,

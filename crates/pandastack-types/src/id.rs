@@ -131,6 +131,11 @@ typed_id!(
     "deployment"
 );
 typed_id!(
+    /// A volume. Its name belongs to its workspace and may be given again; this never is.
+    VolumeId,
+    "volume"
+);
+typed_id!(
     /// A managed database. With `-pooler` behind it, it is still a host name label.
     DatabaseId,
     "database"

@@ -20,6 +20,6 @@ pub mod state;
 pub use error::{ErrorBody, ErrorCode};
 pub use id::{
     AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, IdError, RunId, SandboxId, ScheduleId,
-    ScheduleRunId, SnapshotId, TreeId, WorkspaceId,
+    ScheduleRunId, SnapshotId, TreeId, VolumeId, WorkspaceId,
 };
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

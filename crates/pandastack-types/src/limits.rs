@@ -120,6 +120,16 @@ pub const GREP_MATCHES_MAX: u32 = 10_000;
 pub const SIGNED_SECONDS_DEFAULT: u64 = 3600;
 /// Longest life of a signed URL. Beyond it: 400 `bad_request`.
 pub const SIGNED_SECONDS_MAX: u64 = 7 * 24 * 3600;
+/// Smallest volume, in MiB: below it a file system is mostly its own bookkeeping. Less: 400 `bad_request`.
+pub const VOLUME_MB_MIN: u64 = 16;
+/// Largest volume, in MiB. Beyond it: 400 `bad_request`.
+pub const VOLUME_MB_MAX: u64 = 65_536;
+/// Volumes of one workspace. Beyond it: 429 `quota_exceeded`.
+pub const VOLUMES_PER_WORKSPACE_MAX: u64 = 1_000;
+/// Volumes that one sandbox may have. Beyond it: 400 `bad_request`.
+pub const VOLUMES_PER_SANDBOX_MAX: usize = 4;
+/// Characters of a volume's name. Beyond it: 400 `bad_request`.
+pub const VOLUME_NAME_CHARS_MAX: usize = 63;
 /// Entries of the audit log returned by one call.
 pub const AUDIT_PAGE_MAX: u32 = 1_000;
 /// Days that the audit log is kept.

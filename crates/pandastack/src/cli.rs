@@ -11,7 +11,7 @@ use crate::commands::{
 };
 use crate::commands::{
     app, completion, db, forward, function, host, mcp, run, sandbox, schedule, snapshot, template, token,
-    whoami,
+    volume, whoami,
 };
 use crate::output::Output;
 
@@ -58,6 +58,9 @@ pub enum Command {
     /// List and delete snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
+    /// Durable disks that outlive sandboxes
+    #[command(subcommand)]
+    Volume(volume::Command),
     /// List and build templates
     #[command(subcommand)]
     Template(template::Command),
@@ -134,6 +137,7 @@ impl Command {
             Command::Db(command) => command.run(output),
             Command::Function(command) => command.run(output),
             Command::Snapshot(command) => command.run(output),
+            Command::Volume(command) => command.run(output),
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),
             Command::Token(command) => command.run(output),

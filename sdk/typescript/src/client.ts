@@ -22,6 +22,7 @@ import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
 import { DatabasesAPI } from "./databases.js";
 import { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+import { VolumesAPI } from "./volumes.js";
 import { type CreateRetryEvent, parseBudget } from "./retry.js";
 import { environment } from "./runtime.js";
 import { Sandbox } from "./sandbox.js";
@@ -68,6 +69,14 @@ export interface PandaStackOptions {
   fetch?: typeof fetch | undefined;
 }
 
+/** A volume for a new sandbox, mounted at `path`, or at `/volumes/<name>`. */
+export interface AttachVolume {
+  name: string;
+  path?: string;
+  readOnly?: boolean;
+  read_only?: boolean;
+}
+
 /** What a new sandbox shall be. */
 export interface SandboxCreateOptions {
   /** Template to start from. */
@@ -93,7 +102,7 @@ export interface SandboxCreateOptions {
   /** Who may open its ports. */
   visibility?: Visibility;
   /** Volumes to attach. */
-  volumes?: Array<{ name: string; readOnly?: boolean; read_only?: boolean }>;
+  volumes?: AttachVolume[];
   /** Virtual processors, when not the template's; the first sandbox of a size waits until that is baked. */
   cpu?: number;
   /** Memory in MiB, in steps of 128, when not the template's. */
@@ -118,6 +127,8 @@ export class PandaStack {
   readonly sandboxes: SandboxesAPI;
   /** Snapshots. */
   readonly snapshots: SnapshotsAPI;
+  /** Durable disks that outlive sandboxes. */
+  readonly volumes: VolumesAPI;
   /** Functions. */
   readonly functions: FunctionsAPI;
   /** Templates. */
@@ -151,6 +162,7 @@ export class PandaStack {
     this.snapshots = new SnapshotsAPI(this.#transport);
     this.functions = new FunctionsAPI(this.#transport);
     this.apps = new AppsAPI(this.#transport);
+    this.volumes = new VolumesAPI(this.#transport);
     this.templates = new TemplatesAPI(this.#transport);
     this.databases = new DatabasesAPI(this.#transport);
     this.tokens = new TokensAPI(this.#transport);
@@ -268,6 +280,6 @@ function createBody(options: SandboxCreateOptions): JsonObject {
   });
 }
 
-function volumeOf(volume: { name: string; readOnly?: boolean; read_only?: boolean }): JsonObject {
-  return given({ name: volume.name, read_only: volume.readOnly ?? volume.read_only });
+function volumeOf(volume: AttachVolume): JsonObject {
+  return given({ name: volume.name, path: volume.path, read_only: volume.readOnly ?? volume.read_only });
 }

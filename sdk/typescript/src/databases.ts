@@ -114,10 +114,10 @@ export class DatabasesAPI {
   /** Change a database; what is not given stays. */
   async update(
     id: string,
-    options: { label?: string; alwaysOn?: boolean; protected?: boolean },
+    options: { label?: string; alwaysOn?: boolean; protected?: boolean; storageMb?: number },
   ): Promise<Database> {
-    const { alwaysOn, ...rest } = options;
-    const call = post(path(id), given({ ...rest, always_on: alwaysOn }), MACHINE_MS_MAX);
+    const { alwaysOn, storageMb, ...rest } = options;
+    const call = post(path(id), given({ ...rest, always_on: alwaysOn, storage_mb: storageMb }), MACHINE_MS_MAX);
     return databaseOf((await this.#transport.send({ ...call, method: "PATCH" })).record());
   }
 

@@ -13,7 +13,13 @@
  */
 
 export { PandaStack, PandaStack as Client, SandboxesAPI } from "./client.js";
-export type { PandaStackOptions, PandaStackOptions as ClientConfig, RunOptions, SandboxCreateOptions } from "./client.js";
+export type {
+  AttachVolume,
+  PandaStackOptions,
+  PandaStackOptions as ClientConfig,
+  RunOptions,
+  SandboxCreateOptions,
+} from "./client.js";
 export {
   AuthError,
   BadRequestError,
@@ -60,6 +66,7 @@ export type {
   SandboxInfo,
   SandboxMetrics,
   SnapshotInfo,
+  VolumeInfo,
   TemplateBuild,
   TemplateInfo,
   TokenInfo,
@@ -79,6 +86,7 @@ export {
   type DatabaseRows,
 } from "./databases.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
+export { VolumesAPI } from "./volumes.js";
 export type { CreateRetryEvent } from "./retry.js";
 export { Sandbox } from "./sandbox.js";
 export type { LifecycleChange, SandboxExecOptions } from "./sandbox.js";

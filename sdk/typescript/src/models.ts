@@ -215,6 +215,23 @@ export type SnapshotInfo = WireRecord<{
   expires_at?: string;
 }>;
 
+/** A volume. */
+export type VolumeInfo = WireRecord<{
+  name: string;
+  id?: string;
+  size_mb?: number;
+  size_bytes?: number;
+  used_bytes?: number;
+  generation?: number;
+  host?: string;
+  protected?: boolean;
+  delete_with_sandbox?: boolean;
+  snapshot?: boolean;
+  cloned_from?: string;
+  attached_to?: Array<{ sandbox_id: string; read_only: boolean }>;
+  created_at?: string;
+}>;
+
 /** Answer of a promotion: who won, which siblings went, which could not. */
 export type PromoteResult = WireRecord<{
   winner: string;

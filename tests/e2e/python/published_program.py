@@ -13,7 +13,7 @@ from pathlib import Path
 import pandastack
 from pandastack import Client
 from pandastack.explore import Candidate
-from pandastack.exceptions import NotFoundError, SandboxTimeout, ServerError
+from pandastack.exceptions import BadRequestError, NotFoundError, SandboxTimeout, ServerError
 
 LABEL = {"e2e": sys.argv[1]}
 assert Path(pandastack.__file__).is_relative_to(sys.argv[2]), pandastack.__file__
@@ -144,6 +144,25 @@ def schedules(client: Client) -> None:
     assert made["id"] not in [each["id"] for each in client.schedules.list()]
 
 
+def volumes(client: Client) -> None:
+    name = f"published-{uuid.uuid4().hex[:8]}"
+    assert client.volumes.create(name, 64)["size_mb"] == 64
+    assert name in [volume["name"] for volume in client.volumes.list()]
+    sandbox = client.sandboxes.create(template="base", volumes=[{"name": name}])
+    sandbox.exec(f"echo kept > /volumes/{name}/file")
+    try:
+        client.volumes.delete(name)
+        raise AssertionError("a volume in use was deleted")
+    except BadRequestError:
+        pass
+    sandbox.delete()
+    reader = client.sandboxes.create(template="base", volumes=[{"name": name, "read_only": True}])
+    assert reader.exec(f"cat /volumes/{name}/file").stdout.strip() == "kept"
+    reader.delete()
+    assert client.volumes.get(name)["size_bytes"] == 64 << 20
+    client.volumes.delete(name)
+
+
 def databases(client: Client) -> None:
     deadline = time.monotonic() + 600
     while True:
@@ -177,7 +196,6 @@ def databases(client: Client) -> None:
 def absent(client: Client) -> None:
     """Services that do not exist yet say so, with 501."""
     calls = {
-        "volumes": client.volumes.list,
     }
     for name, call in calls.items():
         try:
@@ -193,6 +211,7 @@ def main() -> None:
     sandboxes(client)
     functions(client)
     schedules(client)
+    volumes(client)
     databases(client)
     absent(client)
     print(json.dumps({"passed": True}))

@@ -8,6 +8,7 @@ mod door;
 mod processes;
 mod sandboxes;
 mod trees;
+mod volumes;
 
 use std::sync::Arc;
 
@@ -44,6 +45,9 @@ pub(crate) fn router(host: Arc<Host>) -> Router {
         .route("/sandboxes/{id}/fork", post(sandboxes::fork))
         .route("/sandboxes/{id}/snapshots", post(sandboxes::snapshot))
         .route("/snapshots/{id}", delete(sandboxes::remove_snapshot))
+        .route("/volumes", post(volumes::create))
+        .route("/volumes/{id}", delete(volumes::remove))
+        .route("/volumes/{id}/grow", post(volumes::grow))
         .route("/templates/{name}/bake", post(builds::bake))
         .route("/builds", get(builds::list))
         .route("/builds/{id}", get(builds::look))

@@ -20,6 +20,7 @@ use crate::error::{AgentError, Result};
 use crate::fault;
 use crate::host::Host;
 use crate::snapshot::{Manifest, Snapshot};
+use crate::volume;
 
 /// A snapshot of which the pause is over.
 struct Taken {
@@ -61,7 +62,7 @@ impl Driver {
 
     async fn link_sleep(&self, to: PathBuf) -> Result<AgentSnapshotDone> {
         let sleep = self.open_sleep()?;
-        sleep.link_to(&self.host, to.clone()).await?;
+        sleep.link_to(&self.host, to.clone(), self.volume_images()).await?;
         acknowledge(&self.host, &Snapshot::open(&to, &sleep.manifest.compatibility_key)?);
         Ok(AgentSnapshotDone { size_bytes: 0, pause_ms: 0.0 })
     }
@@ -71,6 +72,9 @@ impl Driver {
         let goes_on = self.record.state == SandboxState::Running;
         // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
         crate::zygote::sync_file(&self.live()?.home.disk()).await?;
+        for (_, image) in self.volume_images() {
+            crate::zygote::sync_file(&image).await?;
+        }
         if goes_on && self.host.engine.capabilities().fork && self.host.admit(self.record.shape, 1).is_ok() {
             match self.take_by_twin().await {
                 Ok(taken) => return Ok(taken),
@@ -86,13 +90,15 @@ impl Driver {
     async fn take_by_twin(&mut self) -> Result<Taken> {
         let capture = self.begin_capture().await?;
         let (machine, disk) = (self.live()?.machine.clone(), self.live()?.home.disk());
+        let volumes = self.volume_images();
         let confinement = Confinement::Full { uid: self.record.uid, gid: self.record.uid };
         let host = self.host.clone();
         let began = Instant::now();
-        self.stop_guest().await?;
+        self.stop_guest(false).await?;
         let (sender, resumed) = oneshot::channel();
         let fork = async {
             capture.clone_disk(&host, &disk).await?;
+            capture.clone_volumes(&host, volumes).await?;
             let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, sender).await;
             fault::point("capture.forked");
             twin
@@ -116,10 +122,14 @@ impl Driver {
         let capture = self.begin_capture().await?;
         let began = Instant::now();
         if goes_on {
-            self.stop_guest().await?;
+            self.stop_guest(false).await?;
         }
         let live = self.live()?;
-        let taken = capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await;
+        let taken = async {
+            capture.clone_volumes(&self.host, self.volume_images()).await?;
+            capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
+        };
+        let taken = taken.await;
         if goes_on {
             self.run_guest().await?;
         }
@@ -142,13 +152,23 @@ impl Driver {
         self.begin_capture().await?.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
     }
 
+    pub(super) fn volume_images(&self) -> Vec<volume::Original> {
+        volume::originals(&self.host.layout, &self.record.spec.volumes)
+    }
+
     async fn begin_capture(&self) -> Result<Capture> {
         Capture::begin(&self.host, &self.live()?.home.memory(), self.manifest()).await
     }
 
     pub(super) fn manifest(&self) -> Manifest {
         let (sandbox, uid) = (Some(self.record.spec.id.clone()), Some(self.record.uid));
-        Manifest { sandbox, uid, ..Manifest::new(&self.host, &self.record.template, self.record.shape) }
+        let volumes = self.record.spec.volumes.clone();
+        Manifest {
+            sandbox,
+            uid,
+            volumes,
+            ..Manifest::new(&self.host, &self.record.template, self.record.shape)
+        }
     }
 }
 

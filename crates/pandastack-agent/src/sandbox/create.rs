@@ -13,6 +13,7 @@ use crate::launch::{self, Live, Stages};
 use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::snapshot::Snapshot;
 use crate::snapshot_zygote;
+use crate::volume;
 use crate::zygote::Lease;
 
 /// Makes a sandbox and starts its driver. Runs as a task of its own, so that a caller who goes away leaves no half of
@@ -54,6 +55,7 @@ pub(super) fn commit(host: &Host, record: &mut SandboxRecord) -> Result<()> {
 async fn make(host: &Arc<Host>, request: AgentCreate) -> Result<(SandboxRecord, Live)> {
     match request.source.clone() {
         Source::Template(name) => from_template(host, request, &name).await,
+        Source::TemplateDisk(name) => from_template_disk(host, request, &name).await,
         Source::Snapshot(id) => from_snapshot(host, request, &id).await,
     }
 }
@@ -101,6 +103,21 @@ async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Re
     forked(host, zygote, record, false).await
 }
 
+/// Boots a template's disk, for a volume that has seen more than the template remembers of it.
+async fn from_template_disk(
+    host: &Arc<Host>,
+    request: AgentCreate,
+    name: &str,
+) -> Result<(SandboxRecord, Live)> {
+    let baked = host.templates.ready(host, name, request.size).await?;
+    let shape = baked.snapshot.manifest.shape;
+    admit(host, shape).await?;
+    let kernel = crate::bake::kernel_files(host).await?;
+    let mut record = launch::new_record(request.spec, &baked.template, shape, host.new_uid(), BootMode::Boot);
+    let live = launch::boot(host, &mut record, &baked.snapshot.disk(), kernel).await?;
+    Ok((record, live))
+}
+
 /// Forks a zygote. `of_sandbox`: it is of a sandbox's snapshot, whose connections to the outside are not the child's.
 async fn forked(
     host: &Arc<Host>,
@@ -109,6 +126,7 @@ async fn forked(
     of_sandbox: bool,
 ) -> Result<(SandboxRecord, Live)> {
     let mut stages = Stages::begin();
+    volume::derive(host, zygote.originals(), &record.spec.volumes).await?;
     let records = std::slice::from_ref(&record);
     let prepared = launch::prepare_children(host, &zygote.home, record.shape, records, true).await;
     stages.mark("prepare");

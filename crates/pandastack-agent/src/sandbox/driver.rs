@@ -21,6 +21,9 @@ use crate::launch::{self, GUEST_ANSWER_MAX, Live};
 use crate::observe::Observed;
 use crate::record::{SandboxRecord, write_json};
 
+/// How long a sandbox that is deleted may take to write its volumes out.
+const WRITE_OUT_MAX: Duration = Duration::from_secs(20);
+
 /// A sandbox and its machine.
 pub(crate) struct Driver {
     pub(super) host: Arc<Host>,
@@ -115,6 +118,8 @@ impl Driver {
                 drop(reply.send(self.save().map(|()| self.look())));
             }
             Command::SetNetwork(policy, reply) => drop(reply.send(self.set_network(*policy).await)),
+            Command::GrowVolume(id, bytes, reply) => drop(reply.send(self.grow_volume(id, bytes).await)),
+            Command::CopyVolume(from, to, reply) => drop(reply.send(self.copy_volume(from, to).await)),
             Command::Observe(reply) => drop(reply.send(Ok(self.observe()))),
             Command::Delete(_) => {}
         }
@@ -200,7 +205,7 @@ impl Driver {
     /// User processes are frozen first, so that a copy of the paused machine passes the identity gate as a new one does.
     async fn pause(&mut self) -> Result<()> {
         self.doors.close().await;
-        self.stop_guest().await?;
+        self.stop_guest(self.writes_volumes()).await?;
         self.step(Transition::Paused)
     }
 
@@ -210,12 +215,18 @@ impl Driver {
         self.step(Transition::Resumed)
     }
 
-    /// Freezes user processes and stops the processors. On failure the sandbox runs as before.
-    pub(super) async fn stop_guest(&mut self) -> Result<()> {
+    /// Whether what it has in memory may belong on a durable disk.
+    pub(super) fn writes_volumes(&self) -> bool {
+        self.record.spec.volumes.iter().any(|volume| !volume.read_only)
+    }
+
+    /// Freezes user processes, writes the guest's file systems out if told to, and stops the processors. On failure the
+    /// sandbox runs as before.
+    pub(super) async fn stop_guest(&mut self, sync: bool) -> Result<()> {
         let began = Instant::now();
         let guest = self.guest().await?;
-        // Nothing needs to reach the disk: what a copy lacks there it has in its memory, taken at the same instant.
-        guest.quiesce(false).await?;
+        // For a copy nothing needs to reach the disk: what it lacks there it has in its memory, taken at the same instant.
+        guest.quiesce(sync).await?;
         let frozen = began.elapsed();
         let Some(live) = &self.live else { return Ok(()) };
         if let Err(error) = live.machine.pause().await {
@@ -340,12 +351,31 @@ impl Driver {
     async fn delete(&mut self) {
         self.doors.hold();
         self.written().await;
+        self.write_volumes_out().await;
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }
         self.host.remove_dir(self.host.layout.sandbox(&self.record.spec.id)).await;
         self.host.sandboxes().remove(&self.record.spec.id);
         self.host.changed.notify_one();
+    }
+
+    /// What the guest wrote and did not sync goes to its volumes before its machine ends. One that stands still did that
+    /// when it stopped.
+    async fn write_volumes_out(&mut self) {
+        if self.record.state != SandboxState::Running || !self.writes_volumes() {
+            return;
+        }
+        let written = async { Ok::<_, AgentError>(self.guest().await?.quiesce(true).await?) };
+        match tokio::time::timeout(WRITE_OUT_MAX, written).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(sandbox = %self.record.spec.id, %error, "its volumes have what was synced");
+            }
+            Err(_) => {
+                tracing::warn!(sandbox = %self.record.spec.id, "its volumes take too long; they have what was synced")
+            }
+        }
     }
 
     pub(super) fn refusal(&self, reason: &'static str) -> AgentError {

@@ -15,6 +15,7 @@ use crate::error::{AgentError, Result};
 use crate::launch::{self, Live, Stages};
 use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
+use crate::volume;
 
 type Made = Result<(SandboxRecord, Live)>;
 
@@ -66,12 +67,16 @@ impl Driver {
         let written_out = crate::zygote::sync_file(&disk);
         let prepare = launch::prepare_children(&self.host, home, self.record.shape, &records, false);
         let (written_out, prepared) = tokio::join!(written_out, prepare);
-        if let Err(error) = written_out {
-            tracing::warn!(%error, "the disk is written out while the sandbox stands still");
+        let mut written_out = vec![written_out];
+        for (_, image) in self.volume_images() {
+            written_out.push(crate::zygote::sync_file(&image).await);
+        }
+        for error in written_out.into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "a disk is written out while the sandbox stands still");
         }
 
         let began = Instant::now();
-        if was_running && let Err(error) = self.stop_guest().await {
+        if was_running && let Err(error) = self.stop_guest(false).await {
             for (mut home, _) in prepared.into_iter().flatten() {
                 home.release(&self.host).await;
                 home.remove(&self.host).await;
@@ -79,22 +84,29 @@ impl Driver {
             return Err(error);
         }
         let live = self.live.as_ref().ok_or_else(none)?;
-        let with_disk = |child: Result<(crate::home::Home, pandastack_engine::Place)>| {
-            let (host, disk) = (&self.host, disk.clone());
-            async move {
-                let (home, place) = child?;
-                match home.clone_disk(host, disk).await {
-                    Ok(()) => Ok((home, place)),
-                    Err(error) => {
-                        let mut home = home;
-                        home.release(host).await;
-                        home.remove(host).await;
-                        Err(error)
+        let volumes = self.volume_images();
+        let with_disk =
+            |(child, record): (Result<(crate::home::Home, pandastack_engine::Place)>, &SandboxRecord)| {
+                let (host, disk, volumes, spec) =
+                    (&self.host, disk.clone(), volumes.clone(), record.spec.clone());
+                async move {
+                    let (home, place) = child?;
+                    let cloned = async {
+                        home.clone_disk(host, disk).await?;
+                        volume::derive(host, volumes, &spec.volumes).await
+                    };
+                    match cloned.await {
+                        Ok(()) => launch::with_volumes(host, &spec, (home, place)).await,
+                        Err(error) => {
+                            let mut home = home;
+                            home.release(host).await;
+                            home.remove(host).await;
+                            Err(error)
+                        }
                     }
                 }
-            }
-        };
-        let prepared = futures::future::join_all(prepared.into_iter().map(with_disk)).await;
+            };
+        let prepared = futures::future::join_all(prepared.into_iter().zip(&records).map(with_disk)).await;
         // The parent goes on and the children begin at the same time: neither waits for the other's guest.
         let (machine, host) = (live.machine.clone(), &Arc::clone(&self.host));
         let (sender, resumed) = oneshot::channel();

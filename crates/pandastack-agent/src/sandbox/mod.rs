@@ -22,6 +22,7 @@ mod idle;
 mod network;
 mod rollback;
 mod sleep;
+mod volumes;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use pandastack_guest_proto::client::{ErrorKind, GuestClient};
 use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, SandboxSpec};
 use pandastack_types::api::Keep;
 use pandastack_types::network::NetworkPolicy;
-use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId};
+use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId, VolumeId};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::{AgentError, Result};
@@ -65,6 +66,9 @@ pub(crate) enum Command {
     Fork(Vec<SandboxSpec>, Reply<AgentForked>),
     SetIdle(Option<u64>, Reply<AgentSandbox>),
     SetNetwork(Box<NetworkPolicy>, Reply<AgentSandbox>),
+    GrowVolume(VolumeId, u64, Reply<()>),
+    /// Copies the volume it has to a new one.
+    CopyVolume(VolumeId, VolumeId, Reply<()>),
     Observe(Reply<Observed>),
     Delete(Reply<()>),
 }
@@ -198,6 +202,16 @@ impl SandboxHandle {
     /// Changes what it may reach. Never wakes it.
     pub(crate) async fn set_network(&self, policy: NetworkPolicy) -> Result<AgentSandbox> {
         self.ask(|reply| Command::SetNetwork(Box::new(policy), reply)).await
+    }
+
+    /// Makes one of its volumes larger, file system included.
+    pub(crate) async fn grow_volume(&self, id: VolumeId, bytes: u64) -> Result<()> {
+        self.ask(|reply| Command::GrowVolume(id, bytes, reply)).await
+    }
+
+    /// Copies one of its volumes as of one instant, at which it stands still.
+    pub(crate) async fn copy_volume(&self, from: VolumeId, to: VolumeId) -> Result<()> {
+        self.ask(|reply| Command::CopyVolume(from, to, reply)).await
     }
 
     /// What it uses now. Never wakes it.

@@ -19,6 +19,11 @@ impl Driver {
         if let Verdict::Refuse(reason) = self.accept(Request::Rollback) {
             return Err(self.refusal(reason));
         }
+        if self.writes_volumes() {
+            let reason = "the sandbox has a volume, and a rollback would take back what was written to it since; create a \
+                          sandbox from the snapshot instead, which gets a copy of the volume as it was then";
+            return Err(self.refusal(reason));
+        }
         self.written().await;
         let snapshot = self.open_own(id)?;
         // Before anything is given up: contents are read if this boot of the host has not read them yet.
@@ -27,7 +32,7 @@ impl Driver {
             self.host.admit(self.record.shape, 1)?;
         }
         self.doors.close().await;
-        snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id)).await?;
+        snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id), Vec::new()).await?;
         fault::point("rollback.published");
         self.record_sleep()?;
         fault::point("rollback.recorded");

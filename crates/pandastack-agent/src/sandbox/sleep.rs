@@ -31,7 +31,7 @@ impl Driver {
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
     pub(super) async fn doze(&mut self) -> Result<()> {
         self.doors.close().await;
-        self.stop_guest().await?;
+        self.stop_guest(self.writes_volumes()).await?;
         self.record.residency = Some(Residency::Memory);
         self.step(Transition::Hibernated)
     }
@@ -42,7 +42,7 @@ impl Driver {
         self.doors.close().await;
         let was_running = self.record.state == SandboxState::Running;
         let written = match (keep, was_running) {
-            (Keep::Memory, true) => match self.stop_guest().await {
+            (Keep::Memory, true) => match self.stop_guest(self.writes_volumes()).await {
                 Ok(()) => self.write_sleep().await,
                 Err(error) => return Err(error),
             },

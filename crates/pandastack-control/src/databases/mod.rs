@@ -14,14 +14,18 @@
 //! | `way` | how the edge reaches a database |
 //! | `view` | what users see |
 //! | `recovery` | what a stopped control left behind |
+//! | `revive` | another machine for a database that lost its own |
+//!
+//! Data is on a volume that belongs to the database: machines come and go.
 //!
 //! Must hold: nobody is told of a database before a query succeeded the way users send it; one that fails leaves neither row
-//! nor machine; a machine of a database is reached through the database only. Machines are driven by the operations of the
+//! nor machine nor volume; a machine of a database is reached through the database only. Machines are driven by the operations of the
 //! sandbox API: there is no second way to make one.
 
 mod credentials;
 mod ops;
 mod recovery;
+pub(crate) mod revive;
 pub(crate) mod routes;
 mod server;
 mod view;
@@ -35,6 +39,8 @@ use pandastack_types::DatabaseId;
 
 /// Template that databases are forked from.
 const TEMPLATE: &str = "postgres-16";
+/// Where the template has its volume.
+const DATA_PATH: &str = "/var/lib/postgresql";
 /// Memory of a database that names none: the template's own.
 const SIZE_DEFAULT_GIB: u32 = 1;
 /// Sizes, in GiB of memory. Each is prepared once per host, at its first use.

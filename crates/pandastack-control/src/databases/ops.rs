@@ -19,7 +19,9 @@ use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::ops::lifecycle::Move;
 use crate::store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
+use crate::store::volumes::VolumeRecord;
 use crate::store::{SandboxRecord, Select, StoreError};
+use crate::volumes::owned;
 
 /// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
 pub(super) async fn create(
@@ -93,7 +95,7 @@ async fn make(
                 Ok(ready)
             }
             Err(error) => {
-                if let Err(left) = remove(&app, &record.id).await {
+                if let Err(left) = remove(&app, &record).await {
                     tracing::warn!(database = %record.id, %left, "a failed create is removed at the next start");
                 }
                 Err(error)
@@ -121,6 +123,7 @@ async fn make_machine(
             (machine, Descent::Copy(&original.id))
         }
     };
+    owned::claim(app, &machine, &owner(&record.id)).await?;
     server::settle(app, record, &machine.id, descent).await?;
     Ok(machine.id)
 }
@@ -137,7 +140,7 @@ fn as_database(error: ApiError) -> ApiError {
     }
 }
 
-fn machine_request(record: &DatabaseRecord) -> ApiResult<CreateSandbox> {
+pub(super) fn machine_request(record: &DatabaseRecord) -> ApiResult<CreateSandbox> {
     let size = size_gib(Some(&record.spec.size), None)?;
     Ok(CreateSandbox {
         template: Some(TEMPLATE.to_owned()),
@@ -162,7 +165,9 @@ pub(super) async fn change(
     request: PatchDatabase,
 ) -> ApiResult<DatabaseRecord> {
     if request == PatchDatabase::default() {
-        return Err(ApiError::bad_request("nothing to change: give label, always_on or protected"));
+        return Err(ApiError::bad_request(
+            "nothing to change: give label, always_on, protected or storage_mb",
+        ));
     }
     check_label(request.label.as_deref())?;
     let _marked = take_mark(app, &record.id)?;
@@ -174,10 +179,24 @@ pub(super) async fn change(
         machines::lifecycle::patch(app, machine, patch).await?;
         record.spec.always_on = always_on;
     }
+    if let Some(storage_mb) = request.storage_mb {
+        let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
+        let volume = volumes.into_iter().next();
+        let volume = volume.ok_or_else(|| ApiError::conflict("this database has no volume"))?;
+        owned::grow(app, volume, storage_mb).await?;
+    }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
     record.spec.label = request.label.or(record.spec.label);
     app.store.update_database(&record).await?;
     Ok(record)
+}
+
+/// Room for data, and what of it is taken, in bytes.
+pub(super) async fn storage(app: &App, record: &DatabaseRecord) -> ApiResult<(u64, u64)> {
+    let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
+    let used =
+        |volume: &VolumeRecord| app.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes);
+    Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
 }
 
 /// Gives the user of a database a new password; the old one and the old broker token work no more.
@@ -219,15 +238,16 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<
         }
         let going = DatabaseRecord { state: DatabaseState::Deleting, ..record };
         app.store.update_database(&going).await?;
-        remove(&app, &going.id).await
+        remove(&app, &going).await
     })
     .await
 }
 
-/// Removes the machines of a database and then its row. Safe to repeat.
-pub(super) async fn remove(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
-    remove_machines(app, id).await?;
-    Ok(app.store.delete_database(id).await?)
+/// Removes the machines of a database, its volume and then its row. Safe to repeat.
+pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+    remove_machines(app, &record.id).await?;
+    owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
+    Ok(app.store.delete_database(&record.id).await?)
 }
 
 /// Removes every machine that belongs to a database.

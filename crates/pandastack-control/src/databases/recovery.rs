@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use super::{mark, ops};
+use super::{mark, ops, owner};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::volumes::owned;
 
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while it was being made; delete it and make another";
@@ -25,6 +26,7 @@ async fn recover_all(app: &Arc<App>) -> ApiResult<()> {
         // Somebody may have been faster than this: what is marked is under way now.
         let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { continue };
         ops::remove_machines(app, &record.id).await?;
+        owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
         let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
         failed.spec.failure = Some(STOPPED.to_owned());
         app.store.update_database(&failed).await?;
@@ -32,7 +34,7 @@ async fn recover_all(app: &Arc<App>) -> ApiResult<()> {
     }
     for record in app.store.databases_in(DatabaseState::Deleting).await? {
         let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { continue };
-        ops::remove(app, &record.id).await?;
+        ops::remove(app, &record).await?;
     }
     Ok(())
 }

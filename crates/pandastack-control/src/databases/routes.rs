@@ -288,7 +288,9 @@ pub(crate) async fn stats(
 ) -> ApiResult<Json<DatabaseStats>> {
     let record = find(&app, &caller, &id).await?;
     let sandbox = ops::ready(&record)?;
-    Ok(Json(server::stats(&app, &record, sandbox).await?))
+    let mut stats = server::stats(&app, &record, sandbox).await?;
+    (stats.storage_bytes, stats.storage_used_bytes) = ops::storage(&app, &record).await?;
+    Ok(Json(stats))
 }
 
 /// The end of the server's log. Wakes it.

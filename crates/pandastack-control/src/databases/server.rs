@@ -55,10 +55,15 @@ pub(super) async fn settle(
     let own = administrator(&app.link, Some(&record.id)).password;
     statements.push(set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.link, record))]));
     run_as(app, sandbox, &administrator(&app.link, before), &statements).await?;
+    ask(app, record, sandbox).await
+}
+
+/// Asks a server something as its user would.
+pub(super) async fn ask(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> ApiResult<()> {
     let first = run_as(app, sandbox, &tenant(&app.link, record, DATABASE), &[plain("SELECT 1")]).await?;
     match first.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref()) {
         Some("1") => Ok(()),
-        other => Err(ApiError::internal(format!("a new database answered {other:?} to SELECT 1"))),
+        other => Err(ApiError::internal(format!("a database answered {other:?} to SELECT 1"))),
     }
 }
 
@@ -93,6 +98,8 @@ pub(super) async fn stats(
         rollbacks: number(5),
         cache_hit_percent: small(6),
         version: text(7).to_owned(),
+        storage_bytes: 0,
+        storage_used_bytes: 0,
     })
 }
 

@@ -108,10 +108,10 @@ async fn status(app: &App, record: &DatabaseRecord) -> (DatabaseStatus, Option<S
             (DatabaseStatus::Hibernated, None)
         }
         Ok(machine) if machine.state == SandboxState::Failed => {
-            (DatabaseStatus::Failed, machine.spec.failure.or(Some("its machine was lost".to_owned())))
+            (DatabaseStatus::Recovering, machine.spec.failure.or(Some("its machine was lost".to_owned())))
         }
         Ok(_) => (DatabaseStatus::Running, None),
-        Err(_) => (DatabaseStatus::Failed, Some("its machine is gone".to_owned())),
+        Err(_) => (DatabaseStatus::Recovering, Some("its machine is gone".to_owned())),
     }
 }
 

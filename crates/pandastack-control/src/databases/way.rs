@@ -7,6 +7,7 @@ use pandastack_edge::{Ticket, Trouble};
 use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, InUse};
 use pandastack_types::{DatabaseId, SandboxId};
 
+use super::revive;
 use crate::app::App;
 use crate::store::StoreError;
 use crate::store::databases::DatabaseState;
@@ -40,7 +41,10 @@ impl Databases for StoredDatabases {
             Err(error) => return Err(ConnectError::Unavailable(error.to_string())),
         };
         match (record.state, record.sandbox) {
-            (DatabaseState::Ready, Some(sandbox)) => connect(&self.0, &sandbox, endpoint).await,
+            (DatabaseState::Ready, Some(sandbox)) => match connect(&self.0, &sandbox, endpoint).await {
+                Err(error) => self.connect_again(&id, endpoint, error).await,
+                connected => connected,
+            },
             (DatabaseState::Creating, _) => {
                 Err(ConnectError::NotReady(format!("database `{id}` is still being made")))
             }
@@ -52,6 +56,28 @@ impl Databases for StoredDatabases {
                 Err(ConnectError::NotReady(format!("database `{id}` failed: {why}")))
             }
         }
+    }
+}
+
+impl StoredDatabases {
+    /// Once more, if the machine was lost and is replaced; until then the client is held.
+    async fn connect_again(
+        &self,
+        id: &DatabaseId,
+        endpoint: &Endpoint,
+        error: ConnectError,
+    ) -> Result<Backend, ConnectError> {
+        let record = self.0.store.database(None, id).await;
+        let lost = match record {
+            Ok(record) => revive::is_lost(&self.0, &record).await.unwrap_or(false),
+            Err(_) => false,
+        };
+        if !lost {
+            return Err(error);
+        }
+        let machine = revive::await_machine(&self.0, id).await;
+        let machine = machine.map_err(|error| ConnectError::Unavailable(error.to_string()))?;
+        connect(&self.0, &machine, endpoint).await
     }
 }
 

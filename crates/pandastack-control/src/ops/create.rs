@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use http::Method;
-use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source};
-use pandastack_types::api::CreateSandbox;
+use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
+use pandastack_types::api::{AttachedVolume, CreateSandbox};
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
 
 use super::{MAKE_WAIT, call_on, remove_machine};
@@ -13,6 +13,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::hosts::Promise;
 use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord};
+use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
 
 /// Template of a request that names neither one nor a snapshot.
@@ -26,6 +27,8 @@ struct Plan {
     size: Option<MachineSize>,
     client: AgentClient,
     promise: Option<Promise>,
+    /// Volumes that it gets as copies.
+    derived: Derived,
 }
 
 /// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
@@ -61,11 +64,12 @@ async fn run(
 ) -> ApiResult<SandboxRecord> {
     let mut plan = match &request.from_snapshot {
         Some(_) => plan_from_snapshot(app, workspace, &request).await?,
-        None => plan_from_template(app, workspace, &request)?,
+        None => plan_from_template(app, workspace, &request, owner.as_deref()).await?,
     };
     plan.record.owner = owner;
     let record = &plan.record;
     let _marked = app.under_way.mark(record.id.as_str());
+    plan.derived.insert(app).await?;
     app.publish(app.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
     let made = make(app, record, plan.source, plan.size, &plan.client).await;
     match made {
@@ -73,6 +77,7 @@ async fn run(
             if let Some(promise) = plan.promise.take() {
                 promise.keep();
             }
+            plan.derived.keep(app).await?;
             Ok(record)
         }
         Err(error) => {
@@ -110,6 +115,16 @@ pub(crate) fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
         env: record.spec.env.clone(),
         idle_timeout_seconds: record.agent_idle_seconds(),
         network: record.spec.network.clone(),
+        volumes: record.spec.volumes.iter().map(volume_spec).collect(),
+    }
+}
+
+fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
+    VolumeSpec {
+        id: volume.id.clone(),
+        path: volume.path.clone(),
+        read_only: volume.read_only,
+        generation: volume.generation,
     }
 }
 
@@ -127,11 +142,21 @@ pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&Agen
             tracing::debug!(sandbox = %record.id, %error, "undoing a create");
         }
     }
+    crate::volumes::reconcile::sandbox_gone(app, record).await;
 }
 
-fn plan_from_template(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
+async fn plan_from_template(
+    app: &App,
+    workspace: WorkspaceId,
+    request: &CreateSandbox,
+    owner: Option<&str>,
+) -> ApiResult<Plan> {
     let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
-    let placed = app.hosts.place(template, request.memory_mb)?;
+    let wanted = request.volumes.as_deref().unwrap_or_default();
+    let own_volume = app.hosts.template_volume(template);
+    let Wanted { volumes, host, of_template } =
+        crate::volumes::attach::resolve(app, &workspace, wanted, own_volume.as_ref(), owner).await?;
+    let placed = app.hosts.place(template, request.memory_mb, host.as_ref())?;
     let info = &placed.template.template;
     let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
     let size = MachineSize {
@@ -143,13 +168,28 @@ fn plan_from_template(app: &App, workspace: WorkspaceId, request: &CreateSandbox
     record.spec.memory_mb = size.memory_mb;
     record.spec.engine = placed.engine;
     record.spec.isolation = placed.isolation;
-    let source = Source::Template(info.name.clone());
+    let mut derived = Derived::default();
+    let source = match of_template {
+        OfTemplate::None => Source::Template(info.name.clone()),
+        OfTemplate::Fresh(original, name) => {
+            derived.add_named(app, &mut record, &original, name).await?;
+            Source::Template(info.name.clone())
+        }
+        OfTemplate::Known => Source::TemplateDisk(info.name.clone()),
+    };
+    record.spec.volumes.extend(volumes);
     let size = (size != own).then_some(size);
-    Ok(Plan { record, source, size, client: placed.client, promise: Some(placed.promise) })
+    let (client, promise) = (placed.client, Some(placed.promise));
+    Ok(Plan { record, source, size, client, promise, derived })
 }
 
 async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
     let id = request.from_snapshot.as_ref().ok_or_else(|| ApiError::bad_request("no snapshot given"))?;
+    if request.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
+        let message =
+            "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
+        return Err(ApiError::bad_request(message));
+    }
     let snapshot = app.store.snapshot(&workspace, id).await?;
     let client = app.hosts.client(&snapshot.host)?;
     let template = snapshot.spec.template.clone();
@@ -166,7 +206,9 @@ async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateS
         isolation,
         ..record.spec
     };
-    Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None })
+    let mut derived = Derived::default();
+    derived.add(app, &mut record, &snapshot.spec.volumes).await?;
+    Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
 }
 
 fn new_record(

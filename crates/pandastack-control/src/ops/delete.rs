@@ -52,7 +52,9 @@ pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> ApiResult<()> {
     }
     super::snapshot::remove_checkpoints(app, record).await?;
     match app.transition(&record.id, Transition::Deleted, &change).await {
-        Ok(_) | Err(StoreError::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+        Ok(_) | Err(StoreError::NotFound { .. }) => {}
+        Err(error) => return Err(error.into()),
     }
+    crate::volumes::reconcile::sandbox_gone(app, record).await;
+    Ok(())
 }

@@ -68,7 +68,12 @@ pub(crate) async fn run(
     .await
 }
 
-async fn exec_in(app: &App, record: &SandboxRecord, request: &ExecRequest) -> ApiResult<ExecResult> {
+/// Runs a command in a machine, whoever it belongs to.
+pub(crate) async fn exec_in(
+    app: &App,
+    record: &SandboxRecord,
+    request: &ExecRequest,
+) -> ApiResult<ExecResult> {
     let client = app.hosts.client(&record.host)?;
     let path = format!("/sandboxes/{}/exec", record.id);
     Ok(client.call(call_on(record, Method::POST, &path, wait_for(request)), Some(request)).await?)

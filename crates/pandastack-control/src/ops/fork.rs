@@ -16,6 +16,7 @@ use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select};
+use crate::volumes::attach::Derived;
 use pandastack_agent_client::AgentClient;
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
@@ -67,7 +68,12 @@ pub(crate) async fn fork(
     let owner = Arc::clone(app);
     app.owned(async move {
         let tree = TreeId::random();
-        let children: Vec<_> = (0..count).map(|_| child_of(&parent, &metadata, &tree)).collect();
+        let mut children: Vec<_> = (0..count).map(|_| child_of(&parent, &metadata, &tree)).collect();
+        let mut derived = Derived::default();
+        for child in &mut children {
+            derived.add(&owner, child, &parent.spec.volumes).await?;
+        }
+        derived.insert(&owner).await?;
         run(&owner, parent, client, tree, children, key).await
     })
     .await

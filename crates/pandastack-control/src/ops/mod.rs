@@ -25,9 +25,9 @@ use crate::store::SandboxRecord;
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to make sandboxes: the hold for a bake, and the making.
-const MAKE_WAIT: Duration = Duration::from_secs(90);
+pub(crate) const MAKE_WAIT: Duration = Duration::from_secs(90);
 /// How long a host may take to stop, wake or remove a sandbox.
-const MOVE_WAIT: Duration = Duration::from_secs(60);
+pub(crate) const MOVE_WAIT: Duration = Duration::from_secs(60);
 /// How long a host may take for a snapshot; published clients wait as long.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
 /// How long a look at a sandbox may take.

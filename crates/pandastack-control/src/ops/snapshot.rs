@@ -98,6 +98,7 @@ async fn run(
             memory_mb: record.spec.memory_mb,
             env: record.spec.env,
             network: record.spec.network,
+            volumes: record.spec.volumes,
         },
     };
     match app.store.insert_snapshot(&snapshot).await {

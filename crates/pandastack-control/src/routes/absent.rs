@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::error::ApiError;
 
 /// First parts of their paths. Whoever builds one of them takes it out of this list.
-const SERVICES: [&str; 3] = ["volumes", "preview-repos", "repos"];
+const SERVICES: [&str; 2] = ["preview-repos", "repos"];
 
 pub(super) fn routes() -> Router<Arc<App>> {
     let mut router = Router::new()

@@ -39,6 +39,7 @@ use crate::idempotency::once;
 use crate::request_id::with_request_id;
 use crate::schedules;
 use crate::unread_body::close_unread;
+use crate::volumes;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
@@ -101,6 +102,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/promote", post(fork::promote))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
+        .merge(volumes::routes::once_only())
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(functions::once_only())
         .merge(schedules::routes::once_only())
@@ -119,6 +121,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(functions::repeatable())
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
+        .merge(volumes::routes::repeatable())
         .merge(crate::databases::routes::routes())
         .route(
             "/sandboxes/{id}/fs",

@@ -3,27 +3,17 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use http::StatusCode;
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
 use pandastack_types::{ErrorBody, SandboxId};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{Claimed, Id, parse_json, read_body};
+use crate::extract::{Claimed, Id, JsonBody};
 use crate::store::Select;
 use crate::{ops, view};
-
-/// What clients may ask for that there is not yet: refused rather than ignored, because data written to a volume that
-/// does not exist would be lost.
-#[derive(Deserialize)]
-struct NotYet {
-    #[serde(default)]
-    volumes: Option<Vec<IgnoredAny>>,
-}
 
 /// Make a sandbox. It answers when the sandbox is ready for its first command.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(
@@ -33,14 +23,8 @@ pub(crate) async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
     Claimed(key): Claimed,
-    request: Request,
+    JsonBody(create): JsonBody<CreateSandbox>,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
-    let bytes = read_body(request.into_body()).await?;
-    let create: CreateSandbox = parse_json(&bytes)?;
-    let not_yet: NotYet = parse_json(&bytes)?;
-    if not_yet.volumes.is_some_and(|volumes| !volumes.is_empty()) {
-        return Err(ApiError::bad_request("volumes are not available on this server yet"));
-    }
     let record = ops::create::create(&app, caller.workspace, create, key).await?;
     Ok((StatusCode::CREATED, Json(view::sandbox(&app, record))))
 }

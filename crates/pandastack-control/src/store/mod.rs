@@ -18,6 +18,9 @@ pub mod schedules;
 pub mod sql;
 #[cfg(test)]
 mod suite;
+#[cfg(test)]
+mod volume_suite;
+pub mod volumes;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -63,6 +66,9 @@ pub enum StoreError {
         /// Its name.
         id: String,
     },
+    /// Someone has it, or has taken its name.
+    #[error("{0}")]
+    Held(String),
     /// It would leave the workspace without a key that can make others.
     #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
     LastToken(String),
@@ -308,6 +314,7 @@ pub trait Store:
     + schedules::ScheduleStore
     + schedules::RunStore
     + crate::apps::store::AppStore
+    + volumes::VolumeStore
     + databases::DatabaseStore
 {
     /// Waits until everything committed so far survives power loss.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
-use pandastack_types::api::{Checkpoints, Metadata, OnTimeout, Scope, SnapshotKind};
+use pandastack_types::api::{AttachedVolume, Checkpoints, Metadata, OnTimeout, Scope, SnapshotKind};
 use pandastack_types::network::{Egress, NetworkPolicy};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{
@@ -128,6 +128,8 @@ pub struct SandboxSpecRecord {
     pub visibility: Visibility,
     /// How often the credentials of its previews were revoked.
     pub preview_revision: u64,
+    /// Its volumes, by their places in the machine.
+    pub volumes: Vec<AttachedVolume>,
 }
 
 impl Default for SandboxSpecRecord {
@@ -158,6 +160,7 @@ impl Default for SandboxSpecRecord {
             network: NetworkPolicy::default(),
             visibility: Visibility::default(),
             preview_revision: 0,
+            volumes: Vec::new(),
         }
     }
 }
@@ -205,6 +208,8 @@ pub struct SnapshotSpecRecord {
     pub env: BTreeMap<String, String>,
     /// What that sandbox could reach.
     pub network: NetworkPolicy,
+    /// Volumes that the sandbox had, of which it has copies.
+    pub volumes: Vec<AttachedVolume>,
 }
 
 /// What comes with a transition.

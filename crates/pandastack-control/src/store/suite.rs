@@ -9,6 +9,7 @@ use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 use pandastack_types::{SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 
 use super::record::{SnapshotSpecRecord, after_seconds};
+use super::volume_suite::{a_volume_has_one_writer_or_readers, a_volume_is_deleted_in_two_steps};
 use super::*;
 use crate::app::now;
 use crate::apps::suite::{
@@ -17,11 +18,11 @@ use crate::apps::suite::{
 };
 use crate::auth::new_key;
 
-fn ws() -> WorkspaceId {
+pub(super) fn ws() -> WorkspaceId {
     WorkspaceId::default_workspace()
 }
 
-fn new_sandbox() -> SandboxRecord {
+pub(super) fn new_sandbox() -> SandboxRecord {
     let at = now();
     SandboxRecord {
         id: SandboxId::random(),
@@ -80,6 +81,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         a_deployment_goes_live_in_one_step,
         logs_are_read_from_any_line,
         domains_and_deliveries_are_unique,
+        a_volume_has_one_writer_or_readers,
+        a_volume_is_deleted_in_two_steps,
     );
 }
 

@@ -111,6 +111,7 @@ impl FakeAgent {
             sandboxes: inner.sandboxes.values().cloned().collect(),
             denials: Vec::new(),
             snapshots: inner.snapshots.iter().cloned().collect(),
+            volumes: Vec::new(),
             at: Timestamp::now(),
         }
     }
@@ -200,6 +201,7 @@ fn template(name: &str, aliases: &[&str], memory_mb: u32, status: TemplateStatus
             tools: vec![],
             cpu: 1,
             memory_mb,
+            volume: None,
         },
         status,
         size_bytes: 1,
@@ -266,7 +268,7 @@ async fn create(State(agent): State<FakeAgent>, Json(body): Json<AgentCreate>) -
     }
     let mut inner = agent.lock();
     let template = match &body.source {
-        Source::Template(name) => name.clone(),
+        Source::Template(name) | Source::TemplateDisk(name) => name.clone(),
         Source::Snapshot(id) if inner.snapshots.contains(id) => "base".to_owned(),
         Source::Snapshot(_) => return refuse(ErrorCode::NotFound, "no such snapshot"),
     };

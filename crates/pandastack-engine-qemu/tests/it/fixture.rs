@@ -108,7 +108,14 @@ impl QemuFixture {
     fn new_place(&self, disk: PathBuf, confinement: Confinement) -> Place {
         let runtime_dir = self.fresh_path("run");
         fs::create_dir(&runtime_dir).unwrap();
-        Place { console: runtime_dir.join("console"), runtime_dir, disk, tap: None, confinement }
+        Place {
+            console: runtime_dir.join("console"),
+            runtime_dir,
+            disk,
+            volumes: Vec::new(),
+            tap: None,
+            confinement,
+        }
     }
 
     fn own_user(&self) -> Confinement {

@@ -2,7 +2,9 @@
 
 use super::GuestClient;
 use super::error::ClientError;
-use crate::message::{Done, Event, Identity, IdentityApplied, ListeningPort, Pong, Request, Stats};
+use crate::message::{
+    Done, Event, Identity, IdentityApplied, ListeningPort, Pong, Request, Stats, VolumeMount,
+};
 
 impl GuestClient {
     /// Asks whether the guest is there.
@@ -59,6 +61,25 @@ impl GuestClient {
     /// When the guest cannot be reached.
     pub async fn stats(&self) -> Result<Stats, ClientError> {
         self.ask(&Request::Stats).await
+    }
+
+    /// Mounts a durable disk. Repeating it is harmless.
+    ///
+    /// # Errors
+    /// When there is no such disk, it cannot be mounted, the guest is older than this call (`Unsupported`), or cannot be
+    /// reached.
+    pub async fn mount_volume(&self, mount: VolumeMount) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::VolumeMount(mount)).await?;
+        Ok(())
+    }
+
+    /// Makes the file system of a mounted durable disk as large as the disk has become.
+    ///
+    /// # Errors
+    /// As for [`GuestClient::mount_volume`].
+    pub async fn grow_volume(&self, serial: String, bytes: u64) -> Result<(), ClientError> {
+        let Done {} = self.ask(&Request::VolumeGrow { serial, bytes }).await?;
+        Ok(())
     }
 
     /// Ends every process, writes the disk out and powers the machine off.

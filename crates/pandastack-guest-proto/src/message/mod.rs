@@ -11,6 +11,7 @@ mod machine;
 mod process;
 mod raw;
 mod tree;
+mod volume;
 
 pub use error::{ErrorBody, ErrorCode};
 pub use file::{FileEntry, FileKind, FileRead, FileWrite, FileWritten, WriteMode};
@@ -22,6 +23,7 @@ pub use process::{
 };
 pub use raw::{Entropy, RawPath, Secret};
 pub use tree::{Change, ChangeKind, FileAttributes, FileGrep, FileWalk, FileWatch, GrepMatch, WatchPosition};
+pub use volume::VolumeMount;
 
 use serde::{Deserialize, Serialize};
 
@@ -163,6 +165,16 @@ pub enum Request {
     SetIdentity(Identity),
     /// Answers [`Stats`].
     Stats,
+    /// Mounts the durable disk with a serial number, once it is there, and makes its file system as large as the disk.
+    /// One that is mounted there already is left as it is.
+    VolumeMount(VolumeMount),
+    /// Makes the file system of a mounted durable disk as large as the disk, once the disk has that size.
+    VolumeGrow {
+        /// Serial number of the disk.
+        serial: String,
+        /// Its new size.
+        bytes: u64,
+    },
     /// Ends every process, writes the disk out and powers off. The reply may be the last thing heard.
     Shutdown {
         /// How long processes get between SIGTERM and SIGKILL.

@@ -13,6 +13,7 @@ use super::{Server, Shutdown};
 use crate::files::{self, ListSource, ReadSource, Source, WriteSink};
 use crate::machine::{self, PageSource, PortsSource};
 use crate::process::{InputEntry, SpawnContext, spawn_process};
+use crate::volume;
 
 /// How long user processes may take to freeze. One that waits for a disk freezes when it is served.
 const FREEZE_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -57,6 +58,10 @@ impl Server {
             Request::Stats => {
                 let running = self.processes.running_count();
                 self.run_job(id, move || Ok(machine::stats(running)));
+            }
+            Request::VolumeMount(mount) => self.run_job(id, move || done(volume::mount_volume(&mount))),
+            Request::VolumeGrow { serial, bytes } => {
+                self.run_job(id, move || done(volume::grow(&serial, bytes)));
             }
             Request::Shutdown { grace_ms } => {
                 self.shutdown = Some(Shutdown { grace_ms });

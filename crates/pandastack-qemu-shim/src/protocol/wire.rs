@@ -1,6 +1,8 @@
 //! Bounds-checked writing and reading of the little-endian fields of a message.
 
-use super::{FILTER_BYTES_MAX, Identity, Lockdown, MAGIC, Malformed, Match, Rule, Text, VERSION};
+use super::{
+    FILTER_BYTES_MAX, Identity, List, Lockdown, MAGIC, Malformed, Match, RULES_MAX, Rule, Text, VERSION,
+};
 
 pub(super) struct Writer<'a> {
     out: &'a mut [u8],
@@ -140,6 +142,14 @@ impl<'a> Reader<'a> {
             return Err(Malformed);
         }
         Ok(Lockdown { root, filter: self.take(len)? })
+    }
+
+    pub(super) fn rules(&mut self) -> Result<List<Rule, RULES_MAX>, Malformed> {
+        let mut rules = List::EMPTY;
+        for _ in 0..self.u8()? {
+            rules.push(self.rule()?)?;
+        }
+        Ok(rules)
     }
 
     pub(super) fn rule(&mut self) -> Result<Rule, Malformed> {

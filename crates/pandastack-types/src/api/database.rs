@@ -41,6 +41,9 @@ pub struct PatchDatabase {
     /// Cannot be deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protected: Option<bool>,
+    /// Room for data in MiB; it can only grow, while the database is awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage_mb: Option<u64>,
 }
 
 /// `POST /v1/databases/{id}/clone`.
@@ -68,6 +71,8 @@ pub enum DatabaseStatus {
     Running,
     /// It sleeps; a connection wakes it.
     Hibernated,
+    /// Its machine was lost and is replaced by one with the same data; connections wait.
+    Recovering,
     /// It cannot be used; `error` says why.
     Failed,
     /// It is being deleted.
@@ -81,6 +86,7 @@ impl DatabaseStatus {
             DatabaseStatus::Provisioning => "provisioning",
             DatabaseStatus::Running => "running",
             DatabaseStatus::Hibernated => "hibernated",
+            DatabaseStatus::Recovering => "recovering",
             DatabaseStatus::Failed => "failed",
             DatabaseStatus::Deleting => "deleting",
         }
@@ -223,4 +229,8 @@ pub struct DatabaseStats {
     pub cache_hit_percent: u32,
     /// The server's version.
     pub version: String,
+    /// Room for data.
+    pub storage_bytes: u64,
+    /// Of it, what is taken on the host's disk; a branch shares with its original until either is written.
+    pub storage_used_bytes: u64,
 }

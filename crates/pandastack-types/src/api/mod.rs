@@ -17,6 +17,7 @@ mod sandbox;
 mod schedule;
 mod snapshot;
 mod template;
+mod volume;
 
 pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
 pub use app::{
@@ -59,4 +60,8 @@ pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,
     Snapshot, SnapshotKind, SnapshotList,
 };
-pub use template::{Build, BuildStatus, Template, TemplateStatus};
+pub use template::{Build, BuildStatus, Template, TemplateStatus, TemplateVolume};
+pub use volume::{
+    AttachVolume, AttachedVolume, CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume,
+    VolumeHolder,
+};

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{AttachVolume, AttachedVolume};
 use crate::network::NetworkPolicy;
 use crate::preview::Visibility;
 use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId, WorkspaceId};
@@ -56,6 +57,9 @@ pub struct CreateSandbox {
     /// Who may open its ports; `unlisted` unless said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub visibility: Option<Visibility>,
+    /// Volumes to mount in it, at most `VOLUMES_PER_SANDBOX_MAX`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<Vec<AttachVolume>>,
 }
 
 /// Snapshots that the platform takes of a sandbox by itself.
@@ -162,6 +166,9 @@ pub struct Sandbox {
     /// How long the parent of a fork stood still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_ms: Option<f64>,
+    /// Its volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<AttachedVolume>,
     /// No TTL.
     pub persistent: bool,
     /// Lifetime in seconds, unless persistent.

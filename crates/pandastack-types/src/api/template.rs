@@ -36,6 +36,18 @@ pub struct Template {
     /// Why the last bake failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Volume that each sandbox of it comes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<TemplateVolume>,
+}
+
+/// A volume that sandboxes of a template come with: a copy of what the template has there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TemplateVolume {
+    /// Where it is mounted.
+    pub path: String,
+    /// Its size in MiB.
+    pub size_mb: u64,
 }
 
 /// Whether a template can be created from at once.

@@ -38,6 +38,7 @@ pub mod template;
 pub mod token;
 #[cfg(feature = "server")]
 pub mod up;
+pub mod volume;
 pub mod whoami;
 
 use std::collections::BTreeMap;

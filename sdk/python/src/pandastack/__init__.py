@@ -20,6 +20,7 @@ from ._async.process import AsyncProcess
 from ._async.resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from ._async.sandbox import AsyncSandbox, AsyncSandboxCommands
 from ._async.schedules import AsyncSchedulesAPI
+from ._async.volumes import AsyncVolumesAPI
 from ._retry import CreateRetryEvent
 from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
@@ -30,6 +31,7 @@ from ._sync.process import Process
 from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
+from ._sync.volumes import VolumesAPI
 from ._version import __version__
 from .database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
 from .errors import (
@@ -79,6 +81,7 @@ from .models import (
     TemplateBuild,
     Token,
     Usage,
+    VolumeInfo,
     WriteResult,
 )
 from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
@@ -109,6 +112,7 @@ __all__ = [
     "AsyncSnapshotsAPI",
     "AsyncTemplatesAPI",
     "AsyncTokensAPI",
+    "AsyncVolumesAPI",
     "AuditEntry",
     "AuthError",
     "BadRequestError",
@@ -175,6 +179,8 @@ __all__ = [
     "Token",
     "TokensAPI",
     "Usage",
+    "VolumeInfo",
+    "VolumesAPI",
     "WriteResult",
     "__version__",
     "command_target",

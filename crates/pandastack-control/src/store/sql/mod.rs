@@ -24,6 +24,7 @@ mod schedules;
 mod snapshots;
 mod sqlite;
 mod tokens;
+mod volumes;
 
 use std::borrow::Cow;
 use std::path::Path;

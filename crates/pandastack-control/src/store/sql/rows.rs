@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::corrupt;
+use crate::store::volumes::{VolumeHolderRecord, VolumeRecord, VolumeState};
 use crate::store::{HostRecord, Result, SandboxRecord, SnapshotRecord, StoreError, TokenRecord};
 
 pub(super) fn time(us: i64) -> Result<Timestamp> {
@@ -181,4 +182,56 @@ impl TryFrom<EventRow> for Event {
 /// All rows as records.
 pub(super) fn records<R, T: TryFrom<R, Error = StoreError>>(rows: Vec<R>) -> Result<Vec<T>> {
     rows.into_iter().map(T::try_from).collect()
+}
+
+#[derive(sqlx::FromRow)]
+pub(super) struct VolumeRow {
+    id: String,
+    workspace_id: String,
+    name: String,
+    host_id: String,
+    state: String,
+    generation: i64,
+    created_at_us: i64,
+    spec: String,
+}
+
+impl TryFrom<VolumeRow> for VolumeRecord {
+    type Error = StoreError;
+
+    fn try_from(row: VolumeRow) -> Result<Self> {
+        let unknown = || StoreError::Corrupt {
+            what: "volume state",
+            source: format!("`{}` is not a state", row.state).into(),
+        };
+        Ok(VolumeRecord {
+            state: VolumeState::parse(&row.state).ok_or_else(unknown)?,
+            id: id(row.id)?,
+            workspace: id(row.workspace_id)?,
+            name: row.name,
+            host: id(row.host_id)?,
+            generation: unsigned(row.generation),
+            created_at: time(row.created_at_us)?,
+            spec: from_json("volume spec", &row.spec)?,
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+pub(super) struct VolumeHolderRow {
+    volume_id: String,
+    sandbox_id: String,
+    read_only: i64,
+}
+
+impl TryFrom<VolumeHolderRow> for VolumeHolderRecord {
+    type Error = StoreError;
+
+    fn try_from(row: VolumeHolderRow) -> Result<Self> {
+        Ok(VolumeHolderRecord {
+            volume: id(row.volume_id)?,
+            sandbox: id(row.sandbox_id)?,
+            read_only: row.read_only != 0,
+        })
+    }
 }

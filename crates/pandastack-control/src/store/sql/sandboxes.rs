@@ -42,6 +42,7 @@ impl SandboxStore for SqlStore {
             write.lock_workspace(&record.workspace).await?;
             check_quota(write.conn(), &record.workspace).await?;
             insert(write.conn(), record).await?;
+            super::volumes::attach(&mut write, record).await?;
             let at = record.created_at;
             events
                 .push(insert_event(write.conn(), &record.workspace, &record.id, "creating", at, None).await?);

@@ -39,6 +39,7 @@ pub fn stats(stats: &DatabaseStats) -> String {
     fields(&[
         ("version", stats.version.clone()),
         ("size", size(stats.size_bytes)),
+        ("storage", format!("{} of {}", size(stats.storage_used_bytes), size(stats.storage_bytes))),
         (
             "connections",
             format!("{} of {}, {} active", stats.connections, stats.connections_max, stats.active),

@@ -83,6 +83,9 @@ pub enum Command {
         /// Whether deleting it is refused
         #[arg(long, value_name = "BOOL")]
         protected: Option<bool>,
+        /// Room for data; it only grows
+        #[arg(long, value_name = "MIB")]
+        storage_mb: Option<u64>,
     },
     /// Put a database to sleep; the next connection wakes it
     Pause {
@@ -142,9 +145,9 @@ impl Command {
                 let request = CloneDatabase { label, ..CloneDatabase::default() };
                 output.value(&client.branch_database(&id, &request).await?, described)
             }
-            Command::Set { database, label, always_on, protected } => {
+            Command::Set { database, label, always_on, protected, storage_mb } => {
                 let id = resolve(client, &database).await?;
-                let request = PatchDatabase { label, always_on, protected };
+                let request = PatchDatabase { label, always_on, protected, storage_mb };
                 output.value(&client.change_database(&id, &request).await?, described)
             }
             Command::Rm { databases } => {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use pandastack_client::Client;
 use pandastack_types::SnapshotId;
-use pandastack_types::api::{Checkpoints, CreateSandbox, OnTimeout};
+use pandastack_types::api::{AttachVolume, Checkpoints, CreateSandbox, OnTimeout};
 use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 use pandastack_types::preview::Visibility;
 
@@ -56,6 +56,23 @@ pub struct Args {
     /// Who may open its ports
     #[arg(long, value_name = "unlisted|private|off", value_parser = parse_visibility)]
     visibility: Option<Visibility>,
+    /// Volume to mount, at /volumes/NAME unless said; may be given several times
+    #[arg(long, value_name = "NAME[:PATH][:ro]", value_parser = parse_volume)]
+    volume: Vec<AttachVolume>,
+}
+
+/// `data`, `data:/path`, `data:ro`, `data:/path:ro`.
+fn parse_volume(text: &str) -> Result<AttachVolume, String> {
+    let (rest, read_only) = match text.strip_suffix(":ro") {
+        Some(rest) => (rest, Some(true)),
+        None => (text.strip_suffix(":rw").unwrap_or(text), None),
+    };
+    let (name, path) = match rest.split_once(':') {
+        Some((name, path)) if path.starts_with('/') => (name, Some(path.to_owned())),
+        Some(_) => return Err("say NAME, NAME:/PATH, and `:ro` at the end to only read it".to_owned()),
+        None => (rest, None),
+    };
+    Ok(AttachVolume { name: name.to_owned(), path, read_only })
 }
 
 fn parse_visibility(text: &str) -> Result<Visibility, String> {
@@ -82,8 +99,32 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         on_timeout: args.hibernate_on_timeout.then_some(OnTimeout::Hibernate),
         network: args.network.policy()?,
         visibility: args.visibility,
+        volumes: (!args.volume.is_empty()).then_some(args.volume),
     };
     let sandbox = create::create(client, &request).await?;
     output.value(&sandbox, |sandbox| sandbox.id.to_string())?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<(&str, Option<&str>, bool)>) {
+        let parsed = parse_volume(text).ok();
+        let shown = parsed
+            .as_ref()
+            .map(|volume| (volume.name.as_str(), volume.path.as_deref(), volume.read_only.unwrap_or(false)));
+        assert_eq!(shown, expected, "{text}");
+    }
+
+    #[test]
+    fn volumes_are_named_with_path_and_mode() {
+        check("data", Some(("data", None, false)));
+        check("data:/var/lib/data", Some(("data", Some("/var/lib/data"), false)));
+        check("data:ro", Some(("data", None, true)));
+        check("data:/x:ro", Some(("data", Some("/x"), true)));
+        check("data:x", None);
+    }
 }

@@ -29,6 +29,7 @@ from .resources import AsyncSnapshotsAPI, AsyncTemplatesAPI, AsyncTokensAPI
 from .sandbox import AsyncSandbox
 from .schedules import AsyncSchedulesAPI
 from .transport import AsyncTransport
+from .volumes import AsyncVolumesAPI
 
 #: Template of a sandbox when none is named.
 TEMPLATE_DEFAULT = "code-interpreter"
@@ -86,6 +87,8 @@ class AsyncPandaStack:
         self.databases = AsyncDatabasesAPI(self._transport)
         #: API keys.
         self.tokens = AsyncTokensAPI(self._transport)
+        #: Durable disks that outlive sandboxes.
+        self.volumes = AsyncVolumesAPI(self._transport)
 
     @property
     def api_url(self) -> str:
@@ -176,7 +179,8 @@ class AsyncSandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb``
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``volumes`` are mounted
+        in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
         (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
         ``from_snapshot`` has the snapshot's.
         """

@@ -30,6 +30,7 @@ from .resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from .sandbox import Sandbox
 from .schedules import SchedulesAPI
 from .transport import Transport
+from .volumes import VolumesAPI
 
 #: Template of a sandbox when none is named.
 TEMPLATE_DEFAULT = "code-interpreter"
@@ -87,6 +88,8 @@ class PandaStack:
         self.databases = DatabasesAPI(self._transport)
         #: API keys.
         self.tokens = TokensAPI(self._transport)
+        #: Durable disks that outlive sandboxes.
+        self.volumes = VolumesAPI(self._transport)
 
     @property
     def api_url(self) -> str:
@@ -177,7 +180,8 @@ class SandboxesAPI:
         ``on_timeout="hibernate"``; a ``persistent`` one has no such end. Persistent ones, and those that were
         given ``idle_timeout_seconds``, sleep after that long without use. With ``checkpoints`` the platform
         takes snapshots by itself, to ``rollback`` to. ``network`` says what it may reach: ``"none"``, ``"all"``, or
-        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``cpu`` and ``memory_mb``
+        lists such as ``{"allow": ["*.example.com"]}``; ``visibility`` who may open its ports. ``volumes`` are mounted
+        in it: ``[{"name": "data", "path": "/data", "read_only": False}]``. ``cpu`` and ``memory_mb``
         (steps of 128) may differ from the template's; the first sandbox of a size waits until that is baked. One
         ``from_snapshot`` has the snapshot's.
         """

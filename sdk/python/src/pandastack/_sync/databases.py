@@ -76,9 +76,10 @@ class DatabasesAPI:
         label: Optional[str] = None,
         always_on: Optional[bool] = None,
         protected: Optional[bool] = None,
+        storage_mb: Optional[int] = None,
     ) -> Database:
-        """Change a database; what is not given stays."""
-        body = _wire.given(label=label, always_on=always_on, protected=protected)
+        """Change a database; what is not given stays. Room for data only grows."""
+        body = _wire.given(label=label, always_on=always_on, protected=protected, storage_mb=storage_mb)
         call = _wire.post(_path(database_id), body, seconds_max=_wire.MACHINE_SECONDS_MAX, method="PATCH")
         return cast("Database", (self._transport.send(call)).record())
 

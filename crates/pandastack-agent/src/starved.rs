@@ -1,0 +1,46 @@
+//! Machines that stand still because the host's disk is full go on when there is room again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_engine::Machine;
+
+use crate::host::Host;
+
+/// Pause between two looks at the free space, of which nothing tells.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Watches a machine that writes durable disks for as long as it lives.
+pub(crate) fn watch(host: &Host, machine: Arc<dyn Machine>) {
+    let (store, shutdown) = (host.store.clone(), host.shutdown.clone());
+    host.tasks.spawn(async move {
+        let mut exited = machine.exited();
+        let going = feed(&store, machine.as_ref());
+        tokio::select! {
+            () = going => {}
+            _ = exited.wait_for(Option::is_some) => {}
+            () = shutdown.cancelled() => {}
+        }
+    });
+}
+
+async fn feed(store: &pandastack_image::Store, machine: &dyn Machine) {
+    let mut starved = machine.starved();
+    let pid = machine.record().pid;
+    while starved.wait_for(|starved| *starved).await.is_ok() {
+        tracing::error!(
+            pid,
+            "the host's disk is full: a machine stands still until there is room; delete something"
+        );
+        while store.require(0).is_err() {
+            tokio::time::sleep(LOOK).await;
+        }
+        match machine.resume().await {
+            Ok(()) => tracing::info!(pid, "there is room again; the machine goes on"),
+            Err(error) => tracing::error!(pid, %error, "a machine that waited for room does not go on"),
+        }
+        if starved.wait_for(|starved| !*starved).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The volumes of a host: images in the store, who may open them, and how large they may become.
+//!
+//! What must hold:
+//! - **One writer.** A machine's process holds a lock on the image for as long as it has it open: exclusive to write,
+//!   shared to read. The lock is of the open file, which the process inherits; it lasts until that process is gone,
+//!   whatever becomes of this agent, and no record has to be believed.
+//! - **Generations only rise.** Control raises a volume's generation with every new writer. The highest one that opened
+//!   the image is written down before the machine gets it; an older one is refused. So a sleeper whose volume
+//!   another machine wrote meanwhile does not wake: its memory holds a file system that is no longer there.
+//! - **Nothing on the way to a machine formats.** A new volume is a clone of an empty file system of its size, made once.
+//! - What a volume says of itself survives a power loss before anybody is told of it.
+//!
+//! Left to others: names, tenants and leases (control), mounting (the guest), stopping a writer for a copy
+//! ([`crate::sandbox`]).
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use pandastack_engine::VOLUMES_MAX;
+use pandastack_image::Store;
+use pandastack_types::VolumeId;
+use pandastack_types::agent_api::{AgentVolume, AgentVolumeCreate, VolumeSpec};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::blocking;
+use crate::error::{AgentError, Result};
+use crate::host::Host;
+use crate::layout::{Layout, volume as names};
+use crate::record::{read_json, write_json, write_json_durably};
+
+/// How often over the free space of a host may be promised to its volumes. Images take space as they are written, and few
+/// are ever full. Beyond it: 507.
+pub(crate) const OVERCOMMIT: u64 = 4;
+
+const _: () = assert!(VOLUMES_MAX == pandastack_types::limits::VOLUMES_PER_SANDBOX_MAX);
+
+/// What is written down about a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    /// Highest generation that opened it.
+    generation: u64,
+    created_at: Timestamp,
+}
+
+/// Makes a volume: empty, or a copy of one that nobody writes now. Asking again for one that is there answers it.
+pub(crate) async fn create(host: &Host, request: AgentVolumeCreate) -> Result<AgentVolume> {
+    let (store, layout) = (host.store.clone(), host.layout.clone());
+    let made = blocking(move || {
+        let AgentVolumeCreate { id, size_bytes, from, .. } = request;
+        if let Ok(there) = look(&layout, &id) {
+            return Ok(there);
+        }
+        let image = match &from {
+            Some(from) => {
+                let image = image(&layout, from)?;
+                // Held while the image is copied, so that no machine begins to write it meanwhile.
+                let lock = open_locked(&image, true, from)?;
+                return make(&store, &layout, &id, size_bytes, &image).inspect(|_| drop(lock));
+            }
+            None => blank(&store, &layout, size_bytes)?,
+        };
+        make(&store, &layout, &id, size_bytes, &image)
+    });
+    let made = made.await;
+    host.changed.notify_one();
+    made
+}
+
+/// Makes a volume that is a copy of `image`, which does not change meanwhile, and at least as large.
+pub(crate) fn make(
+    store: &Store,
+    layout: &Layout,
+    id: &VolumeId,
+    size_bytes: u64,
+    image: &Path,
+) -> Result<AgentVolume> {
+    let length = std::fs::metadata(image).map_err(AgentError::io("look at", image))?.len();
+    let size_bytes = size_bytes.max(length);
+    promise(store, layout, size_bytes)?;
+    let staging = store.stage()?;
+    let own = staging.path().join(names::IMAGE);
+    store.clone_file(image, &own)?;
+    let file = OpenOptions::new().write(true).open(&own).map_err(AgentError::io("open", &own))?;
+    file.set_len(size_bytes).map_err(AgentError::io("size", &own))?;
+    let record = Record { generation: 0, created_at: Timestamp::now() };
+    write_json(&staging.path().join(names::RECORD), &record)?;
+    staging.publish(&layout.volume(id))?;
+    look(layout, id)
+}
+
+/// An empty file system of that size, made on first use.
+pub(crate) fn blank(store: &Store, layout: &Layout, bytes: u64) -> Result<PathBuf> {
+    let blank = layout.blank(bytes);
+    if blank.exists() {
+        return Ok(blank);
+    }
+    let staging = store.stage()?;
+    let fresh = staging.path().join(names::IMAGE);
+    pandastack_image::format_volume(&fresh, bytes)?;
+    File::open(&fresh).and_then(|file| file.sync_all()).map_err(AgentError::io("sync", &fresh))?;
+    // Whoever makes the same one at the same time makes an equal one.
+    std::fs::rename(&fresh, &blank).map_err(AgentError::io("rename", &blank))?;
+    Ok(blank)
+}
+
+/// Refuses to promise `bytes` more than the host may ever have.
+fn promise(store: &Store, layout: &Layout, bytes: u64) -> Result<()> {
+    let free = store.free_space()?.available_bytes();
+    let open: u64 =
+        all(layout).iter().map(|volume| volume.size_bytes.saturating_sub(volume.used_bytes)).sum();
+    if free > 0 && open.saturating_add(bytes) <= free.saturating_mul(OVERCOMMIT) {
+        return Ok(());
+    }
+    Err(AgentError::NoSpace(format!(
+        "this host has {} MiB of disk free and has promised {} MiB of it to volumes already; a volume of {} MiB does not \
+         fit. Delete some, or add a host",
+        free >> 20,
+        open >> 20,
+        bytes >> 20
+    )))
+}
+
+/// Every volume.
+pub(crate) fn all(layout: &Layout) -> Vec<AgentVolume> {
+    let dirs = std::fs::read_dir(layout.volumes()).into_iter().flatten().flatten();
+    let ids = dirs.filter_map(|dir| dir.file_name().to_str()?.parse::<VolumeId>().ok());
+    ids.filter_map(|id| look(layout, &id).ok()).collect()
+}
+
+fn look(layout: &Layout, id: &VolumeId) -> Result<AgentVolume> {
+    let image = image(layout, id)?;
+    let meta = std::fs::metadata(&image).map_err(AgentError::io("look at", &image))?;
+    let generation = record(layout, id)?.generation;
+    Ok(AgentVolume { id: id.clone(), size_bytes: meta.len(), used_bytes: meta.blocks() * 512, generation })
+}
+
+fn record(layout: &Layout, id: &VolumeId) -> Result<Record> {
+    read_json(&layout.volume(id).join(names::RECORD))
+}
+
+/// The image of a volume that exists.
+pub(crate) fn image(layout: &Layout, id: &VolumeId) -> Result<PathBuf> {
+    let image = layout.volume(id).join(names::IMAGE);
+    if image.exists() { Ok(image) } else { Err(AgentError::NoVolume(id.clone())) }
+}
+
+/// An image that a copy of a machine gets its own copy of, and the volume it is of.
+pub(crate) type Original = (VolumeId, PathBuf);
+
+/// Makes the volumes of a copy of a machine: clones of the `originals` at the same places, which do not change meanwhile. A
+/// volume that the copy shares with its original, to read it or because it is the same sandbox, stays as it is.
+pub(crate) async fn derive(host: &Host, originals: Vec<Original>, specs: &[VolumeSpec]) -> Result<()> {
+    if originals.len() > specs.len() {
+        return Err(AgentError::Conflict(format!(
+            "a copy of this machine needs {} volumes and gets {}",
+            originals.len(),
+            specs.len()
+        )));
+    }
+    let pairs = originals.into_iter().zip(specs.iter().map(|spec| spec.id.clone()));
+    let wanted: Vec<_> = pairs.filter(|((original, _), own)| original != own).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let (store, layout) = (host.store.clone(), host.layout.clone());
+    blocking(move || {
+        for ((_, image), own) in wanted {
+            make(&store, &layout, &own, 0, &image)?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// The images of a sandbox's volumes, by their places.
+pub(crate) fn originals(layout: &Layout, specs: &[VolumeSpec]) -> Vec<Original> {
+    let image = |spec: &VolumeSpec| layout.volume(&spec.id).join(names::IMAGE);
+    specs.iter().map(|spec| (spec.id.clone(), image(spec))).collect()
+}
+
+/// Opens the volumes of one machine, by their places.
+pub(crate) async fn open_all(host: &Host, specs: &[VolumeSpec]) -> Result<Vec<pandastack_engine::Volume>> {
+    if specs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (layout, specs) = (host.layout.clone(), specs.to_vec());
+    blocking(move || specs.iter().map(|spec| open(&layout, spec)).collect()).await
+}
+
+/// Opens a volume for one machine, under the machine's generation of it.
+fn open(layout: &Layout, spec: &VolumeSpec) -> Result<pandastack_engine::Volume> {
+    let image = open_locked(&image(layout, &spec.id)?, spec.read_only, &spec.id)?;
+    // Under the lock, so that no two machines write it down at once.
+    let known = record(layout, &spec.id)?;
+    if spec.generation < known.generation {
+        return Err(AgentError::Conflict(format!(
+            "volume {} was given to another sandbox meanwhile (generation {}, this sandbox has {}): what this one \
+             remembers of it no longer holds. Delete it and create a new sandbox with the volume",
+            spec.id, known.generation, spec.generation
+        )));
+    }
+    if spec.generation > known.generation {
+        let path = layout.volume(&spec.id).join(names::RECORD);
+        write_json_durably(&path, &Record { generation: spec.generation, ..known })?;
+    }
+    let bytes = image.metadata().map_err(AgentError::io("look at", &layout.volume(&spec.id)))?.len();
+    Ok(pandastack_engine::Volume { image, bytes })
+}
+
+/// Opens an image and locks it: shared to read, exclusive to write.
+fn open_locked(image: &Path, read_only: bool, id: &VolumeId) -> Result<File> {
+    let file = OpenOptions::new().read(true).write(!read_only).open(image);
+    let file = file.map_err(AgentError::io("open", image))?;
+    let wanted = match read_only {
+        true => FlockOperation::NonBlockingLockShared,
+        false => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(&file, wanted) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(AgentError::Conflict(format!(
+            "volume {id} is in use by another machine of this host; delete the sandbox that has it first"
+        ))),
+        Err(errno) => Err(AgentError::io("lock", image)(errno.into())),
+    }
+}
+
+/// Makes a volume that no machine has larger. Its file system follows when it is next mounted.
+pub(crate) async fn grow(host: &Host, id: VolumeId, bytes: u64) -> Result<AgentVolume> {
+    let (store, layout) = (host.store.clone(), host.layout.clone());
+    blocking(move || {
+        let path = image(&layout, &id)?;
+        let file = open_locked(&path, false, &id)?;
+        check_growth(&store, &layout, &id, bytes)?;
+        file.set_len(bytes).and_then(|()| file.sync_all()).map_err(AgentError::io("grow", &path))?;
+        look(&layout, &id)
+    })
+    .await
+}
+
+/// Refuses what is no growth, or more than fits.
+pub(crate) fn check_growth(store: &Store, layout: &Layout, id: &VolumeId, bytes: u64) -> Result<AgentVolume> {
+    let now = look(layout, id)?;
+    if bytes < now.size_bytes {
+        return Err(AgentError::BadRequest(format!(
+            "a volume can only grow: it has {} MiB and {} were asked for",
+            now.size_bytes >> 20,
+            bytes >> 20
+        )));
+    }
+    promise(store, layout, bytes - now.size_bytes)?;
+    Ok(now)
+}
+
+/// Waits until an image's length survives a power loss, and answers how it stands.
+pub(crate) async fn settle(host: &Host, id: VolumeId) -> Result<AgentVolume> {
+    let layout = host.layout.clone();
+    blocking(move || {
+        let path = image(&layout, &id)?;
+        File::open(&path).and_then(|file| file.sync_all()).map_err(AgentError::io("sync", &path))?;
+        look(&layout, &id)
+    })
+    .await
+}
+
+/// Removes a volume that no machine has. Gone already is success.
+pub(crate) async fn remove(host: &Arc<Host>, id: VolumeId) -> Result<()> {
+    let (store, layout) = (host.store.clone(), host.layout.clone());
+    let removed = blocking(move || {
+        let image = match image(&layout, &id) {
+            Ok(image) => image,
+            Err(_) => return Ok::<_, AgentError>(()),
+        };
+        let _lock = open_locked(&image, false, &id)?;
+        Ok(store.remove(&layout.volume(&id))?)
+    });
+    removed.await?;
+    host.changed.notify_one();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixture {
+        _dir: tempfile::TempDir,
+        layout: Layout,
+        id: VolumeId,
+    }
+
+    fn fixture() -> Fixture {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path(), dir.path());
+        let id = VolumeId::random();
+        std::fs::create_dir_all(layout.volume(&id)).unwrap();
+        std::fs::write(layout.volume(&id).join(names::IMAGE), vec![0; 4096]).unwrap();
+        let record = Record { generation: 3, created_at: Timestamp::now() };
+        write_json(&layout.volume(&id).join(names::RECORD), &record).unwrap();
+        Fixture { _dir: dir, layout, id }
+    }
+
+    fn spec(fixture: &Fixture, generation: u64, read_only: bool) -> VolumeSpec {
+        VolumeSpec { id: fixture.id.clone(), path: "/v".to_owned(), read_only, generation }
+    }
+
+    #[test]
+    fn a_volume_has_one_writer_or_many_readers() {
+        let fixture = fixture();
+        let writer = open(&fixture.layout, &spec(&fixture, 4, false)).unwrap();
+        for read_only in [false, true] {
+            let second = open(&fixture.layout, &spec(&fixture, 5, read_only));
+            assert!(matches!(second, Err(AgentError::Conflict(_))), "{read_only} {second:?}");
+        }
+        // The lock is of the open file: it lasts while any process has it.
+        let inherited = writer.image.try_clone().unwrap();
+        drop(writer);
+        assert!(open(&fixture.layout, &spec(&fixture, 5, false)).is_err());
+        drop(inherited);
+        let readers = [1, 2].map(|_| open(&fixture.layout, &spec(&fixture, 5, true)).unwrap());
+        assert!(open(&fixture.layout, &spec(&fixture, 6, false)).is_err());
+        drop(readers);
+        assert!(open(&fixture.layout, &spec(&fixture, 6, false)).is_ok());
+    }
+
+    #[test]
+    fn an_older_generation_than_the_last_is_refused() {
+        let fixture = fixture();
+        assert!(open(&fixture.layout, &spec(&fixture, 2, false)).is_err());
+        assert_eq!(look(&fixture.layout, &fixture.id).unwrap().generation, 3);
+        drop(open(&fixture.layout, &spec(&fixture, 3, false)).unwrap());
+        drop(open(&fixture.layout, &spec(&fixture, 7, false)).unwrap());
+        assert_eq!(look(&fixture.layout, &fixture.id).unwrap().generation, 7);
+        assert!(open(&fixture.layout, &spec(&fixture, 6, true)).is_err());
+    }
+
+    #[test]
+    fn a_volume_that_is_not_there_is_said_so() {
+        let fixture = fixture();
+        let other = VolumeSpec { id: VolumeId::random(), ..spec(&fixture, 9, false) };
+        assert!(matches!(open(&fixture.layout, &other), Err(AgentError::NoVolume(_))));
+    }
+}

@@ -1,0 +1,163 @@
+//! A database whose machine was lost gets another one with the same volume.
+//!
+//! ```text
+//!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
+//!     -> the server replays its log -> `SELECT 1` as its user -> the record names the new machine
+//! ```
+//!
+//! Whatever was acknowledged is on the volume. Takes no input: a look handles every lost machine, so a missed or repeated
+//! wake-up does no harm, and a server that stops half way begins again with the first step. A volume is on one host: while
+//! that does not answer, the machine is not known to be gone and nothing is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_types::api::{AttachVolume, Event, ExecRequest};
+use pandastack_types::{DatabaseId, SandboxId, SandboxState, Transition};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, broadcast};
+use tokio::time::Instant;
+
+use super::{DATA_PATH, mark, ops, owner, server};
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::ops as machines;
+use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::store::{SandboxRecord, StoreError};
+use crate::volumes::owned;
+
+/// Longest pause between two looks, for what nobody tells.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// Pause after an attempt that failed, however many clients wait.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// How long a client that wants to connect is held meanwhile.
+const HOLD: Duration = Duration::from_secs(90);
+/// How long a server may replay its log before it counts as not started.
+const START_SECONDS: u64 = 120;
+/// Starts what does not run; the template's own program.
+const START: &str = "pandastack-postgres";
+
+/// Who waits for whom.
+#[derive(Default)]
+pub(crate) struct Revivals {
+    wanted: Notify,
+    done: Notify,
+}
+
+/// Replaces lost machines until shutdown.
+pub(crate) async fn run(app: Arc<App>) {
+    let mut events = app.events.subscribe();
+    loop {
+        if let Err(error) = look(&app).await {
+            tracing::warn!(%error, cause = error.causes(), "lost databases are looked at again soon");
+        }
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = app.revivals.wanted.notified() => {}
+            () = lost(&mut events) => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// Waits until a machine was lost.
+async fn lost(events: &mut broadcast::Receiver<Event>) {
+    loop {
+        match events.recv().await {
+            Ok(event) if event.kind == Transition::Lost.as_str() => return,
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => return,
+            // The server ends.
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+async fn look(app: &Arc<App>) -> ApiResult<()> {
+    for record in app.store.databases_in(DatabaseState::Ready).await? {
+        if !is_lost(app, &record).await? {
+            continue;
+        }
+        let Some(marked) = app.under_way.mark(&mark(&record.id)) else { continue };
+        let for_task = Arc::clone(app);
+        app.tasks.spawn(async move {
+            let app = for_task;
+            match revive(&app, &record).await {
+                Ok(sandbox) => tracing::warn!(database = %record.id, %sandbox, "a lost database is back"),
+                Err(error) => {
+                    tracing::error!(database = %record.id, %error, cause = error.causes(), "a lost database is not back yet");
+                    tokio::time::sleep(AGAIN_AFTER).await;
+                }
+            }
+            drop(marked);
+            app.revivals.done.notify_waiters();
+        });
+    }
+    Ok(())
+}
+
+/// Whether the machine of a database that is ready is no more.
+pub(super) async fn is_lost(app: &App, record: &DatabaseRecord) -> ApiResult<bool> {
+    let (DatabaseState::Ready, Some(sandbox)) = (record.state, &record.sandbox) else { return Ok(false) };
+    match app.store.sandbox(None, sandbox).await {
+        Ok(machine) => Ok(machine.state == SandboxState::Failed),
+        Err(StoreError::NotFound { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<SandboxId> {
+    // Read again now that nothing else changes it.
+    let record = app.store.database(Some(&record.workspace), &record.id).await?;
+    if !is_lost(app, &record).await? {
+        return ops::ready(&record).cloned();
+    }
+    let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
+    let volume = volumes.first().ok_or_else(|| {
+        ApiError::conflict("its data was on the machine's own disk, which is lost; delete the database")
+    })?;
+    ops::remove_machines(app, &record.id).await?;
+    let mut request = ops::machine_request(&record)?;
+    let path = Some(DATA_PATH.to_owned());
+    request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
+    let (workspace, of) = (record.workspace.clone(), owner(&record.id));
+    let machine = machines::create::create_owned(app, workspace, request, of).await?;
+    start(app, &record, &machine).await?;
+    let sandbox = Some(machine.id.clone());
+    app.store.update_database(&DatabaseRecord { sandbox, ..record }).await?;
+    Ok(machine.id)
+}
+
+/// Starts the server of a machine that was booted, and waits for it to answer.
+async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> ApiResult<()> {
+    let request = ExecRequest {
+        cmd: Some(START.to_owned()),
+        timeout_seconds: Some(START_SECONDS),
+        ..ExecRequest::default()
+    };
+    let started = machines::exec::exec_in(app, machine, &request).await?;
+    if started.exit_code != 0 {
+        let said = started.stderr.trim();
+        return Err(ApiError::internal(format!("its server did not start: {said}")));
+    }
+    server::ask(app, record, &machine.id).await
+}
+
+/// Holds a client of a database whose machine was lost until it has another one, and answers that.
+pub(super) async fn await_machine(app: &App, id: &DatabaseId) -> ApiResult<SandboxId> {
+    let deadline = Instant::now() + HOLD;
+    loop {
+        let done = app.revivals.done.notified();
+        tokio::pin!(done);
+        done.as_mut().enable();
+        let record = app.store.database(None, id).await?;
+        if !is_lost(app, &record).await? {
+            return ops::ready(&record).cloned();
+        }
+        app.revivals.wanted.notify_one();
+        if tokio::time::timeout_at(deadline, done).await.is_err() {
+            let message = format!("the machine of database `{id}` was lost and another one is not ready yet");
+            return Err(ApiError::conflict(message));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Volumes and who has them.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+use super::Result;
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRecord {
+    /// Its id.
+    pub id: VolumeId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Its name.
+    pub name: String,
+    /// Host that holds it.
+    pub host: HostId,
+    /// Whether it can be used.
+    pub state: VolumeState,
+    /// Raised with every writer.
+    pub generation: u64,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// The rest.
+    pub spec: VolumeSpecRecord,
+}
+
+/// Whether a volume can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VolumeState {
+    /// Its host may not have it yet.
+    Creating,
+    /// It can.
+    Ready,
+    /// Its host may still have it.
+    Deleting,
+}
+
+impl VolumeState {
+    /// As stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VolumeState::Creating => "creating",
+            VolumeState::Ready => "ready",
+            VolumeState::Deleting => "deleting",
+        }
+    }
+
+    /// As stored.
+    pub fn parse(text: &str) -> Option<Self> {
+        [VolumeState::Creating, VolumeState::Ready, VolumeState::Deleting]
+            .into_iter()
+            .find(|state| state.as_str() == text)
+    }
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeSpecRecord {
+    /// Size.
+    pub size_bytes: u64,
+    /// Refuses to be deleted.
+    pub protected: bool,
+    /// Deleted together with its sandbox.
+    pub delete_with_sandbox: bool,
+    /// Can be read and cloned, not written.
+    pub snapshot: bool,
+    /// Volume it was made from.
+    pub cloned_from: Option<VolumeId>,
+    /// Service that it belongs to, such as `database:<id>`.
+    pub owner: Option<String>,
+}
+
+/// A sandbox that has a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeHolderRecord {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The sandbox.
+    pub sandbox: SandboxId,
+    /// It only reads.
+    pub read_only: bool,
+}
+
+/// Volumes. Attaching is part of [`super::SandboxStore::insert_sandboxes`]: a sandbox's row and its hold on its volumes
+/// come in one transaction, and the hold ends with the row.
+#[async_trait]
+pub trait VolumeStore: Send + Sync {
+    /// Adds volumes. Quota: `VOLUMES_PER_WORKSPACE_MAX`.
+    async fn insert_volumes(&self, volumes: &[VolumeRecord]) -> Result<()>;
+    /// One volume of a workspace that is not being deleted.
+    async fn volume(&self, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord>;
+    /// Those of a workspace that are not being deleted, by name.
+    async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>>;
+    /// All on a host.
+    async fn volumes_on(&self, host: &HostId) -> Result<Vec<VolumeRecord>>;
+    /// Who has volumes of a workspace.
+    async fn volume_holders(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeHolderRecord>>;
+    /// Notes that a volume is ready, and what is known of it. One that is being deleted stays so.
+    async fn update_volume(&self, id: &VolumeId, spec: &VolumeSpecRecord) -> Result<()>;
+    /// Decides that a volume is deleted. Not while a sandbox has it.
+    async fn delete_volume(&self, id: &VolumeId) -> Result<()>;
+    /// Removes a volume that is being deleted, or was never made, once its host has it no longer.
+    async fn remove_volume(&self, id: &VolumeId) -> Result<()>;
+}

@@ -1,0 +1,267 @@
+//! What the API does to volumes, apart from HTTP: each operation moves a row and its image together.
+//!
+//! A row exists before its host is asked for the image, and an image is gone before its row is; see [`super::reconcile`] for
+//! what a crash in between leaves.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_types::agent_api::{AgentVolume, AgentVolumeCreate, AgentVolumeGrow};
+use pandastack_types::api::{CreateVolume, PatchVolume};
+use pandastack_types::limits::{VOLUME_MB_MAX, VOLUME_MB_MIN, VOLUME_NAME_CHARS_MAX};
+use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
+use serde::de::IgnoredAny;
+
+use super::{MIB, owned};
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::ops::{MAKE_WAIT, MOVE_WAIT, NOTHING};
+use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
+use pandastack_agent_client::{AgentClient, AgentError, Call};
+
+/// Makes an empty volume. Runs to its end even if the caller is dropped.
+pub(super) async fn create(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    request: CreateVolume,
+) -> ApiResult<VolumeRecord> {
+    check_name(&request.name)?;
+    check_size(request.size_mb)?;
+    let (host, client) = app.hosts.place_volume()?;
+    let spec = VolumeSpecRecord {
+        size_bytes: request.size_mb * MIB,
+        protected: request.protected,
+        ..VolumeSpecRecord::default()
+    };
+    let record = new_record(workspace, request.name, host, spec);
+    make(app, client, record, None, None).await
+}
+
+/// Makes a copy of a volume, to write or as a snapshot. Runs to its end even if the caller is dropped.
+pub(super) async fn copy(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    name: &str,
+    copy: String,
+    snapshot: bool,
+) -> ApiResult<VolumeRecord> {
+    check_name(&copy)?;
+    let original = of_user(app, &workspace, name).await?;
+    let client = app.hosts.client(&original.host)?;
+    let writer = writer(app, &original).await?;
+    let spec = VolumeSpecRecord {
+        size_bytes: original.spec.size_bytes,
+        snapshot,
+        cloned_from: Some(original.id.clone()),
+        ..VolumeSpecRecord::default()
+    };
+    let record = new_record(workspace, copy, original.host, spec);
+    make(app, client, record, Some(original.id), writer).await
+}
+
+async fn make(
+    app: &Arc<App>,
+    client: AgentClient,
+    record: VolumeRecord,
+    from: Option<VolumeId>,
+    writer: Option<SandboxId>,
+) -> ApiResult<VolumeRecord> {
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let _marked = owner.under_way.mark(record.id.as_str());
+        owner.store.insert_volumes(std::slice::from_ref(&record)).await?;
+        let size_bytes = record.spec.size_bytes;
+        let body = AgentVolumeCreate { id: record.id.clone(), size_bytes, from, writer };
+        let call = Call { method: Method::POST, path: "/volumes", incarnation: None, wait: MAKE_WAIT };
+        match client.call::<AgentVolume>(call, Some(&body)).await {
+            Ok(made) => {
+                let spec = VolumeSpecRecord { size_bytes: made.size_bytes, ..record.spec };
+                owner.store.update_volume(&record.id, &spec).await?;
+                Ok(VolumeRecord { spec, state: VolumeState::Ready, ..record })
+            }
+            Err(error) => {
+                abandon(&owner, &record).await;
+                Err(error.into())
+            }
+        }
+    })
+    .await
+}
+
+/// Removes what a failed make left. If its host does not answer, the next report finishes it.
+async fn abandon(app: &App, record: &VolumeRecord) {
+    if let Err(error) = app.store.delete_volume(&record.id).await {
+        tracing::warn!(volume = %record.id, %error, "a volume that was not made keeps its row");
+        return;
+    }
+    if let Err(error) = finish_delete(app, record).await {
+        tracing::info!(volume = %record.id, error = %error.message, "it is removed when its host reports");
+    }
+}
+
+/// Makes a volume larger.
+pub(super) async fn grow(app: &Arc<App>, record: VolumeRecord, size_mb: u64) -> ApiResult<VolumeRecord> {
+    check_size(size_mb)?;
+    if record.spec.snapshot {
+        let name = &record.name;
+        return Err(ApiError::conflict(format!("volume `{name}` is a snapshot and never changes; clone it")));
+    }
+    let client = app.hosts.client(&record.host)?;
+    let writer = writer(app, &record).await?;
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        let path = format!("/volumes/{}/grow", record.id);
+        let body = AgentVolumeGrow { size_bytes: size_mb * MIB, writer };
+        let call = Call { method: Method::POST, path: &path, incarnation: None, wait: MOVE_WAIT };
+        let grown: AgentVolume = client.call(call, Some(&body)).await?;
+        let spec = VolumeSpecRecord { size_bytes: grown.size_bytes, ..record.spec };
+        owner.store.update_volume(&record.id, &spec).await?;
+        Ok(VolumeRecord { spec, ..record })
+    })
+    .await
+}
+
+/// Changes what protects a volume.
+pub(super) async fn change(
+    app: &App,
+    workspace: &WorkspaceId,
+    name: &str,
+    request: &PatchVolume,
+) -> ApiResult<VolumeRecord> {
+    let record = of_user(app, workspace, name).await?;
+    let spec = VolumeSpecRecord {
+        protected: request.protected.unwrap_or(record.spec.protected),
+        delete_with_sandbox: request.delete_with_sandbox.unwrap_or(record.spec.delete_with_sandbox),
+        ..record.spec
+    };
+    app.store.update_volume(&record.id, &spec).await?;
+    Ok(VolumeRecord { spec, ..record })
+}
+
+/// Deletes a volume, or sees to it that it will be. Runs to its end even if the caller is dropped.
+pub(super) async fn delete(app: &Arc<App>, workspace: &WorkspaceId, name: &str) -> ApiResult<()> {
+    let record = app.store.volume(workspace, name).await?;
+    owned::check(&record, None)?;
+    if record.spec.protected {
+        return Err(ApiError::conflict(format!(
+            "volume `{name}` is protected; PATCH it with `protected: false` first"
+        )));
+    }
+    let owner = Arc::clone(app);
+    app.owned(async move {
+        owner.store.delete_volume(&record.id).await?;
+        finish_delete(&owner, &record).await
+    })
+    .await
+}
+
+/// Removes the image and then the row of a volume that is being deleted. A host that does not answer does it when it
+/// reports. Safe to repeat.
+pub(super) async fn finish_delete(app: &App, record: &VolumeRecord) -> ApiResult<()> {
+    let path = format!("/volumes/{}", record.id);
+    let removed = match app.hosts.client(&record.host) {
+        Ok(client) => {
+            let call = Call { method: Method::DELETE, path: &path, incarnation: None, wait: MOVE_WAIT };
+            client.call::<IgnoredAny>(call, NOTHING).await.map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    match removed {
+        Ok(()) => {}
+        Err(error) if error.is_absent() => {}
+        Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
+        Err(error) => {
+            tracing::info!(volume = %record.id, %error, "the delete is finished when the host reports");
+            return Ok(());
+        }
+    }
+    Ok(app.store.remove_volume(&record.id).await?)
+}
+
+/// The sandbox that writes a volume now.
+async fn writer(app: &App, record: &VolumeRecord) -> ApiResult<Option<SandboxId>> {
+    let holders = app.store.volume_holders(&record.workspace).await?;
+    let writing = holders.into_iter().find(|holder| holder.volume == record.id && !holder.read_only);
+    Ok(writing.map(|holder| holder.sandbox))
+}
+
+/// A volume that can be used.
+pub(super) async fn ready(app: &App, workspace: &WorkspaceId, name: &str) -> ApiResult<VolumeRecord> {
+    let record = app.store.volume(workspace, name).await?;
+    match record.state {
+        VolumeState::Ready => Ok(record),
+        _ => Err(ApiError::conflict(format!("volume `{name}` is still being made; try again in a moment"))),
+    }
+}
+
+/// A volume that can be used, and belongs to no service.
+pub(super) async fn of_user(app: &App, workspace: &WorkspaceId, name: &str) -> ApiResult<VolumeRecord> {
+    let record = ready(app, workspace, name).await?;
+    owned::check(&record, None)?;
+    Ok(record)
+}
+
+fn new_record(workspace: WorkspaceId, name: String, host: HostId, spec: VolumeSpecRecord) -> VolumeRecord {
+    let (id, state) = (VolumeId::random(), VolumeState::Creating);
+    VolumeRecord { id, workspace, name, host, state, generation: 0, created_at: now(), spec }
+}
+
+/// A name for a snapshot of the volume with that name, which there will not be again.
+pub(super) fn snapshot_name(name: &str) -> String {
+    let stamp = format!("-{}", now().strftime("%Y%m%d-%H%M%S"));
+    let keep = VOLUME_NAME_CHARS_MAX.saturating_sub(stamp.len());
+    let start: String = name.chars().take(keep).collect();
+    start + &stamp
+}
+
+/// Refuses what cannot be a volume's name.
+pub(super) fn check_name(name: &str) -> ApiResult<()> {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let edges = name.starts_with('-') || name.ends_with('-');
+    if (1..=VOLUME_NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(good) && !edges {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "`name` is 1 to {VOLUME_NAME_CHARS_MAX} lowercase letters, digits and `-`, and neither begins nor ends with `-`"
+    )))
+}
+
+fn check_size(size_mb: u64) -> ApiResult<()> {
+    if (VOLUME_MB_MIN..=VOLUME_MB_MAX).contains(&size_mb) {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!("`size_mb` is {VOLUME_MB_MIN} to {VOLUME_MB_MAX}, not {size_mb}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_sizes_have_limits() {
+        for (name, good) in [
+            ("data", true),
+            ("a", true),
+            (&"x".repeat(63), true),
+            (&"x".repeat(64), false),
+            ("", false),
+            ("-a", false),
+            ("a-", false),
+            ("Data", false),
+            ("a/b", false),
+            ("..", false),
+        ] {
+            assert_eq!(check_name(name).is_ok(), good, "{name}");
+        }
+        for (size_mb, good) in [(0, false), (15, false), (16, true), (65_536, true), (65_537, false)] {
+            assert_eq!(check_size(size_mb).is_ok(), good, "{size_mb}");
+        }
+    }
+
+    #[test]
+    fn names_of_snapshots_are_names() {
+        for name in ["data", &"x".repeat(63)] {
+            check_name(&snapshot_name(name)).unwrap();
+        }
+    }
+}

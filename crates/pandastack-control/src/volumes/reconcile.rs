@@ -1,0 +1,81 @@
+//! What a host has, compared with what the record says of volumes.
+//!
+//! Rules: a volume in `creating` that nobody works on is ready if its host has it and otherwise never was; one in `deleting`
+//! is deleted until its host has it no longer; one that goes with its sandbox goes when no sandbox has it. A volume that a
+//! host has and the record does not is reported in the log and left alone.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pandastack_types::VolumeId;
+use pandastack_types::agent_api::HostReport;
+
+use super::ops;
+use crate::app::App;
+use crate::error::ApiResult;
+use crate::store::SandboxRecord;
+use crate::store::volumes::{VolumeRecord, VolumeState};
+
+/// Brings the rows of a host's volumes to where they hold. Safe to repeat.
+pub(crate) async fn take(app: &Arc<App>, report: &HostReport) -> ApiResult<()> {
+    let rows = app.store.volumes_on(&report.host).await?;
+    let seen: HashSet<&VolumeId> = report.volumes.iter().map(|volume| &volume.id).collect();
+    let known: HashSet<&VolumeId> = rows.iter().map(|row| &row.id).collect();
+    for orphan in seen.difference(&known).filter(|id| !app.under_way.contains(id.as_str())) {
+        tracing::debug!(host = %report.host, volume = %orphan, "the host has a volume that the record does not; it is kept");
+    }
+    for row in rows.iter().filter(|row| !app.under_way.contains(row.id.as_str())) {
+        settle(app, row, seen.contains(&row.id)).await?;
+    }
+    Ok(())
+}
+
+async fn settle(app: &Arc<App>, row: &VolumeRecord, is_there: bool) -> ApiResult<()> {
+    match row.state {
+        VolumeState::Creating if is_there => Ok(app.store.update_volume(&row.id, &row.spec).await?),
+        VolumeState::Creating => Ok(app.store.remove_volume(&row.id).await?),
+        VolumeState::Deleting => {
+            let (owner, row) = (Arc::clone(app), row.clone());
+            app.tasks.spawn(async move {
+                if let Err(error) = ops::finish_delete(&owner, &row).await {
+                    tracing::warn!(volume = %row.id, %error, "a delete is tried again at the next report");
+                }
+            });
+            Ok(())
+        }
+        VolumeState::Ready if row.spec.delete_with_sandbox && !row.spec.protected => {
+            delete_unheld(app, row).await
+        }
+        VolumeState::Ready => Ok(()),
+    }
+}
+
+/// Deletes the volumes that go with a sandbox whose row is gone.
+pub(crate) async fn sandbox_gone(app: &App, sandbox: &SandboxRecord) {
+    if sandbox.spec.volumes.is_empty() {
+        return;
+    }
+    let rows = match app.store.volumes(&sandbox.workspace).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            tracing::warn!(sandbox = %sandbox.id, %error, "its volumes are looked at when the host reports");
+            return;
+        }
+    };
+    let had = |row: &VolumeRecord| sandbox.spec.volumes.iter().any(|volume| volume.id == row.id);
+    let goes = |row: &VolumeRecord| row.spec.delete_with_sandbox && !row.spec.protected;
+    for row in rows.iter().filter(|row| had(row) && goes(row)) {
+        if let Err(error) = delete_unheld(app, row).await {
+            tracing::warn!(volume = %row.id, %error, "it is deleted when its host reports");
+        }
+    }
+}
+
+/// Deletes a volume unless a sandbox has it.
+async fn delete_unheld(app: &App, row: &VolumeRecord) -> ApiResult<()> {
+    match app.store.delete_volume(&row.id).await {
+        Ok(()) => ops::finish_delete(app, row).await,
+        Err(crate::store::StoreError::Held(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,70 @@
+//! Durable disks: put where the emulator has empty files.
+//!
+//! The emulator opens [`VOLUMES_MAX`] files of no length when it starts ([`crate::command_line`]). To attach a volume to a
+//! stopped machine, the preloaded library puts the image's descriptor over the file's; then the device is told its
+//! size. In this order a guest never sees a disk that is not the image.
+//!
+//! Telling the size takes a block layer that is active. It is not in a process that saved its state and did not run since,
+//! which a zygote is, so in a fork the size waits for [`announce`], after the machine runs. Nothing
+//! uses the disk before it has a size; and a disk that the parent had too has its size already.
+//!
+//! What must hold: the image's open file is handed over, not opened again, so that a lock on it lasts until the process ends.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use pandastack_engine::{EngineError, Result, VOLUMES_MAX, Volume, volume_serial};
+use pandastack_qemu_shim::protocol::{List, Match, Request, Rule};
+use serde_json::json;
+
+use crate::endpoints::{FileIdentities, FileIdentity, Paths};
+use crate::limits::COMMAND_MAX;
+use crate::qmp::Qmp;
+use crate::shim_client;
+
+const STEP: &str = "attaching a volume";
+
+/// Sizes that devices have, by their places; 0 where there is no disk.
+pub(crate) type Sizes = [u64; VOLUMES_MAX];
+
+/// Puts volumes into a stopped machine that has empty files in their places, and answers what its files are then and
+/// what size each place is to have.
+pub(crate) async fn attach(
+    paths: &Paths,
+    mut files: FileIdentities,
+    volumes: Vec<Volume>,
+) -> Result<(FileIdentities, Sizes)> {
+    let mut sizes = Sizes::default();
+    if volumes.is_empty() {
+        return Ok((files, sizes));
+    }
+    if volumes.len() > VOLUMES_MAX {
+        let detail = format!("{} volumes, and a machine has places for {VOLUMES_MAX}", volumes.len());
+        return Err(EngineError::Vmm { step: STEP, detail });
+    }
+    let mut rules = List::EMPTY;
+    for (place, volume) in volumes.iter().enumerate() {
+        let FileIdentity { device, inode } = files.volumes[place];
+        let rule = Rule { matches: Match::File { device, inode }, required: true };
+        rules.push(rule).map_err(|_| EngineError::Vmm { step: STEP, detail: "too many rules".to_owned() })?;
+        files.volumes[place] = FileIdentity::of(&volume.image, Path::new(&volume_serial(place)))?;
+        sizes[place] = volume.bytes;
+    }
+    let images: Vec<_> = volumes.iter().map(|volume| volume.image.as_fd()).collect();
+    shim_client::request(&paths.shim(), STEP, &Request::Replace { rules }, &images, COMMAND_MAX).await?;
+    Ok((files, sizes))
+}
+
+/// Tells the devices the sizes that they do not have yet.
+pub(crate) async fn announce(qmp: &Qmp, had: &Sizes, sizes: &Sizes) -> Result<()> {
+    for (place, bytes) in sizes.iter().enumerate().filter(|(place, bytes)| had[*place] != **bytes) {
+        resize(qmp, place, *bytes).await?;
+    }
+    Ok(())
+}
+
+/// Tells the device at `place` its size. A shorter image becomes that long; the guest is told, also when nothing changed.
+pub(crate) async fn resize(qmp: &Qmp, place: usize, bytes: u64) -> Result<()> {
+    let arguments = json!({ "node-name": volume_serial(place), "size": bytes });
+    qmp.command("block_resize", arguments).await.map(drop)
+}

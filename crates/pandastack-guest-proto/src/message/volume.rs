@@ -1,0 +1,17 @@
+//! Durable disks.
+
+use serde::{Deserialize, Serialize};
+
+use super::{RawPath, is_false};
+
+/// Which disk goes where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeMount {
+    /// Serial number of the disk.
+    pub serial: String,
+    /// Where to; made if it is missing.
+    pub path: RawPath,
+    /// Nothing is written, not even to bring the file system into order.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub read_only: bool,
+}

@@ -1,0 +1,144 @@
+//! `pandastack volume`: durable disks that outlive sandboxes.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use pandastack_types::api::{CreateVolume, PatchVolume, Volume};
+
+use crate::output::{Output, age, fields, size};
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Make a volume
+    Create {
+        /// Its name: lowercase letters, digits and `-`
+        name: String,
+        /// Its size in MiB; space is taken as it is written
+        #[arg(long, value_name = "MIB", default_value_t = 1024)]
+        size_mb: u64,
+        /// Refuse to delete it until `volume protect NAME --off`
+        #[arg(long)]
+        protected: bool,
+    },
+    /// List volumes
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show one volume
+    Get {
+        /// Its name
+        name: String,
+    },
+    /// Make a volume larger, also while a sandbox uses it
+    Grow {
+        /// Its name
+        name: String,
+        /// Its new size in MiB
+        size_mb: u64,
+    },
+    /// Keep a volume as it is now: a copy that can be read and cloned
+    Snapshot {
+        /// Its name
+        name: String,
+        /// Name of the snapshot [default: made of the volume's name and the time]
+        #[arg(long = "as", value_name = "NAME")]
+        own: Option<String>,
+    },
+    /// Copy a volume, also while a sandbox uses it
+    Clone {
+        /// Its name
+        name: String,
+        /// Name of the copy
+        copy: String,
+    },
+    /// Refuse to delete a volume
+    Protect {
+        /// Its name
+        name: String,
+        /// Allow it again
+        #[arg(long)]
+        off: bool,
+    },
+    /// Delete volumes and what is in them
+    Rm {
+        /// Their names
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        super::with_client(|client| async move {
+            let named = |volume: &Volume| volume.name.clone();
+            match self {
+                Command::Create { name, size_mb, protected } => {
+                    let request = CreateVolume { name, size_mb, protected };
+                    output.value(&client.create_volume(&request).await?, named)?;
+                }
+                Command::List => list(&client.list_volumes().await?, output)?,
+                Command::Get { name } => output.value(&client.get_volume(&name).await?, describe)?,
+                Command::Grow { name, size_mb } => {
+                    output.value(&client.grow_volume(&name, size_mb).await?, named)?;
+                }
+                Command::Snapshot { name, own } => {
+                    output.value(&client.snapshot_volume(&name, own).await?, named)?;
+                }
+                Command::Clone { name, copy } => {
+                    output.value(&client.clone_volume(&name, &copy).await?, named)?;
+                }
+                Command::Protect { name, off } => {
+                    let request = PatchVolume { protected: Some(!off), ..PatchVolume::default() };
+                    output.value(&client.change_volume(&name, &request).await?, named)?;
+                }
+                Command::Rm { names } => {
+                    for name in &names {
+                        client.delete_volume(name).await?;
+                        output.line(name)?;
+                    }
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+fn list(volumes: &[Volume], output: Output) -> Result<()> {
+    let now = Timestamp::now();
+    output.table(volumes, ["NAME", "SIZE", "USED", "ATTACHED TO", "AGE"], |volume| {
+        [
+            volume.name.clone(),
+            size(volume.size_bytes),
+            size(volume.used_bytes),
+            holders(volume),
+            age(volume.created_at, now),
+        ]
+    })
+}
+
+fn holders(volume: &Volume) -> String {
+    let shown = volume
+        .attached_to
+        .iter()
+        .map(|holder| format!("{}{}", holder.sandbox_id, if holder.read_only { " (reads)" } else { "" }));
+    let shown: Vec<_> = shown.collect();
+    if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
+}
+
+fn describe(volume: &Volume) -> String {
+    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    fields(&[
+        ("name", volume.name.clone()),
+        ("id", volume.id.to_string()),
+        ("size", size(volume.size_bytes)),
+        ("used", size(volume.used_bytes)),
+        ("host", volume.host.to_string()),
+        ("generation", volume.generation.to_string()),
+        ("attached to", holders(volume)),
+        ("protected", yes(volume.protected)),
+        ("deleted with its sandbox", yes(volume.delete_with_sandbox)),
+        ("snapshot", yes(volume.snapshot)),
+    ])
+}

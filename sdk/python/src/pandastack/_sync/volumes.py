@@ -1,0 +1,65 @@
+# Generated from _async/volumes.py by tools/generate_sync.py: change that file, not this one.
+"""Volumes: durable disks that outlive sandboxes."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, cast
+
+from .. import _wire
+from .._wire import segment
+from ..models import VolumeInfo
+from .transport import Transport
+
+
+class VolumesAPI:
+    """``client.volumes``. Attach one with ``sandboxes.create(volumes=[{"name": ..., "path": ...}])``."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def create(self, name: str, size_mb: int, *, protected: bool = False) -> VolumeInfo:
+        """A new, empty volume. Space is taken as it is written."""
+        body = _wire.given(name=name, size_mb=size_mb, protected=protected or None)
+        return self._make("/volumes", body)
+
+    def list(self) -> List[VolumeInfo]:
+        """Volumes of the workspace, by name."""
+        answer = self._transport.send(_wire.get("/volumes"))
+        return cast("List[VolumeInfo]", answer.records("volumes"))
+
+    def get(self, name: str) -> VolumeInfo:
+        """One volume, and who has it."""
+        return cast("VolumeInfo", (self._transport.send(_wire.get(_path(name)))).record())
+
+    def grow(self, name: str, size_mb: int) -> VolumeInfo:
+        """Make a volume larger; a running sandbox that has it has the room at once."""
+        body = {"size_mb": size_mb}
+        call = _wire.post(_path(name, "/grow"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return cast("VolumeInfo", (self._transport.send(call)).record())
+
+    def clone(self, name: str, copy: str) -> VolumeInfo:
+        """Copy a volume as it is at one instant, also while a sandbox writes it."""
+        return self._make(_path(name, "/clone"), {"name": copy})
+
+    def snapshot(self, name: str, snapshot: Optional[str] = None) -> VolumeInfo:
+        """Keep a volume as it is now: a copy that can be read and cloned, and never written."""
+        return self._make(_path(name, "/snapshot"), _wire.given(name=snapshot))
+
+    def update(
+        self, name: str, *, protected: Optional[bool] = None, delete_with_sandbox: Optional[bool] = None
+    ) -> VolumeInfo:
+        """Change what protects a volume, or whether it is deleted with its sandbox."""
+        body = _wire.given(protected=protected, delete_with_sandbox=delete_with_sandbox)
+        return cast("VolumeInfo", (self._transport.send(_wire.post(_path(name), body, method="PATCH"))).record())
+
+    def delete(self, name: str) -> None:
+        """Delete a volume and what is in it. Refused while a sandbox has it."""
+        self._transport.send(_wire.delete(_path(name)))
+
+    def _make(self, path: str, body: Dict[str, object]) -> VolumeInfo:
+        call = _wire.post(path, body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return cast("VolumeInfo", (self._transport.send(call)).record())
+
+
+def _path(name: str, rest: str = "") -> str:
+    return f"/volumes/{segment(name, 'volume name')}{rest}"

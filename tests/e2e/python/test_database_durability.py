@@ -1,0 +1,113 @@
+"""What a database acknowledged is there after its machine was lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any, Callable, Iterator, List
+
+import pytest
+from conftest import wait_for
+from platform_process import command_lines
+from test_databases import make, psql
+
+from pandastack import ConflictError, Database, NotFoundError, PandaStack
+
+psycopg = pytest.importorskip("psycopg")
+
+#: A lost machine boots again and replays its log, both emulated.
+REVIVE_SECONDS_MAX = 150
+
+
+@pytest.fixture(scope="module")
+def database(client: PandaStack) -> Iterator[Database]:
+    made = make(client, "durable")
+    yield made
+    client.databases.delete(made["id"])
+
+
+def kill_machine(client: PandaStack, database_id: str) -> None:
+    """`kill -9` of the emulator of a database."""
+    machine = client.databases.get(database_id)["sandbox_id"]
+    (pid,) = [pid for pid, line in command_lines().items() if "qemu-system" in line and has_file_of(pid, machine)]
+    os.kill(pid, signal.SIGKILL)
+
+
+def has_file_of(pid: int, machine: str) -> bool:
+    try:
+        return any(machine in os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+
+
+def write_until_cut(url: str, acknowledged: List[int], begun: Callable[[], Any]) -> None:
+    """Commits one number after the other, and notes each that was acknowledged, until the connection breaks."""
+    with psycopg.connect(url, autocommit=True, connect_timeout=REVIVE_SECONDS_MAX) as connection:
+        number = max(acknowledged, default=0)
+        try:
+            while True:
+                number += 1
+                connection.execute("INSERT INTO kept VALUES (%s)", [number])
+                acknowledged.append(number)
+                if len(acknowledged) % 20 == 0:
+                    begun()
+        except psycopg.OperationalError:
+            return
+
+
+def numbers(url: str) -> List[int]:
+    # The client is held while the machine is replaced.
+    with psycopg.connect(url, connect_timeout=REVIVE_SECONDS_MAX) as connection:
+        return [row[0] for row in connection.execute("SELECT n FROM kept ORDER BY n")]
+
+
+def test_a_killed_machine_loses_nothing_acknowledged(client: PandaStack, database: Database) -> None:
+    url = database["connection_url"]
+    assert psql(url, "-c", "CREATE TABLE kept (n int PRIMARY KEY)").returncode == 0
+    before = client.databases.get(database["id"])["sandbox_id"]
+    acknowledged: List[int] = []
+    enough = threading.Event()
+    writer = threading.Thread(target=write_until_cut, args=(url, acknowledged, enough.set))
+    writer.start()
+    assert enough.wait(60)
+    kill_machine(client, database["id"])
+    writer.join(60)
+    assert not writer.is_alive()
+    there = numbers(url)
+    # The last one may have been committed without a word.
+    assert there in (acknowledged, [*acknowledged, len(acknowledged) + 1])
+    now = client.databases.get(database["id"])
+    assert (now["status"], now["connection_url"]) == ("running", url) and now["sandbox_id"] != before
+    with pytest.raises(NotFoundError):
+        client.sandboxes.get(before)
+    assert psql(url, "-c", "INSERT INTO kept VALUES (0)").returncode == 0
+
+
+def test_a_branch_keeps_its_own_data_and_sleeps(client: PandaStack, database: Database) -> None:
+    """The copy of a revived database has a volume of its own: it outlives its machine, its sleep, and its original's writes."""
+    branch = client.databases.branch(database["id"])
+    try:
+        url = branch["connection_url"]
+        assert psql(url, "-c", "INSERT INTO kept VALUES (-1)").returncode == 0
+        assert psql(database["connection_url"], "-c", "INSERT INTO kept VALUES (-2)").returncode == 0
+        client.databases.pause(branch["id"])
+        assert -1 in numbers(url)
+        kill_machine(client, branch["id"])
+        wait_for("it is noticed", lambda: client.databases.get(branch["id"])["status"] != "running")
+        there = numbers(url)
+        assert -1 in there and -2 not in there
+    finally:
+        client.databases.delete(branch["id"])
+    assert -1 not in numbers(database["connection_url"])
+
+
+def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> None:
+    before = client.databases.stats(database["id"])
+    assert 0 < before["storage_used_bytes"] < before["storage_bytes"] == 8 << 30
+    client.databases.update(database["id"], storage_mb=9 << 10)
+    assert client.databases.stats(database["id"])["storage_bytes"] == 9 << 30
+    with pytest.raises(ConflictError):
+        client.databases.update(database["id"], storage_mb=8 << 10)
+    assert client.volumes.list() == [], "its volume is its own"

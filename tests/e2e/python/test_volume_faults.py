@@ -1,0 +1,219 @@
+"""What a crash, a power failure or a full disk may not do to a volume."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Callable, Iterator, List
+
+import pytest
+from pandastack import ConflictError, PandaStack, PandaStackError, Sandbox
+
+from platform_process import Platform, wait_until
+
+#: Commits one row at a time and says so after each commit. Whatever it said must be there afterwards.
+WRITER = """
+import sqlite3, sys
+base = sqlite3.connect("/data/acks.db", isolation_level=None)
+base.execute("PRAGMA journal_mode=WAL"); base.execute("PRAGMA synchronous=FULL")
+base.execute("CREATE TABLE IF NOT EXISTS acks (n INTEGER PRIMARY KEY, filler BLOB)")
+n = base.execute("SELECT COALESCE(MAX(n), 0) FROM acks").fetchone()[0]
+while True:
+    n += 1
+    base.execute("INSERT INTO acks VALUES (?, randomblob(3000))", (n,))
+    print(n, flush=True)
+"""
+CHECK = """
+import sqlite3
+base = sqlite3.connect("/data/acks.db")
+assert base.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+rows = [n for n, in base.execute("SELECT n FROM acks ORDER BY n")]
+assert rows == list(range(1, len(rows) + 1)), rows
+print(len(rows))
+"""
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    running = Platform("psv", "10.228.0.0/16", "--warm", "base")
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+def attach(client: PandaStack, name: str, **options: object) -> Sandbox:
+    return client.sandboxes.create("base", ttl_seconds=1800, volumes=[{"name": name, "path": "/data", **options}])
+
+
+def run(sandbox: Sandbox, command: str) -> str:
+    return sandbox.exec(command, timeout_seconds=120, check=True).stdout.strip()
+
+
+def write_until(sandbox: Sandbox, enough: int, then: Callable[[], None]) -> int:
+    """Runs the writer, collects what it acknowledges, and does ``then`` to it after so many; the last that was heard."""
+    sandbox.filesystem.write("/root/writer.py", WRITER)
+    heard: List[int] = []
+    text = ""
+    try:
+        for chunk in sandbox.exec_stream("python3 /root/writer.py", timeout_seconds=300):
+            text += getattr(chunk, "text", "")
+            lines = text.split("\n")
+            text = lines.pop()
+            heard.extend(int(line) for line in lines if line.strip())
+            if len(heard) >= enough and then is not None:
+                then()
+                then = None  # type: ignore[assignment]
+    except PandaStackError:
+        pass
+    assert then is None, f"the writer ended by itself after {len(heard)}"
+    return heard[-1]
+
+
+def rows(client: PandaStack, name: str) -> int:
+    with attach(client, name) as reader:
+        reader.filesystem.write("/root/check.py", CHECK)
+        return int(run(reader, "python3 /root/check.py"))
+
+
+def test_a_killed_machine_loses_nothing_it_acknowledged(platform: Platform) -> None:
+    client = platform.client()
+    client.volumes.create("crash", 64)
+    sandbox = attach(client, "crash")
+
+    def kill() -> None:
+        for pid in platform.machine_pids(sandbox.id):
+            os.kill(pid, signal.SIGKILL)
+
+    last = write_until(sandbox, 100, kill)
+    wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 30)
+    # A failed sandbox keeps its hold: somebody may want to look at it.
+    with pytest.raises(ConflictError, match=sandbox.id):
+        attach(client, "crash")
+    sandbox.delete()
+    assert rows(client, "crash") >= last
+    client.volumes.delete("crash")
+
+
+def test_killed_servers_change_nothing(platform: Platform) -> None:
+    client = platform.client()
+    client.volumes.create("servers", 64)
+    with attach(client, "servers") as sandbox:
+        for role in ("agent", "control"):
+            run(sandbox, f"echo before {role} >> /data/file; sync")
+            platform.kill_role(role)
+            wait_until("it answers", lambda: answers(sandbox), 60)
+            run(sandbox, f"echo after {role} >> /data/file; sync")
+            with pytest.raises(ConflictError, match=sandbox.id):
+                attach(client, "servers")
+        assert client.volumes.get("servers")["attached_to"] == [{"sandbox_id": sandbox.id, "read_only": False}]
+        assert run(sandbox, "wc -l < /data/file") == "4"
+    with attach(client, "servers") as reader:
+        assert run(reader, "wc -l < /data/file") == "4"
+    client.volumes.delete("servers")
+
+
+def answers(sandbox: Sandbox) -> bool:
+    try:
+        return sandbox.exec("true", timeout_seconds=30).ok
+    except PandaStackError:
+        return False
+
+
+def test_a_sleeper_whose_volume_went_on_is_not_woken(platform: Platform) -> None:
+    client = platform.client()
+    volume = client.volumes.create("stale", 64)
+    with attach(client, "stale") as sandbox:
+        run(sandbox, "echo mine > /data/file")
+        sandbox.hibernate()
+        # As the host would find it if another machine had written the volume meanwhile.
+        record = platform.data_dir / "store" / "volumes" / volume["id"] / "volume.json"
+        known = json.loads(record.read_text())
+        assert known["generation"] == 1
+        record.write_text(json.dumps({**known, "generation": 2}))
+        with pytest.raises(PandaStackError, match="generation 2") as refused:
+            sandbox.exec("cat /data/file")
+        assert refused.value.status == 409
+        assert sandbox.refresh().status == "hibernated"
+        record.write_text(json.dumps(known))
+        assert run(sandbox, "cat /data/file") == "mine"
+    client.volumes.delete("stale")
+
+
+def test_a_full_host_stops_a_writer_and_lets_it_go_on(platform: Platform) -> None:
+    client = platform.client()
+    client.volumes.create("full", 256)
+    store = platform.data_dir / "store"
+    filler = store / "filler"
+    with attach(client, "full") as sandbox:
+        run(sandbox, "dd if=/dev/urandom of=/data/warm bs=1M count=4 conv=fsync")
+        free = shutil.disk_usage(store).free
+        subprocess.run(["fallocate", "-l", str(max(free - (8 << 20), 1 << 20)), str(filler)], check=True)
+        try:
+            command = "nohup sh -c 'dd if=/dev/urandom of=/data/big bs=1M count=100 conv=fsync && echo ok > /data/done' &"
+            sandbox.exec(f"{command} true", timeout_seconds=60)
+            log = lambda: "the host's disk is full" in (platform.data_dir / "logs/agent.log").read_text(errors="replace")
+            wait_until("the machine stands still", log, 120)
+        finally:
+            filler.unlink()
+        wait_until("it goes on", lambda: sandbox.exec("cat /data/done", timeout_seconds=120).ok, 240)
+        assert run(sandbox, "stat -c %s /data/big") == str(100 << 20)
+        assert "error" not in run(sandbox, "dmesg | grep -i 'ext4-fs error' || true")
+    client.volumes.delete("full")
+
+
+def is_xfs_mount(path: Path) -> bool:
+    return any(line.split()[1:3] == [str(path), "xfs"] for line in Path("/proc/mounts").read_text().splitlines())
+
+
+def test_a_power_failure_loses_nothing_acknowledged(platform: Platform) -> None:
+    """The store's file system stops at once, without writing anything out, as when the power goes. What it has afterwards
+    is what was flushed. Last in this file: it ends the platform."""
+    store = platform.data_dir / "store"
+    if not is_xfs_mount(store) or shutil.which("xfs_io") is None:
+        pytest.skip("the store is not an XFS of its own, whose power can be cut")
+    client = platform.client()
+    client.volumes.create("power", 64)
+    sandbox = attach(client, "power")
+    cut = lambda: subprocess.run(["xfs_io", "-x", "-c", "shutdown", str(store)], check=True)
+    last = write_until(sandbox, 150, lambda: power_off(platform, cut))
+    platform.start()
+    client = platform.client()
+    wait_until("the sandbox is given up", lambda: gone(client, sandbox.id), 60)
+    assert rows(client, "power") >= last
+
+
+def power_off(platform: Platform, cut: Callable[[], object]) -> None:
+    """Nothing survives the cut: neither the file system's memory nor any process."""
+    cut()
+    machines = platform.machine_pids()
+    assert platform.process is not None
+    roles = [platform.role_pid(role) for role in ("agent", "control")]
+    os.kill(platform.process.pid, signal.SIGKILL)
+    platform.process.wait()
+    for pid in [*roles, *machines]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    for pid in [*roles, *machines]:
+        wait_until("all processes are gone", lambda: Platform.is_gone(pid), 30)
+    store = platform.data_dir / "store"
+    deadline = time.monotonic() + 30
+    while subprocess.run(["umount", str(store)], capture_output=True).returncode != 0:
+        assert time.monotonic() < deadline, f"{store} stays mounted"
+        time.sleep(0.1)
+
+
+def gone(client: PandaStack, sandbox_id: str) -> bool:
+    """Deletes what the failure left of the sandbox, once the platform has noticed."""
+    sandbox = client.sandboxes.get(sandbox_id)
+    if sandbox.status != "failed":
+        return False
+    sandbox.delete()
+    return True
