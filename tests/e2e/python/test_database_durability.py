@@ -13,7 +13,7 @@ from conftest import wait_for
 from platform_process import command_lines
 from test_databases import make, psql
 
-from pandastack import ConflictError, Database, NotFoundError, PandaStack
+from pandastack import BadRequestError, Database, NotFoundError, PandaStack
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -108,6 +108,6 @@ def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> Non
     assert 0 < before["storage_used_bytes"] < before["storage_bytes"] == 8 << 30
     client.databases.update(database["id"], storage_mb=9 << 10)
     assert client.databases.stats(database["id"])["storage_bytes"] == 9 << 30
-    with pytest.raises(ConflictError):
+    with pytest.raises(BadRequestError):
         client.databases.update(database["id"], storage_mb=8 << 10)
     assert client.volumes.list() == [], "its volume is its own"

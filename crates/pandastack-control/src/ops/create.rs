@@ -171,8 +171,8 @@ async fn plan_from_template(
     let mut derived = Derived::default();
     let source = match of_template {
         OfTemplate::None => Source::Template(info.name.clone()),
-        OfTemplate::Fresh(original, name) => {
-            derived.add_named(app, &mut record, &original, name).await?;
+        OfTemplate::Fresh(template, name) => {
+            derived.add_named(app, &mut record, &template, name).await?;
             Source::Template(info.name.clone())
         }
         OfTemplate::Known => Source::TemplateDisk(info.name.clone()),

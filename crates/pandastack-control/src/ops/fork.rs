@@ -68,12 +68,7 @@ pub(crate) async fn fork(
     let owner = Arc::clone(app);
     app.owned(async move {
         let tree = TreeId::random();
-        let mut children: Vec<_> = (0..count).map(|_| child_of(&parent, &metadata, &tree)).collect();
-        let mut derived = Derived::default();
-        for child in &mut children {
-            derived.add(&owner, child, &parent.spec.volumes).await?;
-        }
-        derived.insert(&owner).await?;
+        let children = (0..count).map(|_| child_of(&parent, &metadata, &tree)).collect();
         run(&owner, parent, client, tree, children, key).await
     })
     .await
@@ -84,9 +79,14 @@ async fn run(
     parent: SandboxRecord,
     client: AgentClient,
     tree: TreeId,
-    children: Vec<SandboxRecord>,
+    mut children: Vec<SandboxRecord>,
     key: Option<IdempotencyKey>,
 ) -> ApiResult<Forked> {
+    let mut derived = Derived::default();
+    for child in &mut children {
+        derived.add(app, child, &parent.spec.volumes).await?;
+    }
+    derived.insert(app).await?;
     let _marks: Vec<_> = children.iter().filter_map(|c| app.under_way.mark(c.id.as_str())).collect();
     app.publish(app.store.insert_sandboxes(&children, key.as_ref()).await?);
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };

@@ -4,7 +4,7 @@ use pandastack_types::api::{AttachVolume, AttachedVolume, TemplateVolume};
 use pandastack_types::limits::{VOLUME_NAME_CHARS_MAX, VOLUMES_PER_SANDBOX_MAX};
 use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
 
-use super::{ops, owned};
+use super::{MIB, ops, owned};
 use crate::app::{App, Marked, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
@@ -30,7 +30,7 @@ pub(crate) enum OfTemplate {
     /// The template has none.
     None,
     /// A copy of the template's, which is to get that name if one was asked for.
-    Fresh(AttachedVolume, Option<String>),
+    Fresh(TemplateVolume, Option<String>),
     /// A volume that exists: the first of [`Wanted::volumes`]. The template's memory does not fit it.
     Known,
 }
@@ -52,13 +52,13 @@ pub(crate) async fn resolve(
     let mut volumes = Vec::new();
     let of_template = match (template, own.first()) {
         (None, _) => OfTemplate::None,
-        (Some(template), None) => OfTemplate::Fresh(original(template), None),
+        (Some(template), None) => OfTemplate::Fresh(template.clone(), None),
         (Some(template), Some(own)) => match app.store.volume(workspace, &own.name).await {
             Ok(_) => {
                 volumes.push(own.clone());
                 OfTemplate::Known
             }
-            Err(StoreError::NotFound { .. }) => OfTemplate::Fresh(original(template), Some(own.name.clone())),
+            Err(StoreError::NotFound { .. }) => OfTemplate::Fresh(template.clone(), Some(own.name.clone())),
             Err(error) => return Err(error.into()),
         },
     };
@@ -183,14 +183,15 @@ impl Derived {
         &mut self,
         app: &App,
         child: &mut SandboxRecord,
-        original: &AttachedVolume,
+        template: &TemplateVolume,
         name: Option<String>,
     ) -> ApiResult<()> {
-        self.add(app, child, std::slice::from_ref(original)).await?;
+        self.add(app, child, &[original(template)]).await?;
         let (Some(record), Some(attached)) = (self.records.last_mut(), child.spec.volumes.last_mut()) else {
             return Ok(());
         };
         record.spec.cloned_from = None;
+        record.spec.size_bytes = template.size_mb * MIB;
         if let Some(name) = name {
             self.kept = Some(record.id.clone());
             record.name.clone_from(&name);
