@@ -81,10 +81,10 @@ from .models import (
     TemplateBuild,
     Token,
     Usage,
-    VolumeInfo,
     WriteResult,
 )
 from .schedule_models import NextRuns, Schedule, ScheduleRun, command_target, http_target
+from .volume_models import VolumeInfo
 
 #: The same as :class:`PandaStack`.
 Client = PandaStack

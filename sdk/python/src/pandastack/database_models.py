@@ -24,7 +24,7 @@ class Database(DatabaseConnection, total=False):
     """A managed database; in lists without credentials."""
 
     id: str
-    #: ``provisioning``, ``running``, ``hibernated``, ``failed`` or ``deleting``.
+    #: ``provisioning``, ``running``, ``hibernated``, ``recovering``, ``failed`` or ``deleting``.
     status: str
     template: str
     label: str

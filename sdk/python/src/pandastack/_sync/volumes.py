@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, cast
 
 from .. import _wire
 from .._wire import segment
-from ..models import VolumeInfo
+from ..volume_models import VolumeInfo
 from .transport import Transport
 
 
