@@ -2,6 +2,7 @@
 
 import { BadRequestError, NotFoundError, ServerError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
+import { packTree, unpackTree } from "./local-tree.js";
 import { type FileChange, type FileInfo, type GrepMatch, parseFile, type WriteResult } from "./models.js";
 import { importBuiltin } from "./runtime.js";
 import { eventPayload } from "./sse.js";
@@ -223,6 +224,43 @@ export class SandboxFilesystem {
   /** Save a directory of the sandbox as a local tar archive. */
   async downloadArchive(remotePath: string, localPath: string): Promise<void> {
     await this.#save({ ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" }, localPath, {});
+  }
+
+  /** Copy what is in a local directory into one of the sandbox, in one call. */
+  async uploadDir(localPath: string, remotePath: string): Promise<WriteResult> {
+    const call = { ...this.#put(remotePath), path: this.#path("/fs/tar"), contentType: "application/x-tar" };
+    const packed = await packTree(localPath);
+    let size = 0;
+    let failure: unknown;
+    const pieces = async function* (): AsyncGenerator<Uint8Array> {
+      try {
+        for await (const piece of packed) {
+          size += piece.length;
+          yield piece;
+        }
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    };
+    try {
+      const answer = await this.#transport.send({ ...call, body: fileStream(pieces()), msMax: UPLOAD_MS_MAX });
+      return written(answer, remotePath, size);
+    } catch (error) {
+      // A file that could not be read looks like a lost connection from there.
+      throw failure ?? error;
+    }
+  }
+
+  /** Copy what is in a directory of the sandbox into a local one. Nothing lands outside of it. */
+  async downloadDir(remotePath: string, localPath: string): Promise<void> {
+    const call = { ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" };
+    const stream = await this.#transport.openStream(call, TRANSFER_IDLE_MS_MAX);
+    try {
+      await unpackTree(stream.chunks(), localPath);
+    } finally {
+      stream.close();
+    }
   }
 
   /**
