@@ -34,6 +34,35 @@ async function* pack(fs: Builtins["fs"], path: Builtins["path"], localPath: stri
   yield trailer();
 }
 
+/** An archive of a directory's content, or of one file; of a file also its name. */
+export async function packPath(localPath: string): Promise<{ pieces: AsyncGenerator<Uint8Array>; file?: string }> {
+  const fs = await importBuiltin("fs");
+  const file = (await importBuiltin("path")).basename(localPath);
+  const entry = await entryOf(fs.promises, await fs.promises.realpath(localPath), file);
+  if (entry?.kind !== "file") return { pieces: await packTree(localPath) };
+  const pieces = async function* (): AsyncGenerator<Uint8Array> {
+    yield header(entry);
+    yield* content(fs, localPath, entry.size);
+    yield trailer();
+  };
+  return { pieces: pieces(), file };
+}
+
+/** Pieces as a stream for the body of a request. */
+export function streamOf(pieces: AsyncIterable<Uint8Array>): ReadableStream<Uint8Array> {
+  const iterator = pieces[Symbol.asyncIterator]();
+  return new ReadableStream({
+    async pull(controller) {
+      const { done, value } = await iterator.next();
+      if (done) controller.close();
+      else controller.enqueue(value);
+    },
+    async cancel() {
+      await iterator.return?.();
+    },
+  });
+}
+
 /** What a local path is; sockets and such are left out. */
 async function entryOf(fs: Builtins["fs/promises"], at: string, name: string): Promise<Entry | undefined> {
   const found = await fs.lstat(at);

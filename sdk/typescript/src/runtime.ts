@@ -48,6 +48,7 @@ export interface Builtins {
     join(...parts: string[]): string;
     resolve(...parts: string[]): string;
     dirname(path: string): string;
+    basename(path: string): string;
     isAbsolute(path: string): boolean;
   };
 }

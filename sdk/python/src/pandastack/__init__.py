@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
+from ._async.contexts import AsyncCodeContext
+from ._async.databases import AsyncDatabasesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
 from ._async.functions import AsyncFunctionsAPI
@@ -23,6 +25,8 @@ from ._async.schedules import AsyncSchedulesAPI
 from ._retry import CreateRetryEvent
 from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
+from ._sync.contexts import CodeContext
+from ._sync.databases import DatabasesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
 from ._sync.functions import FunctionsAPI
@@ -31,6 +35,7 @@ from ._sync.resources import SnapshotsAPI, TemplatesAPI, TokensAPI
 from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._version import __version__
+from .context_models import Execution, Result
 from .database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
 from .errors import (
     APIConnectionError,
@@ -97,6 +102,8 @@ __all__ = [
     "AppsAPI",
     "AsyncAppsAPI",
     "AsyncClient",
+    "AsyncCodeContext",
+    "AsyncDatabasesAPI",
     "AsyncExecStream",
     "AsyncFunctionsAPI",
     "AsyncPandaStack",
@@ -115,6 +122,7 @@ __all__ = [
     "CapacityError",
     "Checkpoints",
     "Client",
+    "CodeContext",
     "CommandFailed",
     "ConflictError",
     "ConnectionError",
@@ -123,10 +131,12 @@ __all__ = [
     "DatabaseConnection",
     "DatabaseRows",
     "DatabaseStats",
+    "DatabasesAPI",
     "ExecChunk",
     "ExecInterrupted",
     "ExecResult",
     "ExecStream",
+    "Execution",
     "FileChange",
     "FileContent",
     "FileInfo",
@@ -153,6 +163,7 @@ __all__ = [
     "PromoteResult",
     "RateLimitError",
     "RequestTimeout",
+    "Result",
     "RunResult",
     "Sandbox",
     "SandboxCommands",
