@@ -62,4 +62,4 @@ def test_import_is_quick(tmp_path):
     seconds("pandastack")  # once, for the compiled files
     pairs = [(seconds("pandastack"), seconds("httpx")) for _ in range(5)]
     ours, httpx = (min(times) for times in zip(*pairs))
-    assert ours <= 0.150 or ours <= 1.6 * httpx, f"import pandastack: {ours * 1000:.0f} ms, httpx: {httpx * 1000:.0f} ms"
+    assert ours <= 0.150 or ours <= 2 * httpx, f"import pandastack: {ours * 1000:.0f} ms, httpx: {httpx * 1000:.0f} ms"
