@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent_events;
 mod app;
 mod apps;
 mod audit;
@@ -23,6 +24,7 @@ mod auth;
 mod bootstrap;
 mod checkpoint;
 mod config;
+mod contexts;
 mod databases;
 mod e2b_directory;
 mod error;

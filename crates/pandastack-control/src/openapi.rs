@@ -4,6 +4,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
 use crate::apps;
+use crate::contexts::routes as contexts;
 use crate::databases::routes as databases;
 use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
@@ -26,6 +27,7 @@ use crate::volumes::routes as volumes;
         processes::list, processes::start, processes::look, processes::wait, processes::output,
         processes::write_stdin, processes::signal, processes::resize, sockets::commands, sockets::terminal,
         sockets::plain_terminal,
+        contexts::create, contexts::list, contexts::run, contexts::restart, contexts::remove,
         data::read, data::write, data::remove, data::list_dir, data::stat, data::mkdir, data::rename,
         files::find, files::grep, files::copy, files::set_attributes, files::pack, files::unpack, files::watch,
         files::sign,

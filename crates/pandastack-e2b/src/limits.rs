@@ -18,10 +18,9 @@ pub(crate) const WATCHER_IDLE_SECONDS: u64 = 300;
 pub(crate) const SIGNED_CANDIDATES_MAX: usize = 4096;
 /// Answer of the native API that is read whole. Beyond it: 502.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// One line of the interpreter's protocol, results with pictures included. Beyond it the execution ends with an error.
-pub(crate) const KERNEL_LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Code of one execution. Beyond it: 413.
-pub(crate) const CODE_BYTES_MAX: usize = 1024 * 1024;
+/// One event of a run in a code context: a result with its pictures, and what stands around it. Beyond it the execution
+/// ends with an error.
+pub(crate) const RESULT_EVENT_BYTES_MAX: usize = pandastack_types::limits::CONTEXT_LINE_BYTES_MAX + 64 * 1024;
 /// Seconds of silence after which a keepalive is sent, unless the client names another number.
 pub(crate) const KEEPALIVE_SECONDS: u64 = 90;
 /// Seconds of silence after which the interpreter sends a keepalive line.

@@ -18,6 +18,7 @@ pub(crate) struct Event {
 pub(crate) struct Events {
     body: BodyDataStream,
     buffer: BytesMut,
+    bytes_max: usize,
 }
 
 /// The stream cannot be read on.
@@ -25,15 +26,20 @@ pub(crate) struct Events {
 pub(crate) enum StreamBroken {
     #[error("the stream broke off: {0}")]
     Body(axum::Error),
-    #[error("an event is longer than {EVENT_BYTES_MAX} bytes")]
-    TooLong,
+    #[error("an event is longer than {0} bytes")]
+    TooLong(usize),
     #[error("an event is not JSON: {0}")]
     Json(serde_json::Error),
 }
 
 impl Events {
     pub(crate) fn new(body: Body) -> Self {
-        Self { body: body.into_data_stream(), buffer: BytesMut::new() }
+        Self::with_limit(body, EVENT_BYTES_MAX)
+    }
+
+    /// The same for a stream whose events may be longer.
+    pub(crate) fn with_limit(body: Body, bytes_max: usize) -> Self {
+        Self { body: body.into_data_stream(), buffer: BytesMut::new(), bytes_max }
     }
 
     /// The next event; `None` at the end. Comments are skipped. Safe to drop and ask again.
@@ -45,8 +51,8 @@ impl Events {
                     return Ok(Some(event));
                 }
             }
-            if self.buffer.len() > EVENT_BYTES_MAX {
-                return Err(StreamBroken::TooLong);
+            if self.buffer.len() > self.bytes_max {
+                return Err(StreamBroken::TooLong(self.bytes_max));
             }
             match self.body.next().await {
                 Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
@@ -90,6 +96,6 @@ mod tests {
     #[tokio::test]
     async fn an_endless_event_is_refused() {
         let long = vec![b'x'; EVENT_BYTES_MAX + 1];
-        assert!(matches!(Events::new(Body::from(long)).next().await, Err(StreamBroken::TooLong)));
+        assert!(matches!(Events::new(Body::from(long)).next().await, Err(StreamBroken::TooLong(_))));
     }
 }

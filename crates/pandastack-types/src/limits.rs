@@ -14,6 +14,11 @@ pub const EXEC_TIMEOUT_SECONDS_MAX: u64 = 24 * 3600;
 pub const EXEC_TIMEOUT_SECONDS_DEFAULT: u64 = 300;
 /// Bytes of one `POST .../stdin`. They stream, as fast as the process reads. Beyond it: 413 `body_too_large`.
 pub const STDIN_BODY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Code of one run in a context. Beyond it: 413 `body_too_large`.
+pub const CODE_BYTES_MAX: usize = 1024 * 1024;
+/// One event of a run in a context, a result with its pictures among them, and all results of an answer. Beyond it a
+/// run ends with an error, and an answer is `truncated`.
+pub const CONTEXT_LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of a process's tag. Beyond it: 400 `bad_request`.
 pub const PROCESS_TAG_BYTES_MAX: usize = 256;
 /// Least memory that a process can be limited to. Below it: 400 `bad_request`.

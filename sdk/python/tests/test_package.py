@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import pandastack
 
@@ -15,6 +18,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def test_sync_client_is_fresh():
     done = subprocess.run([sys.executable, str(ROOT / "tools" / "generate_sync.py"), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_reference_is_fresh():
+    document = ROOT.parent.parent / "docs" / "reference"
+    if not document.exists():
+        pytest.skip("skipped: the package is tested outside of its repository")
+    command = [sys.executable, str(ROOT / "tools" / "generate_reference.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -36,3 +48,18 @@ def test_every_public_name_is_documented():
             if not member.startswith("_") and inspect.isfunction(function) and not function.__doc__:
                 missing.append(f"{name}.{member}")
     assert missing == []
+
+
+def test_import_is_quick(tmp_path):
+    """At most 150 ms; on a slow machine, little more than what it stands on. Processor time: others' work does not count."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+
+    def seconds(module: str) -> float:
+        program = f"import time; began = time.process_time(); import {module}; print(time.process_time() - began)"
+        command = [sys.executable, "-c", program]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+
+    seconds("pandastack")  # once, for the compiled files
+    pairs = [(seconds("pandastack"), seconds("httpx")) for _ in range(5)]
+    ours, httpx = (min(times) for times in zip(*pairs))
+    assert ours <= 0.150 or ours <= 2 * httpx, f"import pandastack: {ours * 1000:.0f} ms, httpx: {httpx * 1000:.0f} ms"

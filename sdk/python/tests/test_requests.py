@@ -338,3 +338,13 @@ def test_logs_and_events(server, sandbox):
     assert server.requests[-1].query == {"stream": "stdout", "follow": "true"}
     assert sandbox.events(tail=5) == [{"kind": "created"}]
     assert list(sandbox.follow_events()) == [{"kind": "woken"}]
+
+
+def test_archives_are_sent_and_saved_as_they_are(server, sandbox, tmp_path):
+    server.on("PUT", "/v1/sandboxes/s1/fs/tar", 200, {"path": "/srv", "bytes": 3})
+    server.on("GET", "/v1/sandboxes/s1/fs/tar", 200, b"tar")
+    (tmp_path / "in.tar").write_bytes(b"abc")
+    assert sandbox.filesystem.upload_archive(tmp_path / "in.tar", "/srv") == {"path": "/srv", "bytes": 3}
+    assert server.requests[-1].body == b"abc" and server.requests[-1].headers["content-type"] == "application/x-tar"
+    sandbox.filesystem.download_archive("/srv", tmp_path / "out.tar")
+    assert (tmp_path / "out.tar").read_bytes() == b"tar"

@@ -128,6 +128,17 @@ export class AppsAPI {
     await this.#transport.send(del(path(app, `/domains/${segment(domain, "domain")}`)));
   }
 
+  /** One of an app's names beside its own. */
+  async getDomain(app: string, domain: string): Promise<JsonObject> {
+    return (await this.#transport.send(get(path(app, `/domains/${segment(domain, "domain")}`)))).record();
+  }
+
+  /** Set what the text of a `.env` file says. */
+  async importEnv(app: string, dotenv: string, options: { secret?: boolean; scope?: string } = {}): Promise<JsonObject> {
+    const body = { dotenv, secret: options.secret ?? false, scope: options.scope ?? "all" };
+    return (await this.#transport.send(post(path(app, "/env/import"), body))).record();
+  }
+
   async *#lines(call: Call): AsyncGenerator<string> {
     const stream = await this.#transport.openStream({ ...call, accept: "text/event-stream" }, STREAM_IDLE_MS_MAX);
     for await (const event of serverEvents(stream)) {

@@ -3,6 +3,7 @@
 import { addressGiven, BASE_URL_DEFAULT, resolveConfig } from "./config.js";
 import { BadRequestError } from "./errors.js";
 import {
+  type AuditEntry,
   type Checkpoints,
   checkpointsOf,
   type Egress,
@@ -17,6 +18,7 @@ import {
   type PromoteResult,
   type RunResult,
   withCamelCase,
+  type Usage,
 } from "./models.js";
 import { FunctionsAPI } from "./functions.js";
 import { AppsAPI } from "./apps.js";
@@ -182,6 +184,19 @@ export class PandaStack {
   /** Who the key belongs to. */
   async me(): Promise<MeInfo> {
     return (await this.#transport.send(get("/me"))).record();
+  }
+
+  /** What the workspace used, in sum and by sandbox; times are RFC 3339, 30 days back by default. */
+  async usage(options: { since?: string; until?: string } = {}): Promise<Usage> {
+    const query = given({ from: options.since, to: options.until }) as Record<string, string>;
+    return (await this.#transport.send(get("/usage", query))).record() as Usage;
+  }
+
+  /** Calls that could change something, newest first. Needs an admin key. */
+  async audit(options: { sandboxId?: string; before?: number; limit?: number } = {}): Promise<AuditEntry[]> {
+    const { sandboxId, before, limit } = options;
+    const query = given({ sandbox_id: sandboxId, before: before?.toString(), limit: limit?.toString() });
+    return (await this.#transport.send(get("/audit", query as Record<string, string>))).records("entries") as AuditEntry[];
   }
 
   /** Create a sandbox, run one command in it and delete it, in one round trip. */

@@ -66,6 +66,18 @@ export interface CreateDatabaseOptions {
   protected?: boolean;
 }
 
+/** What a database does. */
+export type DatabaseStats = WireRecord<{
+  version: string;
+  size_bytes: number;
+  connections: number;
+  connections_max: number;
+  active: number;
+  commits: number;
+  rollbacks: number;
+  cache_hit_percent: number;
+}>;
+
 /** `client.databases`: PostgreSQL, each in a machine of its own. */
 export class DatabasesAPI {
   readonly #transport: Transport;
@@ -140,6 +152,11 @@ export class DatabasesAPI {
   /** Wake a database; it is awake when this resolves. */
   async wake(id: string): Promise<Database> {
     return this.#act(id, "/wake");
+  }
+
+  /** What a database does. Wakes it. */
+  async stats(id: string): Promise<DatabaseStats> {
+    return withCamelCase((await this.#transport.send(get(path(id, "/stats")))).record()) as unknown as DatabaseStats;
   }
 
   /** Delete a database and everything in it, unless it is protected. */

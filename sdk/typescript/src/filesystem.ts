@@ -2,6 +2,7 @@
 
 import { BadRequestError, NotFoundError, ServerError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
+import { packTree, streamOf, unpackTree } from "./local-tree.js";
 import { type FileChange, type FileInfo, type GrepMatch, parseFile, type WriteResult } from "./models.js";
 import { importBuiltin } from "./runtime.js";
 import { eventPayload } from "./sse.js";
@@ -96,7 +97,7 @@ export class SandboxFilesystem {
     // A blob of a file tells its length beforehand; where there is none, the body is sent chunked.
     const body: Blob | ReadableStream<Uint8Array> = fs.openAsBlob
       ? await fs.openAsBlob(localPath)
-      : fileStream(fs.createReadStream(localPath));
+      : streamOf(fs.createReadStream(localPath));
     return written(await this.#transport.send({ ...this.#put(remotePath), body, msMax: UPLOAD_MS_MAX }), remotePath, size);
   }
 
@@ -215,7 +216,7 @@ export class SandboxFilesystem {
   async uploadArchive(localPath: string, remotePath: string): Promise<WriteResult> {
     const fs = await importBuiltin("fs");
     const { size } = await fs.promises.stat(localPath);
-    const body = fs.openAsBlob ? await fs.openAsBlob(localPath) : fileStream(fs.createReadStream(localPath));
+    const body = fs.openAsBlob ? await fs.openAsBlob(localPath) : streamOf(fs.createReadStream(localPath));
     const call = { ...this.#put(remotePath), path: this.#path("/fs/tar"), contentType: "application/x-tar" };
     return written(await this.#transport.send({ ...call, body, msMax: UPLOAD_MS_MAX }), remotePath, size);
   }
@@ -223,6 +224,43 @@ export class SandboxFilesystem {
   /** Save a directory of the sandbox as a local tar archive. */
   async downloadArchive(remotePath: string, localPath: string): Promise<void> {
     await this.#save({ ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" }, localPath, {});
+  }
+
+  /** Copy what is in a local directory into one of the sandbox, in one call. */
+  async uploadDir(localPath: string, remotePath: string): Promise<WriteResult> {
+    const call = { ...this.#put(remotePath), path: this.#path("/fs/tar"), contentType: "application/x-tar" };
+    const packed = await packTree(localPath);
+    let size = 0;
+    let failure: unknown;
+    const pieces = async function* (): AsyncGenerator<Uint8Array> {
+      try {
+        for await (const piece of packed) {
+          size += piece.length;
+          yield piece;
+        }
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    };
+    try {
+      const answer = await this.#transport.send({ ...call, body: streamOf(pieces()), msMax: UPLOAD_MS_MAX });
+      return written(answer, remotePath, size);
+    } catch (error) {
+      // A file that could not be read looks like a lost connection from there.
+      throw failure ?? error;
+    }
+  }
+
+  /** Copy what is in a directory of the sandbox into a local one. Nothing lands outside of it. */
+  async downloadDir(remotePath: string, localPath: string): Promise<void> {
+    const call = { ...this.#get("/fs/tar", remotePath), accept: "application/x-tar" };
+    const stream = await this.#transport.openStream(call, TRANSFER_IDLE_MS_MAX);
+    try {
+      await unpackTree(stream.chunks(), localPath);
+    } finally {
+      stream.close();
+    }
   }
 
   /**
@@ -331,18 +369,4 @@ function written(answer: Answer, path: string, size: number): WriteResult {
     path: typeof record.path === "string" ? record.path : path,
     bytes: typeof record.bytes === "number" ? record.bytes : size,
   };
-}
-
-function fileStream(file: AsyncIterable<Uint8Array>): ReadableStream<Uint8Array> {
-  const pieces = file[Symbol.asyncIterator]();
-  return new ReadableStream({
-    async pull(controller) {
-      const { done, value } = await pieces.next();
-      if (done) controller.close();
-      else controller.enqueue(value);
-    },
-    async cancel() {
-      await pieces.return?.();
-    },
-  });
 }

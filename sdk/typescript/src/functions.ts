@@ -1,9 +1,12 @@
 /** Functions. */
 
 import { PandaStackError, RequestTimeout } from "./errors.js";
+import { serverEvents } from "./exec-stream.js";
+import { packPath, streamOf } from "./local-tree.js";
 import { type JsonObject, withCamelCase, type WireRecord } from "./models.js";
+import { eventPayload } from "./sse.js";
 import type { Transport } from "./transport.js";
-import { del, FILE_MS_MAX, get, PLAIN_EXEC_SECONDS_MAX, post, segment } from "./wire.js";
+import { del, FILE_MS_MAX, get, given, PLAIN_EXEC_SECONDS_MAX, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
 
 /** Between two looks at a deploy or a queued call. */
 const LOOK_EVERY_MS = 250;
@@ -41,6 +44,27 @@ export type FunctionRun = WireRecord<{
   version?: number;
   attempt?: number;
   dead_letter?: boolean;
+}>;
+
+/** A deployed version; fields a server adds are kept. */
+export type FunctionVersion = WireRecord<{
+  version: number;
+  status: string;
+  code_size?: number;
+  created_at?: string;
+  error?: string;
+}>;
+
+/** How long calls took, and how many failed. */
+export type FunctionMetrics = WireRecord<{
+  period: number;
+  total: number;
+  errors: number;
+  error_rate: number;
+  p50_ms: number;
+  p95_ms: number;
+  p99_ms: number;
+  cold_start_rate: number;
 }>;
 
 /** How a function is made. */
@@ -100,6 +124,18 @@ export class FunctionsAPI {
     return options.code === undefined ? made : this.waitUntilReady(made.id);
   }
 
+  /** Deploy a local file or directory, making the function if there is none, and wait until it can be called. */
+  async deploy(name: string, localPath: string, options: Omit<FunctionOptions, "code"> = {}): Promise<FunctionInfo> {
+    const { bundle, file } = await bundleOf(localPath);
+    const entrypoint = options.entrypoint ?? file;
+    if (!(await this.list()).some((known) => known.name === name)) {
+      await this.create(name, { ...options, ...(entrypoint === undefined ? {} : { entrypoint }) });
+    } else if (entrypoint !== undefined && (await this.get(name)).entrypoint !== entrypoint) {
+      await this.update(name, { entrypoint });
+    }
+    return await this.deployBundle(name, bundle);
+  }
+
   /** Deploy a gzip-compressed tar archive and wait until it can be called. */
   async deployBundle(name: string, bundle: Uint8Array): Promise<FunctionInfo> {
     const call = { method: "POST", path: pathOf(name, "/deploy"), body: bundle, contentType: "application/gzip" };
@@ -121,6 +157,13 @@ export class FunctionsAPI {
     }
   }
 
+  /** Change a function; what is not given stays. */
+  async update(name: string, changes: Omit<FunctionOptions, "code" | "runtime"> & { name?: string }): Promise<FunctionInfo> {
+    const { timeoutSeconds, maxInstances, ...rest } = changes;
+    const body = given({ ...rest, timeout_seconds: timeoutSeconds, max_instances: maxInstances });
+    return functionOf((await this.#transport.send({ ...post(pathOf(name), body, FILE_MS_MAX), method: "PATCH" })).record());
+  }
+
   /** Call a function and return its run; `output` is what the handler returned. */
   async invoke(name: string, input: unknown = null, options: { qualifier?: string; wait?: boolean } = {}): Promise<FunctionRun> {
     const body = { input, async: options.wait === false } as JsonObject;
@@ -139,6 +182,55 @@ export class FunctionsAPI {
     return runOf((await this.#transport.send(get(pathOf(name, `/runs/${segment(run, "run id")}`)))).record());
   }
 
+  /** Wait until a queued call ended, well or not. */
+  async waitForRun(name: string, run: string, options: { timeoutMs?: number } = {}): Promise<FunctionRun> {
+    const deadline = Date.now() + (options.timeoutMs ?? 3_600_000);
+    for (;;) {
+      const found = await this.getRun(name, run);
+      if (found.status !== "queued" && found.status !== "running") return found;
+      if (Date.now() > deadline) throw new RequestTimeout(`run ${run} took too long`);
+      await new Promise((resolve) => setTimeout(resolve, LOOK_EVERY_MS));
+    }
+  }
+
+  /** Versions, newest first. */
+  async versions(name: string): Promise<FunctionVersion[]> {
+    const records = (await this.#transport.send(get(pathOf(name, "/versions")))).records("items");
+    return records.map((record) => withCamelCase(record) as unknown as FunctionVersion);
+  }
+
+  /** Make a name stand for a version, or for two by weight. */
+  async setAlias(
+    name: string,
+    alias: string,
+    version: number,
+    canary: { version?: number; percent?: number } = {},
+  ): Promise<FunctionInfo> {
+    const body = { version, canary_percent: canary.percent ?? 0, ...given({ canary_version: canary.version }) };
+    const call = { ...post(pathOf(name, `/aliases/${segment(alias, "alias")}`), body), method: "PUT" };
+    return functionOf((await this.#transport.send(call)).record());
+  }
+
+  /** How long calls took, and how many failed. */
+  async metrics(name: string, periodHours = 24): Promise<FunctionMetrics> {
+    const call = get(pathOf(name, "/metrics"), { period: String(periodHours) });
+    return withCamelCase((await this.#transport.send(call)).record()) as unknown as FunctionMetrics;
+  }
+
+  /** What is printed from now on. */
+  async *followLogs(name: string): AsyncGenerator<{ stream: "stdout" | "stderr"; text: string }> {
+    const call = { ...get(pathOf(name, "/logs"), { follow: "1" }), accept: "text/event-stream" };
+    const stream = await this.#transport.openStream(call, STREAM_IDLE_MS_MAX);
+    try {
+      for await (const event of serverEvents(stream)) {
+        if (event.name !== "stdout" && event.name !== "stderr") continue;
+        yield { stream: event.name, text: String(eventPayload(event)?.text ?? "") };
+      }
+    } finally {
+      stream.close();
+    }
+  }
+
   /** Call an earlier version from now on; the one before the present unless said. */
   async rollback(name: string, version?: number): Promise<FunctionInfo> {
     return functionOf((await this.#transport.send(post(pathOf(name, "/rollback"), { version }))).record());
@@ -152,6 +244,14 @@ export class FunctionsAPI {
 
 function pathOf(name: string, rest = ""): string {
   return `/functions/${segment(name, "function")}${rest}`;
+}
+
+/** A local file or directory as a bundle; of a file also its name, which is its entrypoint unless said. */
+async function bundleOf(localPath: string): Promise<{ bundle: Uint8Array; file?: string }> {
+  const { pieces, file } = await packPath(localPath);
+  const packed = streamOf(pieces).pipeThrough(new CompressionStream("gzip") as unknown as TransformStream<Uint8Array, Uint8Array>);
+  const bundle = new Uint8Array(await new Response(packed).arrayBuffer());
+  return file === undefined ? { bundle } : { bundle, file };
 }
 
 function toBase64(text: string): string {

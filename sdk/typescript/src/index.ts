@@ -40,11 +40,14 @@ export {
 export type { ErrorDetails } from "./errors.js";
 export { ExecStream } from "./exec-stream.js";
 export type { OutputCallbacks, OutputGap } from "./exec-stream.js";
+export { CodeContext } from "./contexts.js";
+export type { Execution, Result, RunCodeOptions } from "./contexts.js";
 export { ExploreError } from "./explore.js";
 export type { BranchOutcome, Candidate, ExploreOptions, ExploreResult } from "./explore.js";
 export { SandboxFilesystem } from "./filesystem.js";
 export type { DownloadOptions, ReadRange, WriteOptions } from "./filesystem.js";
 export type {
+  AuditEntry,
   Checkpoints,
   CreatedToken,
   Egress,
@@ -70,13 +73,14 @@ export type {
   TemplateBuild,
   TemplateInfo,
   TokenInfo,
+  Usage,
   WireRecord,
   WriteResult,
   Visibility,
 } from "./models.js";
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
-export { type FunctionInfo, type FunctionOptions, type FunctionRun, FunctionsAPI } from "./functions.js";
+export { type FunctionInfo, type FunctionOptions, type FunctionMetrics, type FunctionRun, type FunctionVersion, FunctionsAPI } from "./functions.js";
 export { type AppInfo, AppsAPI, type DeploymentInfo } from "./apps.js";
 export {
   type CreateDatabaseOptions,
@@ -84,6 +88,7 @@ export {
   type DatabaseConnection,
   DatabasesAPI,
   type DatabaseRows,
+  type DatabaseStats,
 } from "./databases.js";
 export { SnapshotsAPI, TemplatesAPI, TokensAPI } from "./resources.js";
 export { VolumesAPI } from "./volumes.js";

@@ -316,6 +316,30 @@ export function withCamelCase<T extends object>(record: T): WireRecord<T> {
   return record as WireRecord<T>;
 }
 
+/** What a workspace used in a period; `sandboxes` has the same sums for each. */
+export interface Usage {
+  total: Record<string, number>;
+  sandboxes: Array<Record<string, unknown>>;
+  truncated: boolean;
+  [field: string]: unknown;
+}
+
+/** A call that could change something. */
+export interface AuditEntry {
+  id: number;
+  at: string;
+  token_prefix: string;
+  token_label: string;
+  method: string;
+  route: string;
+  path: string;
+  sandbox_id?: string;
+  status: number;
+  request_id: string;
+  took_ms: number;
+  [field: string]: unknown;
+}
+
 /** A required, non-empty string of an answer. */
 export function needText(data: JsonObject, name: string, what: string): string {
   const value = data[name];

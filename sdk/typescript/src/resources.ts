@@ -71,6 +71,11 @@ export class TemplatesAPI {
   }
 
   /** One build. */
+  async getBuild(id: string): Promise<TemplateBuild> {
+    return await this.buildStatus(id);
+  }
+
+  /** The same as {@link getBuild}. */
   async buildStatus(id: string): Promise<TemplateBuild> {
     return buildOf((await this.#transport.send(get(`/templates/builds/${segment(id, "build id")}`))).record());
   }

@@ -14,18 +14,43 @@ interface FsPromises {
   rename(from: string, to: string): Promise<void>;
   rm(path: string, options: { force: boolean }): Promise<void>;
   stat(path: string): Promise<{ size: number }>;
+  lstat(path: string): Promise<FileStat>;
+  readdir(path: string): Promise<string[]>;
+  readlink(path: string): Promise<string>;
+  realpath(path: string): Promise<string>;
+  mkdir(path: string, options: { recursive: boolean }): Promise<unknown>;
+  symlink(target: string, path: string): Promise<void>;
+  link(existing: string, path: string): Promise<void>;
+  chmod(path: string, mode: number): Promise<void>;
+  utimes(path: string, atime: number, mtime: number): Promise<void>;
 }
 
-interface Builtins {
+interface FileStat {
+  size: number;
+  mode: number;
+  mtimeMs: number;
+  isFile(): boolean;
+  isDirectory(): boolean;
+  isSymbolicLink(): boolean;
+}
+
+/** Built-in modules that are used. */
+export interface Builtins {
   "fs/promises": FsPromises;
   fs: {
     promises: FsPromises;
     /** Node 19.8 and later. */
     openAsBlob?: (path: string) => Promise<Blob>;
-    createReadStream(path: string): AsyncIterable<Uint8Array>;
+    createReadStream(path: string, options?: { end: number }): AsyncIterable<Uint8Array>;
   };
   os: { homedir(): string };
-  path: { join(...parts: string[]): string };
+  path: {
+    join(...parts: string[]): string;
+    resolve(...parts: string[]): string;
+    dirname(path: string): string;
+    basename(path: string): string;
+    isAbsolute(path: string): boolean;
+  };
 }
 
 /** The process's environment; empty where there is none. */

@@ -6,6 +6,7 @@
  */
 
 import type { PandaStack } from "./client.js";
+import { CodeContext } from "./contexts.js";
 import { BadRequestError, CommandError, NotFoundError } from "./errors.js";
 import { ExecStream, type OutputCallbacks, serverEvents } from "./exec-stream.js";
 import { type Candidate, explore, type ExploreOptions, type ExploreResult } from "./explore.js";
@@ -209,6 +210,19 @@ export class Sandbox {
     const program = { python: "python3", shell: "bash", bash: "bash" }[language];
     if (!program) throw new BadRequestError(`language '${language}' is not known`, { hint: "use 'python' or 'shell'" });
     return await this.exec([program, "-c", code], options);
+  }
+
+  /** Make an interpreter that keeps its state between runs, for the `code-interpreter` template and others with Python. */
+  async createCodeContext(language = "python", options: { cwd?: string } = {}): Promise<CodeContext> {
+    const known = ["py", "python3"].includes(language) ? "python" : language;
+    const call = post(this.#path("/repl/sessions"), { language: known, ...given({ cwd: options.cwd }) }, MACHINE_MS_MAX);
+    return new CodeContext(this.#transport, this.id, (await this.#transport.send(call)).record());
+  }
+
+  /** Code contexts that there are, whoever made them. */
+  async codeContexts(): Promise<CodeContext[]> {
+    const records = (await this.#transport.send(get(this.#path("/repl/sessions")))).records("items");
+    return records.map((record) => new CodeContext(this.#transport, this.id, record));
   }
 
   /** Lines the sandbox has written; with `follow`, also those to come. */

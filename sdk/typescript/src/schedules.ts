@@ -126,6 +126,16 @@ export class SchedulesAPI {
     return scheduleOf((await this.#transport.send(call)).record());
   }
 
+  /** Let a schedule rest. */
+  async pause(id: string): Promise<ScheduleInfo> {
+    return await this.update(id, { paused: true });
+  }
+
+  /** Let a schedule go on. Times that passed meanwhile are not made good. */
+  async resume(id: string): Promise<ScheduleInfo> {
+    return await this.update(id, { paused: false });
+  }
+
   /** Delete a schedule with its history, ending what is under way. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(path(id)));

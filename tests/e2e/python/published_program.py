@@ -27,6 +27,7 @@ def sandboxes(client: Client) -> None:
         assert (ran.stdout, ran.stderr, ran.exit_code) == ("out\n", "err\n", 3)
         assert box.commands.run("echo $((6*7))").stdout == "42\n"
         assert box.run_code("print(2 ** 10)").stdout == "1024\n"
+        contexts(box)
         streamed = []
         box.exec_stream("echo grüße; seq 3", on_stdout=streamed.append)
         assert "".join(streamed) == "grüße\n1\n2\n3\n"
@@ -43,6 +44,26 @@ def sandboxes(client: Client) -> None:
     try:
         client.sandboxes.get(box.id)
         raise AssertionError("a deleted sandbox was found")
+    except NotFoundError:
+        pass
+
+
+def contexts(box: pandastack.Sandbox) -> None:
+    with box.create_code_context("py") as context:
+        assert context.run_code("x = 20\nprint('grüße')").stdout == "grüße\n"
+        ran = context.run_code("x + 1")
+        assert (ran.text, ran.exit_code, ran.error) == ("21", 0, None)
+        failed = context.run_code("1/0")
+        assert failed.exit_code == 1 and "ZeroDivisionError" in failed.error
+        try:
+            context.run_code("import time; time.sleep(1000)", timeout_seconds=1)
+            raise AssertionError("a timeout was not told")
+        except SandboxTimeout:
+            pass
+        assert context.run_code("x").text == "20"
+    try:
+        context.run_code("x")
+        raise AssertionError("a context that was closed ran code")
     except NotFoundError:
         pass
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from conftest import RUN, wait_for
+from pandastack import PandaStack
 
 API = os.environ["PANDASTACK_API"].rstrip("/").removesuffix("/v1")
 os.environ["E2B_API_URL"] = API
@@ -361,6 +362,32 @@ def test_private_traffic() -> None:
         made.kill()
 
 
+@feature("network rules", "allow_internet_access, allow_out, deny_out with allow before deny; update_network")
+def test_network_rules() -> None:
+    made = create(network={"allow_out": ["*.example.com", "93.184.216.34"], "deny_out": lambda ctx: [ctx.all_traffic]})
+    try:
+        info = made.get_info()
+        assert info.network is not None and info.allow_internet_access is True
+        assert info.network["allow_out"] == ["*.example.com", "93.184.216.34/32"]
+        assert info.network["deny_out"] == [e2b.ALL_TRAFFIC]
+        native = PandaStack().sandboxes.get(made.sandbox_id)
+        assert native.network() == {"egress": "none", "allow": ["*.example.com", "93.184.216.34/32"]}
+        # What is denied does not even resolve; that it is the policy who says so is seen in the events.
+        assert made.commands.run("getent hosts denied.invalid || echo refused").stdout == "refused\n"
+        wait_for("the refusal", lambda: any("denied.invalid" in str(event) for event in native.events()))
+        made.update_network({"deny_out": ["8.8.8.0/30"], "allow_out": ["8.8.8.1"]})
+        assert native.network() == {"egress": "all", "allow": ["8.8.8.1/32"], "deny": ["8.8.8.2/31", "8.8.8.0/32"]}
+        made.update_network({"allow_internet_access": False})
+        assert made.get_info().allow_internet_access is False
+        made.update_network({})
+        assert native.network() == {"egress": "all"}
+        for refused in ({"deny_out": ["a.com"]}, {"allow_out": ["a.com"]}, {"allow_out": ["nonsense/99"]}):
+            with pytest.raises(e2b.SandboxException):
+                made.update_network(refused)
+    finally:
+        made.kill()
+
+
 @feature("access tokens", "a sandbox's calls need its own token")
 def test_tokens(box: e2b.Sandbox) -> None:
     headers = {"E2b-Sandbox-Id": box.sandbox_id, "E2b-Sandbox-Port": "49983"}
@@ -438,9 +465,9 @@ def test_interrupt(code: interpreter.Sandbox) -> None:
 
 #: What is refused, with how a client learns of it and why it is so.
 MISSING: Dict[str, Any] = {
-    "rules of the network": (
-        "the platform's own policies are not translated yet; ignoring the rules would leave a sandbox open",
-        lambda: create(allow_internet_access=False),
+    "rules that change requests": (
+        "traffic is let through or not, never rewritten; also egress proxies, name servers of a sandbox's own, masked host names",
+        lambda: create(network={"rules": {"a.com": [{"transform": {"headers": {"X": "1"}}}]}}),
     ),
     "volumes": ("there are no volumes yet", lambda: e2b.Volume.create("v")),
     "building templates": (

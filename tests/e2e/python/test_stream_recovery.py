@@ -9,7 +9,7 @@ from threading import Thread
 from typing import Callable, Iterator, List
 
 import pytest
-from pandastack import ConflictError, PandaStackError, Sandbox
+from pandastack import APIConnectionError, ConflictError, PandaStackError, Sandbox, ServerError
 
 from platform_process import Platform, wait_until
 
@@ -111,3 +111,26 @@ def test_a_dead_machine_fails_calls_at_once(platform: Platform, sandbox: Sandbox
         wait_until("a refusal", lambda: sandbox.exec("true") is None, 10)
     assert refused.value.code == "sandbox_failed"
     assert time.monotonic() - began < 10
+
+
+def test_a_server_that_dies_during_a_call_is_an_error_of_its_own(platform: Platform, sandbox: Sandbox) -> None:
+    outcomes: List[BaseException] = []
+
+    def call() -> None:
+        try:
+            sandbox.exec("touch /tmp/begun; sleep 1000", timeout_seconds=30)
+        except BaseException as error:
+            outcomes.append(error)
+
+    worker = Thread(target=call)
+    began = time.monotonic()
+    worker.start()
+    other = platform.client().sandboxes.get(sandbox.id)
+    wait_until("the command began", lambda: other.filesystem.exists("/tmp/begun"), 60)
+    platform.kill_role("control")
+    worker.join(60)
+    assert not worker.is_alive() and time.monotonic() - began < 60
+    (error,) = outcomes
+    assert isinstance(error, (APIConnectionError, ServerError)), error
+    # The same client and its connections: whatever was open to the dead server is not in the way.
+    assert sandbox.exec("echo again").stdout == "again\n"

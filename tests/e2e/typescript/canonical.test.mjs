@@ -129,6 +129,10 @@ test("trees of files", async () => {
   try {
     await files.downloadArchive("/srv/ts moved", join(dir, "a.tar"));
     await files.uploadArchive(join(dir, "a.tar"), "/srv/ts again");
+    await files.downloadDir("/srv/ts again", join(dir, "tree"));
+    assert.equal(await readFile(join(dir, "tree/here/a/ü.txt"), "utf8"), "one\ntwo\nthree\n");
+    await files.uploadDir(join(dir, "tree"), "/srv/ts by hand");
+    assert.equal(await files.read("/srv/ts by hand/here/a/ü.txt"), "one\ntwo\nthree\n");
   } finally {
     await rm(dir, { recursive: true });
   }

@@ -6,7 +6,7 @@ import { after, before, test } from "node:test";
 
 const api = process.env.PANDASTACK_API.replace(/\/+$/, "").replace(/\/v1$/, "");
 Object.assign(process.env, { E2B_API_URL: api, E2B_SANDBOX_URL: api, E2B_API_KEY: process.env.PANDASTACK_API_KEY });
-const { Sandbox, CommandExitError, NotFoundError, TimeoutError, FileType } = await import("e2b");
+const { ALL_TRAFFIC, Sandbox, CommandExitError, NotFoundError, TimeoutError, FileType } = await import("e2b");
 const { Sandbox: CodeSandbox } = await import("@e2b/code-interpreter");
 
 const TIMEOUT_MS = 600_000;
@@ -137,6 +137,14 @@ feature("uploadUrl, downloadUrl", "signed", async () => {
   form.append("file", new Blob(["uploaded"]), "ignored");
   assert.equal((await fetch(await box.uploadUrl("/home/user/by-url"), { method: "POST", body: form })).status, 200);
   assert.equal(await box.files.read("by-url"), "uploaded");
+});
+
+feature("network rules", "allowInternetAccess, allowOut, denyOut; updateNetwork", async () => {
+  const made = await Sandbox.create("base", { ...options, allowInternetAccess: false });
+  assert.equal((await made.getInfo()).allowInternetAccess, false);
+  await made.updateNetwork({ allowOut: ["*.example.com"], denyOut: [ALL_TRAFFIC] });
+  assert.deepEqual((await made.getInfo()).network.allowOut, ["*.example.com"]);
+  await made.kill();
 });
 
 feature("code interpreter: runCode, contexts", "Python; state, results, errors", async () => {

@@ -18,6 +18,10 @@ test("published: sandboxes, exec, files, lifecycle, copies", async () => {
   await assert.rejects(box.exec("sleep 1000", { timeoutSeconds: 1 }), SandboxTimeout);
   await box.filesystem.write("/srv/a", "grüße");
   assert.equal(await box.filesystem.read("/srv/a"), "grüße");
+  const context = await box.createCodeContext();
+  await context.runCode("x = 41");
+  assert.deepEqual([(await context.runCode("x + 1")).text, (await context.runCode("1/0")).exit_code], ["42", 1]);
+  await context.close();
   await box.hibernate();
   assert.equal((await client.sandboxes.get(box.id)).status, "hibernated");
   assert.equal((await box.exec("cat /srv/a")).stdout, "grüße");

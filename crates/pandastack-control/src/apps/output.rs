@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use serde::Deserialize;
 
-/// Bytes of one event; an agent sends output in pieces far below it.
-const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+use crate::agent_events::{AgentEvent, AgentEvents};
+
 /// Bytes of a line that is not complete; beyond it the line is cut.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
@@ -35,7 +35,7 @@ pub(crate) struct Exit {
 /// Reads server-sent events out of bytes as they come.
 #[derive(Default)]
 pub(super) struct Events {
-    buffer: Vec<u8>,
+    events: AgentEvents,
     ready: VecDeque<OutputEvent>,
     /// Where to go on from after a lost stream.
     pub(super) last_id: Option<String>,
@@ -53,35 +53,28 @@ struct Data {
 impl Events {
     /// Takes bytes. `false` when they make no sense.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
-        self.buffer.extend_from_slice(bytes);
-        while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
-            let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
-            self.take(&String::from_utf8_lossy(&frame));
+        self.events.push(bytes);
+        while let Some(event) = self.events.next() {
+            self.take(event);
         }
-        self.buffer.len() <= EVENT_BYTES_MAX
+        !self.events.is_nonsense()
     }
 
     pub(super) fn next(&mut self) -> Option<OutputEvent> {
         self.ready.pop_front()
     }
 
-    fn take(&mut self, frame: &str) {
-        let field = |name: &str| {
-            let mut lines = frame.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            lines.next().map(|value| value.strip_prefix(' ').unwrap_or(value))
-        };
-        if let Some(id) = field("id") {
-            self.last_id = Some(id.to_owned());
-        }
-        let (Some(event), Some(data)) = (field("event"), field("data")) else { return };
-        let read = || serde_json::from_str::<Data>(data).unwrap_or_default();
-        self.ready.extend(match event {
+    fn take(&mut self, event: AgentEvent) {
+        let AgentEvent { id, name, data } = event;
+        self.last_id = id.or_else(|| self.last_id.take());
+        let read = || serde_json::from_str::<Data>(&data).unwrap_or_default();
+        self.ready.extend(match name.as_str() {
             "stdout" | "stderr" => Some(OutputEvent::Text(read().chunk)),
             "gap" => {
                 let gap = read();
                 Some(OutputEvent::Text(format!("\n[{} bytes of output were dropped]\n", gap.to - gap.from)))
             }
-            "exit" => Some(OutputEvent::Exit(serde_json::from_str(data).unwrap_or_default())),
+            "exit" => Some(OutputEvent::Exit(serde_json::from_str(&data).unwrap_or_default())),
             "error" => Some(OutputEvent::Failed(read().error)),
             _ => None,
         });
@@ -129,7 +122,6 @@ mod tests {
             assert_eq!(events.next(), Some(OutputEvent::Exit(Exit { exit_code: 2, ..Exit::default() })));
             assert_eq!((events.next(), events.last_id.as_deref()), (None, Some("3-1")));
         }
-        assert!(!Events::default().push(&vec![b'x'; EVENT_BYTES_MAX + 1]));
     }
 
     #[test]

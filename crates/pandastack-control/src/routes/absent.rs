@@ -14,10 +14,7 @@ use crate::error::ApiError;
 const SERVICES: [&str; 2] = ["preview-repos", "repos"];
 
 pub(super) fn routes() -> Router<Arc<App>> {
-    let mut router = Router::new()
-        .route("/templates/build", post(absent))
-        .route("/sandboxes/{id}/repl/sessions", post(absent))
-        .route("/sandboxes/{id}/repl/sessions/{*rest}", any(absent));
+    let mut router = Router::new().route("/templates/build", post(absent));
     for service in SERVICES {
         router = router
             .route(&format!("/{service}"), any(absent))
@@ -30,7 +27,6 @@ async fn absent(uri: Uri) -> ApiError {
     let path = uri.path().trim_start_matches("/v1");
     let name = match path.split('/').nth(1).unwrap_or_default() {
         "templates" => "building templates",
-        "sandboxes" => "code contexts",
         service => SERVICES.into_iter().find(|known| *known == service).unwrap_or("this service"),
     };
     ApiError::new(

@@ -117,6 +117,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
         .merge(processes::routes())
         .merge(sockets::routes())
+        .merge(crate::contexts::routes::routes())
         .merge(absent::routes())
         .merge(functions::repeatable())
         .merge(schedules::routes::routes())

@@ -11,6 +11,7 @@ use pandastack_types::api::{CreateSandbox, OnTimeout, Sandbox, SnapshotList};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::network::Network;
 use super::{Keyed, read_json, shape};
 use crate::error::{RestError, RestResult};
 use crate::limits::{TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_DEFAULT_V1};
@@ -46,37 +47,8 @@ struct AutoResume {
     enabled: bool,
 }
 
-/// Rules of the network. What limits a sandbox is refused, because ignoring it would leave it open.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Network {
-    allow_public_traffic: Option<bool>,
-    allow_out: Option<Vec<Value>>,
-    deny_out: Option<Vec<Value>>,
-    dns_servers: Option<Vec<Value>>,
-    egress_proxy: Option<Value>,
-    mask_request_host: Option<String>,
-    rules: Option<Value>,
-    #[serde(rename = "allow_internet_access")]
-    allow_internet_access: Option<bool>,
-}
-
-impl Network {
-    /// Refuses what cannot be enforced.
-    pub(super) fn check(&self) -> RestResult<()> {
-        let some = |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
-        let given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !is_empty(value));
-        let limits_egress =
-            self.allow_internet_access == Some(false) || some(&self.deny_out) || some(&self.allow_out);
-        let shapes = some(&self.dns_servers) || given(&self.egress_proxy) || given(&self.rules);
-        if limits_egress || shapes || self.mask_request_host.is_some() {
-            return Err(RestError::unsupported("rules of the network are"));
-        }
-        Ok(())
-    }
-}
-
-fn is_empty(value: &Value) -> bool {
+/// Whether a value says nothing.
+pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Object(fields) => fields.is_empty(),
@@ -132,10 +104,7 @@ fn check(wanted: &NewSandbox) -> RestResult<()> {
     if wanted.iam.as_ref().is_some_and(|iam| !is_empty(iam)) {
         return Err(RestError::unsupported("workload identities are"));
     }
-    if wanted.allow_internet_access == Some(false) {
-        return Err(RestError::unsupported("rules of the network are"));
-    }
-    wanted.network.as_ref().map_or(Ok(()), Network::check)
+    Ok(())
 }
 
 async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) -> RestResult<CreateSandbox> {
@@ -144,9 +113,11 @@ async fn translate(caller: &Caller, wanted: NewSandbox, timeout_default: u64) ->
         metadata.insert(shape::AUTO_RESUME_LABEL.to_owned(), "true".to_owned());
     }
     let pauses = wanted.auto_pause.unwrap_or(false);
+    let network = wanted.network.unwrap_or_default().policy(wanted.allow_internet_access)?;
     let mut create = CreateSandbox {
         metadata: Some(metadata),
         env: wanted.env_vars,
+        network,
         ttl_seconds: Some(wanted.timeout.unwrap_or(timeout_default).max(1)),
         on_timeout: Some(if pauses { OnTimeout::Hibernate } else { OnTimeout::Kill }),
         ..CreateSandbox::default()
@@ -241,9 +212,6 @@ mod tests {
             None
         );
         for refused in [
-            r#"{"templateID":"base","allow_internet_access":false}"#,
-            r#"{"templateID":"base","network":{"denyOut":["0.0.0.0/0"]}}"#,
-            r#"{"templateID":"base","network":{"rules":{"x":[]}}}"#,
             r#"{"templateID":"base","volumeMounts":[{"name":"a","path":"/a"}]}"#,
             r#"{"templateID":"base","mcp":{}}"#,
         ] {

@@ -5,6 +5,7 @@
 
 mod create;
 mod list;
+mod network;
 mod paging;
 mod sandboxes;
 pub(crate) mod shape;

@@ -8,12 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::{
     ForkTree, ForkTreeResult, Hibernate, Keep, Lifecycle, PatchLifecycle, Sandbox, SandboxMetrics,
 };
+use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{SandboxId, SandboxState};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::create::Network;
 use super::list::pairs;
+use super::network::{self, Network};
 use super::{Keyed, Of, no_sandbox, read_json, shape};
 use crate::error::{RestError, RestResult};
 use crate::limits::{FORK_TIMEOUT_SECONDS_DEFAULT, FORKS_MAX, TIMEOUT_SECONDS_DEFAULT};
@@ -61,7 +62,12 @@ pub(super) async fn get(
 ) -> RestResult<Json<Value>> {
     let sandbox = find(&caller, &id).await?;
     let lifecycle: Lifecycle = caller.get(&format!("/sandboxes/{id}/lifecycle")).await?;
-    Ok(Json(shape::detail(&native, &sandbox, lifecycle.on_timeout, &shape::domain(&headers))))
+    let policy: NetworkPolicy = caller.get(&format!("/sandboxes/{id}/network")).await?;
+    let mut detail = shape::detail(&native, &sandbox, lifecycle.on_timeout, &shape::domain(&headers));
+    let (is_open, lists) = network::shown(&policy);
+    detail["allowInternetAccess"] = is_open.into();
+    detail["network"] = lists;
+    Ok(Json(detail))
 }
 
 /// End a sandbox.
@@ -189,11 +195,12 @@ fn failure(message: &str) -> Value {
     json!({ "error": { "code": StatusCode::INTERNAL_SERVER_ERROR.as_u16(), "message": message } })
 }
 
-/// Rules of the network: only the absence of rules can be had.
+/// Change the rules of the network; what is not said is open.
 pub(super) async fn set_network(Keyed(caller): Keyed, Of(id): Of, body: Body) -> RestResult<StatusCode> {
     let wanted: Network = read_json(body).await?;
+    let policy = wanted.policy(None)?.unwrap_or_default();
     find(&caller, &id).await?;
-    wanted.check()?;
+    caller.tell(Method::PUT, &format!("/sandboxes/{id}/network"), Some(&policy)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

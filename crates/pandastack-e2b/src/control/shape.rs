@@ -60,7 +60,6 @@ pub(crate) fn detail(native: &Native, sandbox: &Sandbox, on_timeout: OnTimeout, 
     let mut detail = listed(sandbox);
     detail["envdAccessToken"] = native.tokens.token(&sandbox.id).into();
     detail["domain"] = domain.into();
-    detail["allowInternetAccess"] = true.into();
     let on_timeout = match on_timeout {
         OnTimeout::Kill => "kill",
         OnTimeout::Hibernate => "pause",

@@ -14,7 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, Method, StatusCode, header};
 use pandastack_types::agent_api::{PID_HEADER, PROCESS_HEADER};
 use pandastack_types::api::{
-    ExecRequest, Process, ProcessList, ProcessState, Signal, SignalProcess, StartProcess, TerminalSize,
+    CONTEXT_TAG, ExecRequest, Process, ProcessList, ProcessState, Signal, SignalProcess, StartProcess,
+    TerminalSize,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_MAX;
 use serde::Deserialize;
@@ -25,7 +26,6 @@ use super::connect::{self, Messages, Pace};
 use super::follow::{self, Followed};
 use super::selector::Selector;
 use crate::error::{RpcCode, RpcError, RpcResult};
-use crate::interpreter::CONTEXT_TAG;
 use crate::native::NativeError;
 use crate::user::User;
 

@@ -1,21 +1,10 @@
-//! The code interpreter that E2B's clients expect on port 49999 of a sandbox.
-//!
-//! A context is a process in the sandbox: Python with a small program of ours ([`kernel`]) that keeps one namespace. So
-//! contexts live as long as the sandbox and go with it through pause, snapshot and fork, and this crate keeps nothing of
-//! them. They are found by the tag of their process, `e2b-context <id> <language> <directory>`.
-//!
-//! Executions of a context take turns in the kernel; the lock here only keeps two calls from starting the same context
-//! twice and from mixing their requests.
+//! The code interpreter that E2B's clients expect on port 49999 of a sandbox: the platform's code contexts in their form.
 
 mod context;
 mod execution;
-mod kernel;
-
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use axum::body::Body;
-use axum::extract::{Extension, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -23,6 +12,7 @@ use axum::{Json, Router};
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 use pandastack_types::api::Preview;
+use pandastack_types::limits::CODE_BYTES_MAX;
 use pandastack_types::preview::Visibility;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -30,9 +20,7 @@ use subtle::ConstantTimeEq;
 
 use crate::envd::{Session, check_token};
 use crate::error::{RestError, RestResult};
-use crate::limits::CODE_BYTES_MAX;
 use crate::native::Native;
-pub(crate) use context::CONTEXT_TAG;
 
 /// Room for what stands around the code in a request.
 const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
@@ -51,7 +39,6 @@ pub(crate) fn routes(native: Native) -> Router {
         .merge(contexts)
         .route("/health", get(async || StatusCode::OK))
         .fallback(async || RestError::new(StatusCode::NOT_FOUND, "the interpreter does not have this call"))
-        .layer(Extension(Arc::new(Turns::default())))
         .with_state(native)
 }
 
@@ -73,23 +60,6 @@ async fn check_traffic(State(_): State<Native>, session: Session, request: Reque
         false => {
             RestError::new(StatusCode::FORBIDDEN, "send the sandbox's traffic access token").into_response()
         }
-    }
-}
-
-/// One lock per context, while somebody has it.
-#[derive(Default)]
-pub(crate) struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
-
-impl Turns {
-    fn of(&self, key: String) -> Arc<tokio::sync::Mutex<()>> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = all.get(&key).and_then(Weak::upgrade) {
-            return turn;
-        }
-        all.retain(|_, turn| turn.strong_count() > 0);
-        let turn = Arc::new(tokio::sync::Mutex::new(()));
-        all.insert(key, Arc::downgrade(&turn));
-        turn
     }
 }
 

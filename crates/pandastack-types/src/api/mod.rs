@@ -7,6 +7,7 @@
 mod account;
 mod app;
 mod command;
+mod context;
 mod database;
 mod file;
 mod function;
@@ -26,6 +27,7 @@ pub use app::{
     ImportAppEnv, RollbackApp, SetAppEnv,
 };
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
+pub use context::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode};
 pub use database::{
     CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
     DatabaseStats, DatabaseStatus, DatabaseWaking, PatchDatabase,

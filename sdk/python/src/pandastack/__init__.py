@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from ._async.apps import AsyncAppsAPI
 from ._async.client import AsyncPandaStack, AsyncSandboxesAPI
+from ._async.contexts import AsyncCodeContext
+from ._async.databases import AsyncDatabasesAPI
 from ._async.exec_stream import AsyncExecStream
 from ._async.filesystem import AsyncSandboxFilesystem
 from ._async.functions import AsyncFunctionsAPI
@@ -24,6 +26,8 @@ from ._async.volumes import AsyncVolumesAPI
 from ._retry import CreateRetryEvent
 from ._sync.apps import AppsAPI
 from ._sync.client import PandaStack, SandboxesAPI
+from ._sync.contexts import CodeContext
+from ._sync.databases import DatabasesAPI
 from ._sync.exec_stream import ExecStream
 from ._sync.filesystem import SandboxFilesystem
 from ._sync.functions import FunctionsAPI
@@ -33,6 +37,7 @@ from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
 from ._version import __version__
+from .context_models import Execution, Result
 from .database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
 from .errors import (
     APIConnectionError,
@@ -100,6 +105,8 @@ __all__ = [
     "AppsAPI",
     "AsyncAppsAPI",
     "AsyncClient",
+    "AsyncCodeContext",
+    "AsyncDatabasesAPI",
     "AsyncExecStream",
     "AsyncFunctionsAPI",
     "AsyncPandaStack",
@@ -119,6 +126,7 @@ __all__ = [
     "CapacityError",
     "Checkpoints",
     "Client",
+    "CodeContext",
     "CommandFailed",
     "ConflictError",
     "ConnectionError",
@@ -127,10 +135,12 @@ __all__ = [
     "DatabaseConnection",
     "DatabaseRows",
     "DatabaseStats",
+    "DatabasesAPI",
     "ExecChunk",
     "ExecInterrupted",
     "ExecResult",
     "ExecStream",
+    "Execution",
     "FileChange",
     "FileContent",
     "FileInfo",
@@ -157,6 +167,7 @@ __all__ = [
     "PromoteResult",
     "RateLimitError",
     "RequestTimeout",
+    "Result",
     "RunResult",
     "Sandbox",
     "SandboxCommands",

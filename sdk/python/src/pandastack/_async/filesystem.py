@@ -78,15 +78,7 @@ class AsyncSandboxFilesystem:
         call = _wire.Call(
             "PUT", self._path("/fs"), query=_query(remote_path), content_type="application/octet-stream"
         )
-        file = await run_blocking(_open_file, local_path, "rb")
-        try:
-            size = (await run_blocking(os.fstat, file.fileno())).st_size
-            answer = await self._transport.send_stream(
-                call, _pieces(file, size, on_progress), size, idle_seconds_max=_wire.TRANSFER_IDLE_SECONDS_MAX
-            )
-        finally:
-            await run_blocking(file.close)
-        return _written(answer, remote_path, size)
+        return await self._send_file(call, local_path, remote_path, on_progress)
 
     async def download(
         self, remote_path: str, local_path: Union[str, Path], *, on_progress: Optional[Progress] = None
@@ -95,25 +87,7 @@ class AsyncSandboxFilesystem:
         call = _wire.Call(
             "GET", self._path("/fs"), query=_query(remote_path), accept="application/octet-stream"
         )
-        idle = _wire.TRANSFER_IDLE_SECONDS_MAX
-        partial = Path(f"{os.fspath(local_path)}.part")
-        async with await self._transport.open_stream(call, idle_seconds_max=idle) as stream:
-            length = stream.headers.get("content-length")
-            total = int(length) if length is not None and length.isdigit() else None
-            file = await run_blocking(_open_file, partial, "wb")
-            try:
-                done = 0
-                async for chunk in stream.chunks():
-                    await run_blocking(file.write, chunk)
-                    done += len(chunk)
-                    if on_progress is not None:
-                        await invoke(on_progress, done, total)
-                await run_blocking(file.close)
-                await run_blocking(os.replace, partial, local_path)
-            except BaseException:
-                file.close()
-                partial.unlink()
-                raise
+        await self._save(call, local_path, on_progress)
 
     async def list(
         self, path: str = "/", *, recursive: bool = False, depth: Optional[int] = None, limit: Optional[int] = None
@@ -223,6 +197,16 @@ class AsyncSandboxFilesystem:
                     await run_blocking(archive.write, chunk)
             await run_blocking(_archive.unpack, archive, local_path)
 
+    async def upload_archive(self, local_path: Union[str, Path], remote_path: str) -> WriteResult:
+        """Unpack a local tar archive into a directory of the sandbox."""
+        call = _wire.Call("PUT", self._path("/fs/tar"), query=_query(remote_path), content_type="application/x-tar")
+        return await self._send_file(call, local_path, remote_path, None)
+
+    async def download_archive(self, remote_path: str, local_path: Union[str, Path]) -> None:
+        """Save a directory of the sandbox as a local tar archive, which appears only once it is complete."""
+        call = _wire.Call("GET", self._path("/fs/tar"), query=_query(remote_path), accept="application/x-tar")
+        await self._save(call, local_path, None)
+
     async def watch(
         self, path: str, *, recursive: bool = True, resume: Optional[str] = None
     ) -> AsyncIterator[FileChange]:
@@ -255,6 +239,40 @@ class AsyncSandboxFilesystem:
         body = {**_query(path), "method": method, **_wire.given(expires_in_seconds=expires_in_seconds)}
         record = (await self._transport.send(_wire.post(self._path("/fs/sign"), body))).record()
         return f"{self._transport.base_url}{record.get('target', '')}"
+
+    async def _send_file(
+        self, call: _wire.Call, local_path: Union[str, Path], remote_path: str, on_progress: Optional[Progress]
+    ) -> WriteResult:
+        file = await run_blocking(_open_file, local_path, "rb")
+        try:
+            size = (await run_blocking(os.fstat, file.fileno())).st_size
+            answer = await self._transport.send_stream(
+                call, _pieces(file, size, on_progress), size, idle_seconds_max=_wire.TRANSFER_IDLE_SECONDS_MAX
+            )
+        finally:
+            await run_blocking(file.close)
+        return _written(answer, remote_path, size)
+
+    async def _save(self, call: _wire.Call, local_path: Union[str, Path], on_progress: Optional[Progress]) -> None:
+        idle = _wire.TRANSFER_IDLE_SECONDS_MAX
+        partial = Path(f"{os.fspath(local_path)}.part")
+        async with await self._transport.open_stream(call, idle_seconds_max=idle) as stream:
+            length = stream.headers.get("content-length")
+            total = int(length) if length is not None and length.isdigit() else None
+            file = await run_blocking(_open_file, partial, "wb")
+            try:
+                done = 0
+                async for chunk in stream.chunks():
+                    await run_blocking(file.write, chunk)
+                    done += len(chunk)
+                    if on_progress is not None:
+                        await invoke(on_progress, done, total)
+                await run_blocking(file.close)
+                await run_blocking(os.replace, partial, local_path)
+            except BaseException:
+                file.close()
+                partial.unlink()
+                raise
 
     async def _change(self, path: str, body: Dict[str, Any]) -> FileInfo:
         call = _wire.post(self._path("/fs"), body, method="PATCH", seconds_max=_wire.FILE_SECONDS_MAX)

@@ -51,6 +51,7 @@ from ..models import (
     optional_text,
     text,
 )
+from .contexts import AsyncCodeContext
 from .exec_stream import AsyncExecStream, server_events
 from .explore import Scorer, explore
 from .filesystem import AsyncSandboxFilesystem
@@ -266,6 +267,18 @@ class AsyncSandbox:
     ) -> ExecResult:
         """Run a program text: ``python`` or ``shell``. State does not carry over between calls."""
         return await self.exec(_wire.code_command(code, language), timeout_seconds)
+
+    async def create_code_context(self, language: str = "python", *, cwd: Optional[str] = None) -> AsyncCodeContext:
+        """Make an interpreter that keeps its state between runs, in a template that has Python."""
+        known = "python" if language.lower() in ("py", "python3") else language.lower()
+        body = {"language": known, **_wire.given(cwd=cwd)}
+        call = _wire.post(self._path("/repl/sessions"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return AsyncCodeContext(self._client._transport, self.id, (await self._client._transport.send(call)).record())
+
+    async def code_contexts(self) -> List[AsyncCodeContext]:
+        """Code contexts that there are, whoever made them."""
+        answer = await self._client._transport.send(_wire.get(self._path("/repl/sessions")))
+        return [AsyncCodeContext(self._client._transport, self.id, record) for record in answer.records("items")]
 
     async def logs(self, stream: str = "both", follow: bool = False) -> AsyncIterator[str]:
         """Lines the sandbox has written; with ``follow``, also those to come."""

@@ -79,15 +79,7 @@ class SandboxFilesystem:
         call = _wire.Call(
             "PUT", self._path("/fs"), query=_query(remote_path), content_type="application/octet-stream"
         )
-        file = run_blocking(_open_file, local_path, "rb")
-        try:
-            size = (run_blocking(os.fstat, file.fileno())).st_size
-            answer = self._transport.send_stream(
-                call, _pieces(file, size, on_progress), size, idle_seconds_max=_wire.TRANSFER_IDLE_SECONDS_MAX
-            )
-        finally:
-            run_blocking(file.close)
-        return _written(answer, remote_path, size)
+        return self._send_file(call, local_path, remote_path, on_progress)
 
     def download(
         self, remote_path: str, local_path: Union[str, Path], *, on_progress: Optional[Progress] = None
@@ -96,25 +88,7 @@ class SandboxFilesystem:
         call = _wire.Call(
             "GET", self._path("/fs"), query=_query(remote_path), accept="application/octet-stream"
         )
-        idle = _wire.TRANSFER_IDLE_SECONDS_MAX
-        partial = Path(f"{os.fspath(local_path)}.part")
-        with self._transport.open_stream(call, idle_seconds_max=idle) as stream:
-            length = stream.headers.get("content-length")
-            total = int(length) if length is not None and length.isdigit() else None
-            file = run_blocking(_open_file, partial, "wb")
-            try:
-                done = 0
-                for chunk in stream.chunks():
-                    run_blocking(file.write, chunk)
-                    done += len(chunk)
-                    if on_progress is not None:
-                        invoke(on_progress, done, total)
-                run_blocking(file.close)
-                run_blocking(os.replace, partial, local_path)
-            except BaseException:
-                file.close()
-                partial.unlink()
-                raise
+        self._save(call, local_path, on_progress)
 
     def list(
         self, path: str = "/", *, recursive: bool = False, depth: Optional[int] = None, limit: Optional[int] = None
@@ -224,6 +198,16 @@ class SandboxFilesystem:
                     run_blocking(archive.write, chunk)
             run_blocking(_archive.unpack, archive, local_path)
 
+    def upload_archive(self, local_path: Union[str, Path], remote_path: str) -> WriteResult:
+        """Unpack a local tar archive into a directory of the sandbox."""
+        call = _wire.Call("PUT", self._path("/fs/tar"), query=_query(remote_path), content_type="application/x-tar")
+        return self._send_file(call, local_path, remote_path, None)
+
+    def download_archive(self, remote_path: str, local_path: Union[str, Path]) -> None:
+        """Save a directory of the sandbox as a local tar archive, which appears only once it is complete."""
+        call = _wire.Call("GET", self._path("/fs/tar"), query=_query(remote_path), accept="application/x-tar")
+        self._save(call, local_path, None)
+
     def watch(
         self, path: str, *, recursive: bool = True, resume: Optional[str] = None
     ) -> Iterator[FileChange]:
@@ -256,6 +240,40 @@ class SandboxFilesystem:
         body = {**_query(path), "method": method, **_wire.given(expires_in_seconds=expires_in_seconds)}
         record = (self._transport.send(_wire.post(self._path("/fs/sign"), body))).record()
         return f"{self._transport.base_url}{record.get('target', '')}"
+
+    def _send_file(
+        self, call: _wire.Call, local_path: Union[str, Path], remote_path: str, on_progress: Optional[Progress]
+    ) -> WriteResult:
+        file = run_blocking(_open_file, local_path, "rb")
+        try:
+            size = (run_blocking(os.fstat, file.fileno())).st_size
+            answer = self._transport.send_stream(
+                call, _pieces(file, size, on_progress), size, idle_seconds_max=_wire.TRANSFER_IDLE_SECONDS_MAX
+            )
+        finally:
+            run_blocking(file.close)
+        return _written(answer, remote_path, size)
+
+    def _save(self, call: _wire.Call, local_path: Union[str, Path], on_progress: Optional[Progress]) -> None:
+        idle = _wire.TRANSFER_IDLE_SECONDS_MAX
+        partial = Path(f"{os.fspath(local_path)}.part")
+        with self._transport.open_stream(call, idle_seconds_max=idle) as stream:
+            length = stream.headers.get("content-length")
+            total = int(length) if length is not None and length.isdigit() else None
+            file = run_blocking(_open_file, partial, "wb")
+            try:
+                done = 0
+                for chunk in stream.chunks():
+                    run_blocking(file.write, chunk)
+                    done += len(chunk)
+                    if on_progress is not None:
+                        invoke(on_progress, done, total)
+                run_blocking(file.close)
+                run_blocking(os.replace, partial, local_path)
+            except BaseException:
+                file.close()
+                partial.unlink()
+                raise
 
     def _change(self, path: str, body: Dict[str, Any]) -> FileInfo:
         call = _wire.post(self._path("/fs"), body, method="PATCH", seconds_max=_wire.FILE_SECONDS_MAX)

@@ -52,6 +52,7 @@ from ..models import (
     optional_text,
     text,
 )
+from .contexts import CodeContext
 from .exec_stream import ExecStream, server_events
 from .explore import Scorer, explore
 from .filesystem import SandboxFilesystem
@@ -267,6 +268,18 @@ class Sandbox:
     ) -> ExecResult:
         """Run a program text: ``python`` or ``shell``. State does not carry over between calls."""
         return self.exec(_wire.code_command(code, language), timeout_seconds)
+
+    def create_code_context(self, language: str = "python", *, cwd: Optional[str] = None) -> CodeContext:
+        """Make an interpreter that keeps its state between runs, in a template that has Python."""
+        known = "python" if language.lower() in ("py", "python3") else language.lower()
+        body = {"language": known, **_wire.given(cwd=cwd)}
+        call = _wire.post(self._path("/repl/sessions"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return CodeContext(self._client._transport, self.id, (self._client._transport.send(call)).record())
+
+    def code_contexts(self) -> List[CodeContext]:
+        """Code contexts that there are, whoever made them."""
+        answer = self._client._transport.send(_wire.get(self._path("/repl/sessions")))
+        return [CodeContext(self._client._transport, self.id, record) for record in answer.records("items")]
 
     def logs(self, stream: str = "both", follow: bool = False) -> Iterator[str]:
         """Lines the sandbox has written; with ``follow``, also those to come."""

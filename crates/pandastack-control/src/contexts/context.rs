@@ -1,0 +1,132 @@
+//! Contexts: finding, starting, restarting and ending them.
+
+use jiff::Timestamp;
+use pandastack_types::api::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, Process, ProcessState};
+use pandastack_types::limits::PROCESS_TAG_BYTES_MAX;
+
+use super::kernel;
+use super::machine::Machine;
+use crate::app::now;
+use crate::error::{ApiError, ApiResult};
+
+/// The only language so far.
+const PYTHON: &str = "python";
+/// Where code runs unless its context says otherwise.
+const DEFAULT_CWD: &str = "/home/user";
+
+/// A context and the process that keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Context {
+    pub(super) id: String,
+    pub(super) cwd: String,
+    created_at: Timestamp,
+    pub(super) process: u64,
+    /// Bytes that it wrote so far: where to listen from.
+    pub(super) heard: (u64, u64),
+}
+
+impl Context {
+    /// As clients see it.
+    pub(super) fn shown(self, machine: &Machine) -> CodeContext {
+        let Context { id, cwd, created_at, .. } = self;
+        let (sandbox_id, language) = (machine.id.clone(), PYTHON.to_owned());
+        CodeContext { id, sandbox_id, language, cwd, created_at }
+    }
+}
+
+/// Refuses languages that there is no kernel for.
+pub(super) fn check_language(language: Option<&str>) -> ApiResult<()> {
+    match language {
+        None | Some("" | PYTHON | "python3" | "py") => Ok(()),
+        Some(other) => {
+            let shown: String = other.chars().take(40).collect();
+            let what = format!("language `{shown}` is not supported here; there is `{PYTHON}`");
+            Err(ApiError::bad_request(what))
+        }
+    }
+}
+
+fn tag(id: &str, cwd: &str, begin: Timestamp) -> String {
+    format!("{CONTEXT_TAG}{id} {PYTHON} {} {cwd}", begin.as_second())
+}
+
+fn parse(process: &Process) -> Option<Context> {
+    let mut words = process.tag.as_deref()?.strip_prefix(CONTEXT_TAG)?.splitn(4, ' ');
+    let (id, _language, second, cwd) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    Some(Context {
+        id: id.to_owned(),
+        cwd: cwd.to_owned(),
+        created_at: Timestamp::from_second(second.parse().ok()?).ok()?,
+        process: process.id,
+        heard: (process.stdout_end, process.stderr_end),
+    })
+}
+
+/// Those that there are.
+pub(super) async fn running(machine: &Machine) -> ApiResult<Vec<Context>> {
+    let processes = machine.processes().await?;
+    let alive = processes.iter().filter(|process| process.state == ProcessState::Running);
+    Ok(alive.filter_map(parse).collect())
+}
+
+/// The context of that id. The default context is made if it is not there.
+pub(super) async fn find(machine: &Machine, id: &str) -> ApiResult<Context> {
+    // The newest, should a restart have left two.
+    let found = running(machine).await?.into_iter().rev().find(|context| context.id == id);
+    match found {
+        Some(context) => Ok(context),
+        None if id == CONTEXT_DEFAULT => start(machine, id, None).await,
+        None => Err(ApiError::not_found("context", id)),
+    }
+}
+
+/// Starts a context.
+pub(super) async fn start(machine: &Machine, id: &str, cwd: Option<&str>) -> ApiResult<Context> {
+    let cwd = cwd.filter(|cwd| !cwd.is_empty()).unwrap_or(DEFAULT_CWD);
+    let begin = now();
+    let tag = tag(id, cwd, begin);
+    if tag.len() > PROCESS_TAG_BYTES_MAX || !cwd.starts_with('/') {
+        let longest = (PROCESS_TAG_BYTES_MAX + cwd.len()).saturating_sub(tag.len());
+        return Err(ApiError::bad_request(format!(
+            "`cwd` must be an absolute path of at most {longest} bytes"
+        )));
+    }
+    let process = machine.start(&kernel::start(tag, cwd)).await?;
+    let (id, cwd) = (id.to_owned(), cwd.to_owned());
+    Ok(Context { id, cwd, created_at: begin, process: process.id, heard: (0, 0) })
+}
+
+/// Ends a context: whoever lists contexts next does not see it.
+pub(super) async fn end(machine: &Machine, id: &str) -> ApiResult<Context> {
+    let found = running(machine).await?.into_iter().rev().find(|context| context.id == id);
+    let context = found.ok_or_else(|| ApiError::not_found("context", id))?;
+    machine.end(context.process).await?;
+    Ok(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_are_found_by_their_tags() {
+        let begin = Timestamp::from_second(1_700_000_000).unwrap();
+        let process: Process = serde_json::from_value(serde_json::json!({
+            "id": 7, "pid": 1, "tag": tag("abc", "/srv/with space", begin), "command": "x", "state": "running",
+            "duration_ms": 0, "stdout_start": 0, "stdout_end": 5, "stderr_start": 0, "stderr_end": 0, "stdin_offset": 0,
+        }))
+        .unwrap();
+        let context = parse(&process).unwrap();
+        assert_eq!((context.id.as_str(), context.cwd.as_str()), ("abc", "/srv/with space"));
+        assert_eq!((context.process, context.heard, context.created_at), (7, (5, 0), begin));
+        for foreign in ["mine", "code-context x", "code-context x python soon /srv"] {
+            assert_eq!(parse(&Process { tag: Some(foreign.into()), ..process.clone() }), None, "{foreign}");
+        }
+    }
+
+    #[test]
+    fn other_languages_are_refused() {
+        assert!([None, Some("python"), Some("py")].into_iter().all(|given| check_language(given).is_ok()));
+        assert!(check_language(Some("cobol")).is_err());
+    }
+}

@@ -1,0 +1,328 @@
+//! One run of code: told to the kernel, heard line by line, put together for those who wait for the whole.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use pandastack_types::api::{Execution, RunCode};
+use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::context::Context;
+use super::machine::Machine;
+use crate::agent_events::{AgentEvent, AgentEvents};
+use crate::error::{ApiError, ApiResult};
+
+/// Representations of a result: the kernel's name, and the media type in answers.
+const REPRESENTATIONS: [(&str, &str); 10] = [
+    ("text", "text/plain"),
+    ("html", "text/html"),
+    ("markdown", "text/markdown"),
+    ("svg", "image/svg+xml"),
+    ("png", "image/png"),
+    ("jpeg", "image/jpeg"),
+    ("pdf", "application/pdf"),
+    ("latex", "text/latex"),
+    ("json", "application/json"),
+    ("javascript", "application/javascript"),
+];
+
+/// A run under way. Dropped before its end, it is interrupted.
+pub(super) struct Run {
+    machine: Machine,
+    process: u64,
+    id: String,
+    body: Incoming,
+    heard: Heard,
+    deadline: Option<(Instant, Duration)>,
+    /// Its time was over.
+    pub(super) timed_out: bool,
+}
+
+/// What was heard of a run.
+#[derive(Default)]
+struct Heard {
+    events: AgentEvents,
+    line: String,
+    told: VecDeque<Value>,
+    /// The kernel is done with it, or gone.
+    is_done: bool,
+    /// There is nothing more to tell.
+    is_over: bool,
+}
+
+impl Run {
+    /// Listens, then asks: nothing of the answer can be missed.
+    pub(super) async fn begin(machine: Machine, context: Context, wanted: &RunCode) -> ApiResult<Self> {
+        let body = machine.output(context.process, context.heard).await?;
+        let id = uuid::Uuid::new_v4().to_string();
+        let request = json!({ "run": id, "code": wanted.code, "env": wanted.env });
+        tell(&machine, context.process, &request).await?;
+        let limit = wanted.timeout_ms.map(Duration::from_millis);
+        let deadline = limit.map(|limit| (Instant::now() + limit, limit));
+        let heard = Heard::default();
+        Ok(Self { machine, process: context.process, id, body, heard, deadline, timed_out: false })
+    }
+
+    /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, at last `ended`. Safe to drop and ask again.
+    pub(super) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(event) = self.heard.told.pop_front() {
+                return Some(event);
+            }
+            if self.heard.is_over {
+                return None;
+            }
+            let frame = match self.deadline {
+                None => self.body.frame().await,
+                Some((at, limit)) => match tokio::time::timeout_at(at, self.body.frame()).await {
+                    Ok(frame) => frame,
+                    Err(_) => {
+                        self.timed_out = true;
+                        let why = format!(
+                            "timeout: the code ran past {} ms and was interrupted",
+                            limit.as_millis()
+                        );
+                        self.heard.give_up("TimeoutError", &why);
+                        continue;
+                    }
+                },
+            };
+            match frame {
+                Some(Ok(frame)) => {
+                    self.heard.take(&frame.into_data().unwrap_or_default(), &self.id);
+                }
+                _ => self.heard.give_up(LOST, "the connection to the context was lost; its state is kept"),
+            }
+        }
+    }
+
+    /// Waits for its end.
+    pub(super) async fn finish(&mut self) -> Execution {
+        let began = Instant::now();
+        let mut answer = Answer::default();
+        while let Some(event) = self.next().await {
+            answer.add(&event);
+        }
+        let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Execution { duration_ms, ..answer.execution }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.heard.is_done {
+            return;
+        }
+        let (machine, process, request) = (self.machine.clone(), self.process, json!({ "cancel": self.id }));
+        let tasks = machine.app.tasks.clone();
+        tasks.spawn(async move {
+            if let Err(error) = tell(&machine, process, &request).await {
+                tracing::debug!(%error, "a run was not interrupted; its context may be gone");
+            }
+        });
+    }
+}
+
+/// Name of the error of a run whose context is gone or cannot be heard.
+const LOST: &str = "ContextLost";
+
+impl Heard {
+    fn take(&mut self, bytes: &[u8], run: &str) {
+        self.events.push(bytes);
+        while let Some(event) = self.events.next() {
+            self.take_event(&event, run);
+        }
+        if self.events.is_nonsense() || self.line.len() > CONTEXT_LINE_BYTES_MAX {
+            self.give_up(LOST, "a result is too large to be shown; write it to a file");
+        }
+    }
+
+    fn take_event(&mut self, event: &AgentEvent, run: &str) {
+        let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
+        match event.name.as_str() {
+            "stdout" => self.take_text(data["chunk"].as_str().unwrap_or_default(), run),
+            "exit" => {
+                self.is_done = true;
+                let code = &data["exit_code"];
+                let why = format!(
+                    "the context's process ended with {code} and its state is lost; make another context"
+                );
+                self.give_up(LOST, &why);
+            }
+            "gap" => self.give_up(LOST, "output of the context was lost, because nobody read it in time"),
+            "error" => self.give_up(LOST, data["error"].as_str().unwrap_or("the context cannot be followed")),
+            _ => {}
+        }
+    }
+
+    fn take_text(&mut self, text: &str, run: &str) {
+        for piece in text.split_inclusive('\n') {
+            self.line.push_str(piece);
+            if piece.ends_with('\n') {
+                let line = std::mem::take(&mut self.line);
+                self.take_line(&line, run);
+            }
+        }
+    }
+
+    /// Lines of other runs, which wait for their turn or were ended by ours, are theirs.
+    fn take_line(&mut self, line: &str, run: &str) {
+        let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
+        if self.is_over || event.remove("id").as_ref().and_then(Value::as_str) != Some(run) {
+            return;
+        }
+        let ended = event.get("type").and_then(Value::as_str) == Some("ended");
+        self.is_done |= ended;
+        self.is_over |= ended;
+        self.told.push_back(Value::Object(event));
+    }
+
+    fn give_up(&mut self, name: &str, why: &str) {
+        if self.is_over {
+            return;
+        }
+        self.told.push_back(
+            json!({ "type": "error", "name": name, "value": why, "traceback": format!("{name}: {why}") }),
+        );
+        self.told.push_back(json!({ "type": "ended" }));
+        self.is_over = true;
+    }
+}
+
+/// An answer in the making.
+#[derive(Default)]
+struct Answer {
+    execution: Execution,
+    results_bytes: usize,
+}
+
+impl Answer {
+    fn add(&mut self, event: &Value) {
+        let text = |name: &str| event[name].as_str().unwrap_or_default();
+        let execution = &mut self.execution;
+        match text("type") {
+            "started" => execution.execution_count = event["execution_count"].as_u64().unwrap_or_default(),
+            "stdout" => execution.truncated |= !append(&mut execution.stdout, text("text")),
+            "stderr" => execution.truncated |= !append(&mut execution.stderr, text("text")),
+            "error" => {
+                execution.error = Some(text("traceback").to_owned());
+                execution.exit = 1;
+            }
+            "result" => self.add_result(event),
+            _ => {}
+        }
+    }
+
+    fn add_result(&mut self, event: &Value) {
+        let shown = REPRESENTATIONS.iter().filter_map(|(name, media_type)| {
+            let text = match event.get(name)? {
+                Value::Null => return None,
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            Some(((*media_type).to_owned(), text))
+        });
+        let result: BTreeMap<String, String> = shown.collect();
+        self.results_bytes += result.values().map(String::len).sum::<usize>();
+        match self.results_bytes <= CONTEXT_LINE_BYTES_MAX {
+            true => self.execution.results.push(result),
+            false => self.execution.truncated = true,
+        }
+    }
+}
+
+/// Appends up to the limit; `false` when something was left out.
+fn append(to: &mut String, text: &str) -> bool {
+    let room = EXEC_OUTPUT_BYTES_MAX.saturating_sub(to.len());
+    let end = if text.len() <= room { text.len() } else { text.floor_char_boundary(room) };
+    to.push_str(&text[..end]);
+    end == text.len()
+}
+
+async fn tell(machine: &Machine, process: u64, request: &Value) -> ApiResult<()> {
+    let mut line = serde_json::to_vec(request).map_err(ApiError::internal)?;
+    line.push(b'\n');
+    machine.write(process, line).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stdout(text: &str) -> String {
+        format!("event: stdout\ndata: {}\n\n", json!({ "chunk": text }))
+    }
+
+    fn heard(frames: &[String]) -> Heard {
+        let mut heard = Heard::default();
+        frames.iter().for_each(|frame| heard.take(frame.as_bytes(), "mine"));
+        heard
+    }
+
+    #[test]
+    fn a_run_hears_its_own_lines_however_they_are_cut() {
+        let lines = "{\"id\":\"other\",\"type\":\"ended\"}\n{\"id\":\"mine\",\"type\":\"stdout\",\"text\":\"a\"}\n\
+                     {\"id\":\"mine\",\"type\":\"ended\"}\n";
+        for cut in 0..lines.len() {
+            let heard = heard(&[stdout(&lines[..cut]), stdout(&lines[cut..])]);
+            assert_eq!(
+                heard.told,
+                [json!({ "type": "stdout", "text": "a" }), json!({ "type": "ended" })],
+                "{cut}"
+            );
+            assert!(heard.is_done && heard.is_over);
+        }
+    }
+
+    #[test]
+    fn a_lost_context_is_an_error_and_an_end() {
+        let exit = "event: exit\ndata: {\"exit_code\":127}\n\n".to_owned();
+        let lost = heard(&[exit]);
+        assert!(lost.is_done && lost.told[0]["value"].as_str().unwrap().contains("127"), "{:?}", lost.told);
+        assert_eq!(lost.told[1], json!({ "type": "ended" }));
+        let gap = heard(&["event: gap\ndata: {}\n\n".to_owned()]);
+        assert!(!gap.is_done && gap.is_over);
+    }
+
+    #[test]
+    fn a_line_without_end_is_given_up() {
+        let chunk = stdout(&"x".repeat(1 << 20));
+        let mut heard = Heard::default();
+        for _ in 0..CONTEXT_LINE_BYTES_MAX >> 20 {
+            heard.take(chunk.as_bytes(), "mine");
+        }
+        assert!(!heard.is_over);
+        heard.take(stdout("x").as_bytes(), "mine");
+        assert!(heard.is_over && !heard.is_done);
+    }
+
+    #[test]
+    fn answers_hold_output_results_and_errors() {
+        let mut answer = Answer::default();
+        for event in [
+            json!({ "type": "started", "execution_count": 3 }),
+            json!({ "type": "stdout", "text": "a" }),
+            json!({ "type": "result", "is_main_result": true, "text": "1", "json": { "a": 1 }, "png": null }),
+            json!({ "type": "error", "name": "E", "value": "v", "traceback": "T" }),
+            json!({ "type": "ended" }),
+        ] {
+            answer.add(&event);
+        }
+        let Execution { stdout, error, exit, execution_count, results, truncated, .. } = answer.execution;
+        assert_eq!((stdout.as_str(), error.as_deref(), exit, execution_count), ("a", Some("T"), 1, 3));
+        let result = [("text/plain", "1"), ("application/json", "{\"a\":1}")];
+        assert_eq!(results, [result.map(|(kind, text)| (kind.to_owned(), text.to_owned())).into()]);
+        assert!(!truncated);
+    }
+
+    #[test]
+    fn output_is_cut_at_its_limit() {
+        let mut text = "x".repeat(EXEC_OUTPUT_BYTES_MAX - 1);
+        assert!(!append(&mut text, "ä"));
+        assert_eq!(text.len(), EXEC_OUTPUT_BYTES_MAX - 1);
+        assert!(append(&mut text, "y") && !append(&mut text, "z"));
+    }
+}

@@ -1,0 +1,212 @@
+//! `/v1/sandboxes/{id}/repl/sessions`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, FromRequestParts, RawPathParams, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use pandastack_types::api::{CodeContext, CreateContext, Execution, Items, RunCode};
+use pandastack_types::limits::{CODE_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX};
+use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use serde_json::Value;
+
+use super::Turns;
+use super::context::{self, check_language};
+use super::execution::Run;
+use super::machine::Machine;
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::{Id, JsonBody, parse_json};
+use crate::routes::sse;
+use crate::validate;
+
+/// Time of a run that names none and is waited for, as published clients expect it.
+const TIMEOUT_MS_DEFAULT: u64 = 30_000;
+/// Room for what stands around the code in a request, and for escapes in it.
+const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
+/// Longest id of a context.
+const ID_BYTES_MAX: usize = 64;
+
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/sandboxes/{id}/repl/sessions", get(list).merge(post(create)))
+        .route("/sandboxes/{id}/repl/sessions/{context}", delete(remove))
+        .route("/sandboxes/{id}/repl/sessions/{context}/run", post(run))
+        .route("/sandboxes/{id}/repl/sessions/{context}/restart", post(restart))
+        .layer(Extension(Arc::new(Turns::default())))
+}
+
+/// Sandbox and context of a path. Text that cannot be an id names nothing, so the answer is 404.
+pub(crate) struct Of {
+    sandbox: SandboxId,
+    context: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Of {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
+        let unknown = ApiError::not_found;
+        let params =
+            RawPathParams::from_request_parts(parts, state).await.map_err(|_| unknown("route", "?"))?;
+        let param = |name| params.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+        let (sandbox, context) = (param("id"), param("context"));
+        let is_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if !(1..=ID_BYTES_MAX).contains(&context.len()) || !context.bytes().all(is_id) {
+            return Err(unknown("context", context));
+        }
+        let sandbox = sandbox.parse().map_err(|_| unknown("sandbox", sandbox))?;
+        Ok(Self { sandbox, context: context.to_owned() })
+    }
+}
+
+fn machine(app: Arc<App>, caller: Caller, id: SandboxId) -> Machine {
+    Machine { app, workspace: caller.workspace, id }
+}
+
+/// Make a code context: an interpreter that keeps its state between runs.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
+    request_body = CreateContext, responses((status = 201, body = CodeContext), (status = 400, body = ErrorBody),
+    (status = 404, body = ErrorBody)))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+    JsonBody(wanted): JsonBody<CreateContext>,
+) -> ApiResult<(StatusCode, Json<CodeContext>)> {
+    check_language(wanted.language.as_deref())?;
+    let machine = machine(app, caller, id);
+    let context = uuid::Uuid::new_v4().to_string();
+    let made = context::start(&machine, &context, wanted.cwd.as_deref()).await?;
+    Ok((StatusCode::CREATED, Json(made.shown(&machine))))
+}
+
+/// List a sandbox's code contexts.
+#[utoipa::path(get, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
+    responses((status = 200, body = Items<CodeContext>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<SandboxId>,
+) -> ApiResult<Json<Items<CodeContext>>> {
+    let machine = machine(app, caller, id);
+    let items =
+        context::running(&machine).await?.into_iter().map(|context| context.shown(&machine)).collect();
+    Ok(Json(Items { items }))
+}
+
+/// Run code in a context, 30 seconds unless told. The context `default` begins with its first run. With
+/// `Accept: text/event-stream` the answer is events as they happen, without a limit of time unless told: `started`, `stdout`,
+/// `stderr`, `result`, `error`, then `ended`. A client that goes away interrupts its code.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/run", tag = "contexts",
+    params(("id" = SandboxId, Path), ("context" = String, Path)), request_body = RunCode,
+    responses((status = 200, body = Execution), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+    (status = 413, body = ErrorBody), (status = 504, body = ErrorBody)))]
+pub(crate) async fn run(
+    State(app): State<Arc<App>>,
+    Extension(turns): Extension<Arc<Turns>>,
+    caller: Caller,
+    Of { sandbox, context }: Of,
+    request: Request,
+) -> ApiResult<Response> {
+    let streams = wants_events(request.headers());
+    let mut wanted = read(request).await?;
+    if !streams {
+        wanted.timeout_ms.get_or_insert(TIMEOUT_MS_DEFAULT);
+    }
+    let turn = turns.of(&sandbox, &context);
+    let mine = turn.lock().await;
+    let machine = machine(app, caller, sandbox);
+    let context = context::find(&machine, &context).await?;
+    let mut run = Run::begin(machine, context, &wanted).await?;
+    drop(mine);
+    if streams {
+        return Ok(sse::respond(futures::stream::unfold(run, frame)));
+    }
+    let execution = run.finish().await;
+    match run.timed_out {
+        true => Err(ApiError::new(ErrorCode::ExecTimeout, execution.error.unwrap_or_default())),
+        false => Ok(Json(execution).into_response()),
+    }
+}
+
+/// Begin a context anew, without what it knew.
+#[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/restart", tag = "contexts",
+    params(("id" = SandboxId, Path), ("context" = String, Path)),
+    responses((status = 200, body = CodeContext), (status = 404, body = ErrorBody)))]
+pub(crate) async fn restart(
+    State(app): State<Arc<App>>,
+    Extension(turns): Extension<Arc<Turns>>,
+    caller: Caller,
+    Of { sandbox, context }: Of,
+) -> ApiResult<Json<CodeContext>> {
+    let turn = turns.of(&sandbox, &context);
+    let _mine = turn.lock().await;
+    let machine = machine(app, caller, sandbox);
+    let ended = context::end(&machine, &context).await?;
+    let begun = context::start(&machine, &context, Some(&ended.cwd)).await?;
+    Ok(Json(begun.shown(&machine)))
+}
+
+/// End a context.
+#[utoipa::path(delete, path = "/v1/sandboxes/{id}/repl/sessions/{context}", tag = "contexts",
+    params(("id" = SandboxId, Path), ("context" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(turns): Extension<Arc<Turns>>,
+    caller: Caller,
+    Of { sandbox, context }: Of,
+) -> ApiResult<StatusCode> {
+    let turn = turns.of(&sandbox, &context);
+    let _mine = turn.lock().await;
+    context::end(&machine(app, caller, sandbox), &context).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn wants_events(headers: &HeaderMap) -> bool {
+    let accepted = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accepted.is_some_and(|accepted| accepted.contains("text/event-stream"))
+}
+
+async fn read(request: Request) -> ApiResult<RunCode> {
+    let too_large = || {
+        ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!("code has at most {CODE_BYTES_MAX} bytes; write a file and run that"),
+        )
+    };
+    let body =
+        Limited::new(request.into_body(), REQUEST_BYTES_MAX).collect().await.map_err(|_| too_large())?;
+    let wanted: RunCode = parse_json(&body.to_bytes())?;
+    if wanted.code.len() > CODE_BYTES_MAX {
+        return Err(too_large());
+    }
+    wanted.env.as_ref().map_or(Ok(()), validate::env)?;
+    let most = EXEC_TIMEOUT_SECONDS_MAX * 1000;
+    match wanted.timeout_ms {
+        Some(ms) if !(1..=most).contains(&ms) => {
+            Err(ApiError::bad_request(format!("timeout_ms must be 1 to {most}")))
+        }
+        _ => Ok(wanted),
+    }
+}
+
+/// The next event of a run, or a comment in a long silence.
+async fn frame(mut run: Run) -> Option<(String, Run)> {
+    const SILENCE: Duration = sse::COMMENT_EVERY;
+    let event = match tokio::time::timeout(SILENCE, run.next()).await {
+        Err(_) => return Some((sse::COMMENT.to_owned(), run)),
+        Ok(event) => event?,
+    };
+    let name = event.get("type").and_then(Value::as_str).unwrap_or("event");
+    // A JSON value can always be written.
+    let data = sse::ascii_json(&event).unwrap_or_default();
+    Some((format!("event: {name}\ndata: {data}\n\n"), run))
+}

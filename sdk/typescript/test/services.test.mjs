@@ -1,0 +1,77 @@
+// Calls of the services that no other test makes.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { collect, setup } from "./setup.mjs";
+
+const FUNCTION = { id: "f1", name: "hello", entrypoint: "main.js", version: 1, is_ready: true };
+
+test("functions.deploy packs a file or a directory, and makes or changes the function", async (t) => {
+  const { server, client } = await setup(t);
+  const dir = await mkdtemp(join(tmpdir(), "pandastack-functions-"));
+  t.after(() => rm(dir, { recursive: true }));
+  await mkdir(join(dir, "app"));
+  await writeFile(join(dir, "app/main.js"), "exports.handler = 1");
+  server.on("GET", "/v1/functions", 200, { items: [] });
+  server.on("GET", "/v1/functions", 200, { items: [FUNCTION] });
+  server.on("POST", "/v1/functions", 200, FUNCTION);
+  server.on("PATCH", "/v1/functions/hello", 200, FUNCTION);
+  server.on("GET", "/v1/functions/hello", 200, FUNCTION);
+  server.on("POST", "/v1/functions/hello/deploy", 200, FUNCTION);
+  await client.functions.deploy("hello", join(dir, "app/main.js"), { runtime: "nodejs" });
+  assert.equal(server.sent("POST", "/v1/functions")[0].json.entrypoint, "main.js");
+  const names = (request) => execFileSync("tar", ["-tz"], { input: request.body }).toString();
+  assert.equal(names(server.sent("POST", "/v1/functions/hello/deploy")[0]), "main.js\n");
+  await client.functions.deploy("hello", join(dir, "app"), { entrypoint: "other.js" });
+  assert.deepEqual(server.sent("PATCH", "/v1/functions/hello")[0].json, { entrypoint: "other.js" });
+  assert.equal(names(server.sent("POST", "/v1/functions/hello/deploy")[1]), "main.js\n");
+});
+
+test("functions: versions, aliases, metrics, logs, queued runs", async (t) => {
+  const { server, client } = await setup(t);
+  server.on("GET", "/v1/functions/hello/versions", 200, { items: [{ version: 2, status: "ready" }] });
+  server.on("PUT", "/v1/functions/hello/aliases/live", 200, FUNCTION);
+  server.on("GET", "/v1/functions/hello/metrics", 200, { total: 3, p50_ms: 1 });
+  server.on("GET", "/v1/functions/hello/runs/r1", 200, { id: "r1", status: "queued" });
+  server.on("GET", "/v1/functions/hello/runs/r1", 200, { id: "r1", status: "success" });
+  const body = 'event: stdout\ndata: {"text":"a"}\n\nevent: other\ndata: {}\n\n';
+  server.on("GET", "/v1/functions/hello/logs", 200, body, { headers: { "Content-Type": "text/event-stream" } });
+  assert.equal((await client.functions.versions("hello"))[0].version, 2);
+  await client.functions.setAlias("hello", "live", 2, { version: 1, percent: 10 });
+  assert.deepEqual(server.last.json, { version: 2, canary_percent: 10, canary_version: 1 });
+  assert.equal((await client.functions.metrics("hello", 2)).p50Ms, 1);
+  assert.deepEqual(server.last.query, { period: "2" });
+  assert.equal((await client.functions.waitForRun("hello", "r1")).status, "success");
+  assert.deepEqual(await collect(client.functions.followLogs("hello")), [{ stream: "stdout", text: "a" }]);
+});
+
+test("apps, databases, schedules, templates, the account", async (t) => {
+  const { server, client } = await setup(t);
+  server.on("GET", "/v1/apps/shop/domains/a.com", 200, { domain: "a.com" });
+  server.on("POST", "/v1/apps/shop/env/import", 200, { imported: 1, total: 1 });
+  server.on("GET", "/v1/databases/d1/stats", 200, { size_bytes: 5 });
+  server.on("PATCH", "/v1/schedules/c1", 200, { id: "c1", name: "n", paused: true });
+  server.on("GET", "/v1/templates/builds/b1", 200, { id: "b1", name: "t", status: "done" });
+  server.on("GET", "/v1/usage", 200, { total: { creates: 1 }, sandboxes: [], truncated: false });
+  server.on("GET", "/v1/audit", 200, { entries: [{ id: 1, path: "/v1/run" }] });
+  assert.equal((await client.apps.getDomain("shop", "a.com")).domain, "a.com");
+  await client.apps.importEnv("shop", "A=1", { secret: true });
+  assert.deepEqual(server.last.json, { dotenv: "A=1", secret: true, scope: "all" });
+  assert.equal((await client.databases.stats("d1")).sizeBytes, 5);
+  await client.schedules.pause("c1");
+  assert.deepEqual(server.last.json, { paused: true });
+  await client.schedules.resume("c1");
+  assert.deepEqual(server.last.json, { paused: false });
+  assert.equal((await client.templates.getBuild("b1")).status, "done");
+  assert.equal((await client.usage({ since: "2026-01-01T00:00:00Z" })).total.creates, 1);
+  assert.deepEqual(server.last.query, { from: "2026-01-01T00:00:00Z" });
+  assert.equal((await client.audit({ sandboxId: "s1", limit: 5 }))[0].path, "/v1/run");
+  assert.deepEqual(server.last.query, { sandbox_id: "s1", limit: "5" });
+});
+
+test("the reference is fresh", () => {
+  execFileSync(process.execPath, ["scripts/reference.mjs", "--check"], { cwd: new URL("..", import.meta.url) });
+});
