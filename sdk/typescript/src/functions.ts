@@ -1,5 +1,6 @@
 /** Functions. */
 
+import { pack } from "./bundle.js";
 import { PandaStackError, RequestTimeout } from "./errors.js";
 import { type JsonObject, withCamelCase, type WireRecord } from "./models.js";
 import type { Transport } from "./transport.js";
@@ -58,6 +59,11 @@ export interface FunctionOptions {
   maxInstances?: number;
   isolation?: "reuse" | "fresh";
   retries?: number;
+  /** Processors and memory in MiB of its machines; those of the template when absent. */
+  cpu?: number;
+  memoryMb?: number;
+  /** Told of every queued call that was given up. */
+  deadLetterUrl?: string;
 }
 
 /** `client.functions`. Functions are named by id or name. */
@@ -95,14 +101,28 @@ export class FunctionsAPI {
       max_instances: options.maxInstances,
       isolation: options.isolation,
       retries: options.retries,
+      cpu: options.cpu,
+      memory_mb: options.memoryMb,
+      dead_letter_url: options.deadLetterUrl,
     };
     const made = functionOf((await this.#transport.send(post("/functions", body, FILE_MS_MAX))).record());
     return options.code === undefined ? made : this.waitUntilReady(made.id);
   }
 
-  /** Deploy a gzip-compressed tar archive and wait until it can be called. */
+  /**
+   * Deploy a directory, a file or a bundle (`.zip`, `.tar.gz`), making the function if there is none, and wait until it can
+   * be called. Needs Node's file system.
+   */
+  async deploy(name: string, path: string, options: FunctionOptions = {}): Promise<FunctionInfo> {
+    const bundle = await pack(path);
+    const known = (await this.list()).some((found) => found.name === name);
+    if (!known) await this.create(name, options);
+    return this.deployBundle(name, bundle);
+  }
+
+  /** Deploy a gzip-compressed tar archive or a zip archive and wait until it can be called. */
   async deployBundle(name: string, bundle: Uint8Array): Promise<FunctionInfo> {
-    const call = { method: "POST", path: pathOf(name, "/deploy"), body: bundle, contentType: "application/gzip" };
+    const call = { method: "POST", path: pathOf(name, "/deploy"), body: bundle, contentType: "application/octet-stream" };
     await this.#transport.send({ ...call, msMax: FILE_MS_MAX, isOnce: true });
     return this.waitUntilReady(name);
   }
@@ -132,6 +152,19 @@ export class FunctionsAPI {
   /** Calls, newest first. */
   async runs(name: string): Promise<FunctionRun[]> {
     return (await this.#transport.send(get(pathOf(name, "/runs")))).records("items").map(runOf);
+  }
+
+  /** Queued calls that were given up, newest first. */
+  async deadLetters(name: string): Promise<FunctionRun[]> {
+    const call = { ...get(pathOf(name, "/runs")), query: { dead_letter: "true" } };
+    return (await this.#transport.send(call)).records("items").map(runOf);
+  }
+
+  /** Queue a call that was given up again, or up to 1,000 of them; how many. */
+  async redrive(name: string, run?: string): Promise<number> {
+    const one = run === undefined ? "" : `/runs/${segment(run, "run id")}`;
+    const answer = (await this.#transport.send(post(pathOf(name, `${one}/redrive`), {}))).record();
+    return typeof answer["redriven"] === "number" ? answer["redriven"] : 1;
   }
 
   /** One call. */

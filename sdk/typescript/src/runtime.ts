@@ -10,10 +10,12 @@ import { BadRequestError } from "./errors.js";
 // this package without Node's type declarations.
 interface FsPromises {
   readFile(path: string, encoding: "utf8"): Promise<string>;
+  readFile(path: string): Promise<Uint8Array>;
+  readdir(path: string): Promise<string[]>;
   open(path: string, flags: string): Promise<{ writeFile(data: Uint8Array): Promise<void>; close(): Promise<void> }>;
   rename(from: string, to: string): Promise<void>;
   rm(path: string, options: { force: boolean }): Promise<void>;
-  stat(path: string): Promise<{ size: number }>;
+  stat(path: string): Promise<{ size: number; mode: number; isFile(): boolean; isDirectory(): boolean }>;
 }
 
 interface Builtins {
@@ -25,7 +27,8 @@ interface Builtins {
     createReadStream(path: string): AsyncIterable<Uint8Array>;
   };
   os: { homedir(): string };
-  path: { join(...parts: string[]): string };
+  path: { basename(path: string): string; join(...parts: string[]): string };
+  zlib: { gzipSync(content: Uint8Array): Uint8Array };
 }
 
 /** The process's environment; empty where there is none. */
