@@ -8,6 +8,7 @@
 
 mod api;
 mod bare;
+mod functions;
 mod memory;
 mod plot;
 mod report;
@@ -27,6 +28,22 @@ enum Command {
     Create(CreateArgs),
     /// Forks, snapshots, sleep and rollback
     State(StateArgs),
+    /// Cold and warm calls of functions, deploys
+    Functions(FunctionsArgs),
+}
+
+/// Arguments of `functions`.
+#[derive(Debug, clap::Args)]
+struct FunctionsArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Data directory of the measured platform
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
 }
 
 /// Arguments of `state`.
@@ -71,7 +88,20 @@ async fn main() -> Result<()> {
     match Command::parse() {
         Command::Create(args) => create(args).await,
         Command::State(args) => state(args).await,
+        Command::Functions(args) => functions(args).await,
     }
+}
+
+async fn functions(args: FunctionsArgs) -> Result<()> {
+    let client = Client::from_environment()?;
+    let plan = if args.full { functions::Plan::FULL } else { functions::Plan::QUICK };
+    let mut report = report::Report::new();
+    let measured = functions::measure(&client, &args.data_dir, plan, &mut report).await;
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "functions")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
 }
 
 async fn state(args: StateArgs) -> Result<()> {

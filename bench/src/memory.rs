@@ -19,7 +19,7 @@ pub async fn measure(client: &Client, data_dir: &Path, count: u32, report: &mut 
     for id in &alive {
         report.sample("memory of an idle sandbox (PSS)", "MiB", pss_mib(machine_pid(data_dir, id)?)?);
     }
-    for pid in zygote_pids(data_dir) {
+    for pid in pids(&data_dir.join("store/zygotes")) {
         report.sample("memory of a zygote (PSS)", "MiB", pss_mib(pid)?);
     }
     for id in &alive {
@@ -52,8 +52,9 @@ fn machine_pid(data_dir: &Path, id: &SandboxId) -> Result<u64> {
     read_pid(&path).with_context(|| format!("find the machine in {}", path.display()))
 }
 
-fn zygote_pids(data_dir: &Path) -> Vec<u64> {
-    let dirs = std::fs::read_dir(data_dir.join("store/zygotes")).into_iter().flatten().flatten();
+/// Processes of the machines that have a record below a directory.
+pub fn pids(records: &Path) -> Vec<u64> {
+    let dirs = std::fs::read_dir(records).into_iter().flatten().flatten();
     dirs.filter_map(|entry| read_pid(&entry.path().join("record.json"))).collect()
 }
 

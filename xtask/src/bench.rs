@@ -25,6 +25,12 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Cold and warm calls of functions, deploys, beside a create and a plain program
+    Functions {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
     /// The edge and nginx in front of the same upstream, in turns
     Edge {
         /// Enough samples for percentiles that are worth publishing
@@ -38,6 +44,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Create { full } => run_create(full),
         Command::State { full } => run_state(full),
+        Command::Functions { full } => run_functions(full),
         Command::Edge { full } => run_edge(full),
     }
 }
@@ -85,6 +92,27 @@ fn run_state(full: bool) -> Result<ExitCode> {
     bench.arg("--results").arg(tree::root().join("bench/results"));
     bench.arg("--plots").arg(tree::root().join("bench/plots"));
     program::run(bench)?;
+    for left in scratch.stop()? {
+        eprintln!("warning: left behind: {left}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_functions(full: bool) -> Result<ExitCode> {
+    up::build_product()?;
+    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
+    host::install_for_product()?;
+    let scratch = Scratch::start()?;
+    let platform = scratch.platform()?;
+    platform.build_template("code-interpreter")?;
+    // The processes of machines belong to root.
+    let mut bench = platform.point(host::as_root(tree::target_dir().join("release/pandastack-bench")));
+    bench.arg("functions").args(full.then_some("--full"));
+    bench.arg("--data-dir").arg(&platform.ready.data_dir);
+    let results = tree::root().join("bench/results");
+    bench.arg("--results").arg(&results);
+    program::run(bench)?;
+    host::give_back(&results)?;
     for left in scratch.stop()? {
         eprintln!("warning: left behind: {left}");
     }

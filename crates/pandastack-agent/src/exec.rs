@@ -64,6 +64,12 @@ impl Exec {
         Ok(Self { spec, timeout_seconds, input: request.stdin })
     }
 
+    /// Under a name that listings show.
+    pub(crate) fn tagged(mut self, tag: Option<String>) -> Self {
+        self.spec.tag = tag.filter(|tag| tag.len() <= limits::PROCESS_TAG_BYTES_MAX);
+        self
+    }
+
     /// What to run, without its input.
     pub(crate) fn into_spec(self) -> ProcessSpec {
         self.spec

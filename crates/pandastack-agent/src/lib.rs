@@ -55,6 +55,7 @@ mod volume;
 mod zygote;
 
 pub use config::{AgentConfig, EngineChoice, Listen};
+pub use embedded::guest_program;
 pub use serve::serve;
 
 /// Runs file work on a thread that may block.

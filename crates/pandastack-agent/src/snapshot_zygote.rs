@@ -11,10 +11,11 @@
 //!   kernel and its PandaStack program, which is what a create waits for.
 //!
 //! What must hold: a zygote never outlives its snapshot, and is used only while the snapshot's files pass their checks. It is
-//! a convenience: a host that runs short of memory ends it before it refuses anyone.
+//! a convenience: a host that runs short of memory ends it before it refuses anyone, and one that nobody uses for ten minutes ends.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use pandastack_engine::Confinement;
 use pandastack_net::NetworkPolicy;
@@ -27,6 +28,8 @@ use crate::zygote::{Lease, Started, Zygote};
 
 /// Creates from one snapshot after which it gets a zygote.
 const USES_BEFORE: u32 = 2;
+/// How long a zygote is kept for its next use: what nobody calls must cost no process.
+const UNUSED_MAX: Duration = Duration::from_secs(600);
 /// Snapshots whose uses are counted; those not used for longest are forgotten, and counted anew.
 const COUNTED_MAX: usize = 256;
 /// Begins the directory names of these zygotes. No template's name has an `@`.
@@ -90,6 +93,17 @@ pub(crate) async fn end_orphan(host: &Host, name: &str) {
     let id = name.strip_prefix(PREFIX).and_then(|id| id.parse::<SnapshotId>().ok());
     if id.is_some_and(|id| !host.layout.snapshot(&id).exists()) {
         host.zygotes.remove(host, name).await;
+    }
+}
+
+/// Ends those that nobody uses any more, until shutdown.
+pub(crate) async fn run(host: Arc<Host>) {
+    loop {
+        let next = host.zygotes.end_unused(&host, UNUSED_MAX).await;
+        tokio::select! {
+            () = tokio::time::sleep(next) => {}
+            () = host.shutdown.cancelled() => return,
+        }
     }
 }
 

@@ -222,6 +222,25 @@ impl Zygotes {
         }
     }
 
+    /// Ends zygotes of snapshots that nobody used for that long; answers when the next may be unused for as long.
+    pub(crate) async fn end_unused(&self, host: &Host, unused_max: Duration) -> Duration {
+        let mut next = unused_max;
+        let mut over = Vec::new();
+        for (name, state) in self.lock().iter() {
+            let State::Ready(zygote) = state else { continue };
+            let unused = zygote.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+            match unused_max.checked_sub(unused).filter(|left| !left.is_zero()) {
+                Some(left) => next = next.min(left),
+                None if is_of_snapshot(name) => over.push(name.clone()),
+                None => {}
+            }
+        }
+        for name in over {
+            self.remove(host, &name).await;
+        }
+        next
+    }
+
     /// Ends the zygote of that name. One that is being made is not there yet.
     pub(crate) async fn remove(&self, host: &Host, name: &str) {
         let found = {

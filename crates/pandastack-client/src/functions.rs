@@ -3,7 +3,7 @@
 use pandastack_types::RunId;
 use pandastack_types::api::{
     Alias, CreateFunction, Function, FunctionMetrics, FunctionVersion, InvokeFunction, PatchFunction,
-    RollbackFunction, Run,
+    Redriven, RollbackFunction, Run,
 };
 use reqwest::Method;
 
@@ -94,6 +94,24 @@ impl Client {
     pub async fn function_runs(&self, name: &str) -> Result<Vec<Run>> {
         let call = self.call(Method::GET, &["functions", name, "runs"], LOOK_SECONDS);
         Ok(call.receive::<List<Run>>().await?.into_vec())
+    }
+
+    /// Calls that were given up, newest first.
+    pub async fn function_dead_letters(&self, name: &str) -> Result<Vec<Run>> {
+        let call = self.call(Method::GET, &["functions", name, "runs"], LOOK_SECONDS);
+        let call = call.with(|builder| builder.query(&[("dead_letter", "true")]));
+        Ok(call.receive::<List<Run>>().await?.into_vec())
+    }
+
+    /// Queues a call that was given up again.
+    pub async fn redrive_function_run(&self, name: &str, run: &RunId) -> Result<Run> {
+        let path = ["functions", name, "runs", run.as_str(), "redrive"];
+        self.call(Method::POST, &path, LOOK_SECONDS).receive().await
+    }
+
+    /// Queues all of them again.
+    pub async fn redrive_function(&self, name: &str) -> Result<Redriven> {
+        self.call(Method::POST, &["functions", name, "redrive"], CHANGE_SECONDS).receive().await
     }
 
     /// One call.

@@ -1,71 +1,37 @@
 //! The audit log: every call that could change something, whatever came of it.
 //!
-//! Entries are written behind the answer, in batches, by one task ([`AuditLog::write`]): a commit for each exec would cost
-//! more than the exec's own bookkeeping. The queue is bounded and a full one makes calls wait, so nothing is left out to be
-//! faster; what a crash can lose is the batch under way, some milliseconds of calls. Reads are not audited, nor are
-//! calls without a good key, which change nothing.
+//! Entries are written behind the answer ([`crate::write_behind`]): a commit for each exec would cost more than the exec's
+//! own bookkeeping. Reads are not audited, nor are calls without a good key, which change nothing.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use async_trait::async_trait;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::Method;
 use pandastack_types::api::AuditEntry;
-use pandastack_types::limits::AUDIT_QUEUE_MAX;
-use tokio::sync::{Mutex, mpsc};
-use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::request_id::REQUEST_ID;
-use crate::store::Store;
 use crate::store::ledger::AuditRecord;
+use crate::store::{self, Store};
+use crate::write_behind::{Behind, WriteBehind};
 
-/// Entries written in one transaction.
-const BATCH_MAX: usize = 256;
 /// Longest path that is kept; it names what was called, not what was sent.
 const PATH_CHARS_MAX: usize = 512;
-/// How long the task waits after a batch that could not be written.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Entries on their way into the store.
-pub(crate) struct AuditLog {
-    sender: mpsc::Sender<AuditRecord>,
-    receiver: Mutex<mpsc::Receiver<AuditRecord>>,
-}
+pub(crate) type AuditLog = WriteBehind<AuditRecord>;
 
-impl Default for AuditLog {
-    fn default() -> Self {
-        let (sender, receiver) = mpsc::channel(AUDIT_QUEUE_MAX);
-        Self { sender, receiver: Mutex::new(receiver) }
-    }
-}
+#[async_trait]
+impl Behind for AuditRecord {
+    const WHAT: &'static str = "entries of the audit log";
 
-impl AuditLog {
-    /// Writes entries until told to stop, then what is left. Only one task does this.
-    pub(crate) async fn write(&self, store: &dyn Store, stop: &CancellationToken) {
-        let mut receiver = self.receiver.lock().await;
-        let mut batch = Vec::with_capacity(BATCH_MAX);
-        loop {
-            let stopped = tokio::select! {
-                biased;
-                count = receiver.recv_many(&mut batch, BATCH_MAX) => count == 0,
-                () = stop.cancelled() => true,
-            };
-            while let Err(error) = store.insert_audit(&batch).await {
-                tracing::error!(%error, entries = batch.len(), "the audit log could not be written; trying again");
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = tokio::time::sleep(RETRY_AFTER) => {}
-                }
-            }
-            batch.clear();
-            if stopped && receiver.is_empty() {
-                return;
-            }
-        }
+    async fn insert(store: &dyn Store, batch: &[Self]) -> store::Result<()> {
+        store.insert_audit(batch).await
     }
 }
 
@@ -99,10 +65,7 @@ pub(crate) async fn audited(
     let response = next.run(request).await;
     entry.status = response.status().as_u16();
     entry.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let record = AuditRecord { workspace: caller.workspace, entry };
-    if app.audit.sender.send(record).await.is_err() {
-        tracing::error!("the audit log is closed; a call was not written down");
-    }
+    app.audit.put(AuditRecord { workspace: caller.workspace, entry }).await;
     response
 }
 

@@ -53,8 +53,10 @@ mod unread_body;
 mod validate;
 mod view;
 mod volumes;
+mod write_behind;
 
 pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
+pub use functions::local::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use openapi::openapi_json;
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
 pub use serve::{Control, ServeError, serve};

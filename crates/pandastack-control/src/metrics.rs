@@ -18,12 +18,58 @@ struct Histogram {
     sum_seconds: f64,
 }
 
-/// Method, route and status.
-type Series = (String, String, u16);
+/// Histograms of one name, by labels. Labels are few and never ids.
+pub(crate) struct Family {
+    name: &'static str,
+    help: &'static str,
+    series: Mutex<BTreeMap<String, Histogram>>,
+}
+
+impl Family {
+    /// Without any samples.
+    pub(crate) const fn new(name: &'static str, help: &'static str) -> Self {
+        Self { name, help, series: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// Adds a sample; `labels` as they stand in the page, without braces.
+    pub(crate) fn observe(&self, labels: String, seconds: f64) {
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let histogram = series.entry(labels).or_default();
+        histogram.count += 1;
+        histogram.sum_seconds += seconds;
+        for (bucket, bound) in histogram.buckets.iter_mut().zip(BUCKETS_SECONDS) {
+            *bucket += u64::from(seconds <= bound);
+        }
+    }
+
+    /// Writes it to the page.
+    pub(crate) fn render(&self, page: &mut String) {
+        let Self { name, help, series } = self;
+        let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} histogram\n");
+        let series = series.lock().unwrap_or_else(PoisonError::into_inner);
+        for (labels, histogram) in series.iter() {
+            let before = if labels.is_empty() { String::new() } else { format!("{labels},") };
+            let around = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+            for (count, bound) in histogram.buckets.iter().zip(BUCKETS_SECONDS) {
+                let _ = writeln!(page, "{name}_bucket{{{before}le=\"{bound}\"}} {count}");
+            }
+            let _ = writeln!(page, "{name}_bucket{{{before}le=\"+Inf\"}} {}", histogram.count);
+            let _ = writeln!(page, "{name}_sum{around} {}", histogram.sum_seconds);
+            let _ = writeln!(page, "{name}_count{around} {}", histogram.count);
+        }
+    }
+}
 
 /// Requests so far.
-#[derive(Default)]
-pub(crate) struct Metrics(Mutex<BTreeMap<Series, Histogram>>);
+pub(crate) struct Metrics {
+    requests: Family,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { requests: Family::new("pandastack_http_request_seconds", "Time to the head of the answer.") }
+    }
+}
 
 impl Metrics {
     pub(crate) fn count_request(&self, method: &str, route: &str, status: u16, took: Duration) {
@@ -32,14 +78,8 @@ impl Metrics {
             "GET" | "POST" | "PUT" | "PATCH" | "DELETE" | "HEAD" => method,
             _ => "other",
         };
-        let mut series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let histogram = series.entry((method.to_owned(), route.to_owned(), status)).or_default();
-        let seconds = took.as_secs_f64();
-        histogram.count += 1;
-        histogram.sum_seconds += seconds;
-        for (bucket, bound) in histogram.buckets.iter_mut().zip(BUCKETS_SECONDS) {
-            *bucket += u64::from(seconds <= bound);
-        }
+        let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
+        self.requests.observe(labels, took.as_secs_f64());
     }
 
     /// The whole page.
@@ -47,19 +87,7 @@ impl Metrics {
         let mut page = String::new();
         render_gauges(&mut page, states, hosts);
         render_process(&mut page);
-        let series = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = "pandastack_http_request_seconds";
-        page.push_str("# HELP pandastack_http_request_seconds Time to the head of the answer.\n");
-        page.push_str("# TYPE pandastack_http_request_seconds histogram\n");
-        for ((method, route, status), histogram) in series.iter() {
-            let labels = format!("method=\"{method}\",route=\"{route}\",status=\"{status}\"");
-            for (count, bound) in histogram.buckets.iter().zip(BUCKETS_SECONDS) {
-                let _ = writeln!(page, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
-            }
-            let _ = writeln!(page, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", histogram.count);
-            let _ = writeln!(page, "{name}_sum{{{labels}}} {}", histogram.sum_seconds);
-            let _ = writeln!(page, "{name}_count{{{labels}}} {}", histogram.count);
-        }
+        self.requests.render(&mut page);
         page
     }
 }
@@ -109,4 +137,30 @@ fn render_gauges(page: &mut String, states: &[(SandboxState, u64)], hosts: &[Hos
     gauge(page, "pandastack_host_memory_free_mb", "Memory not promised.", &|h| h.memory_free_mb);
     gauge(page, "pandastack_host_sandboxes", "Sandboxes on the host.", &|h| h.sandboxes);
     gauge(page, "pandastack_host_disk_free_bytes", "Free space of the store.", &|h| h.disk_free_bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_counts_by_labels_and_bounds() {
+        let family = Family::new("x_seconds", "X.");
+        family.observe("kind=\"a\"".to_owned(), 0.002);
+        family.observe("kind=\"a\"".to_owned(), 60.0);
+        family.observe(String::new(), 1.0);
+        let mut page = String::new();
+        family.render(&mut page);
+        for line in [
+            "# TYPE x_seconds histogram",
+            "x_seconds_bucket{kind=\"a\",le=\"0.001\"} 0",
+            "x_seconds_bucket{kind=\"a\",le=\"0.0025\"} 1",
+            "x_seconds_bucket{kind=\"a\",le=\"+Inf\"} 2",
+            "x_seconds_count{kind=\"a\"} 2",
+            "x_seconds_bucket{le=\"1\"} 1",
+            "x_seconds_sum 1",
+        ] {
+            assert!(page.lines().any(|known| known == line), "{line} in {page}");
+        }
+    }
 }

@@ -48,6 +48,7 @@ use crate::volumes::routes as volumes;
         deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,
         deploy_routes::set_alias, deploy_routes::remove_alias, deploy_routes::code,
         call_routes::invoke, call_routes::runs, call_routes::run, call_routes::record_run, call_routes::metrics,
+        call_routes::redrive, call_routes::redrive_all,
         function_logs::logs,
         schedules::create, schedules::list, schedules::get_one, schedules::change, schedules::delete, schedules::trigger,
         schedules::runs, schedules::get_run, schedules::cancel_run, schedules::next, schedules::preview,

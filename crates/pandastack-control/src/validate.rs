@@ -34,21 +34,22 @@ pub(crate) fn create(request: &CreateSandbox) -> ApiResult<()> {
         self::env(env)?;
     }
     lifetime("ttl_seconds", request.ttl_seconds)?;
-    size(request)?;
+    let sized = request.cpu.is_some() || request.memory_mb.is_some();
+    if request.from_snapshot.is_some() && sized {
+        return refuse("`cpu` and `memory_mb` are those of the snapshot; leave them out".to_owned());
+    }
+    size(request.cpu, request.memory_mb)?;
     request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
 }
 
 /// Processors and memory, where a request names them.
-fn size(request: &CreateSandbox) -> ApiResult<()> {
-    if request.from_snapshot.is_some() && (request.cpu.is_some() || request.memory_mb.is_some()) {
-        return refuse("`cpu` and `memory_mb` are those of the snapshot; leave them out".to_owned());
-    }
-    if request.cpu.is_some_and(|cpu| !(1..=SANDBOX_CPU_MAX).contains(&cpu)) {
+pub(crate) fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> ApiResult<()> {
+    if cpu.is_some_and(|cpu| !(1..=SANDBOX_CPU_MAX).contains(&cpu)) {
         return refuse(format!("`cpu` must be 1 to {SANDBOX_CPU_MAX}"));
     }
     let fits = |mb: u32| SANDBOX_MEMORY_MB_RANGE.contains(&mb) && mb.is_multiple_of(SANDBOX_MEMORY_MB_STEP);
-    if request.memory_mb.is_some_and(|mb| !fits(mb)) {
+    if memory_mb.is_some_and(|mb| !fits(mb)) {
         let (least, most) = SANDBOX_MEMORY_MB_RANGE.into_inner();
         return refuse(format!("`memory_mb` must be {least} to {most} in steps of {SANDBOX_MEMORY_MB_STEP}"));
     }

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use crate::serve::ServeOptions;
 
 const USAGE: &str = "usage: pandastack-guest --serve SOCKET [--root DIR] [--cgroup DIR]\n\
-                     usage: pandastack-guest function -- PROGRAM [ARGUMENT...]\n\
+                     usage: pandastack-guest function [--local PORT API_PORT] -- PROGRAM [ARGUMENT...]\n\
                      (without arguments it is the init program of a machine)";
 
 fn main() -> ExitCode {

@@ -139,8 +139,9 @@ pub const VOLUME_NAME_CHARS_MAX: usize = 63;
 pub const AUDIT_PAGE_MAX: u32 = 1_000;
 /// Days that the audit log is kept.
 pub const AUDIT_DAYS: i64 = 90;
-/// Calls that may wait to be written to the audit log. When it is full, calls wait for their turn.
-pub const AUDIT_QUEUE_MAX: usize = 1024;
+/// Records that may wait to be written behind their answers, of the audit log and of calls of functions each. When it is
+/// full, calls wait for their turn.
+pub const WRITE_BEHIND_MAX: usize = 1024;
 /// Sandboxes listed one by one in a usage report.
 pub const USAGE_SANDBOXES_MAX: u32 = 1_000;
 /// Functions of one workspace. Beyond it: 429 `quota_exceeded`.
@@ -181,6 +182,8 @@ pub const FUNCTION_RETRIES_DEFAULT: u32 = 2;
 pub const FUNCTION_AGE_SECONDS_DEFAULT: u64 = 6 * 3600;
 /// Calls of type `Event` of one workspace that wait or run. Beyond it: 429 `quota_exceeded`.
 pub const QUEUED_RUNS_PER_WORKSPACE_MAX: u64 = 100_000;
+/// Times that `dead_letter_url` is told of one call. Then it is told no more; the call stays.
+pub const DEAD_LETTER_NOTICES_MAX: u32 = 5;
 /// Runs of one function that are kept. Beyond it the oldest that ended are forgotten.
 pub const RUNS_KEPT_PER_FUNCTION: u32 = 10_000;
 /// Runs returned by one call.

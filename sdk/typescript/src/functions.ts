@@ -4,10 +4,15 @@ import { PandaStackError, RequestTimeout } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
 import { packPath, streamOf } from "./local-tree.js";
 import { type JsonObject, withCamelCase, type WireRecord } from "./models.js";
+import { importBuiltin } from "./runtime.js";
 import { eventPayload } from "./sse.js";
 import type { Transport } from "./transport.js";
 import { del, FILE_MS_MAX, get, given, PLAIN_EXEC_SECONDS_MAX, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
 
+/** What no function needs: histories, caches, and what the deploy installs anew. */
+const LEFT_OUT: ReadonlySet<string> = new Set([".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"]);
+/** How names of files end that are bundles already. */
+const BUNDLES = [".zip", ".tar.gz", ".tgz"];
 /** Between two looks at a deploy or a queued call. */
 const LOOK_EVERY_MS = 250;
 
@@ -82,6 +87,11 @@ export interface FunctionOptions {
   maxInstances?: number;
   isolation?: "reuse" | "fresh";
   retries?: number;
+  /** Processors and memory in MiB of its machines; those of the template when absent. */
+  cpu?: number;
+  memoryMb?: number;
+  /** Told of every queued call that was given up. */
+  deadLetterUrl?: string;
 }
 
 /** `client.functions`. Functions are named by id or name. */
@@ -119,12 +129,15 @@ export class FunctionsAPI {
       max_instances: options.maxInstances,
       isolation: options.isolation,
       retries: options.retries,
+      cpu: options.cpu,
+      memory_mb: options.memoryMb,
+      dead_letter_url: options.deadLetterUrl,
     };
     const made = functionOf((await this.#transport.send(post("/functions", body, FILE_MS_MAX))).record());
     return options.code === undefined ? made : this.waitUntilReady(made.id);
   }
 
-  /** Deploy a local file or directory, making the function if there is none, and wait until it can be called. */
+  /** Deploy a local directory, file or bundle (`.zip`, `.tar.gz`), making the function if there is none, and wait until it can be called. */
   async deploy(name: string, localPath: string, options: Omit<FunctionOptions, "code"> = {}): Promise<FunctionInfo> {
     const { bundle, file } = await bundleOf(localPath);
     const entrypoint = options.entrypoint ?? file;
@@ -136,9 +149,9 @@ export class FunctionsAPI {
     return await this.deployBundle(name, bundle);
   }
 
-  /** Deploy a gzip-compressed tar archive and wait until it can be called. */
+  /** Deploy a gzip-compressed tar archive or a zip archive and wait until it can be called. */
   async deployBundle(name: string, bundle: Uint8Array): Promise<FunctionInfo> {
-    const call = { method: "POST", path: pathOf(name, "/deploy"), body: bundle, contentType: "application/gzip" };
+    const call = { method: "POST", path: pathOf(name, "/deploy"), body: bundle, contentType: "application/octet-stream" };
     await this.#transport.send({ ...call, msMax: FILE_MS_MAX, isOnce: true });
     return this.waitUntilReady(name);
   }
@@ -175,6 +188,19 @@ export class FunctionsAPI {
   /** Calls, newest first. */
   async runs(name: string): Promise<FunctionRun[]> {
     return (await this.#transport.send(get(pathOf(name, "/runs")))).records("items").map(runOf);
+  }
+
+  /** Queued calls that were given up, newest first. */
+  async deadLetters(name: string): Promise<FunctionRun[]> {
+    const call = { ...get(pathOf(name, "/runs")), query: { dead_letter: "true" } };
+    return (await this.#transport.send(call)).records("items").map(runOf);
+  }
+
+  /** Queue a call that was given up again, or up to 1,000 of them; how many. */
+  async redrive(name: string, run?: string): Promise<number> {
+    const one = run === undefined ? "" : `/runs/${segment(run, "run id")}`;
+    const answer = (await this.#transport.send(post(pathOf(name, `${one}/redrive`), {}))).record();
+    return typeof answer["redriven"] === "number" ? answer["redriven"] : 1;
   }
 
   /** One call. */
@@ -248,7 +274,10 @@ function pathOf(name: string, rest = ""): string {
 
 /** A local file or directory as a bundle; of a file also its name, which is its entrypoint unless said. */
 async function bundleOf(localPath: string): Promise<{ bundle: Uint8Array; file?: string }> {
-  const { pieces, file } = await packPath(localPath);
+  if (BUNDLES.some((end) => localPath.toLowerCase().endsWith(end))) {
+    return { bundle: await (await importBuiltin("fs/promises")).readFile(localPath) };
+  }
+  const { pieces, file } = await packPath(localPath, LEFT_OUT);
   const packed = streamOf(pieces).pipeThrough(new CompressionStream("gzip") as unknown as TransformStream<Uint8Array, Uint8Array>);
   const bundle = new Uint8Array(await new Response(packed).arrayBuffer());
   return file === undefined ? { bundle } : { bundle, file };

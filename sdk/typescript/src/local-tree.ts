@@ -9,20 +9,26 @@ import { BadRequestError } from "./errors.js";
 import { type Builtins, importBuiltin } from "./runtime.js";
 import { entries, type Entry, type EntryKind, header, padding, trailer } from "./tar.js";
 
-/** An archive of what is in a directory, in order of names. Throws at once if it is none. */
-export async function packTree(localPath: string): Promise<AsyncGenerator<Uint8Array>> {
+/** An archive of what is in a directory, in order of names, without what is named in `leftOut`. Throws at once if it is none. */
+export async function packTree(localPath: string, leftOut: ReadonlySet<string> = new Set()): Promise<AsyncGenerator<Uint8Array>> {
   const fs = await importBuiltin("fs");
   const path = await importBuiltin("path");
   if (!(await fs.promises.lstat(await fs.promises.realpath(localPath))).isDirectory()) {
     throw new BadRequestError(`${JSON.stringify(localPath)} is not a directory`);
   }
-  return pack(fs, path, localPath);
+  return pack(fs, path, localPath, leftOut);
 }
 
-async function* pack(fs: Builtins["fs"], path: Builtins["path"], localPath: string): AsyncGenerator<Uint8Array> {
+async function* pack(
+  fs: Builtins["fs"],
+  path: Builtins["path"],
+  localPath: string,
+  leftOut: ReadonlySet<string>,
+): AsyncGenerator<Uint8Array> {
   const pending = [""];
   for (let below = pending.pop(); below !== undefined; below = pending.pop()) {
     for (const child of (await fs.promises.readdir(path.join(localPath, below))).sort()) {
+      if (leftOut.has(child)) continue;
       const name = below ? `${below}/${child}` : child;
       const entry = await entryOf(fs.promises, path.join(localPath, name), name);
       if (!entry) continue;
@@ -35,11 +41,14 @@ async function* pack(fs: Builtins["fs"], path: Builtins["path"], localPath: stri
 }
 
 /** An archive of a directory's content, or of one file; of a file also its name. */
-export async function packPath(localPath: string): Promise<{ pieces: AsyncGenerator<Uint8Array>; file?: string }> {
+export async function packPath(
+  localPath: string,
+  leftOut: ReadonlySet<string>,
+): Promise<{ pieces: AsyncGenerator<Uint8Array>; file?: string }> {
   const fs = await importBuiltin("fs");
   const file = (await importBuiltin("path")).basename(localPath);
   const entry = await entryOf(fs.promises, await fs.promises.realpath(localPath), file);
-  if (entry?.kind !== "file") return { pieces: await packTree(localPath) };
+  if (entry?.kind !== "file") return { pieces: await packTree(localPath, leftOut) };
   const pieces = async function* (): AsyncGenerator<Uint8Array> {
     yield header(entry);
     yield* content(fs, localPath, entry.size);

@@ -10,6 +10,7 @@ import { BadRequestError } from "./errors.js";
 // this package without Node's type declarations.
 interface FsPromises {
   readFile(path: string, encoding: "utf8"): Promise<string>;
+  readFile(path: string): Promise<Uint8Array>;
   open(path: string, flags: string): Promise<{ writeFile(data: Uint8Array): Promise<void>; close(): Promise<void> }>;
   rename(from: string, to: string): Promise<void>;
   rm(path: string, options: { force: boolean }): Promise<void>;

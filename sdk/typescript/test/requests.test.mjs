@@ -5,6 +5,7 @@ import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
+import { gunzipSync } from "node:zlib";
 import * as sdk from "@pandastack/sdk";
 import { collect, setup } from "./setup.mjs";
 import { KEY, SANDBOX } from "./wire-server.mjs";
@@ -272,4 +273,26 @@ test("rollback, lineage, leases", async (t) => {
   assert.deepEqual(server.last.json, { seconds: 60 });
   await made.snapshot({ ttlSeconds: 5, keepLast: 2 });
   assert.deepEqual(server.last.json, { ttl_seconds: 5, keep_last: 2 });
+});
+
+test("a function's directory is packed, and dead letters are queued again", async (t) => {
+  const { server, client } = await setup(t);
+  const ready = { id: "f1", name: "hello", version: 1, is_ready: true, deploy_status: "ready" };
+  server.on("GET", "/v1/functions", 200, { items: [ready] });
+  server.on("GET", "/v1/functions/hello", 200, ready);
+  server.on("POST", "/v1/functions/hello/deploy", 200, ready);
+  server.on("GET", "/v1/functions/hello/runs", 200, { items: [{ id: "r1", dead_letter: true }] });
+  server.on("POST", "/v1/functions/hello/redrive", 202, { redriven: 3, left: 0 });
+  const directory = await mkdtemp(join(tmpdir(), "function-"));
+  await writeFile(join(directory, "index.mjs"), "export default () => 1;");
+  assert.equal((await client.functions.deploy("hello", directory)).version, 1);
+  const [sent] = server.sent("POST", "/v1/functions/hello/deploy");
+  const archive = gunzipSync(sent.body);
+  assert.equal(archive.subarray(0, 9).toString(), "index.mjs");
+  assert.equal(archive.subarray(512, 535).toString(), "export default () => 1;");
+  await writeFile(join(directory, "made.zip"), "as it is");
+  await client.functions.deploy("hello", join(directory, "made.zip"));
+  assert.equal(server.sent("POST", "/v1/functions/hello/deploy")[1].body.toString(), "as it is");
+  assert.deepEqual((await client.functions.deadLetters("hello")).map((run) => run.id), ["r1"]);
+  assert.equal(await client.functions.redrive("hello"), 3);
 });

@@ -141,7 +141,14 @@ def functions(client: Client) -> None:
     assert [known["id"] for known in client.functions.list() if known["name"] == name] == [made["id"]]
     assert client.functions.metrics(made["id"])["errors"] == 0
     assert all(run["function_id"] == made["id"] for run in client.functions.runs(made["id"]))
+    schedule = client.schedules.create(f"{name}-nightly", made["id"], "0 3 * * *")
+    assert schedule["function_id"] == made["id"] and schedule["next_run_at"], schedule
+    fired = client.schedules.trigger(schedule["id"])
+    assert (fired["status"], json.loads(fired["stdout"])) == ("success", "second"), fired
+    client.schedules.delete(schedule["id"])
     client.functions.delete(made["id"])
+
+
 def schedules(client: Client) -> None:
     """What its calls of schedules send and read. The target is ours: the published client knows functions only."""
     body = {"name": "mine", "cron": "0 0 1 1 *", "paused": False, "target": {"type": "command", "cmd": "echo hi"}}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import concurrent.futures
 import gzip
 import io
 import json
 import os
+import signal
+import subprocess
 import tarfile
+import threading
 import time
 import uuid
 import zipfile
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Optional, Union
 
 import httpx
@@ -95,6 +101,13 @@ def make(api: httpx.Client) -> Iterator[Made]:
     yield made
     for name in made.names:
         wait_for("the function to go", lambda: api.delete(f"/functions/{name}").status_code in (204, 404), PATIENCE)
+
+
+def moment(text: str) -> float:
+    """An RFC 3339 time as seconds."""
+    whole, _, fraction = text.rstrip("Z").partition(".")
+    at = datetime.strptime(whole, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp()
+    return at + float(f"0.{fraction or '0'}")
 
 
 def call(api: httpx.Client, function: Function, event: Any = None, **query: str) -> Dict[str, Any]:
@@ -243,6 +256,37 @@ def test_dependencies_are_installed_once_and_their_failure_is_fatal(api: httpx.C
     assert api.get(f"/functions/{function['id']}").json()["version"] == 2
 
 
+def zipped(files: Dict[str, Source], mode: int = 0o100644) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as made:
+        for name, content in files.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr, info.compress_type = mode << 16, zipfile.ZIP_DEFLATED
+            made.writestr(info, content)
+    return packed.getvalue()
+
+
+def test_a_zip_with_a_pyproject(api: httpx.Client, make: Made) -> None:
+    function = make()
+    path, project = f"/functions/{function['id']}", "[project]\nname = 'x'\nversion = '1'\ndependencies = [{}]\n"
+    wheel_file = "wheels/shout-1.0-py3-none-any.whl"
+    files: Dict[str, Source] = {
+        "main.py": "import shout\ndef handler(event, context):\n    return shout.loud(event)\n",
+        "pyproject.toml": project.format(f"'shout @ file:///var/task/{wheel_file}'"),
+        wheel_file: wheel("shout", "def loud(text): return text.upper() + '!'\n"),
+    }
+    deployed = api.post(f"{path}/deploy", content=zipped(files))
+    assert deployed.status_code == 200, deployed.text
+    assert call(api, make.ready(function["id"]), "hey")["output"] == "HEY!"
+    outside, link = zipped({"../main.py": ""}), zipped({"main.py": "/etc/passwd"}, 0o120777)
+    device, bomb = zipped({"main.py": ""}, 0o020644), zipped({"main.py": bytes(201 << 20)})
+    poetry = zipped({"main.py": "", "pyproject.toml": "[tool.poetry.dependencies]\nsix = '*'\n"})
+    refusals = [(outside, ".."), (link, "link"), (device, "neither"), (bomb, "more than"), (poetry, "[tool.poetry]")]
+    for bundle, says in refusals:
+        assert says in error_body(api.post(f"{path}/deploy", content=bundle))["error"]
+    assert api.get(path).json()["version"] == 1
+
+
 def test_versions_aliases_and_rollback(api: httpx.Client, make: Made) -> None:
     source = "def handler(event, context):\n    return {}\n"
     function = make({"main.py": source.format(1)})
@@ -326,6 +370,36 @@ def test_a_slow_call_and_a_crash_do_not_touch_another(api: httpx.Client, make: M
         assert slow.result()["output"] == 6
 
 
+def test_a_thousand_calls_at_once_with_room_for_ten(api: httpx.Client, make: Made) -> None:
+    source = "import time\ndef handler(event, context):\n    time.sleep(0.01)\n    return event\n"
+    settings = {"max_instances": 2, "concurrency": 5, "queue_max": 900, "timeout_seconds": 120}
+    function = make({"main.py": source}, **settings)
+    call(api, function, 0)
+    path, headers = f"{api.base_url}functions/{function['id']}/invoke", dict(api.headers)
+
+    async def flood() -> "list[httpx.Response]":
+        limits = httpx.Limits(max_connections=1000)
+        async with httpx.AsyncClient(headers=headers, timeout=PATIENCE, limits=limits) as many:
+            return list(await asyncio.gather(*(many.post(path, json={"input": n}) for n in range(1000))))
+
+    answers = asyncio.run(flood())
+    served = [answer.json() for answer in answers if answer.status_code == 200]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(served) + len(refused) == 1000 and len(served) >= 900, (len(served), len(refused))
+    assert all(run["status"] == "success" and run["output"] == n for n, run in zip(
+        (n for n, answer in enumerate(answers) if answer.status_code == 200), served))
+    assert len({run["sandbox_id"] for run in served}) <= 2
+    # First come, first served: whoever asked a second earlier than another never began later.
+    began = sorted((moment(run["started_at"]), run["wait_ms"] / 1000) for run in served)
+    latest = 0.0
+    for place, (asked, wait) in enumerate(began):
+        latest = max([asked + wait, latest])
+        assert latest - (asked + wait) < 1.0, place
+    page = httpx.get(f"{str(api.base_url).split('/v1')[0]}/metrics").text
+    assert 'pandastack_function_call_seconds_count{kind="sync",status="success",start="warm"}' in page
+    assert "pandastack_function_machines" in page and function["id"] not in page
+
+
 def test_many_calls_wait_their_turn_and_too_many_are_refused(api: httpx.Client, make: Made) -> None:
     source = "import time\ndef handler(event, context):\n    time.sleep(0.05)\n    return event\n"
     function = make({"main.py": source}, max_instances=2, queue_max=40, timeout_seconds=60)
@@ -351,12 +425,61 @@ def test_a_fresh_machine_for_every_call(api: httpx.Client, make: Made) -> None:
         assert len({run["output"][drawn] for run in runs}) == 4, drawn
 
 
+def test_a_function_has_the_memory_it_asks_for(api: httpx.Client, make: Made) -> None:
+    source = "def handler(event, context):\n    total = next(line for line in open('/proc/meminfo') if 'MemTotal' in line)\n    return [int(total.split()[1]) // 1024, context.memory_limit_in_mb]\n"
+    # The size that the tests of sandboxes bake, so that it is there.
+    function = make({"main.py": source}, cpu=2, memory_mb=2048)
+    total, said = call(api, function)["output"]
+    assert 1800 < total <= 2048 and said == "2048"
+    assert function["memory_mb"] == 2048
+    error_body(api.patch(f"/functions/{function['id']}", json={"memory_mb": 1000}))
+
+
 def test_an_idle_function_has_no_machine(api: httpx.Client, make: Made) -> None:
     function = make({"main.py": HANDLER}, idle_seconds=1)
     machine = call(api, function)["sandbox_id"]
     wait_for("the machine to go", lambda: api.get(f"/sandboxes/{machine}").status_code == 404)
     assert api.get(f"/functions/{function['id']}/metrics").json()["instances"] == 0
     assert call(api, function)["output"]["calls"] == 1
+
+
+DEV = """
+import os
+def handler(event, context):
+    if "rawPath" in event: return {"statusCode": 201, "body": event["rawPath"] + " VERSION"}
+    if event.get("die"): os._exit(3)
+    return ["VERSION", os.getpid(), event]
+"""
+
+
+def test_fn_dev_runs_here_and_again_after_a_change(tmp_path: Path) -> None:
+    source = tmp_path / "main.py"
+    source.write_text(DEV.replace("VERSION", "one"))
+    command = [os.environ["PANDASTACK_BIN"], "fn", "dev", str(tmp_path), "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "not isolated" in process.stderr.readline()
+        address = process.stderr.readline().split()[0]
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+
+        def event(**fields: Any) -> httpx.Response:
+            return httpx.post(address, json=fields, headers={"X-Invocation-Type": "RequestResponse"}, timeout=60)
+
+        wait_for("it is ready", lambda: event(a=1).status_code == 200, 60)
+        version, handler, echoed = event(a=1).json()
+        assert (version, echoed) == ("one", {"a": 1})
+        web = httpx.get(f"{address}/some/path", timeout=60)
+        assert (web.status_code, web.text) == (201, "/some/path one")
+        assert event(die=True).status_code == 502
+        wait_for("it runs again", lambda: event(a=1).status_code == 200, 60)
+        source.write_text(DEV.replace("VERSION", "two"))
+        wait_for("the change", lambda: event(a=1).status_code == 200 and event(a=1).json()[0] == "two", 60)
+        handler = event().json()[1]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    wait_for("the handler to end", lambda: not Path(f"/proc/{handler}").exists(), 30)
 
 
 def url_of(function: Function) -> "tuple[str, Dict[str, str]]":
@@ -463,6 +586,19 @@ def test_queued_calls_are_tried_again_and_given_up(api: httpx.Client, make: Made
     assert late["status"] == "success" and late["output"] == 3 and late["attempt"] == 3 and late["id"] == third
     lost = wait_for("the last attempt", ended(dead), PATIENCE)
     assert lost["status"] == "error" and lost["dead_letter"] and lost["attempt"] == 3, lost
+    # It is listed, and with the next version it may succeed.
+    letters = lambda: [run["id"] for run in api.get(f"{path}/runs", params={"dead_letter": "true"}).json()["items"]]  # noqa: E731
+    assert letters() == [dead]
+    assert error_body(api.post(f"{path}/runs/{good}/redrive"))["code"] == "conflict"
+    make.deploy(function["id"], {"main.py": "def handler(event, context):\n    return [event['failures'], context.attempt]\n"})
+    assert api.post(f"{path}/redrive").json() == {"redriven": 1, "left": 0}
+    saved = wait_for("the redriven call", ended(dead), PATIENCE)
+    assert (saved["status"], saved["output"], saved["version"]) == ("success", [9, 1], 2), saved
+    assert letters() == [] and not saved["dead_letter"]
+    # Every attempt is used time: one, three, three and one.
+    used = lambda: {one["function_id"]: one for one in api.get("/usage").json()["functions"]}.get(function["id"], {})  # noqa: E731
+    wait_for("usage of eight attempts", lambda: used().get("calls") == 8)
+    assert used()["billed_ms"] >= saved["billed_ms"] > 0
     large = api.post(f"{path}/invoke", content=b'"' + b"x" * (1 << 20) + b'"', headers={"X-Invocation-Type": "Event"})
     assert large.status_code == 413
     headers = {"X-Invocation-Type": "Event", "Idempotency-Key": uuid.uuid4().hex}

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Dict, Iterator, List
 
+import httpx
 import pytest
 from pandastack import BadRequestError, NotFoundError, PandaStack, Sandbox, command_target, http_target
 
@@ -96,7 +97,7 @@ def ended(client: PandaStack, schedule_id: str, count: int, seconds: float = 90)
     return found
 
 
-def test_an_http_target_is_called_on_time(client: PandaStack, receiver: Receiver) -> None:
+def test_an_http_target_is_called_on_time(client: PandaStack, platform: Platform, receiver: Receiver) -> None:
     target = http_target(receiver.url, headers={"x-mine": "1"}, body="payload")
     made = client.schedules.create("ticks", every_seconds=2, target=target)
     runs = ended(client, made["id"], 3)
@@ -110,7 +111,14 @@ def test_an_http_target_is_called_on_time(client: PandaStack, receiver: Receiver
         assert call["body"] == "payload" and call["headers"]["x-mine"] == "1"
     first = receiver.calls[0]["headers"]
     assert first["x-pandastack-run-id"] == runs[0]["id"] == first["idempotency-key"]
-    print("lateness in ms:", [round(1000 * (call["at"] - at)) for call, at in zip(receiver.calls, instants)])
+    # What is promised of an idle server is recorded: by each run, and in sum.
+    late_ms = [round(1000 * (moment(run["started_at"]) - at)) for run, at in zip(runs, instants)]
+    print("begun ms after their time:", late_ms, "called:", [round(1000 * (call["at"] - at)) for call, at in zip(receiver.calls, instants)])
+    page = httpx.get(f"http://127.0.0.1:{platform.port}/metrics").text
+    counted = {line.split()[0]: float(line.split()[1]) for line in page.splitlines() if line.startswith("pandastack_schedule")}
+    assert counted["pandastack_schedule_late_seconds_count"] >= 3
+    assert counted["pandastack_schedule_late_seconds_sum"] / counted["pandastack_schedule_late_seconds_count"] < LATE_SECONDS_MAX
+    assert counted['pandastack_schedule_attempt_seconds_count{target="http",status="success"}'] >= 3
 
 
 def test_a_failing_target_is_tried_again_and_told_about(client: PandaStack, receiver: Receiver) -> None:
@@ -178,6 +186,17 @@ def test_overlap(client: PandaStack, receiver: Receiver) -> None:
     running = [run for run in client.schedules.runs(made["id"]) if run["status"] == "running"]
     client.schedules.pause(made["id"])
     assert client.schedules.cancel_run(made["id"], running[0]["id"])["status"] == "cancelled"
+
+
+def test_a_cancelled_command_leaves_no_process(client: PandaStack, box: Sandbox) -> None:
+    command = "sleep 7777 & echo begun > /root/begun; sleep 7777"
+    target = command_target(command, sandbox_id=box.id)
+    made = client.schedules.create("ended", cron="@yearly", target=target)
+    run = client.schedules.trigger(made["id"], wait=False)
+    wait_until("it runs", lambda: box.exec("cat /root/begun").exit_code == 0, 60)
+    assert client.schedules.cancel_run(made["id"], run["id"])["status"] == "cancelled"
+    gone = lambda: box.exec("ps -e -o args= | grep -c '^sleep 777[7]'").stdout.strip() == "0"  # noqa: E731
+    wait_until("no process is left", gone, 60)
 
 
 def test_a_timeout_ends_a_run(client: PandaStack, box: Sandbox) -> None:

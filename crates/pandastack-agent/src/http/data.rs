@@ -61,11 +61,19 @@ pub(super) fn is_set(name: &str, flag: Option<&str>) -> Result<bool> {
     }
 }
 
+/// What control says of a command beside its request.
+#[derive(Deserialize)]
+pub(super) struct ExecArgs {
+    /// Names the process, so that control can end it.
+    tag: Option<String>,
+}
+
 pub(super) async fn exec(
     Target(handle): Target,
+    Query(args): Query<ExecArgs>,
     Json(request): Json<ExecRequest>,
 ) -> Result<Json<ExecResult>> {
-    let exec = Exec::from_request(request)?;
+    let exec = Exec::from_request(request)?.tagged(args.tag);
     match exec.run(&handle.lease().await?).await {
         Ok(result) => Ok(Json(result)),
         Err(error) => Err(handle.explain(error).await),

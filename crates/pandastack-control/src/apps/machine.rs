@@ -9,8 +9,8 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_types::api::{
-    CreateSandbox, CreateSnapshot, ExecRequest, ExecResult, OnTimeout, PatchLifecycle, Port, PortList,
-    Process, ProcessList, Signal, SignalProcess, SnapshotKind, StartProcess,
+    CreateSandbox, CreateSnapshot, ExecRequest, ExecResult, OnTimeout, PatchLifecycle, Process, ProcessList,
+    Signal, SignalProcess, SnapshotKind, StartProcess,
 };
 use pandastack_types::{ErrorCode, SandboxId, SnapshotId};
 use tokio::time::Instant;
@@ -21,6 +21,7 @@ use super::owner_of;
 use super::record::AppRecord;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
+use crate::ops::listening::Watch;
 use crate::ops::{self, NOTHING, call_on};
 use crate::store::{SandboxRecord, SnapshotRecord};
 
@@ -80,7 +81,8 @@ impl Machine {
                 request.idle_timeout_seconds = Some(of.spec.idle_timeout_seconds);
             }
         }
-        let record = create_patiently(app, of, request).await?;
+        let (workspace, owner) = (of.workspace.clone(), owner_of(&of.id));
+        let record = ops::create::create_patiently(app, workspace, request, owner).await?;
         let client = app.hosts.client(&record.host)?;
         Ok(Self { app: Arc::clone(app), record, client })
     }
@@ -126,11 +128,9 @@ impl Machine {
         Ok(self.client.call::<serde::de::IgnoredAny>(call, Some(&body)).await.map(|_| ())?)
     }
 
-    /// Ports that something listens on.
-    pub(super) async fn ports(&self) -> ApiResult<Vec<Port>> {
-        let path = self.path("ports");
-        let call = call_on(&self.record, Method::GET, &path, CALL_WAIT);
-        Ok(self.client.call::<PortList>(call, NOTHING).await?.ports)
+    /// Looks at what listens in it.
+    pub(super) fn watch(&self, deadline: Instant) -> Watch<'_> {
+        Watch::new(&self.record, &self.client, deadline)
     }
 
     /// Writes a file; the content streams.
@@ -235,26 +235,6 @@ impl Machine {
         };
         let request = request.body(Body::empty()).map_err(nonsense)?;
         Ok(self.client.send(request, Some(self.record.incarnation)).await?.into_body())
-    }
-}
-
-/// A template that is just being baked is waited for.
-async fn create_patiently(
-    app: &Arc<App>,
-    of: &AppRecord,
-    request: CreateSandbox,
-) -> ApiResult<SandboxRecord> {
-    let deadline = Instant::now() + 10 * AGENT_WAIT;
-    loop {
-        let made =
-            ops::create::create_owned(app, of.workspace.clone(), request.clone(), owner_of(&of.id)).await;
-        match made {
-            Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {
-                let seconds = error.retry_after.unwrap_or(1).clamp(1, 15);
-                tokio::time::sleep(Duration::from_secs(seconds.into())).await;
-            }
-            made => return made,
-        }
     }
 }
 

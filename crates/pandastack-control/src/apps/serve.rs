@@ -23,8 +23,6 @@ use crate::error::ApiError;
 pub(super) const SERVE_TAG: &str = "pandastack-app";
 /// Answers in a row that make a version healthy.
 const HEALTHY_ANSWERS: u32 = 2;
-/// Between two looks: no event tells that a program began to listen.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Between two answers of a healthy version.
 const HEALTHY_EVERY: Duration = Duration::from_secs(1);
 /// How long it may listen in the wrong place only before the log says so.
@@ -125,9 +123,9 @@ impl Serving<'_> {
         let began = Instant::now();
         let (mut told, mut wrong_since) = (None, None);
         let (mut good, mut last) = (0, "it does not listen yet".to_owned());
-        while Instant::now() < deadline {
+        let mut watch = machine.watch(deadline);
+        while let Some(ports) = watch.next().await? {
             self.check_runs(machine, process).await?;
-            let ports = machine.ports().await?;
             match listening(&ports, self.of.spec.port) {
                 Listening::Right => match self.ask(machine.id(), self.of.spec.port).await {
                     Ok(status) if status < 500 => {
@@ -162,7 +160,6 @@ impl Serving<'_> {
                 Listening::No => {}
             }
             good = 0;
-            tokio::time::sleep(LOOK_EVERY).await;
         }
         self.show_end(machine, process).await;
         Err(BuildError::Step(format!("it was not healthy within {HEALTH_SECONDS_MAX} s: {last}")))

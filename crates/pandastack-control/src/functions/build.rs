@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Request, header};
 use pandastack_agent_client::AgentClient;
+use pandastack_function_proto::PORT;
 use pandastack_types::api::{
     CreateSandbox, CreateSnapshot, DeployStatus, ExecRequest, ExecResult, Process, Runtime, SnapshotKind,
     StartProcess,
@@ -28,17 +29,19 @@ use pandastack_types::{ErrorCode, SnapshotId};
 use super::bundle::{self, Checked};
 use super::connection::Connection;
 use super::pool::owner;
+use super::requirements::{REQUIREMENTS, Requirements};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::ops;
+use crate::ops::listening::Watch;
 use crate::store::SandboxRecord;
 use crate::store::functions::{FunctionRecord, VersionRecord};
 
 const TASK_ROOT: &str = "/var/task";
 const DEPENDENCIES: &str = "/var/dependencies";
 const RUNTIME_DIR: &str = "/opt/pandastack/function";
-const PYTHON_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.py");
-const NODE_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.mjs");
+pub(super) const PYTHON_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.py");
+pub(super) const NODE_BOOTSTRAP: &str = include_str!("bootstrap/bootstrap.mjs");
 /// Should the server end in between, the machine of a deploy ends by itself.
 const TTL_SECONDS: u64 = 2 * 3600;
 /// How long small steps in the machine may take.
@@ -139,13 +142,22 @@ async fn make_machine(
     let request = CreateSandbox {
         template: layer.is_none().then(|| version.spec.template.clone()),
         from_snapshot: layer.clone(),
+        // A snapshot has the size of the machine it shows, and dependencies are kept by size.
+        cpu: layer.is_none().then_some(version.spec.cpu).flatten(),
+        memory_mb: layer.is_none().then_some(version.spec.memory_mb).flatten(),
         ttl_seconds: Some(TTL_SECONDS),
         visibility: Some(Visibility::Private),
         metadata: Some([("function_build".to_owned(), version.version.to_string())].into()),
         ..CreateSandbox::default()
     };
     let belongs = owner(&version.function);
-    match ops::create::create_owned(app, version.workspace.clone(), request.clone(), belongs.clone()).await {
+    let workspace = version.workspace.clone();
+    let (asked, of) = (request.clone(), belongs.clone());
+    let made = match &layer {
+        Some(_) => ops::create::create_owned(app, workspace.clone(), asked, of).await,
+        None => ops::create::create_patiently(app, workspace.clone(), asked, of).await,
+    };
+    match made {
         Ok(machine) => {
             version.spec.layer_snapshot.clone_from(&layer);
             version.spec.layer_reused = layer.is_some();
@@ -154,9 +166,14 @@ async fn make_machine(
         // A layer that cannot be used is a convenience lost, not a reason to fail.
         Err(error) if layer.is_some() => {
             tracing::info!(%error, "dependencies are installed again");
-            let template = Some(version.spec.template.clone());
-            let request = CreateSandbox { template, from_snapshot: None, ..request };
-            let machine = ops::create::create_owned(app, version.workspace.clone(), request, belongs).await?;
+            let request = CreateSandbox {
+                template: Some(version.spec.template.clone()),
+                from_snapshot: None,
+                cpu: version.spec.cpu,
+                memory_mb: version.spec.memory_mb,
+                ..request
+            };
+            let machine = ops::create::create_patiently(app, workspace, request, belongs).await?;
             Ok((machine, false))
         }
         Err(error) => Err(error),
@@ -234,13 +251,27 @@ impl Build<'_> {
         Ok(result)
     }
 
+    /// The list for pip; what a `pyproject.toml` says is written to one.
+    async fn requirements(&self, checked: &Checked) -> ApiResult<String> {
+        if let Some(Requirements::Listed(lines)) = checked.requirements()? {
+            let file = [(REQUIREMENTS.to_owned(), lines.into_bytes(), 0o644)];
+            let archive = bundle::pack(&file).map_err(ApiError::internal)?;
+            self.unpack(RUNTIME_DIR, bundle::unpacked(archive)).await?;
+            return Ok(format!("{RUNTIME_DIR}/{REQUIREMENTS}"));
+        }
+        Ok(REQUIREMENTS.to_owned())
+    }
+
     async fn install(&mut self, checked: &Checked) -> ApiResult<()> {
         let has = |name: &str| checked.manifests.iter().any(|(known, _)| known == name);
         let command = match self.version.spec.runtime {
-            Runtime::Python => format!(
-                "cd {TASK_ROOT} && python3 -m pip install --no-input --disable-pip-version-check --no-cache-dir \
-                 --root-user-action=ignore --target {DEPENDENCIES} -r requirements.txt"
-            ),
+            Runtime::Python => {
+                let list = self.requirements(checked).await?;
+                format!(
+                    "cd {TASK_ROOT} && python3 -m pip install --no-input --disable-pip-version-check --no-cache-dir \
+                     --root-user-action=ignore --target {DEPENDENCIES} -r {list}"
+                )
+            }
             Runtime::Nodejs => {
                 let install =
                     if has("package-lock.json") || has("npm-shrinkwrap.json") { "ci" } else { "install" };
@@ -287,18 +318,18 @@ impl Build<'_> {
         }
     }
 
-    /// The runtime was started a moment ago; it is tried until it listens.
+    /// The runtime was started a moment ago; it listens before it starts the handler.
     async fn connect(&self) -> ApiResult<Connection> {
-        /// Between two tries.
-        const AGAIN: Duration = Duration::from_millis(50);
-        let until = Instant::now() + GRACE;
-        loop {
-            match Connection::open(self.app, &self.machine.id).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) if Instant::now() > until => return Err(error),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+        let mut watch = Watch::new(&self.machine, &self.client, tokio::time::Instant::now() + GRACE);
+        while let Some(ports) = watch.next().await? {
+            if ports.iter().any(|port| port.port == PORT) {
+                return Connection::open(self.app, &self.machine.id).await;
             }
         }
+        Err(ApiError::new(
+            ErrorCode::GuestUnavailable,
+            "the function runtime did not start in time; deploy again",
+        ))
     }
 
     fn command(&self) -> Vec<String> {

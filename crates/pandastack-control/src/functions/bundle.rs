@@ -16,10 +16,13 @@ use pandastack_types::limits::{BUNDLE_ENTRIES_MAX, BUNDLE_UNPACKED_BYTES_MAX};
 use sha2::{Digest, Sha256};
 use tar::{Archive, EntryType};
 
+use super::requirements::{self, PYPROJECT, REQUIREMENTS, Requirements};
+use super::zip_bundle;
+
 /// Bytes of a file that says what to install. Beyond it: refused.
 const MANIFEST_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Files that say what to install, by runtime.
-const PYTHON_MANIFESTS: [&str; 1] = ["requirements.txt"];
+const PYTHON_MANIFESTS: [&str; 2] = [REQUIREMENTS, PYPROJECT];
 const NODE_MANIFESTS: [&str; 3] = ["package.json", "package-lock.json", "npm-shrinkwrap.json"];
 /// Bytes of headers and padding beside the files themselves.
 const TAR_OVERHEAD_BYTES_MAX: u64 = 2048 * BUNDLE_ENTRIES_MAX as u64;
@@ -27,7 +30,7 @@ const TAR_OVERHEAD_BYTES_MAX: u64 = 2048 * BUNDLE_ENTRIES_MAX as u64;
 /// Why a bundle is not taken.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum BundleRefused {
-    #[error("the bundle is not a gzip-compressed tar archive: {0}")]
+    #[error("the bundle is neither a gzip-compressed tar archive nor a zip archive: {0}")]
     NotAnArchive(String),
     #[error("the bundle has `{0}`: paths must be relative and must not contain `..`")]
     Outside(String),
@@ -41,6 +44,8 @@ pub(crate) enum BundleRefused {
     TooMany,
     #[error("the bundle has no file `{0}`, which the entrypoint names")]
     NoEntrypoint(String),
+    #[error("the bundle's pyproject.toml cannot be used: {0}")]
+    Pyproject(String),
     #[error("the code is not base64: {0}")]
     NotBase64(String),
 }
@@ -57,20 +62,29 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Names what is installed for it; `None` when there is nothing to install.
-    pub(crate) fn layer_key(&self, runtime: Runtime, template: &str) -> Option<String> {
-        let wanted: &[&str] = match runtime {
-            Runtime::Python => &PYTHON_MANIFESTS,
-            Runtime::Nodejs => &NODE_MANIFESTS,
-            Runtime::Custom => return None,
+    /// What pip installs for it.
+    pub(crate) fn requirements(&self) -> Result<Option<Requirements>, BundleRefused> {
+        requirements::of(&self.manifests)
+    }
+
+    /// Names what is installed for it on a machine of that kind; `None` when there is nothing to install.
+    pub(crate) fn layer_key(&self, runtime: Runtime, machine: &str) -> Result<Option<String>, BundleRefused> {
+        let manifests: Vec<(&str, Vec<u8>)> = match runtime {
+            Runtime::Python => {
+                let needed = self.requirements()?;
+                needed.iter().map(|needed| (REQUIREMENTS, needed.content().to_vec())).collect()
+            }
+            Runtime::Nodejs => {
+                let known = self.manifests.iter().filter(|(name, _)| NODE_MANIFESTS.contains(&name.as_str()));
+                known.map(|(name, content)| (name.as_str(), content.clone())).collect()
+            }
+            Runtime::Custom => Vec::new(),
         };
-        let manifests: Vec<_> =
-            self.manifests.iter().filter(|(name, _)| wanted.contains(&name.as_str())).collect();
         if manifests.is_empty() {
-            return None;
+            return Ok(None);
         }
         let mut hasher = Sha256::new();
-        hasher.update(format!("1 {} {template}\n", runtime.as_str()));
+        hasher.update(format!("1 {} {machine}\n", runtime.as_str()));
         for (name, content) in &manifests {
             hasher.update(format!("{name} {}\n", content.len()));
             hasher.update(content);
@@ -79,7 +93,7 @@ impl Checked {
         if manifests.iter().any(|(_, content)| names_local_files(content)) {
             hasher.update(&self.sha256);
         }
-        Some(hex(&hasher.finalize()))
+        Ok(Some(hex(&hasher.finalize())))
     }
 
     /// Refuses an entrypoint that names no file of the bundle.
@@ -105,6 +119,11 @@ fn names_local_files(manifest: &[u8]) -> bool {
     text.lines().any(local)
 }
 
+/// The form that is kept: a gzip-compressed tar archive, whatever was uploaded.
+pub(crate) fn kept(bytes: Vec<u8>) -> Result<Vec<u8>, BundleRefused> {
+    if zip_bundle::is_zip(&bytes) { zip_bundle::to_tar(&bytes) } else { Ok(bytes) }
+}
+
 /// Looks through a bundle.
 pub(crate) fn check(bytes: &[u8]) -> Result<Checked, BundleRefused> {
     let broken = |error: std::io::Error| BundleRefused::NotAnArchive(error.to_string());
@@ -125,7 +144,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<Checked, BundleRefused> {
         }
         let path = entry.path().map_err(broken)?.into_owned();
         let name = clean(&path).ok_or_else(|| BundleRefused::Outside(shown(&path)))?;
-        check_kind(&entry, &path)?;
+        check_kind(&entry, &name)?;
         if entry.header().entry_type() == EntryType::Regular {
             if PYTHON_MANIFESTS.iter().chain(&NODE_MANIFESTS).any(|known| *known == name) {
                 let mut content = Vec::new();
@@ -142,12 +161,12 @@ pub(crate) fn check(bytes: &[u8]) -> Result<Checked, BundleRefused> {
     Ok(checked)
 }
 
-fn shown(path: &Path) -> String {
+pub(super) fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().take(200).collect()
 }
 
 /// A path without `.`; `None` when it leads out.
-fn clean(path: &Path) -> Option<String> {
+pub(super) fn clean(path: &Path) -> Option<String> {
     let mut parts = Vec::new();
     for component in path.components() {
         match component {
@@ -159,24 +178,24 @@ fn clean(path: &Path) -> Option<String> {
     Some(parts.join("/"))
 }
 
-fn check_kind<R: Read>(entry: &tar::Entry<'_, R>, path: &Path) -> Result<(), BundleRefused> {
-    let outside = || BundleRefused::LinkOutside(shown(path));
+fn check_kind<R: Read>(entry: &tar::Entry<'_, R>, name: &str) -> Result<(), BundleRefused> {
+    let outside = || BundleRefused::LinkOutside(name.to_owned());
     match entry.header().entry_type() {
         EntryType::Regular | EntryType::Directory | EntryType::Continuous => Ok(()),
         kind @ (EntryType::Symlink | EntryType::Link) => {
             let target = entry.link_name().ok().flatten().ok_or_else(outside)?;
             // Hard links are named from the root of the archive, others from where they are.
-            let from = if kind == EntryType::Link { 0 } else { path.components().count() - 1 };
+            let from = if kind == EntryType::Link { 0 } else { name.matches('/').count() };
             let stays = stays_inside(from, &target);
             if stays { Ok(()) } else { Err(outside()) }
         }
         EntryType::XGlobalHeader => Ok(()),
-        _ => Err(BundleRefused::Special(shown(path))),
+        _ => Err(BundleRefused::Special(name.to_owned())),
     }
 }
 
 /// Whether a relative path never climbs above the root from `depth` directories below it.
-fn stays_inside(depth: usize, target: &Path) -> bool {
+pub(super) fn stays_inside(depth: usize, target: &Path) -> bool {
     let mut depth = depth;
     for component in target.components() {
         match component {
@@ -311,6 +330,11 @@ mod tests {
         assert_eq!(check(&entry("a", EntryType::Symlink, "../x", 0)), link("a"));
         assert_eq!(check(&entry("d/a", EntryType::Symlink, "../../x", 0)), link("d/a"));
         assert_eq!(check(&entry("d/a", EntryType::Link, "../x", 0)), link("d/a"));
+        assert_eq!(
+            check(&entry("./a", EntryType::Symlink, "../x", 0)),
+            link("a"),
+            "`.` is no directory to climb from"
+        );
         assert!(check(&entry("d/a", EntryType::Symlink, "../x", 0)).is_ok());
         assert!(check(&entry("d/a", EntryType::Link, "x", 0)).is_ok());
     }
@@ -342,13 +366,13 @@ mod tests {
                 ("requirements.txt".to_owned(), requirements.into(), 0o644),
                 ("main.py".to_owned(), code.into(), 0o644),
             ];
-            check(&pack(&files).unwrap()).unwrap().layer_key(Runtime::Python, "base")
+            check(&pack(&files).unwrap()).unwrap().layer_key(Runtime::Python, "base").unwrap()
         };
         assert_eq!(with("six\n", "a"), with("six\n", "b"));
         assert_ne!(with("six\n", "a"), with("six==1\n", "a"));
         assert_ne!(with("./x.whl\n", "a"), with("./x.whl\n", "b"));
         let plain = check(&pack(&[("main.py".to_owned(), b"x".to_vec(), 0o644)]).unwrap()).unwrap();
-        assert_eq!(plain.layer_key(Runtime::Python, "base"), None);
+        assert_eq!(plain.layer_key(Runtime::Python, "base"), Ok(None));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use base64::Engine;
 use http::{HeaderValue, StatusCode, header};
 use jiff::SignedDuration;
 use pandastack_function_proto::Outcome;
-use pandastack_types::api::{FunctionMetrics, InvokeFunction, Items, RecordRun, Run, RunKind};
+use pandastack_types::api::{FunctionMetrics, InvokeFunction, Items, RecordRun, Redriven, Run, RunKind};
 use pandastack_types::limits::{ASYNC_EVENT_BYTES_MAX, EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX, RUNS_PAGE_MAX};
 use pandastack_types::{ErrorBody, ErrorCode, RunId};
 use serde::Deserialize;
@@ -18,12 +18,12 @@ use serde::Deserialize;
 use super::deploy_routes::read_limited;
 use super::invoke::{self, Asked};
 use super::routes::{Named, find};
-use super::{queue, shown};
+use super::{dead_letters, queue, shown};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Id, JsonBody, Query, parse_json};
-use crate::store::functions::FunctionRecord;
+use crate::store::functions::{FunctionRecord, RunSelect};
 
 /// Bytes of `X-Log-Result`, before base64.
 const LOG_TAIL_BYTES: usize = 4096;
@@ -83,7 +83,7 @@ pub(crate) async fn invoke(
 }
 
 /// An event is JSON; nothing counts as `{}`.
-fn event_of(body: bytes::Bytes) -> ApiResult<bytes::Bytes> {
+pub(super) fn event_of(body: bytes::Bytes) -> ApiResult<bytes::Bytes> {
     if body.trim_ascii().is_empty() {
         return Ok(bytes::Bytes::from_static(b"{}"));
     }
@@ -158,11 +158,12 @@ fn raw(answered: invoke::Answered, with_log: bool) -> Response {
 #[derive(Deserialize)]
 pub(crate) struct RunsArgs {
     limit: Option<u32>,
+    dead_letter: Option<bool>,
 }
 
-/// Calls of a function, newest first.
+/// Calls of a function, newest first; with `dead_letter=true` those that were given up.
 #[utoipa::path(get, path = "/v1/functions/{id}/runs", tag = "functions",
-    params(("id" = String, Path), ("limit" = Option<u32>, Query)), responses(
+    params(("id" = String, Path), ("limit" = Option<u32>, Query), ("dead_letter" = Option<bool>, Query)), responses(
     (status = 200, body = Items<Run>), (status = 404, body = ErrorBody)))]
 pub(crate) async fn runs(
     State(app): State<Arc<App>>,
@@ -172,7 +173,8 @@ pub(crate) async fn runs(
 ) -> ApiResult<Json<Items<Run>>> {
     let function = find(&app, &caller, &name).await?;
     let limit = args.limit.unwrap_or(RUNS_PAGE_MAX).clamp(1, RUNS_PAGE_MAX);
-    let runs = app.store.function_runs(&function.id, limit).await?;
+    let select = RunSelect { dead_letters: args.dead_letter.unwrap_or(false), limit };
+    let runs = app.store.function_runs(&function.id, select).await?;
     Ok(Json(Items { items: runs.into_iter().map(|record| record.run).collect() }))
 }
 
@@ -188,6 +190,37 @@ pub(crate) async fn run(
 ) -> ApiResult<Json<Run>> {
     let function = find(&app, &caller, &name).await?;
     Ok(Json(app.store.function_run(&caller.workspace, &function.id, &run).await?.run))
+}
+
+/// Queue a call that was given up again, under its id, for the version that is called now.
+#[utoipa::path(post, path = "/v1/functions/{id}/runs/{run}/redrive", tag = "functions",
+    params(("id" = String, Path), ("run" = RunId, Path)), responses((status = 202, body = Run),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub(crate) async fn redrive(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+    Id(run): Id<RunId>,
+) -> ApiResult<Response> {
+    let function = find(&app, &caller, &name).await?;
+    let record = app.store.function_run(&caller.workspace, &function.id, &run).await?;
+    let run = dead_letters::redrive(&app, &function, record).await?;
+    Ok((StatusCode::ACCEPTED, Json(run)).into_response())
+}
+
+/// Queue all calls that were given up again, up to 1,000 of them.
+#[utoipa::path(post, path = "/v1/functions/{id}/redrive", tag = "functions", params(("id" = String, Path)), responses(
+    (status = 202, body = Redriven), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    (status = 429, body = ErrorBody)))]
+pub(crate) async fn redrive_all(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Named(name): Named,
+) -> ApiResult<Response> {
+    let function = find(&app, &caller, &name).await?;
+    let owner = Arc::clone(&app);
+    let redriven = app.owned(async move { dead_letters::redrive_all(&owner, &function).await }).await?;
+    Ok((StatusCode::ACCEPTED, Json(redriven)).into_response())
 }
 
 /// Record a run that a client made itself.
@@ -225,11 +258,12 @@ pub(crate) async fn record_run(
         version: function.version,
         attempt: 1,
         dead_letter: false,
+        notices: 0,
         next_attempt_at: None,
         started_at: asked.asked_at,
         ended_at: Some(now()),
     };
-    invoke::record(&app, &function, run.clone()).await;
+    invoke::record(&app, &function, run.clone(), None).await;
     Ok(Json(run))
 }
 

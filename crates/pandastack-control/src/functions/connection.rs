@@ -9,7 +9,7 @@ use pandastack_function_proto::{
     decode_json, encode_invoke, encode_json,
 };
 use pandastack_types::{ErrorCode, SandboxId};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
@@ -19,10 +19,11 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// How long the runtime of a machine that just began may take to accept a connection.
 const CONNECT_WAIT: Duration = Duration::from_secs(15);
 
-/// A connection.
-pub(crate) struct Connection {
-    stream: BufReader<Stirring<GuestStream>>,
-    sandbox: SandboxId,
+/// A connection; to a machine, unless said.
+pub(crate) struct Connection<S = Stirring<GuestStream>> {
+    stream: BufReader<S>,
+    /// What is at the other end, for the log.
+    name: String,
 }
 
 /// What the runtime says during a call.
@@ -41,13 +42,21 @@ impl Connection {
     /// Connects to the runtime of a machine.
     pub(crate) async fn open(app: &App, sandbox: &SandboxId) -> ApiResult<Self> {
         let opened = tokio::time::timeout(CONNECT_WAIT, app.edge.tunnel(sandbox, PORT)).await;
-        let late = |_| lost(sandbox, "its runtime did not accept a connection in time");
-        let stream = opened.map_err(late)?.map_err(|trouble| lost(sandbox, &format!("{trouble:?}")))?;
-        Ok(Self { stream: BufReader::with_capacity(BUFFER_BYTES, stream), sandbox: sandbox.clone() })
+        let late = |_| lost(sandbox.as_str(), "its runtime did not accept a connection in time");
+        let stream =
+            opened.map_err(late)?.map_err(|trouble| lost(sandbox.as_str(), &format!("{trouble:?}")))?;
+        Ok(Self::over(stream, sandbox.as_str()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// A connection to a runtime that was made elsewhere.
+    pub(crate) fn over(stream: S, name: &str) -> Self {
+        Self { stream: BufReader::with_capacity(BUFFER_BYTES, stream), name: name.to_owned() }
     }
 
     fn broken(&self, error: impl std::fmt::Display) -> ApiError {
-        lost(&self.sandbox, &error.to_string())
+        lost(&self.name, &error.to_string())
     }
 
     async fn send(&mut self, frame: &[u8]) -> ApiResult<()> {
@@ -108,8 +117,8 @@ impl Connection {
 }
 
 /// The machine of a call is not to be relied on any more.
-pub(crate) fn lost(sandbox: &SandboxId, why: &str) -> ApiError {
-    tracing::info!(%sandbox, why, "a function's machine was lost");
+pub(crate) fn lost(name: &str, why: &str) -> ApiError {
+    tracing::info!(name, why, "a function's machine was lost");
     ApiError::new(
         ErrorCode::GuestUnavailable,
         "the machine of this call was lost before it answered; whether the handler ran is not known, so repeat the \

@@ -19,10 +19,10 @@ use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Id, JsonBody};
-use crate::store::functions::{FunctionRecord, VersionRecord, VersionSpec};
+use crate::store::functions::{FunctionRecord, FunctionSpec, VersionRecord, VersionSpec};
 
-/// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive) and `entrypoint`, or the archive
-/// itself as the body. Answers when the version is ready, or after 25 seconds with `deploy_status: building`.
+/// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive) and `entrypoint`, or the
+/// archive itself as the body. Answers when the version is ready, or after 25 seconds with `deploy_status: building`.
 #[utoipa::path(post, path = "/v1/functions/{id}/deploy", tag = "functions", params(("id" = String, Path)),
     request_body(content = Vec<u8>, content_type = "multipart/form-data"), responses((status = 200, body = Function),
     (status = 400, description = "The bundle is refused, or the deploy failed", body = ErrorBody),
@@ -98,10 +98,11 @@ pub(super) async fn deploy_bundle(
     function: &FunctionRecord,
     bytes: Vec<u8>,
 ) -> ApiResult<()> {
-    let (checked, bytes) = tokio::task::spawn_blocking(move || (bundle::check(&bytes), bytes))
-        .await
-        .map_err(ApiError::internal)?;
-    let checked = checked?;
+    let looked_at = tokio::task::spawn_blocking(move || {
+        let bytes = bundle::kept(bytes)?;
+        bundle::check(&bytes).map(|checked| (checked, bytes))
+    });
+    let (checked, bytes) = looked_at.await.map_err(ApiError::internal)??;
     let spec = &function.spec;
     checked.check_entrypoint(spec.runtime, &spec.entrypoint)?;
     app.store.put_bundle(&function.workspace, &checked.sha256, &bytes, now()).await?;
@@ -110,7 +111,7 @@ pub(super) async fn deploy_bundle(
         version: 0,
         workspace: function.workspace.clone(),
         state: DeployStatus::Building,
-        layer_key: checked.layer_key(spec.runtime, &spec.template),
+        layer_key: checked.layer_key(spec.runtime, &machine_kind(spec))?,
         created_at: now(),
         spec: VersionSpec {
             runtime: spec.runtime,
@@ -118,6 +119,8 @@ pub(super) async fn deploy_bundle(
             template: spec.template.clone(),
             env: spec.env.clone().into_iter().chain(spec.secrets.clone()).collect(),
             concurrency: spec.settings.concurrency.unwrap_or(1),
+            cpu: spec.settings.cpu,
+            memory_mb: spec.settings.memory_mb,
             bundle: checked.sha256.clone(),
             bundle_bytes: bytes.len() as u64,
             ..VersionSpec::default()
@@ -128,6 +131,17 @@ pub(super) async fn deploy_bundle(
     let id = function.id.clone();
     app.tasks.spawn(async move { build::run(&owner, function, record, checked).await });
     await_built(app, &id, version).await
+}
+
+/// What dependencies are installed on: a template, and a size where it is not the template's own.
+fn machine_kind(spec: &FunctionSpec) -> String {
+    match (spec.settings.cpu, spec.settings.memory_mb) {
+        (None, None) => spec.template.clone(),
+        (cpu, memory_mb) => {
+            let part = |number: Option<u32>| number.map_or_else(String::new, |number| number.to_string());
+            format!("{}+{}x{}", spec.template, part(cpu), part(memory_mb))
+        }
+    }
 }
 
 async fn await_built(app: &App, function: &FunctionId, version: u32) -> ApiResult<()> {

@@ -155,8 +155,9 @@ impl Under {
             drop(self.lease);
         }
         run.ended_at = Some(now());
+        self.app.functions.count(&run);
         if self.asked.kind != RunKind::Async {
-            record(&self.app, &self.function, run.clone()).await;
+            record(&self.app, &self.function, run.clone(), Some(run.billed_ms)).await;
         }
         run
     }
@@ -209,6 +210,7 @@ impl Under {
             version: self.asked.version,
             attempt: self.asked.attempt,
             dead_letter: false,
+            notices: 0,
             next_attempt_at: None,
             started_at: self.asked.asked_at,
             ended_at: None,
@@ -262,8 +264,8 @@ pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked
 }
 
 /// Has a call written down, behind the answer.
-pub(crate) async fn record(app: &App, function: &FunctionRecord, run: Run) {
-    let record =
-        RunRecord { workspace: function.workspace.clone(), run, queued: false, due_at: None, event: None };
+pub(crate) async fn record(app: &App, function: &FunctionRecord, run: Run, used_ms: Option<u64>) {
+    let workspace = function.workspace.clone();
+    let record = RunRecord { workspace, run, queued: false, due_at: None, event: None, used_ms };
     app.functions.runs.put(record).await;
 }

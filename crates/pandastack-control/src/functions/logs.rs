@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::auth::Caller;
 use crate::error::ApiResult;
 use crate::extract::Query;
+use crate::store::functions::RunSelect;
 
 #[derive(Deserialize)]
 pub(crate) struct LogsArgs {
@@ -38,8 +39,9 @@ pub(crate) async fn logs(
         return Ok(follow(&app, function.id).into_response());
     }
     let limit = args.limit.unwrap_or(20).clamp(1, RUNS_PAGE_MAX);
+    let select = RunSelect { dead_letters: false, limit };
     let mut text = String::new();
-    for record in app.store.function_runs(&function.id, limit).await?.into_iter().rev() {
+    for record in app.store.function_runs(&function.id, select).await?.into_iter().rev() {
         let run = record.run;
         let how = if run.cold { "cold" } else { "warm" };
         text.push_str(&format!(

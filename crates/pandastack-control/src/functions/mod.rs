@@ -7,14 +7,15 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `bundle` | what is uploaded, and what is refused of it |
+//! | `bundle`, `zip_bundle`, `requirements` | what is uploaded, what is refused of it, what is installed for it |
 //! | `build` | making a version |
 //! | `settings` | what can be set, and its bounds |
 //! | `pool` | machines of a version, the line of calls |
 //! | `connection` | frames to and from the runtime in a machine |
 //! | `invoke`, `run_log`, `tail`, `logs` | a call, its record, what it prints |
-//! | `queue` | calls of type `Event`: kept, retried, given up |
+//! | `queue`, `dead_letters` | calls of type `Event`: kept, retried, given up, queued again |
 //! | `url` | calls over a function's own host name |
+//! | `local` | a function as plain processes of its developer's machine |
 //! | `routes`, `deploy_routes`, `call_routes`, `shown` | the API |
 //!
 //! What must hold: versions never change; a call that was acknowledged as queued is made as its retry policy says, also
@@ -28,28 +29,36 @@ mod build;
 mod bundle;
 pub(crate) mod call_routes;
 mod connection;
+mod dead_letters;
 pub(crate) mod deploy_routes;
 pub(crate) mod invoke;
+pub(crate) mod local;
 pub(crate) mod logs;
 mod pool;
 mod queue;
+mod requirements;
 pub(crate) mod routes;
 mod run_log;
 mod settings;
 mod shown;
+#[cfg(test)]
+pub(crate) mod suite;
 mod tail;
 mod url;
+mod zip_bundle;
 
 use std::collections::HashMap;
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pandastack_types::api::DeployStatus;
+use pandastack_types::api::{DeployStatus, Run};
 use pandastack_types::limits::{FUNCTION_VERSIONS_KEPT, RUNS_KEPT_PER_FUNCTION};
 use pandastack_types::{ErrorCode, FunctionId, SnapshotId, WorkspaceId};
 use tokio::sync::Notify;
 
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
+use crate::metrics::Family;
 use crate::ops;
 use crate::store::functions::{FunctionRecord, VersionRecord};
 use crate::store::{Select, StoreError};
@@ -59,7 +68,6 @@ pub(crate) use routes::{once_only, repeatable};
 pub(crate) use url::by_host;
 
 /// What functions share.
-#[derive(Default)]
 pub(crate) struct Functions {
     pools: Mutex<HashMap<(FunctionId, u32), Arc<Pool>>>,
     pub(crate) runs: run_log::RunLog,
@@ -68,9 +76,56 @@ pub(crate) struct Functions {
     built: Notify,
     /// Told when a call was queued.
     queued: Notify,
+    /// Time of calls by kind, outcome and start.
+    calls: Family,
+    /// Time until a machine was there.
+    waits: Family,
+}
+
+impl Default for Functions {
+    fn default() -> Self {
+        Self {
+            pools: Mutex::default(),
+            runs: run_log::RunLog::default(),
+            tails: tail::Tails::default(),
+            built: Notify::new(),
+            queued: Notify::new(),
+            calls: Family::new("pandastack_function_call_seconds", "Time that handlers took, by call."),
+            waits: Family::new(
+                "pandastack_function_wait_seconds",
+                "Time until a machine was there, by call.",
+            ),
+        }
+    }
 }
 
 impl Functions {
+    /// Counts a call, or an attempt of one, that ended.
+    fn count(&self, run: &Run) {
+        let start = if run.cold { "cold" } else { "warm" };
+        let (kind, status) = (run.kind.as_str(), run.status.as_str());
+        let labels = format!("kind=\"{kind}\",status=\"{status}\",start=\"{start}\"");
+        self.calls.observe(labels, run.duration_ms / 1000.0);
+        self.waits.observe(format!("start=\"{start}\""), run.wait_ms / 1000.0);
+    }
+
+    /// Writes what is counted to the page of metrics.
+    pub(crate) fn render(&self, page: &mut String) {
+        self.calls.render(page);
+        self.waits.render(page);
+        let counts = self
+            .pools()
+            .values()
+            .map(|pool| pool.counts())
+            .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        for (name, help, value) in [
+            ("pandastack_function_machines", "Machines of functions.", counts.0),
+            ("pandastack_function_waiting", "Calls that wait for a machine.", counts.1),
+        ] {
+            let _ = write!(page, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
+        }
+    }
+
     fn pools(&self) -> MutexGuard<'_, HashMap<(FunctionId, u32), Arc<Pool>>> {
         // Every critical section leaves the map whole.
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,31 +3,38 @@
 //! ```text
 //!   queued (due) --> running (no due time) --> success
 //!      ^                   |
-//!      +--- later ---------+--> given up: kept as a dead letter
+//!      +--- later ---------+--> given up: a dead letter, kept with its event
+//!      +--- redriven ------------- |  told of (`dead_letters`), as due as a call is, then at rest
 //! ```
 //!
 //! What must hold: a call is in the store before its id is told; an attempt is counted in the store before it begins, so a
 //! server that dies during one counts it, and the next server goes on with the next attempt under the same id. So a call
 //! is made at least once and at most `retries + 1` times. A call that finds no room (429) is put off without counting.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use pandastack_types::ErrorCode;
-use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
+use pandastack_types::api::{FunctionRunStatus, FunctionSettings, Run, RunKind};
 use pandastack_types::limits::{FUNCTION_AGE_SECONDS_DEFAULT, FUNCTION_RETRIES_DEFAULT};
+use pandastack_types::{ErrorCode, FunctionId};
 use tokio::sync::Semaphore;
 
 use super::invoke::{self, Asked};
+use super::{dead_letters, settings};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
+use crate::store::StoreError;
 use crate::store::functions::{FunctionRecord, RunRecord};
 use crate::store::record::after_seconds;
 
 /// Queued calls that are made at once, of all functions.
 const UNDER_WAY_MAX: usize = 256;
+/// Queued calls of one function that are made at once, however many machines it may have: a flood of one leaves room for
+/// the others.
+const OF_ONE_MAX: usize = 64;
 /// Due calls that are read at once.
 const PAGE: u32 = 64;
 /// First wait before a retry; it doubles with each.
@@ -43,6 +50,14 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Puts a call into the queue.
 pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> ApiResult<Run> {
+    let record = record(function, asked);
+    app.store.enqueue_run(&record).await?;
+    app.functions.queued.notify_one();
+    Ok(record.run)
+}
+
+/// A call that is due at once.
+pub(super) fn record(function: &FunctionRecord, asked: Asked) -> RunRecord {
     let run = Run {
         id: asked.id,
         function_id: function.id.clone(),
@@ -63,25 +78,30 @@ pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> A
         version: asked.version,
         attempt: 0,
         dead_letter: false,
+        notices: 0,
         next_attempt_at: Some(asked.asked_at),
         started_at: asked.asked_at,
         ended_at: None,
     };
-    let record = RunRecord {
+    RunRecord {
         workspace: function.workspace.clone(),
-        run: run.clone(),
+        run,
         queued: true,
         due_at: Some(asked.asked_at),
         event: Some(asked.event.to_vec()),
-    };
-    app.store.enqueue_run(&record).await?;
-    app.functions.queued.notify_one();
-    Ok(run)
+        used_ms: None,
+    }
 }
 
 /// Takes up calls during which an earlier server ended.
 pub(super) async fn recover(app: &App) -> ApiResult<()> {
     for mut record in app.store.runs_interrupted().await? {
+        if record.run.dead_letter {
+            // Whoever is told of it may have been told already.
+            record.due_at = Some(now());
+            app.store.put_runs(&[record]).await?;
+            continue;
+        }
         let function = app.store.function(None, &record.run.function_id).await?;
         "the server ended during this attempt".clone_into(record.run.error.get_or_insert_default());
         settle_failed(&function, &mut record, 0);
@@ -90,11 +110,46 @@ pub(super) async fn recover(app: &App) -> ApiResult<()> {
     Ok(())
 }
 
+/// Queued calls under way, by function.
+#[derive(Default)]
+struct UnderWay(Mutex<HashMap<FunctionId, (usize, usize)>>);
+
+impl UnderWay {
+    fn lock(&self) -> MutexGuard<'_, HashMap<FunctionId, (usize, usize)>> {
+        // Every critical section leaves the map whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more of a function that may have `most`.
+    fn begin(&self, function: &FunctionId, most: usize) {
+        let mut counts = self.lock();
+        let (count, limit) = counts.entry(function.clone()).or_default();
+        (*count, *limit) = (*count + 1, most);
+    }
+
+    fn end(&self, function: &FunctionId) {
+        let mut counts = self.lock();
+        if let Some((count, _)) = counts.get_mut(function) {
+            *count = count.saturating_sub(1);
+        }
+        counts.retain(|_, (count, _)| *count > 0);
+    }
+
+    fn is_full(&self, function: &FunctionId) -> bool {
+        self.lock().get(function).is_some_and(|(count, most)| count >= most)
+    }
+
+    /// Functions that may have no more now.
+    fn full(&self) -> Vec<FunctionId> {
+        self.lock().iter().filter(|(_, (count, most))| count >= most).map(|(id, _)| id.clone()).collect()
+    }
+}
+
 /// Makes calls as they become due, until shutdown.
 pub(super) async fn run(app: &Arc<App>) {
-    let room = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+    let (room, under_way) = (Arc::new(Semaphore::new(UNDER_WAY_MAX)), Arc::new(UnderWay::default()));
     loop {
-        let wait = match begin_due(app, &room).await {
+        let wait = match begin_due(app, &room, &under_way).await {
             Ok(wait) => wait,
             Err(error) => {
                 tracing::warn!(%error, cause = error.causes(), "the queue of calls tries again");
@@ -110,43 +165,64 @@ pub(super) async fn run(app: &Arc<App>) {
 }
 
 /// Begins what is due, as far as there is room; how long until the next look.
-async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>) -> ApiResult<Duration> {
+async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>, under_way: &Arc<UnderWay>) -> ApiResult<Duration> {
     loop {
-        let due = app.store.runs_due(now(), PAGE).await?;
-        let count = due.len();
+        let due = app.store.runs_due(now(), PAGE, &under_way.full()).await?;
+        if due.is_empty() {
+            break;
+        }
         for record in due {
+            if under_way.is_full(&record.run.function_id) {
+                continue;
+            }
             // Waiting here is right: whatever ends makes room.
             let Ok(permit) = Arc::clone(room).acquire_owned().await else { return Ok(SLEEP_MAX) };
-            let Some(record) = begin(app, record).await? else { continue };
-            let owner = Arc::clone(app);
+            let (record, most) = begin(app, record).await?;
+            let function = record.run.function_id.clone();
+            under_way.begin(&function, most);
+            let (owner, under_way) = (Arc::clone(app), Arc::clone(under_way));
             app.tasks.spawn(async move {
                 attempt(&owner, record).await;
+                under_way.end(&function);
                 drop(permit);
                 owner.functions.queued.notify_one();
             });
         }
-        if count < PAGE as usize {
-            break;
-        }
     }
-    let next = app.store.next_run_due().await?;
+    // What waits for one of its own function is begun when that ends, which rings the bell.
+    let next = app.store.next_run_due(&under_way.full()).await?;
     let wait = next.map(|at| Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO));
     Ok(wait.unwrap_or(SLEEP_MAX).min(SLEEP_MAX))
 }
 
-/// Counts the attempt before it begins.
-async fn begin(app: &App, mut record: RunRecord) -> ApiResult<Option<RunRecord>> {
-    record.run.attempt += 1;
-    record.run.status = FunctionRunStatus::Running;
-    record.run.next_attempt_at = None;
+/// Counts the attempt before it begins; also how many its function may have under way.
+async fn begin(app: &App, mut record: RunRecord) -> ApiResult<(RunRecord, usize)> {
+    let settings = match app.store.function(None, &record.run.function_id).await {
+        Ok(function) => function.spec.settings,
+        Err(StoreError::NotFound { .. }) => FunctionSettings::default(),
+        Err(error) => return Err(error.into()),
+    };
+    let places =
+        settings::limits(&settings).max_instances.saturating_mul(settings.concurrency.unwrap_or(1) as usize);
     record.due_at = None;
+    if record.run.dead_letter {
+        record.run.notices += 1;
+    } else {
+        record.run.attempt += 1;
+        record.run.status = FunctionRunStatus::Running;
+        record.run.next_attempt_at = None;
+    }
     app.store.put_runs(std::slice::from_ref(&record)).await?;
-    Ok(Some(record))
+    Ok((record, places.clamp(1, OF_ONE_MAX)))
 }
 
 async fn attempt(app: &Arc<App>, mut record: RunRecord) {
     let id = record.run.id.clone();
-    if let Err(error) = try_once(app, &mut record).await {
+    let seen_to = match record.run.dead_letter {
+        true => dead_letters::tell(app, &mut record).await,
+        false => try_once(app, &mut record).await,
+    };
+    if let Err(error) = seen_to {
         tracing::warn!(run = %id, %error, cause = error.causes(), "a queued call could not be seen to");
     }
     while let Err(error) = app.store.put_runs(std::slice::from_ref(&record)).await {
@@ -177,8 +253,10 @@ async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> ApiResult<()> {
     };
     match invoke::call(app, &function, asked).await {
         Ok(answered) => {
-            let attempt = record.run.attempt;
+            let (attempt, before_ms) = (record.run.attempt, record.run.billed_ms);
+            record.used_ms = Some(answered.run.billed_ms);
             record.run = Run { attempt, ..answered.run };
+            record.run.billed_ms = record.run.billed_ms.saturating_add(before_ms);
             if record.run.status == FunctionRunStatus::Success {
                 record.queued = false;
                 record.event = None;
@@ -222,33 +300,42 @@ fn settle_failed(function: &FunctionRecord, record: &mut RunRecord, jitter: u32)
             record.run.next_attempt_at = Some(next);
             record.due_at = Some(next);
         }
-        None => {
-            if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
-                record.run.status = FunctionRunStatus::Error;
-            }
-            record.run.dead_letter = true;
-            record.run.ended_at = Some(now());
-            record.run.exit_code = if record.run.exit_code == 0 { 1 } else { record.run.exit_code };
-            record.queued = false;
-            record.due_at = None;
-        }
+        None => dead_letters::give_up(&function.spec.settings, record),
     }
 }
 
 /// How long before the attempt after this one: doubling, and up to half as long again, so that calls that failed together
 /// do not come back together.
-fn backoff(attempt: u32, jitter_percent: u32) -> Duration {
+pub(super) fn backoff(attempt: u32, jitter_percent: u32) -> Duration {
     let doubled = BACKOFF.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(BACKOFF_MAX);
     doubled + doubled * jitter_percent.min(100) / 200
 }
 
-fn jitter_percent() -> u32 {
+pub(super) fn jitter_percent() -> u32 {
     super::random_percent().min(100)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flood_of_one_function_leaves_room_for_others() {
+        let under_way = UnderWay::default();
+        let [flood, other] = [FunctionId::random(), FunctionId::random()];
+        for _ in 0..3 {
+            assert!(!under_way.is_full(&flood));
+            under_way.begin(&flood, 3);
+        }
+        assert!(under_way.is_full(&flood) && !under_way.is_full(&other));
+        assert_eq!(under_way.full(), std::slice::from_ref(&flood));
+        under_way.end(&flood);
+        assert!(under_way.full().is_empty());
+        for _ in 0..3 {
+            under_way.end(&flood);
+        }
+        assert!(under_way.lock().is_empty(), "what ended is not remembered");
+    }
 
     #[test]
     fn waits_double_up_to_their_most() {

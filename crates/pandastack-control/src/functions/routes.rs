@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
-use pandastack_types::api::{CreateFunction, Function, Items, PatchFunction};
+use pandastack_types::api::{CreateFunction, Function, FunctionSettings, Items, PatchFunction};
 use pandastack_types::{ErrorBody, FunctionId, RunId, WorkspaceId};
 
 use super::bundle::{self, BundleRefused};
@@ -48,6 +48,8 @@ pub(crate) fn repeatable() -> Router<Arc<App>> {
         .route("/functions/{id}/rollback", post(deploy_routes::rollback))
         .route("/functions/{id}/runs", get(call_routes::runs).post(call_routes::record_run))
         .route("/functions/{id}/runs/{run}", get(call_routes::run))
+        .route("/functions/{id}/runs/{run}/redrive", post(call_routes::redrive))
+        .route("/functions/{id}/redrive", post(call_routes::redrive_all))
         .route("/functions/{id}/versions", get(deploy_routes::versions))
         .route("/functions/{id}/versions/{version}/log", get(deploy_routes::deploy_log))
         .route(
@@ -114,6 +116,7 @@ pub(crate) async fn create(
 ) -> ApiResult<Json<Function>> {
     settings::check_name("function", &request.name)?;
     settings::check(&request.settings)?;
+    check_dead_letter_url(&app, &request.settings)?;
     let entrypoint = request.entrypoint.unwrap_or_else(|| request.runtime.entrypoint_default().to_owned());
     settings::check_entrypoint(&entrypoint)?;
     let (env, secrets) = (request.env.unwrap_or_default(), request.secrets.unwrap_or_default());
@@ -180,7 +183,7 @@ pub(crate) async fn look(
     shown_now(&app, record, &headers).await
 }
 
-/// Change a function. What a version holds (environment, secrets, entrypoint, template, concurrency) is deployed anew.
+/// Change a function. What a version holds (environment, secrets, entrypoint, template, size, concurrency) is deployed anew.
 #[utoipa::path(patch, path = "/v1/functions/{id}", tag = "functions", params(("id" = String, Path)),
     request_body = PatchFunction, responses((status = 200, body = Function), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -194,6 +197,7 @@ pub(crate) async fn patch(
     let mut record = find(&app, &caller, &name).await?;
     let before = record.spec.clone();
     settings::check(&request.settings)?;
+    check_dead_letter_url(&app, &request.settings)?;
     if let Some(name) = request.name {
         settings::check_name("function", &name)?;
         record.name = name;
@@ -228,12 +232,21 @@ pub(crate) async fn patch(
     shown_now(&app, record, &headers).await
 }
 
+fn check_dead_letter_url(app: &App, given: &FunctionSettings) -> ApiResult<()> {
+    match given.dead_letter_url.as_deref() {
+        None | Some("") => Ok(()),
+        Some(url) => app.schedules.webhooks().check_url("dead_letter_url", url).map(drop),
+    }
+}
+
 fn is_held_by_version(before: &FunctionSpec, after: &FunctionSpec) -> bool {
     before.entrypoint != after.entrypoint
         || before.template != after.template
         || before.env != after.env
         || before.secrets != after.secrets
         || before.settings.concurrency != after.settings.concurrency
+        || before.settings.cpu != after.settings.cpu
+        || before.settings.memory_mb != after.settings.memory_mb
 }
 
 /// Delete a function with its versions, machines and runs.

@@ -40,6 +40,10 @@ pub(crate) fn filled(given: &FunctionSettings) -> FunctionSettings {
         isolation: given.isolation.or(Some(Isolation::Reuse)),
         retries: given.retries.or(Some(FUNCTION_RETRIES_DEFAULT)),
         max_age_seconds: given.max_age_seconds.or(Some(FUNCTION_AGE_SECONDS_DEFAULT)),
+        // Those of the template, unless given.
+        cpu: given.cpu,
+        memory_mb: given.memory_mb,
+        dead_letter_url: given.dead_letter_url.clone(),
     }
 }
 
@@ -54,6 +58,14 @@ pub(crate) fn merged(before: &FunctionSettings, given: &FunctionSettings) -> Fun
         isolation: given.isolation.or(before.isolation),
         retries: given.retries.or(before.retries),
         max_age_seconds: given.max_age_seconds.or(before.max_age_seconds),
+        cpu: given.cpu.or(before.cpu),
+        memory_mb: given.memory_mb.or(before.memory_mb),
+        // The empty one removes it.
+        dead_letter_url: given
+            .dead_letter_url
+            .clone()
+            .or_else(|| before.dead_letter_url.clone())
+            .filter(|url| !url.is_empty()),
     }
 }
 
@@ -82,6 +94,7 @@ pub(crate) fn check(given: &FunctionSettings) -> ApiResult<()> {
     within("idle_seconds", given.idle_seconds, 1, FUNCTION_IDLE_SECONDS_MAX)?;
     within("retries", given.retries.map(u64::from), 0, FUNCTION_RETRIES_MAX.into())?;
     within("max_age_seconds", given.max_age_seconds, 1, AGE_SECONDS_MAX)?;
+    crate::validate::size(given.cpu, given.memory_mb)?;
     if given.isolation == Some(Isolation::Fresh) && given.concurrency.is_some_and(|count| count > 1) {
         return Err(ApiError::bad_request(
             "with `isolation: fresh` a machine serves one call: leave `concurrency` at 1",

@@ -109,7 +109,7 @@ async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) ->
 }
 
 /// A request as an event.
-fn event(parts: &Parts, body: &Bytes, id: &FunctionId, host: &str, request_id: &str) -> Value {
+pub(super) fn event(parts: &Parts, body: &Bytes, id: &FunctionId, host: &str, request_id: &str) -> Value {
     let domain = host.split(':').next().unwrap_or_default();
     let query = parts.uri.query().unwrap_or_default();
     let (headers, cookies) = headers_of(&parts.headers);
@@ -247,11 +247,26 @@ async fn answer(app: &Arc<App>, mut under: Under) -> ApiResult<Response> {
     }
 }
 
-fn malformed(why: &str) -> ApiError {
+pub(super) fn malformed(why: &str) -> ApiError {
     ApiError::new(
         ErrorCode::GuestUnavailable,
         format!("the function's answer is not an HTTP response: {why}"),
     )
+}
+
+/// An answer that is all there, whether it was streamed (then its content type is known) or not.
+pub(super) fn collected(bytes: &[u8], content_type: &str) -> Result<Response, String> {
+    if content_type.is_empty() {
+        return whole(bytes);
+    }
+    if content_type != INTEGRATION {
+        let headers = [("content-type".to_owned(), Value::String(content_type.to_owned()))].into();
+        return begun(&Answer { headers, ..Answer::default() }, Body::from(bytes.to_vec()));
+    }
+    let at = bytes.windows(PRELUDE_END.len()).position(|window| window == PRELUDE_END);
+    let (prelude, rest) = bytes.split_at(at.ok_or("it ended before its headers did")?);
+    let answer: Answer = serde_json::from_slice(prelude).map_err(|error| error.to_string())?;
+    begun(&answer, Body::from(rest.get(PRELUDE_END.len()..).unwrap_or_default().to_vec()))
 }
 
 /// An answer of payload 2.0; any other value is 200 with its JSON.

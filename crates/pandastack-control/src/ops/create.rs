@@ -1,6 +1,7 @@
 //! Creating a sandbox: row, machine, row again; undone as a whole when any step fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::Method;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
@@ -15,9 +16,13 @@ use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord};
 use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
+use tokio::time::Instant;
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";
+
+/// How long a service waits for a machine: a bake takes a minute on an emulated host, and may have to wait for others.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where and of what a sandbox is made.
 struct Plan {
@@ -53,6 +58,25 @@ pub(crate) async fn create_owned(
     crate::validate::create(&request)?;
     let for_task = Arc::clone(app);
     app.owned(async move { run(&for_task, workspace, request, None, Some(owner)).await }).await
+}
+
+/// The same, and a template that is just being baked, or a host that has no room right now, is waited for.
+pub(crate) async fn create_patiently(
+    app: &Arc<App>,
+    workspace: WorkspaceId,
+    request: CreateSandbox,
+    owner: String,
+) -> ApiResult<SandboxRecord> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match create_owned(app, workspace.clone(), request.clone(), owner.clone()).await {
+            Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {
+                let seconds = error.retry_after.unwrap_or(1).clamp(1, 15);
+                tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+            }
+            made => return made,
+        }
+    }
 }
 
 async fn run(

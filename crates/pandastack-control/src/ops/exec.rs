@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::Method;
-use pandastack_types::api::{CreateSandbox, ExecRequest, ExecResult, RunRequest, RunResult};
+use pandastack_types::api::{
+    CreateSandbox, ExecRequest, ExecResult, Process, ProcessList, ProcessState, RunRequest, RunResult,
+    Signal, SignalProcess,
+};
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use pandastack_types::{ErrorCode, SandboxId, WorkspaceId};
 use tokio_util::sync::CancellationToken;
@@ -19,20 +22,40 @@ use pandastack_agent_client::Call;
 /// How much longer than the command its host may take to answer, and its sandbox to live.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Runs a command in a sandbox of a workspace, which is woken for it.
+/// Runs a command in a sandbox of a workspace, which is woken for it. `tag` names its process, so that [`kill`] finds it.
 pub(crate) async fn exec(
     app: &App,
     workspace: &WorkspaceId,
     id: &SandboxId,
     request: &ExecRequest,
+    tag: &str,
 ) -> ApiResult<ExecResult> {
     let (place, client) = ops::place(app, workspace, id).await?;
-    let path = format!("/sandboxes/{id}/exec");
+    let path = format!("/sandboxes/{id}/exec?tag={tag}");
     let (method, incarnation) = (Method::POST, Some(place.incarnation));
     let call = Call { method, path: &path, incarnation, wait: wait_for(request) };
     let result = client.call(call, Some(request)).await?;
     ops::note_wake(app, &place, id, &client).await;
     Ok(result)
+}
+
+/// Ends the processes of a sandbox with that tag, and everything they started.
+pub(crate) async fn kill(app: &App, workspace: &WorkspaceId, id: &SandboxId, tag: &str) -> ApiResult<()> {
+    let (place, client) = ops::place(app, workspace, id).await?;
+    let (path, incarnation) = (format!("/sandboxes/{id}/processes"), Some(place.incarnation));
+    let call = Call { method: Method::GET, path: &path, incarnation, wait: GRACE };
+    let list: ProcessList = client.call(call, ops::NOTHING).await?;
+    let named = |process: &&Process| {
+        let runs = process.state == ProcessState::Running || process.lingering;
+        runs && process.tag.as_deref() == Some(tag)
+    };
+    for process in list.processes.iter().filter(named) {
+        let path = format!("{path}/{}/signal", process.id);
+        let call = Call { method: Method::POST, path: &path, incarnation, wait: GRACE };
+        let _: serde::de::IgnoredAny =
+            client.call(call, Some(&SignalProcess { signal: Signal::KILL })).await?;
+    }
+    Ok(())
 }
 
 /// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped; `gone` ends it early.

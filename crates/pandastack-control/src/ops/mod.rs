@@ -8,6 +8,7 @@ pub(crate) mod delete;
 pub(crate) mod exec;
 pub(crate) mod fork;
 pub(crate) mod lifecycle;
+pub(crate) mod listening;
 pub(crate) mod network;
 pub(crate) mod rollback;
 pub(crate) mod snapshot;

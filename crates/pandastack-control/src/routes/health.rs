@@ -51,6 +51,8 @@ pub(crate) async fn version() -> Json<Version> {
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> {
     let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list());
     page.push_str(&app.edge.metrics());
+    app.functions.render(&mut page);
+    app.schedules.render(&mut page);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response())
 }
 

@@ -47,7 +47,7 @@ fn time(name: &str, text: Option<&str>, default: Timestamp) -> ApiResult<Timesta
         .map_err(|_| ApiError::bad_request(format!("`{name}` must be a time such as 2026-01-31T00:00:00Z")))
 }
 
-/// What the workspace used, in sum and by sandbox. Running sandboxes are counted up to the last minute.
+/// What the workspace used, in sum, by sandbox and by function. Running sandboxes are counted up to the last minute.
 #[utoipa::path(get, path = "/v1/usage", tag = "account",
     params(("from" = Option<String>, Query, description = "RFC 3339; 30 days ago when absent"), ("to" = Option<String>, Query)),
     responses((status = 200, body = UsageReport), (status = 400, body = ErrorBody)))]
@@ -67,7 +67,8 @@ pub(crate) async fn usage(
         app.store.usage_by_sandbox(&caller.workspace, from, to, USAGE_SANDBOXES_MAX + 1).await?;
     let truncated = sandboxes.len() > USAGE_SANDBOXES_MAX as usize;
     sandboxes.truncate(USAGE_SANDBOXES_MAX as usize);
-    Ok(Json(UsageReport { from, to, total, sandboxes, truncated }))
+    let functions = app.store.usage_by_function(&caller.workspace, from, to, USAGE_SANDBOXES_MAX).await?;
+    Ok(Json(UsageReport { from, to, total, sandboxes, truncated, functions }))
 }
 
 #[derive(Deserialize)]

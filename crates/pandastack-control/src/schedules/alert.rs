@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::http_target::chain;
+use super::http_target::ANSWER_WAIT;
 use super::scheduler::{Scheduler, later};
 use super::{Schedules, spec};
 use crate::store::schedules::{RunRecord, ScheduleRecord};
@@ -17,8 +17,6 @@ use crate::store::{self};
 
 /// Times that an alert is tried.
 const ATTEMPTS_MAX: u32 = 5;
-/// How long a webhook may take to answer.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Wait before it is tried again, from the end of the last try at the latest.
 const RETRY_WAIT: Duration = Duration::from_secs(15);
 /// Alerts sent at once.
@@ -48,15 +46,11 @@ pub(super) async fn send_due(scheduler: &Arc<Scheduler>, now: Timestamp) -> stor
 
 async fn send(shared: &Schedules, schedule: &ScheduleRecord, run: &RunRecord) -> Result<(), String> {
     let Some(alert) = &schedule.spec.options.alert else { return Ok(()) };
-    let url = shared.http.check_url("alert.url", &alert.url).map_err(|error| error.message)?;
     let body = json!({
         "event": "schedule.failing",
         "consecutive_failures": schedule.failures,
         "schedule": spec::schedule_view(schedule.clone()),
         "run": spec::run_view(schedule, run.clone()),
     });
-    let client = shared.http.client().map_err(|error| error.message)?;
-    let request = client.post(url).timeout(ANSWER_WAIT).header("content-type", "application/json");
-    let answer = request.body(body.to_string()).send().await.map_err(|error| chain(&error))?;
-    if answer.status().is_success() { Ok(()) } else { Err(format!("it answered {}", answer.status())) }
+    shared.http.tell("alert.url", &alert.url, &body).await
 }

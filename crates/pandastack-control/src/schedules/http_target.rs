@@ -20,6 +20,8 @@ use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 
 /// How long a connection may take to open.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long a webhook may take to answer.
+pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Longest URL.
 const URL_BYTES_MAX: usize = 4096;
 /// Headers of one target.
@@ -30,7 +32,7 @@ const BODY_BYTES_MAX: usize = 256 * 1024;
 const OWN_HEADERS: [&str; 5] = ["host", "content-length", "connection", "transfer-encoding", "upgrade"];
 
 /// Makes the requests.
-pub(super) struct HttpClient {
+pub(crate) struct HttpClient {
     allow_private: bool,
     client: Result<reqwest::Client, String>,
 }
@@ -87,7 +89,7 @@ impl HttpClient {
     }
 
     /// Refuses a URL that could never be called.
-    pub(super) fn check_url(&self, field: &str, text: &str) -> ApiResult<Url> {
+    pub(crate) fn check_url(&self, field: &str, text: &str) -> ApiResult<Url> {
         let refuse = |why: String| ApiError::bad_request(format!("`{field}` {why}"));
         if text.len() > URL_BYTES_MAX {
             return Err(refuse(format!("is at most {URL_BYTES_MAX} bytes")));
@@ -109,6 +111,15 @@ impl HttpClient {
             ));
         }
         Ok(url)
+    }
+
+    /// Tells a webhook, with a `POST` that must be answered with 2xx.
+    pub(crate) async fn tell(&self, field: &str, url: &str, body: &serde_json::Value) -> Result<(), String> {
+        let url = self.check_url(field, url).map_err(|error| error.message)?;
+        let client = self.client().map_err(|error| error.message)?;
+        let request = client.post(url).timeout(ANSWER_WAIT).header("content-type", "application/json");
+        let answer = request.body(body.to_string()).send().await.map_err(|error| chain(&error))?;
+        if answer.status().is_success() { Ok(()) } else { Err(format!("it answered {}", answer.status())) }
     }
 
     /// Refuses a target that could never be called.

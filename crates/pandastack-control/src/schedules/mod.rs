@@ -30,12 +30,16 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
 use pandastack_types::ScheduleRunId;
+use pandastack_types::api::RunOrigin;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, now};
+use crate::metrics::Family;
+use crate::store::schedules::{RunRecord, RunState, ScheduleRecord};
 use http_target::HttpClient;
 use runner::Targets;
 use scheduler::Scheduler;
@@ -51,6 +55,10 @@ pub(crate) struct Schedules {
     http: HttpClient,
     /// Tasks that run targets and send alerts.
     tasks: TaskTracker,
+    /// Time of attempts, by target and outcome.
+    attempts: Family,
+    /// How late runs begin.
+    lateness: Family,
 }
 
 impl Schedules {
@@ -62,7 +70,41 @@ impl Schedules {
             waiting: Mutex::default(),
             http: HttpClient::new(allow_private),
             tasks: TaskTracker::new(),
+            attempts: Family::new("pandastack_schedule_attempt_seconds", "Time that attempts of runs took."),
+            lateness: Family::new(
+                "pandastack_schedule_late_seconds",
+                "How much later than its time a run begins.",
+            ),
         }
+    }
+
+    /// Counts a run that begins, if it has a time to begin at: not one that waited for others, was missed or asked for.
+    fn count_begin(&self, run: &RunRecord, at: Timestamp) {
+        if run.attempt == 1
+            && run.origin == RunOrigin::Schedule
+            && !run.is_catch_up
+            && run.outcome.missed == 0
+        {
+            self.lateness.observe(String::new(), at.duration_since(run.not_before).as_secs_f64().max(0.0));
+        }
+    }
+
+    /// Counts an attempt that ended.
+    fn count_attempt(&self, schedule: &ScheduleRecord, state: RunState, took_ms: u64) {
+        let (target, state) = (spec::target_kind(&schedule.spec.target), state.as_str());
+        let labels = format!("target=\"{target}\",status=\"{state}\"");
+        self.attempts.observe(labels, took_ms as f64 / 1000.0);
+    }
+
+    /// Writes what is counted to the page of metrics.
+    pub(crate) fn render(&self, page: &mut String) {
+        self.attempts.render(page);
+        self.lateness.render(page);
+    }
+
+    /// Makes requests that users configured.
+    pub(crate) fn webhooks(&self) -> &HttpClient {
+        &self.http
     }
 
     /// Looks again soon.

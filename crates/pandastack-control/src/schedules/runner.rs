@@ -1,15 +1,16 @@
 //! Doing what a schedule is for: one attempt of one run.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use pandastack_types::ErrorCode;
 use pandastack_types::api::{
     CommandTarget, ExecRequest, ExecResult, Keep, RunRequest, SandboxAction, SandboxTarget, ScheduleTarget,
 };
 use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MAX};
+use pandastack_types::{ErrorCode, SandboxId};
 use tokio_util::sync::CancellationToken;
 
 use super::services;
@@ -21,6 +22,9 @@ use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 
 /// How much longer than its own timeout a target may take to say so.
 const GRACE: Duration = Duration::from_secs(60);
+
+/// How long a command that was killed may take to end before it is looked for again.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
 
 /// How an attempt ended.
 #[derive(Debug, Clone)]
@@ -46,10 +50,7 @@ impl Runner for Targets {
         let limit = timeout_of(schedule);
         let late =
             || ApiError::new(ErrorCode::ExecTimeout, format!("it took longer than {} s", limit.as_secs()));
-        let ended = tokio::select! {
-            ended = tokio::time::timeout(limit + GRACE, dispatch(&self.0, schedule, run, stop)) => ended,
-            () = stop.cancelled() => Ok(Err(ApiError::conflict("it was ended before its end"))),
-        };
+        let ended = tokio::time::timeout(limit + GRACE, dispatch(&self.0, schedule, run, stop)).await;
         let mut attempt = match ended.unwrap_or_else(|_| Err(late())) {
             Ok(attempt) => attempt,
             Err(error) => failed(&error),
@@ -81,10 +82,26 @@ async fn dispatch(
     run: &RunRecord,
     stop: &CancellationToken,
 ) -> ApiResult<Attempt> {
+    // A command sees to its own end: its process must not be left behind.
+    if let ScheduleTarget::Command(target) = &schedule.spec.target {
+        return command(app, target, schedule, run, stop).await;
+    }
+    tokio::select! {
+        ended = call(app, schedule, run) => ended,
+        () = stop.cancelled() => Err(ended_early()),
+    }
+}
+
+fn ended_early() -> ApiError {
+    ApiError::conflict("it was ended before its end")
+}
+
+/// Everything but commands: what is called ends by itself.
+async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> ApiResult<Attempt> {
     let limit = timeout_of(schedule);
     match &schedule.spec.target {
         ScheduleTarget::Http(target) => Ok(app.schedules.http.attempt(target, schedule, run, limit).await),
-        ScheduleTarget::Command(target) => command(app, target, schedule, run, stop).await,
+        ScheduleTarget::Command(_) => Err(ApiError::internal("a command is no call")),
         ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
         ScheduleTarget::Function(target) => {
             let attempt = services::invoke_function(app, schedule, run, target).await?;
@@ -119,7 +136,7 @@ async fn command(
     exec.timeout_seconds = Some(timeout_of(schedule).as_secs());
     exec.env.get_or_insert_default().extend(context(schedule, run));
     let (sandbox, result) = match &target.sandbox_id {
-        Some(id) => (id.clone(), ops::exec::exec(app, &schedule.workspace, id, &exec).await?),
+        Some(id) => (id.clone(), in_sandbox(app, id, schedule, run, &exec, stop).await?),
         None => fresh(app, target, schedule, exec, stop).await?,
     };
     let outcome = RunOutcome {
@@ -135,13 +152,40 @@ async fn command(
     Ok(Attempt { state, outcome: bounded(outcome) })
 }
 
+/// In a sandbox that exists. One that is ended early, or was left by a server that was killed, leaves no process behind.
+async fn in_sandbox(
+    app: &Arc<App>,
+    id: &SandboxId,
+    schedule: &ScheduleRecord,
+    run: &RunRecord,
+    exec: &ExecRequest,
+    stop: &CancellationToken,
+) -> ApiResult<ExecResult> {
+    let (workspace, tag) = (&schedule.workspace, format!("schedule-run-{}", run.id));
+    if run.attempt > 1 {
+        ops::exec::kill(app, workspace, id, &tag).await?;
+    }
+    let mut running = pin!(ops::exec::exec(app, workspace, id, exec, &tag));
+    tokio::select! {
+        ended = &mut running => return ended,
+        () = stop.cancelled() => {}
+    }
+    loop {
+        ops::exec::kill(app, workspace, id, &tag).await?;
+        // A command that was only about to begin is not listed yet.
+        if tokio::time::timeout(KILL_AGAIN, &mut running).await.is_ok() {
+            return Err(ended_early());
+        }
+    }
+}
+
 async fn fresh(
     app: &Arc<App>,
     target: &CommandTarget,
     schedule: &ScheduleRecord,
     exec: ExecRequest,
     stop: &CancellationToken,
-) -> ApiResult<(pandastack_types::SandboxId, ExecResult)> {
+) -> ApiResult<(SandboxId, ExecResult)> {
     let request = RunRequest { template: target.template.clone(), exec };
     let ran = ops::exec::run(app, schedule.workspace.clone(), request, stop.clone()).await?;
     Ok((ran.sandbox_id, ran.result))

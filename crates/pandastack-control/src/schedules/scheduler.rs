@@ -132,6 +132,7 @@ impl Scheduler {
             self.shared.end(id);
         }
         for (schedule, run) in claimed.started {
+            self.shared.count_begin(&run, (self.clock)());
             let stop = self.shared.begin(&run.id);
             let owner = Arc::clone(self);
             self.shared.tasks.spawn(async move { owner.work(schedule, run, stop).await });
@@ -146,6 +147,7 @@ impl Scheduler {
             // Replaced, cancelled, deleted or cut off: the record says which, and this result is nobody's.
             return;
         }
+        self.shared.count_attempt(&schedule, attempt.state, attempt.outcome.duration_ms);
         let at = (self.clock)();
         let retry_at = match attempt.state {
             RunState::Success => None,

@@ -164,6 +164,17 @@ fn function_of(spec: &ScheduleSpec) -> String {
     }
 }
 
+/// What a target is, in a word.
+pub(super) fn target_kind(target: &ScheduleTarget) -> &'static str {
+    match target {
+        ScheduleTarget::Http(_) => "http",
+        ScheduleTarget::Command(_) => "command",
+        ScheduleTarget::Sandbox(_) => "sandbox",
+        ScheduleTarget::Function(_) => "function",
+        ScheduleTarget::Sql(_) => "sql",
+    }
+}
+
 /// A schedule as clients see it.
 pub(super) fn schedule_view(record: ScheduleRecord) -> Schedule {
     let function_id = function_of(&record.spec);

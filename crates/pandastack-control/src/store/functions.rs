@@ -84,6 +84,10 @@ pub struct VersionSpec {
     pub env: BTreeMap<String, String>,
     /// Calls that one machine serves at once.
     pub concurrency: u32,
+    /// Processors of its machines, where they are not the template's.
+    pub cpu: Option<u32>,
+    /// Memory of its machines, where it is not the template's.
+    pub memory_mb: Option<u32>,
     /// SHA-256 of the bundle, in hex.
     pub bundle: String,
     /// Bytes of the bundle.
@@ -115,8 +119,19 @@ pub struct RunRecord {
     pub queued: bool,
     /// When its next attempt begins; `None` while one runs.
     pub due_at: Option<Timestamp>,
-    /// What the handler gets, while queued.
+    /// What the handler gets, while queued and after it was given up.
     pub event: Option<Vec<u8>>,
+    /// Milliseconds of an attempt that ended since it was last written; they become usage with it.
+    pub used_ms: Option<u64>,
+}
+
+/// Which calls of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunSelect {
+    /// Only those that were given up.
+    pub dead_letters: bool,
+    /// At most this many.
+    pub limit: u32,
 }
 
 /// What metrics are computed of.
@@ -178,7 +193,8 @@ pub trait FunctionStore: Send + Sync {
 /// Calls of functions.
 #[async_trait]
 pub trait FunctionRunStore: Send + Sync {
-    /// Adds or replaces calls, in one transaction. Calls of functions that are gone are passed over.
+    /// Adds or replaces calls, with their usage, in one transaction. Calls of functions that are gone are not kept; what
+    /// they used is.
     async fn put_runs(&self, records: &[RunRecord]) -> Result<()>;
     /// Adds a call for the queue. Quota: `QUEUED_RUNS_PER_WORKSPACE_MAX`.
     async fn enqueue_run(&self, record: &RunRecord) -> Result<()>;
@@ -190,13 +206,15 @@ pub trait FunctionRunStore: Send + Sync {
         id: &RunId,
     ) -> Result<RunRecord>;
     /// Calls of a function, newest first.
-    async fn function_runs(&self, function: &FunctionId, limit: u32) -> Result<Vec<RunRecord>>;
-    /// Queued calls whose time has come, oldest first.
-    async fn runs_due(&self, at: Timestamp, limit: u32) -> Result<Vec<RunRecord>>;
+    async fn function_runs(&self, function: &FunctionId, select: RunSelect) -> Result<Vec<RunRecord>>;
+    /// How many calls of a function were given up.
+    async fn count_dead_letters(&self, function: &FunctionId) -> Result<u64>;
+    /// Queued calls whose time has come, oldest first, of all functions but some.
+    async fn runs_due(&self, at: Timestamp, limit: u32, except: &[FunctionId]) -> Result<Vec<RunRecord>>;
     /// Queued calls that ran when the last server ended.
     async fn runs_interrupted(&self) -> Result<Vec<RunRecord>>;
-    /// When the next queued call is due.
-    async fn next_run_due(&self) -> Result<Option<Timestamp>>;
+    /// When the next queued call is due, of all functions but some.
+    async fn next_run_due(&self, except: &[FunctionId]) -> Result<Option<Timestamp>>;
     /// Figures of calls that ended since then, newest first, at most `limit`.
     async fn run_figures(
         &self,

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::api::{AuditEntry, SandboxUsage, UsageTotals};
+use pandastack_types::api::{AuditEntry, FunctionUsage, SandboxUsage, UsageTotals};
 use pandastack_types::{SandboxId, WorkspaceId};
 
 use super::Result;
@@ -46,4 +46,12 @@ pub trait LedgerStore: Send + Sync {
         to: Timestamp,
         limit: u32,
     ) -> Result<Vec<SandboxUsage>>;
+    /// Calls by function, most time first, at most `limit`.
+    async fn usage_by_function(
+        &self,
+        workspace: &WorkspaceId,
+        from: Timestamp,
+        to: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<FunctionUsage>>;
 }

@@ -17,6 +17,10 @@ use crate::apps::suite::{
     logs_are_read_from_any_line,
 };
 use crate::auth::new_key;
+use crate::functions::suite::{
+    calls_are_due_in_order_and_without_those_of_full_functions,
+    dead_letters_are_found_and_used_time_is_summed,
+};
 
 pub(super) fn ws() -> WorkspaceId {
     WorkspaceId::default_workspace()
@@ -83,6 +87,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         domains_and_deliveries_are_unique,
         a_volume_has_one_writer_or_readers,
         a_volume_is_deleted_in_two_steps,
+        calls_are_due_in_order_and_without_those_of_full_functions,
+        dead_letters_are_found_and_used_time_is_summed,
     );
 }
 

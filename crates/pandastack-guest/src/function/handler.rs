@@ -2,13 +2,14 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddrV4;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use pandastack_function_proto::RUNTIME_API_PORT;
 
 use super::calls::Calls;
 use super::output::Output;
@@ -25,16 +26,22 @@ pub(super) struct Handler {
 
 impl Handler {
     /// Starts the program, with its output going to `output`.
-    pub(super) fn start(command: &[OsString], output: &Output) -> io::Result<Self> {
+    pub(super) fn start(command: &[OsString], api: SocketAddrV4, output: &Output) -> io::Result<Self> {
         let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut child = Command::new(program)
+        let mut starting = Command::new(program);
+        starting
             .args(arguments)
-            .env("AWS_LAMBDA_RUNTIME_API", format!("127.0.0.1:{RUNTIME_API_PORT}"))
+            .env("AWS_LAMBDA_RUNTIME_API", api.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        // SAFETY: the closure is one system call, which neither allocates nor takes a lock.
+        unsafe {
+            // Nobody would end a handler whose runtime is gone, and nobody could call it.
+            starting.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?));
+        }
+        let mut child = starting.spawn()?;
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
         let score = std::fs::write(format!("/proc/{pid}/oom_score_adj"), OOM_SCORE_ADJ);
         score.unwrap_or_else(|error| eprintln!("pandastack-guest function: oom_score_adj: {error}"));

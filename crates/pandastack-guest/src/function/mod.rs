@@ -6,7 +6,8 @@
 //!                                     +---------------- output <-------- stdout, stderr ---------+
 //! ```
 //!
-//! `pandastack-guest function -- PROGRAM ARGS...` starts the program and serves both sides. The program is anything that
+//! `pandastack-guest function [--local PORT API_PORT] -- PROGRAM ARGS...` starts the program and serves both sides; with
+//! `--local` on loopback only, for a developer's own machine. The program is anything that
 //! speaks the AWS Lambda runtime API: our own bootstraps for Python and Node, `awslambdaric`, a Rust or Go binary.
 //!
 //! What must hold: each call ends with exactly one `End`; a handler that prints without end, never answers or dies costs
@@ -26,7 +27,7 @@ mod runtime_api;
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -41,12 +42,11 @@ const CONNECTIONS_MAX: usize = 128;
 
 /// Runs the program behind `--` and serves its calls until it ends and nobody is connected.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let command: Vec<OsString> = arguments.skip_while(|argument| argument != "--").skip(1).collect();
-    if command.is_empty() {
-        eprintln!("usage: pandastack-guest function -- PROGRAM [ARGUMENT...]");
+    let Some((addresses, command)) = parse(arguments) else {
+        eprintln!("usage: pandastack-guest function [--local PORT API_PORT] -- PROGRAM [ARGUMENT...]");
         return ExitCode::from(2);
-    }
-    match serve(&command) {
+    };
+    match serve(addresses, &command) {
         Ok(never) => match never {},
         Err(error) => {
             eprintln!("pandastack-guest function: {error}");
@@ -55,16 +55,42 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn serve(command: &[OsString]) -> io::Result<std::convert::Infallible> {
-    let context = |what: &'static str| move |error| io::Error::other(format!("cannot {what}: {error}"));
+/// Where to listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Addresses {
+    calls: SocketAddrV4,
+    api: SocketAddrV4,
+}
+
+/// Where to listen, and the program.
+fn parse(mut arguments: impl Iterator<Item = OsString>) -> Option<(Addresses, Vec<OsString>)> {
+    let options: Vec<OsString> = arguments.by_ref().take_while(|argument| argument != "--").collect();
+    let port = |text: &OsString| text.to_str()?.parse::<u16>().ok();
+    let loopback = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+    let addresses = match options.as_slice() {
+        [] => Addresses {
+            calls: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT),
+            api: loopback(RUNTIME_API_PORT),
+        },
+        [local, calls, api] if local == "--local" => {
+            Addresses { calls: loopback(port(calls)?), api: loopback(port(api)?) }
+        }
+        _ => return None,
+    };
+    let command: Vec<OsString> = arguments.collect();
+    (!command.is_empty()).then_some((addresses, command))
+}
+
+fn serve(addresses: Addresses, command: &[OsString]) -> io::Result<std::convert::Infallible> {
+    let context = |what: String| move |error| io::Error::other(format!("cannot {what}: {error}"));
+    let Addresses { calls: for_calls, api: for_api } = addresses;
     // Both before the handler: it may connect at once.
-    let api = TcpListener::bind((Ipv4Addr::LOCALHOST, RUNTIME_API_PORT));
-    let api = api.map_err(context("listen for the handler on 127.0.0.1:9001"))?;
-    let port = TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT));
-    let port = port.map_err(context("listen for calls on port 49910"))?;
+    let api = TcpListener::bind(for_api).map_err(context(format!("listen for the handler on {for_api}")))?;
+    let port = TcpListener::bind(for_calls).map_err(context(format!("listen for calls on {for_calls}")))?;
     let calls = Arc::new(Calls::default());
     let output = Arc::new(Output::new(Arc::clone(&calls))?);
-    let handler = Handler::start(command, &output).map_err(context("start the handler's program"))?;
+    let handler = Handler::start(command, for_api, &output);
+    let handler = handler.map_err(context("start the handler's program".to_owned()))?;
     let handler = Arc::new(handler);
     {
         let (handler, calls, output) = (Arc::clone(&handler), Arc::clone(&calls), Arc::clone(&output));
@@ -113,6 +139,27 @@ where
         });
         if let Err(error) = started {
             eprintln!("pandastack-guest function: no thread for a connection: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Option<(String, String, usize)> {
+        let (addresses, command) = parse(words.iter().map(OsString::from))?;
+        Some((addresses.calls.to_string(), addresses.api.to_string(), command.len()))
+    }
+
+    #[test]
+    fn it_listens_for_machines_or_for_a_developer() {
+        let machine = ("0.0.0.0:49910".to_owned(), "127.0.0.1:9001".to_owned(), 2);
+        assert_eq!(parsed(&["--", "python3", "x.py"]), Some(machine));
+        let local = ("127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned(), 1);
+        assert_eq!(parsed(&["--local", "1", "2", "--", "x"]), Some(local));
+        for wrong in [&["--"][..], &[], &["--local", "1", "--", "x"], &["--local", "1", "n", "--", "x"]] {
+            assert_eq!(parsed(wrong), None, "{wrong:?}");
         }
     }
 }

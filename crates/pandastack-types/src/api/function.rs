@@ -82,6 +82,15 @@ pub struct FunctionSettings {
     /// Seconds after which such a call is given up, however often it was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_age_seconds: Option<u64>,
+    /// Processors of its machines; those of the template when absent. Part of a version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Memory of its machines in MiB; that of the template when absent. Part of a version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u32>,
+    /// Told by a `POST` of every call of type `Event` that was given up. Empty removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_letter_url: Option<String>,
 }
 
 /// `POST /v1/functions`.
@@ -270,6 +279,19 @@ pub enum RunKind {
     Recorded,
 }
 
+impl RunKind {
+    /// As it stands in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RunKind::Sync => "sync",
+            RunKind::Async => "async",
+            RunKind::Http => "http",
+            RunKind::Schedule => "schedule",
+            RunKind::Recorded => "recorded",
+        }
+    }
+}
+
 /// How far a call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -298,6 +320,10 @@ impl FunctionRunStatus {
             FunctionRunStatus::Timeout => "timeout",
         }
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// One call of a function.
@@ -333,7 +359,7 @@ pub struct Run {
     pub error: Option<String>,
     /// Time that the handler took.
     pub duration_ms: f64,
-    /// Time that is counted as used: from when the machine was there to the end, in whole milliseconds.
+    /// Time that is counted as used: from when the machine was there to the end, in whole milliseconds, of all attempts.
     #[serde(default)]
     pub billed_ms: u64,
     /// Time until a machine was there.
@@ -354,6 +380,9 @@ pub struct Run {
     /// It was given up after its last attempt.
     #[serde(default)]
     pub dead_letter: bool,
+    /// How often `dead_letter_url` was told of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub notices: u32,
     /// When the next attempt begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -365,6 +394,15 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub ended_at: Option<Timestamp>,
+}
+
+/// `POST /v1/functions/{id}/redrive`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Redriven {
+    /// Calls that were given up and are queued again.
+    pub redriven: u64,
+    /// Those that are still given up: there are more than one call queues.
+    pub left: u64,
 }
 
 /// `POST /v1/functions/{id}/invoke` without `X-Invocation-Type`.

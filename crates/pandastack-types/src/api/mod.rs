@@ -38,11 +38,12 @@ pub use file::{
 };
 pub use function::{
     Alias, CreateFunction, DeployStatus, Function, FunctionMetrics, FunctionRunStatus, FunctionSettings,
-    FunctionVersion, InvokeFunction, Isolation, PatchFunction, RecordRun, RollbackFunction, Run, RunKind,
-    Runtime,
+    FunctionVersion, InvokeFunction, Isolation, PatchFunction, RecordRun, Redriven, RollbackFunction, Run,
+    RunKind, Runtime,
 };
 pub use observe::{
-    AuditEntry, AuditList, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport, UsageTotals,
+    AuditEntry, AuditList, FunctionUsage, GuestView, HostView, SandboxMetrics, SandboxUsage, UsageReport,
+    UsageTotals,
 };
 pub use preview::{Preview, SetPreview, SignPreview, SignedPreview};
 pub use process::{

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{SandboxId, SandboxState};
+use crate::{FunctionId, SandboxId, SandboxState};
 
 /// `GET /v1/sandboxes/{id}/metrics`: now, seen from both sides. Never wakes a sleeper.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -88,6 +88,23 @@ pub struct UsageTotals {
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
+    /// Calls of functions; each attempt is one.
+    #[serde(default)]
+    pub calls: u64,
+    /// Time of these calls, in milliseconds.
+    #[serde(default)]
+    pub billed_ms: u64,
+}
+
+/// Calls of one function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FunctionUsage {
+    /// Which; it may be gone.
+    pub function_id: FunctionId,
+    /// Calls; each attempt is one.
+    pub calls: u64,
+    /// Their time, in milliseconds.
+    pub billed_ms: u64,
 }
 
 /// Sums of one sandbox.
@@ -115,6 +132,9 @@ pub struct UsageReport {
     pub sandboxes: Vec<SandboxUsage>,
     /// There are more sandboxes than are shown; the total counts them all.
     pub truncated: bool,
+    /// By function, most time first, as many as there are sandboxes at most.
+    #[serde(default)]
+    pub functions: Vec<FunctionUsage>,
 }
 
 /// A call that could change something.

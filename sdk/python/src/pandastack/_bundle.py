@@ -11,8 +11,19 @@ from pathlib import Path
 LEFT_OUT = {".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"}
 
 
+#: How names of files end that are bundles already.
+BUNDLES = (".zip", ".tar.gz", ".tgz")
+
+
+def is_bundle(source: Path) -> bool:
+    """Whether a file is a bundle already."""
+    return source.is_file() and source.name.lower().endswith(BUNDLES)
+
+
 def pack(source: Path) -> bytes:
-    """A gzip-compressed tar archive of a directory's files, or of one file."""
+    """A gzip-compressed tar archive of a directory's files, or of one file; a bundle as it is."""
+    if is_bundle(source):
+        return source.read_bytes()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         if source.is_file():

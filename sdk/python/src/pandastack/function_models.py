@@ -35,6 +35,10 @@ class FunctionInfo(TypedDict, total=False):
     isolation: str
     retries: int
     max_age_seconds: int
+    #: Absent where they are the template's.
+    cpu: int
+    memory_mb: int
+    dead_letter_url: str
     created_at: str
     updated_at: str
 
@@ -76,6 +80,8 @@ class FunctionRun(TypedDict, total=False):
     version: int
     attempt: int
     dead_letter: bool
+    #: How often ``dead_letter_url`` was told of it.
+    notices: int
     next_attempt_at: str
     started_at: str
     ended_at: str

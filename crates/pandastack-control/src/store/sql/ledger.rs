@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::WorkspaceId;
-use pandastack_types::api::{AuditEntry, SandboxUsage, UsageTotals};
+use pandastack_types::api::{AuditEntry, FunctionUsage, SandboxUsage, UsageTotals};
 
 use super::rows::{signed, time, unsigned};
 use super::{SqlStore, corrupt, database};
@@ -52,6 +52,8 @@ struct UsageRow {
     asleep_seconds: i64,
     sent_bytes: i64,
     received_bytes: i64,
+    calls: i64,
+    billed_ms: i64,
 }
 
 impl UsageRow {
@@ -63,6 +65,8 @@ impl UsageRow {
             asleep_seconds: unsigned(self.asleep_seconds),
             sent_bytes: unsigned(self.sent_bytes),
             received_bytes: unsigned(self.received_bytes),
+            calls: unsigned(self.calls),
+            billed_ms: unsigned(self.billed_ms),
         }
     }
 }
@@ -125,7 +129,8 @@ impl LedgerStore for SqlStore {
             "SELECT '' AS sandbox_id, CAST(COALESCE(SUM(creates), 0) AS BIGINT) AS creates, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
              CAST(COALESCE(SUM(memory_mb_seconds), 0) AS BIGINT) AS memory_mb_seconds, \
              CAST(COALESCE(SUM(asleep_seconds), 0) AS BIGINT) AS asleep_seconds, CAST(COALESCE(SUM(sent_bytes), 0) AS BIGINT) AS sent_bytes, \
-             CAST(COALESCE(SUM(received_bytes), 0) AS BIGINT) AS received_bytes \
+             CAST(COALESCE(SUM(received_bytes), 0) AS BIGINT) AS received_bytes, \
+             CAST(COALESCE(SUM(calls), 0) AS BIGINT) AS calls, CAST(COALESCE(SUM(billed_ms), 0) AS BIGINT) AS billed_ms \
              FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3",
         )
         .bind(workspace.as_str())
@@ -147,7 +152,8 @@ impl LedgerStore for SqlStore {
         let rows: Vec<UsageRow> = sqlx::query_as(
             "SELECT sandbox_id, CAST(SUM(creates) AS BIGINT) AS creates, CAST(SUM(cpu_ms) AS BIGINT) AS cpu_ms, \
              CAST(SUM(memory_mb_seconds) AS BIGINT) AS memory_mb_seconds, CAST(SUM(asleep_seconds) AS BIGINT) AS asleep_seconds, \
-             CAST(SUM(sent_bytes) AS BIGINT) AS sent_bytes, CAST(SUM(received_bytes) AS BIGINT) AS received_bytes \
+             CAST(SUM(sent_bytes) AS BIGINT) AS sent_bytes, CAST(SUM(received_bytes) AS BIGINT) AS received_bytes, \
+             CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(billed_ms) AS BIGINT) AS billed_ms \
              FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3 \
              GROUP BY sandbox_id ORDER BY SUM(cpu_ms) DESC, sandbox_id LIMIT $4",
         )
@@ -163,5 +169,31 @@ impl LedgerStore for SqlStore {
             Ok(SandboxUsage { sandbox_id, used: row.totals() })
         });
         by_sandbox.collect()
+    }
+
+    async fn usage_by_function(
+        &self,
+        workspace: &WorkspaceId,
+        from: Timestamp,
+        to: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<FunctionUsage>> {
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+            "SELECT function_id, CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(billed_ms) AS BIGINT) AS billed_ms \
+             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3 AND function_id IS NOT NULL \
+             GROUP BY function_id ORDER BY SUM(billed_ms) DESC, function_id LIMIT $4",
+        )
+        .bind(workspace.as_str())
+        .bind(from.as_microsecond())
+        .bind(to.as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        let by_function = rows.into_iter().map(|(id, calls, billed_ms)| {
+            let function_id = id.parse().map_err(corrupt("function id"))?;
+            Ok(FunctionUsage { function_id, calls: unsigned(calls), billed_ms: unsigned(billed_ms) })
+        });
+        by_function.collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Calls of functions: what became of them, and the queue of those that must still be made.
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::FunctionRunStatus;
@@ -9,7 +11,7 @@ use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::rows::{from_json, id, records, signed, times, to_json, unsigned};
 use super::{SqlStore, database};
-use crate::store::functions::{FunctionRunStore, RunFigures, RunRecord};
+use crate::store::functions::{FunctionRunStore, RunFigures, RunRecord, RunSelect};
 use crate::store::{Durability, Result, StoreError};
 
 #[derive(sqlx::FromRow)]
@@ -29,6 +31,7 @@ impl TryFrom<RunRow> for RunRecord {
             queued: row.queued != 0,
             due_at: times(row.due_at_us)?,
             event: row.event,
+            used_ms: None,
             run: from_json("run", &row.spec)?,
         })
     }
@@ -41,6 +44,10 @@ struct FigureRow {
     cold: i64,
     state: String,
 }
+
+/// Calls of type `Event` that ended badly keep their event, and only they do.
+const DEAD_LETTERS: &str =
+    " AND ended_at_us IS NOT NULL AND event IS NOT NULL AND state IN ('error', 'timeout')";
 
 const RUN: &str = "SELECT workspace_id, queued, due_at_us, event, spec FROM function_runs";
 
@@ -74,6 +81,45 @@ async fn put(conn: &mut AnyConnection, record: &RunRecord) -> Result<()> {
     Ok(())
 }
 
+/// One usage event for each function and machine of a batch.
+async fn put_usage(conn: &mut AnyConnection, batch: &[RunRecord]) -> Result<()> {
+    let mut sums = BTreeMap::<_, (i64, i64, i64)>::new();
+    for record in batch {
+        let (Some(used_ms), Some(sandbox)) = (record.used_ms, &record.run.sandbox_id) else { continue };
+        let key = (record.workspace.as_str(), record.run.function_id.as_str(), sandbox.as_str());
+        let (calls, billed_ms, at) = sums.entry(key).or_default();
+        *calls += 1;
+        *billed_ms = billed_ms.saturating_add(signed(used_ms));
+        *at = record.run.ended_at.unwrap_or(record.run.started_at).as_microsecond().max(*at);
+    }
+    for ((workspace, function, sandbox), (calls, billed_ms, at_us)) in sums {
+        sqlx::query(
+            "INSERT INTO usage_events (workspace_id, sandbox_id, function_id, at_us, calls, billed_ms, creates, cpu_ms, \
+             memory_mb_seconds, asleep_seconds, sent_bytes, received_bytes) \
+             VALUES ($1, $2, $3, $4, $5, $6, 0, 0, 0, 0, 0, 0)",
+        )
+        .bind(workspace)
+        .bind(sandbox)
+        .bind(function)
+        .bind(at_us)
+        .bind(calls)
+        .bind(billed_ms)
+        .execute(&mut *conn)
+        .await
+        .map_err(database)?;
+    }
+    Ok(())
+}
+
+/// `AND function_id NOT IN (...)`, with parameters from `$first` on.
+fn without(except: &[FunctionId], first: usize) -> String {
+    if except.is_empty() {
+        return String::new();
+    }
+    let places: Vec<String> = (first..first + except.len()).map(|place| format!("${place}")).collect();
+    format!(" AND function_id NOT IN ({})", places.join(", "))
+}
+
 #[expect(clippy::cast_possible_truncation, reason = "a time within hours, and as a float it saturates")]
 fn duration_us(ms: f64) -> i64 {
     (ms * 1000.0) as i64
@@ -86,6 +132,7 @@ impl FunctionRunStore for SqlStore {
         for record in batch {
             put(write.conn(), record).await?;
         }
+        put_usage(write.conn(), batch).await?;
         write.commit().await
     }
 
@@ -122,25 +169,36 @@ impl FunctionRunStore for SqlStore {
         row.ok_or_else(|| StoreError::NotFound { what: "run", id: id.to_string() })?.try_into()
     }
 
-    async fn function_runs(&self, function: &FunctionId, limit: u32) -> Result<Vec<RunRecord>> {
-        let newest = format!("{RUN} WHERE function_id = $1 ORDER BY created_at_us DESC, id LIMIT $2");
+    async fn function_runs(&self, function: &FunctionId, select: RunSelect) -> Result<Vec<RunRecord>> {
+        let which = if select.dead_letters { DEAD_LETTERS } else { "" };
+        let newest = format!("{RUN} WHERE function_id = $1{which} ORDER BY created_at_us DESC, id LIMIT $2");
         let rows: Vec<RunRow> = sqlx::query_as(AssertSqlSafe(newest))
             .bind(function.as_str())
-            .bind(i64::from(limit))
+            .bind(i64::from(select.limit))
             .fetch_all(&self.readers)
             .await
             .map_err(database)?;
         records(rows)
     }
 
-    async fn runs_due(&self, at: Timestamp, limit: u32) -> Result<Vec<RunRecord>> {
-        let due = format!("{RUN} WHERE queued = 1 AND due_at_us <= $1 ORDER BY due_at_us LIMIT $2");
-        let rows: Vec<RunRow> = sqlx::query_as(AssertSqlSafe(due))
-            .bind(at.as_microsecond())
-            .bind(i64::from(limit))
-            .fetch_all(&self.readers)
+    async fn count_dead_letters(&self, function: &FunctionId) -> Result<u64> {
+        let count = format!("SELECT COUNT(*) FROM function_runs WHERE function_id = $1{DEAD_LETTERS}");
+        let count: i64 = sqlx::query_scalar(AssertSqlSafe(count))
+            .bind(function.as_str())
+            .fetch_one(&self.readers)
             .await
             .map_err(database)?;
+        Ok(unsigned(count))
+    }
+
+    async fn runs_due(&self, at: Timestamp, limit: u32, except: &[FunctionId]) -> Result<Vec<RunRecord>> {
+        let others = without(except, 3);
+        let due = format!("{RUN} WHERE queued = 1 AND due_at_us <= $1{others} ORDER BY due_at_us LIMIT $2");
+        let mut query = sqlx::query_as(AssertSqlSafe(due)).bind(at.as_microsecond()).bind(i64::from(limit));
+        for function in except {
+            query = query.bind(function.as_str());
+        }
+        let rows: Vec<RunRow> = query.fetch_all(&self.readers).await.map_err(database)?;
         records(rows)
     }
 
@@ -151,14 +209,16 @@ impl FunctionRunStore for SqlStore {
         records(rows)
     }
 
-    async fn next_run_due(&self) -> Result<Option<Timestamp>> {
-        let us: Option<i64> = sqlx::query_scalar(
-            "SELECT MIN(due_at_us) FROM function_runs WHERE queued = 1 AND due_at_us IS NOT NULL",
-        )
-        .fetch_one(&self.readers)
-        .await
-        .map_err(database)?;
-        times(us)
+    async fn next_run_due(&self, except: &[FunctionId]) -> Result<Option<Timestamp>> {
+        let others = without(except, 1);
+        let first = format!(
+            "SELECT MIN(due_at_us) FROM function_runs WHERE queued = 1 AND due_at_us IS NOT NULL{others}"
+        );
+        let mut query = sqlx::query_scalar(AssertSqlSafe(first));
+        for function in except {
+            query = query.bind(function.as_str());
+        }
+        times(query.fetch_one(&self.readers).await.map_err(database)?)
     }
 
     async fn run_figures(

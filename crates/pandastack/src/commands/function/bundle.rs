@@ -9,9 +9,21 @@ use flate2::write::GzEncoder;
 /// What no function needs: histories, caches, and what the deploy installs anew.
 const LEFT_OUT: [&str; 6] = [".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"];
 
-/// Packs a directory, or a single file.
+/// Names of files that are bundles already.
+const BUNDLES: [&str; 3] = [".zip", ".tar.gz", ".tgz"];
+
+/// Whether a file is a bundle already.
+pub(super) fn is_bundle(source: &Path) -> bool {
+    let name = source.to_string_lossy().to_ascii_lowercase();
+    source.is_file() && BUNDLES.iter().any(|end| name.ends_with(end))
+}
+
+/// Packs a directory, or a single file; one that is a bundle already is taken as it is.
 pub(super) fn pack(source: &Path) -> Result<Vec<u8>> {
     let packing = || format!("pack {}", source.display());
+    if is_bundle(source) {
+        return std::fs::read(source).with_context(packing);
+    }
     let encoder = GzEncoder::new(Vec::new(), Compression::default());
     let mut archive = tar::Builder::new(encoder);
     archive.follow_symlinks(false);
@@ -65,5 +77,7 @@ mod tests {
             archive.entries().unwrap().map(|e| e.unwrap().path().unwrap().display().to_string()).collect();
         assert_eq!(names, ["main.py", "pkg", "pkg/a.py"]);
         assert_eq!(bytes, pack(dir.path()).unwrap());
+        std::fs::write(dir.path().join("made.ZIP"), "as it is").unwrap();
+        assert_eq!(pack(&dir.path().join("made.ZIP")).unwrap(), b"as it is");
     }
 }

@@ -4,13 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pandastack_client::{Client, ClientError};
 use pandastack_types::api::{
     CreateFunction, DeployStatus, Function, FunctionSettings, Isolation, PatchFunction, Runtime,
 };
 
-use super::bundle::pack;
+use tokio::sync::mpsc;
+
+use super::bundle::{is_bundle, pack};
+use super::watch::watch;
 use crate::commands::pairs;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -24,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub struct Args {
     /// The function's name
     pub name: String,
-    /// Directory or file with the code
+    /// Directory or file with the code, or a bundle: .zip, .tar.gz or .tgz
     #[arg(default_value = ".")]
     pub source: PathBuf,
     /// What is called: `module.function` or a file
@@ -57,6 +60,21 @@ pub struct Args {
     /// A machine of its own for every call
     #[arg(long)]
     pub fresh: bool,
+    /// Processors of its machines; those of the template unless said
+    #[arg(long)]
+    pub cpu: Option<u32>,
+    /// Memory of its machines in MiB; that of the template unless said
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u32>,
+    /// How often a failed queued call is tried again
+    #[arg(long)]
+    pub retries: Option<u32>,
+    /// Told of queued calls that were given up
+    #[arg(long, value_name = "URL")]
+    pub dead_letter_url: Option<String>,
+    /// Deploy again whenever a file changes, and show what is printed
+    #[arg(long)]
+    pub watch: bool,
 }
 
 impl Args {
@@ -66,6 +84,10 @@ impl Args {
             concurrency: self.concurrency,
             max_instances: self.max_instances,
             isolation: self.fresh.then_some(Isolation::Fresh),
+            cpu: self.cpu,
+            memory_mb: self.memory,
+            retries: self.retries,
+            dead_letter_url: self.dead_letter_url.clone(),
             ..FunctionSettings::default()
         }
     }
@@ -73,6 +95,9 @@ impl Args {
 
 /// Deploys and waits until it can be called.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
+    if args.watch {
+        return deploy_on_change(client, &args).await;
+    }
     let began = Instant::now();
     let function = deploy(client, &args).await?;
     output.value(&function, |function| {
@@ -87,8 +112,41 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
+/// Deploys, shows what is printed, and deploys again after each change, until it is interrupted.
+async fn deploy_on_change(client: &Client, args: &Args) -> Result<ExitCode> {
+    let mut changes = watch(&args.source).with_context(|| format!("watch {}", args.source.display()))?;
+    loop {
+        match deploy(client, args).await {
+            Ok(function) => {
+                eprintln!("version {} at {}", function.version, function.url.unwrap_or_default());
+            }
+            Err(error) => eprintln!("error: {error:#}"),
+        }
+        // Whatever changed during the deploy is in the next one.
+        if !show_until_changed(client, &args.name, &mut changes).await? {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+/// `false` when nothing is watched any more.
+async fn show_until_changed(client: &Client, name: &str, changes: &mut mpsc::Receiver<()>) -> Result<bool> {
+    let Ok(mut lines) = client.follow_function(name).await else {
+        return Ok(changes.recv().await.is_some());
+    };
+    loop {
+        tokio::select! {
+            change = changes.recv() => return Ok(change.is_some()),
+            line = lines.next() => match line? {
+                Some((_, text)) => eprint!("{text}"),
+                None => return Ok(changes.recv().await.is_some()),
+            },
+        }
+    }
+}
+
 /// Makes the function if there is none, uploads, and waits.
-pub(super) async fn deploy(client: &Client, args: &Args) -> Result<Function> {
+async fn deploy(client: &Client, args: &Args) -> Result<Function> {
     let bundle = pack(&args.source)?;
     match client.get_function(&args.name).await {
         Ok(known) => update(client, args, &known).await?,
@@ -144,12 +202,7 @@ async fn update(client: &Client, args: &Args, known: &Function) -> Result<()> {
 }
 
 async fn create(client: &Client, args: &Args) -> Result<()> {
-    let runtime = match &args.runtime {
-        Some(name) => serde_json::from_value(serde_json::Value::String(name.clone())).map_err(|_| {
-            Failure::new(format!("`{name}` is not a runtime")).hint("use python, nodejs or custom")
-        })?,
-        None => guess(&args.source, args.entrypoint.as_deref()),
-    };
+    let runtime = runtime_of(&args.source, args.runtime.as_deref(), args.entrypoint.as_deref())?;
     let entrypoint = args.entrypoint.clone().unwrap_or_else(|| entrypoint_of(&args.source, runtime));
     let request = CreateFunction {
         name: args.name.clone(),
@@ -164,6 +217,16 @@ async fn create(client: &Client, args: &Args) -> Result<()> {
     };
     client.create_function(&request).await?;
     Ok(())
+}
+
+/// The runtime that is named, or that the files tell.
+pub(super) fn runtime_of(source: &Path, named: Option<&str>, entrypoint: Option<&str>) -> Result<Runtime> {
+    match named {
+        Some(name) => serde_json::from_value(serde_json::Value::String(name.to_owned())).map_err(|_| {
+            Failure::new(format!("`{name}` is not a runtime")).hint("use python, nodejs or custom").into()
+        }),
+        None => Ok(guess(source, entrypoint)),
+    }
 }
 
 /// The runtime, from what is there.
@@ -183,8 +246,8 @@ fn guess(source: &Path, entrypoint: Option<&str>) -> Runtime {
     }
 }
 
-fn entrypoint_of(source: &Path, runtime: Runtime) -> String {
-    if source.is_file() {
+pub(super) fn entrypoint_of(source: &Path, runtime: Runtime) -> String {
+    if source.is_file() && !is_bundle(source) {
         return source.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     }
     if runtime == Runtime::Nodejs && source.join("index.mjs").is_file() {

@@ -1,94 +1,134 @@
-//! `pandastack fn dev`: deployed again whenever a file changes, with what it prints.
+//! `pandastack fn dev`: the function as plain processes of this machine, started again whenever a file changes.
 //!
-//! It runs where it will run later, in a machine of the server, so there is no second runtime to behave otherwise.
+//! The runtime is the one of the platform, so a handler behaves as it will there. It is not isolated: it runs as whoever
+//! started this, with that user's files, network and installed packages. `pandastack fn deploy --watch` runs it on the
+//! server instead.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use pandastack_client::Client;
-use tokio::sync::mpsc;
+use pandastack_control::{LocalError, LocalFunction, LocalRuntime, local_router};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
 
-use super::deploy::{self, deploy};
+use super::deploy::{entrypoint_of, runtime_of};
+use super::watch::watch as watch_files;
+use crate::commands::pairs;
 
 /// Its arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    #[command(flatten)]
-    deploy: deploy::Args,
+    /// Directory or file with the code
+    #[arg(default_value = ".")]
+    source: PathBuf,
+    /// What is called: `module.function` or a file
+    #[arg(long)]
+    entrypoint: Option<String>,
+    /// python, nodejs or custom; told from the code unless said
+    #[arg(long)]
+    runtime: Option<String>,
+    /// Environment, KEY=VALUE
+    #[arg(long = "env", short = 'e')]
+    env: Vec<String>,
+    /// Seconds until a call is killed
+    #[arg(long, default_value_t = 60)]
+    timeout: u64,
+    /// Calls at once
+    #[arg(long, default_value_t = 1)]
+    concurrency: u32,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:8787")]
+    listen: String,
 }
 
-/// Deploys, shows what is printed, and deploys again after each change, until it is interrupted.
-pub async fn run(client: &Client, args: Args) -> Result<ExitCode> {
-    let source = args.deploy.source.clone();
-    let mut changes = watch(&source).with_context(|| format!("watch {}", source.display()))?;
-    loop {
-        match deploy(client, &args.deploy).await {
-            Ok(function) => {
-                eprintln!("version {} at {}", function.version, function.url.unwrap_or_default());
-            }
-            Err(error) => eprintln!("error: {error:#}"),
-        }
-        // Whatever changed during the deploy is in the next one.
-        if !show_until_changed(client, &args.deploy.name, &mut changes).await? {
-            return Ok(ExitCode::SUCCESS);
-        }
-    }
-}
-
-/// `false` when nothing is watched any more.
-async fn show_until_changed(client: &Client, name: &str, changes: &mut mpsc::Receiver<()>) -> Result<bool> {
-    let Ok(mut lines) = client.follow_function(name).await else {
-        return Ok(changes.recv().await.is_some());
-    };
-    loop {
-        tokio::select! {
-            change = changes.recv() => return Ok(change.is_some()),
-            line = lines.next() => match line? {
-                Some((_, text)) => eprint!("{text}"),
-                None => return Ok(changes.recv().await.is_some()),
+impl Args {
+    fn function(&self) -> Result<LocalFunction> {
+        let runtime = runtime_of(&self.source, self.runtime.as_deref(), self.entrypoint.as_deref())?;
+        let entrypoint = self.entrypoint.clone().unwrap_or_else(|| entrypoint_of(&self.source, runtime));
+        let directory = match self.source.parent() {
+            Some(parent) if self.source.is_file() => match parent.as_os_str().is_empty() {
+                true => PathBuf::from("."),
+                false => parent.to_owned(),
             },
-        }
+            _ => self.source.clone(),
+        };
+        let env = pairs(&self.env)?.unwrap_or_default();
+        let timeout = Duration::from_secs(self.timeout.max(1));
+        Ok(LocalFunction { directory, runtime, entrypoint, env, timeout, concurrency: self.concurrency })
     }
 }
 
-/// A message per batch of changes below a directory, or of a file.
-fn watch(source: &Path) -> Result<mpsc::Receiver<()>> {
-    let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
-    watch_tree(&inotify, source)?;
-    let (sender, receiver) = mpsc::channel(1);
-    let root = source.to_owned();
-    std::thread::Builder::new().name("watch".to_owned()).spawn(move || {
-        while let Ok(events) = inotify.read_events() {
-            let made_directory = events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_ISDIR));
-            if made_directory && watch_tree(&inotify, &root).is_err() {
-                return;
-            }
-            // One that waits already covers this change.
-            if let Err(mpsc::error::TrySendError::Closed(())) = sender.try_send(()) {
-                return;
-            }
-        }
-    })?;
-    Ok(receiver)
+/// Serves until it is interrupted.
+pub async fn run(args: Args) -> Result<ExitCode> {
+    let function = args.function()?;
+    let mut changes =
+        watch_files(&args.source).with_context(|| format!("watch {}", args.source.display()))?;
+    let scratch = tempfile::tempdir().context("make a directory for the runtime")?;
+    let guest = scratch.path().join("pandastack-guest");
+    write_program(&guest).context("write the function runtime")?;
+    let (publish, running) = watch::channel(None);
+    let listener =
+        TcpListener::bind(&args.listen).await.with_context(|| format!("listen on {}", args.listen))?;
+    let address = listener.local_addr()?;
+    eprintln!("not isolated: the handler runs as you, with your files, network and installed packages");
+    eprintln!(
+        "http://{address} calls {}; an event: curl -H 'X-Invocation-Type: RequestResponse' -d '{{}}' http://{address}",
+        function.entrypoint
+    );
+    let server = tokio::spawn(axum::serve(listener, local_router(running)).into_future());
+    let ended = tokio::select! {
+        ended = serve(&guest, scratch.path(), &function, &publish, &mut changes) => ended,
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for the end"),
+    };
+    server.abort();
+    publish.send_replace(None);
+    ended.map(|()| ExitCode::SUCCESS)
 }
 
-fn watch_tree(inotify: &Inotify, path: &Path) -> Result<()> {
-    let flags = AddWatchFlags::IN_CLOSE_WRITE
-        | AddWatchFlags::IN_CREATE
-        | AddWatchFlags::IN_DELETE
-        | AddWatchFlags::IN_MOVED_TO
-        | AddWatchFlags::IN_MOVED_FROM;
-    inotify.add_watch(path, flags)?;
-    if path.is_dir() {
-        for entry in std::fs::read_dir(path)? {
-            let entry = entry?;
-            let hidden = entry.file_name().to_string_lossy().starts_with('.');
-            if entry.file_type()?.is_dir() && !hidden && entry.file_name() != "node_modules" {
-                watch_tree(inotify, &entry.path())?;
+/// Starts the function, and again after each change and whenever it serves no more.
+async fn serve(
+    guest: &std::path::Path,
+    scratch: &std::path::Path,
+    function: &LocalFunction,
+    publish: &watch::Sender<Option<Arc<LocalRuntime>>>,
+    changes: &mut mpsc::Receiver<()>,
+) -> Result<()> {
+    loop {
+        let running = match LocalRuntime::start(guest, scratch, function).await {
+            Ok(runtime) => {
+                eprintln!("ready");
+                Some(Arc::new(runtime))
             }
+            Err(LocalError::NotReady { why, log }) => {
+                eprintln!("{log}error: the handler is not ready: {why}\nwaiting for a change");
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        publish.send_replace(running.clone());
+        let over = async {
+            match &running {
+                Some(runtime) => runtime.over().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            change = changes.recv() => match change {
+                Some(()) => eprintln!("changed; starting again"),
+                None => return Ok(()),
+            },
+            () = over => eprintln!("the handler's process ended; starting again"),
         }
+        publish.send_replace(None);
     }
-    Ok(())
+}
+
+fn write_program(path: &std::path::Path) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o700).open(path)?;
+    file.write_all(pandastack_agent::guest_program())
 }

@@ -2,10 +2,12 @@
 
 mod bundle;
 mod deploy;
+#[cfg(feature = "server")]
 mod dev;
 mod init;
 mod invoke;
 mod logs;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -14,6 +16,7 @@ use jiff::Timestamp;
 use pandastack_client::Client;
 use pandastack_types::api::{Alias, DeployStatus, Function, RollbackFunction};
 
+use crate::failure::Failure;
 use crate::output::{Output, age, fields, size};
 
 /// Its commands.
@@ -28,7 +31,8 @@ pub enum Command {
     Invoke(invoke::Args),
     /// Show what a function printed
     Logs(logs::Args),
-    /// Deploy again whenever a file changes, and show what is printed
+    /// Run a function on this machine, not isolated, and again whenever a file changes
+    #[cfg(feature = "server")]
     Dev(dev::Args),
     /// List functions
     #[command(visible_alias = "ls")]
@@ -42,6 +46,16 @@ pub enum Command {
     Runs {
         /// Its name or id
         name: String,
+        /// Only queued calls that were given up
+        #[arg(long)]
+        dead_letters: bool,
+    },
+    /// Queue calls that were given up again
+    Redrive {
+        /// The function's name or id
+        name: String,
+        /// One call; all that were given up unless said
+        run: Option<String>,
     },
     /// List versions of a function, newest first
     Versions {
@@ -89,8 +103,11 @@ pub enum Command {
 impl Command {
     /// Carries it out.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        if let Command::Init(args) = self {
-            return init::run(&args, output);
+        match self {
+            Command::Init(args) => return init::run(&args, output),
+            #[cfg(feature = "server")]
+            Command::Dev(args) => return super::block_on(dev::run(args)),
+            _ => {}
         }
         super::with_client(|client| async move {
             match self {
@@ -98,10 +115,12 @@ impl Command {
                 Command::Deploy(args) => return deploy::run(&client, args, output).await,
                 Command::Invoke(args) => return invoke::run(&client, args, output).await,
                 Command::Logs(args) => return logs::run(&client, args, output).await,
-                Command::Dev(args) => return dev::run(&client, args).await,
+                #[cfg(feature = "server")]
+                Command::Dev(_) => {}
                 Command::List => list(&client, output).await?,
                 Command::Get { name } => output.value(&client.get_function(&name).await?, described)?,
-                Command::Runs { name } => runs(&client, &name, output).await?,
+                Command::Runs { name, dead_letters } => runs(&client, &name, dead_letters, output).await?,
+                Command::Redrive { name, run } => redrive(&client, &name, run.as_deref(), output).await?,
                 Command::Versions { name } => versions(&client, &name, output).await?,
                 Command::Metrics { name, period } => metrics(&client, &name, period, output).await?,
                 Command::Rollback { name, version } => {
@@ -174,11 +193,29 @@ fn described(function: &Function) -> String {
         ("aliases", aliases.join(", ")),
         ("secrets", function.secrets.join(", ")),
         ("timeout", format!("{} s", function.settings.timeout_seconds.unwrap_or_default())),
+        ("memory", function.settings.memory_mb.map_or_else(String::new, |mb| format!("{mb} MiB"))),
+        ("dead letters to", function.settings.dead_letter_url.clone().unwrap_or_default()),
     ])
 }
 
-async fn runs(client: &Client, name: &str, output: Output) -> Result<()> {
-    let runs = client.function_runs(name).await?;
+async fn redrive(client: &Client, name: &str, run: Option<&str>, output: Output) -> Result<()> {
+    let Some(run) = run else {
+        return output.value(&client.redrive_function(name).await?, |done| match done.left {
+            0 => format!("{} calls are queued again", done.redriven),
+            left => format!("{} calls are queued again; {left} are left: repeat this", done.redriven),
+        });
+    };
+    let unknown =
+        |_| Failure::new(format!("`{run}` is not the id of a run")).hint("see `pandastack fn runs`");
+    let run = client.redrive_function_run(name, &run.parse().map_err(unknown)?).await?;
+    output.value(&run, |run| format!("{} is queued again", run.id))
+}
+
+async fn runs(client: &Client, name: &str, dead_letters: bool, output: Output) -> Result<()> {
+    let runs = match dead_letters {
+        true => client.function_dead_letters(name).await?,
+        false => client.function_runs(name).await?,
+    };
     let now = Timestamp::now();
     output.table(&runs, ["ID", "STATUS", "KIND", "DURATION", "START", "VERSION", "AGE", "ERROR"], |run| {
         let kind = serde_json::to_value(run.kind).ok().and_then(|kind| kind.as_str().map(str::to_owned));

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Iterator, Dict, List, Mapping, Optional, Tuple, Union, cast
 
 from .. import _wire
-from .._bundle import pack
+from .._bundle import is_bundle, pack
 from .._wire import Call, segment
 from ..errors import FunctionDeployError, RequestTimeout
 from ..function_models import FunctionInfo, FunctionMetrics, FunctionRun, FunctionVersion
@@ -61,7 +61,7 @@ class FunctionsAPI:
         """Make a function; with ``file_path``, deploy that file and wait until it can be called.
 
         ``settings``: ``timeout_seconds``, ``concurrency``, ``max_instances``, ``queue_max``, ``idle_seconds``,
-        ``isolation``, ``retries``, ``max_age_seconds``.
+        ``isolation``, ``retries``, ``max_age_seconds``, ``cpu``, ``memory_mb``, ``dead_letter_url``.
         """
         body = _wire.given(
             name=name,
@@ -88,9 +88,12 @@ class FunctionsAPI:
         entrypoint: Optional[str] = None,
         **options: Any,
     ) -> FunctionInfo:
-        """Deploy a file or a directory, making the function if there is none, and wait until it can be called."""
+        """Deploy a file, a directory or a bundle (``.zip``, ``.tar.gz``), making the function if there is none.
+
+        Waits until it can be called. ``options`` are those of :meth:`create`, for a function that is made.
+        """
         source = Path(path)
-        if entrypoint is None and source.is_file():
+        if entrypoint is None and source.is_file() and not is_bundle(source):
             entrypoint = source.name
         if not any(known["name"] == name for known in self.list()):
             self.create(name, runtime, entrypoint=entrypoint, **options)
@@ -98,14 +101,14 @@ class FunctionsAPI:
         return self.deploy_bundle(name, pack(source), entrypoint)
 
     def deploy_bundle(self, function: str, bundle: bytes, entrypoint: Optional[str] = None) -> FunctionInfo:
-        """Deploy a gzip-compressed tar archive and wait until it can be called."""
+        """Deploy a gzip-compressed tar archive or a zip archive and wait until it can be called."""
         if entrypoint is not None and (self.get(function))["entrypoint"] != entrypoint:
             self.update(function, entrypoint=entrypoint)
         call = Call(
             "POST",
             _path(function, "/deploy"),
             body=bundle,
-            content_type="application/gzip",
+            content_type="application/octet-stream",
             seconds_max=DEPLOY_SECONDS_MAX,
             is_once=True,
         )
@@ -152,6 +155,18 @@ class FunctionsAPI:
         """Calls, newest first."""
         answer = self._transport.send(_wire.get(_path(function, "/runs"), {"limit": str(limit)}))
         return cast("List[FunctionRun]", answer.records("items"))
+
+    def dead_letters(self, function: str, *, limit: int = 100) -> List[FunctionRun]:
+        """Queued calls that were given up, newest first."""
+        query = {"limit": str(limit), "dead_letter": "true"}
+        answer = self._transport.send(_wire.get(_path(function, "/runs"), query))
+        return cast("List[FunctionRun]", answer.records("items"))
+
+    def redrive(self, function: str, run_id: Optional[str] = None) -> int:
+        """Queue a call that was given up again, or up to 1,000 of them; how many."""
+        one = "" if run_id is None else f"/runs/{segment(run_id, 'run id')}"
+        answer = self._transport.send(_wire.post(_path(function, f"{one}/redrive"), {}))
+        return int(answer.record().get("redriven", 1))
 
     def get_run(self, function: str, run_id: str) -> FunctionRun:
         """One call."""

@@ -1,0 +1,119 @@
+//! Calls of type `Event` that were given up: kept with their event, told to whoever wants to know, queued again on demand.
+//!
+//! A dead letter that somebody is to be told of stays in the queue, as due as a call is, until `dead_letter_url` took it or
+//! was asked often enough. So a server that is killed forgets no notice; it may give one twice.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use pandastack_types::api::{FunctionRunStatus, FunctionSettings, Redriven, Run};
+use pandastack_types::limits::DEAD_LETTER_NOTICES_MAX;
+use serde_json::json;
+
+use super::queue::{backoff, jitter_percent};
+use crate::app::{App, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::functions::{FunctionRecord, RunRecord, RunSelect};
+
+/// Calls that are queued again in one request.
+const REDRIVEN_MAX: u32 = 1000;
+
+/// Marks a call as given up.
+pub(super) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
+    if !matches!(record.run.status, FunctionRunStatus::Error | FunctionRunStatus::Timeout) {
+        record.run.status = FunctionRunStatus::Error;
+    }
+    record.run.dead_letter = true;
+    record.run.ended_at = Some(now());
+    record.run.exit_code = if record.run.exit_code == 0 { 1 } else { record.run.exit_code };
+    record.queued = settings.dead_letter_url.is_some();
+    record.due_at = record.queued.then(now);
+}
+
+/// Tells of a dead letter, once. What comes of it is in the record, which the caller writes.
+pub(super) async fn tell(app: &Arc<App>, record: &mut RunRecord) -> ApiResult<()> {
+    let function = match app.store.function(None, &record.run.function_id).await {
+        Ok(function) => function,
+        Err(error) => {
+            record.queued = false;
+            return Err(error.into());
+        }
+    };
+    let told = match &function.spec.settings.dead_letter_url {
+        Some(url) => app.schedules.webhooks().tell("dead_letter_url", url, &notice(&function, record)).await,
+        None => Ok(()),
+    };
+    let Err(why) = told else {
+        record.queued = false;
+        return Ok(());
+    };
+    tracing::warn!(run = %record.run.id, notices = record.run.notices, why, "dead_letter_url was not told of a call");
+    if record.run.notices >= DEAD_LETTER_NOTICES_MAX {
+        record.queued = false;
+        return Ok(());
+    }
+    let wait = SignedDuration::try_from(backoff(record.run.notices, jitter_percent()));
+    record.due_at = wait.ok().and_then(|wait| now().checked_add(wait).ok()).or_else(|| Some(now()));
+    Ok(())
+}
+
+fn notice(function: &FunctionRecord, record: &RunRecord) -> serde_json::Value {
+    let event = record.event.as_deref().unwrap_or_default();
+    let event: serde_json::Value = serde_json::from_slice(event).unwrap_or_default();
+    json!({
+        "event": "function.dead_letter",
+        "function": {"id": function.id, "name": function.name},
+        "run": record.run,
+        "input": event,
+    })
+}
+
+/// Queues a call that was given up again, as a new one with the same id: for the version that is called now.
+pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: RunRecord) -> ApiResult<Run> {
+    if !record.run.dead_letter || record.event.is_none() {
+        return Err(ApiError::conflict(format!(
+            "run {} was not given up: only calls with `dead_letter` can be queued again",
+            record.run.id
+        )));
+    }
+    if record.queued {
+        return Err(ApiError::conflict(format!(
+            "dead_letter_url is being told of run {}; queue it again when that is over, shortly",
+            record.run.id
+        )));
+    }
+    let at = now();
+    record.run = Run {
+        version: super::version_for(function, None)?,
+        status: FunctionRunStatus::Queued,
+        exit_code: 0,
+        attempt: 0,
+        dead_letter: false,
+        notices: 0,
+        error: None,
+        ended_at: None,
+        started_at: at,
+        next_attempt_at: Some(at),
+        ..record.run
+    };
+    (record.queued, record.due_at) = (true, Some(at));
+    app.store.enqueue_run(&record).await?;
+    app.functions.queued.notify_one();
+    Ok(record.run)
+}
+
+/// Queues all of them again, oldest last; as many as one request does.
+pub(super) async fn redrive_all(app: &App, function: &FunctionRecord) -> ApiResult<Redriven> {
+    super::version_for(function, None)?;
+    let select = RunSelect { dead_letters: true, limit: REDRIVEN_MAX };
+    let mut redriven = 0;
+    for record in app.store.function_runs(&function.id, select).await? {
+        match redrive(app, function, record).await {
+            Ok(_) => redriven += 1,
+            // Somebody else was quicker, or its notice is under way: it is counted as left.
+            Err(error) if error.code == pandastack_types::ErrorCode::Conflict => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Redriven { redriven, left: app.store.count_dead_letters(&function.id).await? })
+}

@@ -1,0 +1,130 @@
+//! What pip is asked to install for a bundle: its `requirements.txt`, or else the dependencies of its `pyproject.toml`.
+
+use serde::Deserialize;
+
+use super::bundle::BundleRefused;
+
+/// Name of the file that wins.
+pub(super) const REQUIREMENTS: &str = "requirements.txt";
+/// Name of the one that is read without it.
+pub(super) const PYPROJECT: &str = "pyproject.toml";
+
+/// Where the list for pip is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Requirements {
+    /// The bundle has a `requirements.txt` with this content.
+    File(Vec<u8>),
+    /// The bundle's `pyproject.toml` says these, one in a line.
+    Listed(String),
+}
+
+impl Requirements {
+    /// What they are made of.
+    pub(super) fn content(&self) -> &[u8] {
+        match self {
+            Requirements::File(content) => content,
+            Requirements::Listed(lines) => lines.as_bytes(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Pyproject {
+    project: Option<Project>,
+    tool: Option<Tool>,
+}
+
+#[derive(Deserialize)]
+struct Project {
+    #[serde(default)]
+    dependencies: Vec<String>,
+    #[serde(default)]
+    dynamic: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    poetry: Option<Poetry>,
+}
+
+#[derive(Deserialize)]
+struct Poetry {
+    dependencies: Option<toml::Table>,
+}
+
+/// What a bundle with these files needs; `None` when that is nothing.
+pub(super) fn of(manifests: &[(String, Vec<u8>)]) -> Result<Option<Requirements>, BundleRefused> {
+    let file = |name: &str| manifests.iter().find(|(known, _)| known == name).map(|(_, content)| content);
+    if let Some(content) = file(REQUIREMENTS) {
+        return Ok(Some(Requirements::File(content.clone())));
+    }
+    let Some(content) = file(PYPROJECT) else { return Ok(None) };
+    let lines = listed(content).map_err(BundleRefused::Pyproject)?;
+    Ok((!lines.is_empty()).then_some(Requirements::Listed(lines)))
+}
+
+fn listed(content: &[u8]) -> Result<String, String> {
+    let text = std::str::from_utf8(content).map_err(|error| error.to_string())?;
+    let parsed: Pyproject = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    let project = parsed.project.unwrap_or(Project { dependencies: Vec::new(), dynamic: Vec::new() });
+    if project.dynamic.iter().any(|name| name == "dependencies") {
+        return Err(
+            "its dependencies are dynamic; list them under [project], or add a requirements.txt".to_owned()
+        );
+    }
+    let poetry = parsed.tool.and_then(|tool| tool.poetry).and_then(|poetry| poetry.dependencies);
+    let only_poetry = poetry.is_some_and(|table| table.keys().any(|name| name != "python"));
+    if project.dependencies.is_empty() && only_poetry {
+        return Err(
+            "only [project] dependencies are read, and it has those of [tool.poetry]; list them under \
+                    [project], or add a requirements.txt"
+                .to_owned(),
+        );
+    }
+    let mut lines = String::new();
+    for dependency in project.dependencies {
+        if dependency.chars().any(char::is_control) || dependency.starts_with('-') {
+            return Err(format!("`{}` is not a dependency", dependency.escape_debug()));
+        }
+        lines.push_str(&dependency);
+        lines.push('\n');
+    }
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(files: &[(&str, &str)]) -> Result<Option<Requirements>, BundleRefused> {
+        let files: Vec<_> =
+            files.iter().map(|(name, text)| ((*name).to_owned(), text.as_bytes().to_vec())).collect();
+        of(&files)
+    }
+
+    #[test]
+    fn a_pyproject_is_read_where_there_is_no_requirements_txt() {
+        let project = "[project]\nname = 'x'\nversion = '1'\ndependencies = ['six>=1', \"tomli; python_version < '3.11'\"]\n";
+        let listed = Requirements::Listed("six>=1\ntomli; python_version < '3.11'\n".to_owned());
+        assert_eq!(with(&[(PYPROJECT, project)]), Ok(Some(listed)));
+        let file = Requirements::File(b"six".to_vec());
+        assert_eq!(with(&[(PYPROJECT, project), (REQUIREMENTS, "six")]), Ok(Some(file)));
+        assert_eq!(with(&[(PYPROJECT, "[tool.black]\nline-length = 100\n")]), Ok(None));
+        assert_eq!(with(&[("package.json", "{}")]), Ok(None));
+    }
+
+    #[test]
+    fn what_would_not_be_installed_is_refused_with_a_way_out() {
+        for (text, says) in [
+            ("[project]\ndynamic = ['dependencies']\n", "requirements.txt"),
+            ("[tool.poetry.dependencies]\npython = '^3.11'\nsix = '*'\n", "[tool.poetry]"),
+            ("[project]\ndependencies = ['six\\n--index-url x']\n", "not a dependency"),
+            ("[project]\ndependencies = 'six'\n", "sequence"),
+            ("not toml at all [", ""),
+        ] {
+            let Err(BundleRefused::Pyproject(why)) = with(&[(PYPROJECT, text)]) else { panic!("{text}") };
+            assert!(why.contains(says), "{why}");
+        }
+        assert_eq!(with(&[(PYPROJECT, "[tool.poetry.dependencies]\npython = '^3.11'\n")]), Ok(None));
+    }
+}
