@@ -10,16 +10,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::api::{DeploymentStatus, Event};
+use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
-use pandastack_types::{AppId, SandboxState, Transition};
-use tokio::sync::broadcast;
-use tokio::sync::broadcast::error::RecvError;
+use pandastack_types::{AppId, SandboxState};
 
 use super::record::DeploymentRecord;
 use super::routes::returning_to;
 use super::{Stop, deploy, log, tidy};
-use crate::app::{App, now};
+use crate::app::{App, lost, now};
 use crate::error::ApiResult;
 use crate::store::StoreError;
 
@@ -83,19 +81,6 @@ async fn resume(app: &Arc<App>) -> ApiResult<()> {
         }
     }
     Ok(())
-}
-
-/// Waits until a machine was lost.
-async fn lost(events: &mut broadcast::Receiver<Event>) {
-    loop {
-        match events.recv().await {
-            Ok(event) if event.kind == Transition::Lost.as_str() => return,
-            Ok(_) => {}
-            Err(RecvError::Lagged(_)) => return,
-            // The server ends.
-            Err(RecvError::Closed) => std::future::pending().await,
-        }
-    }
 }
 
 /// Queues a start of every live version whose machine is gone, unless something is under way anyway.

@@ -12,14 +12,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::api::{AttachVolume, Event, ExecRequest};
-use pandastack_types::{DatabaseId, SandboxId, SandboxState, Transition};
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Notify, broadcast};
+use pandastack_types::api::{AttachVolume, ExecRequest};
+use pandastack_types::{DatabaseId, SandboxId, SandboxState};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{DATA_PATH, mark, ops, owner, server};
-use crate::app::App;
+use crate::app::{App, lost};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -32,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(15);
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long a client that wants to connect is held meanwhile.
 const HOLD: Duration = Duration::from_secs(90);
+/// Between two looks meanwhile.
+const HOLD_LOOK: Duration = Duration::from_secs(1);
 /// How long a server may replay its log before it counts as not started.
 const START_SECONDS: u64 = 120;
 /// Starts what does not run; the template's own program.
@@ -56,19 +57,6 @@ pub(crate) async fn run(app: Arc<App>) {
             () = app.revivals.wanted.notified() => {}
             () = lost(&mut events) => {}
             () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
-    }
-}
-
-/// Waits until a machine was lost.
-async fn lost(events: &mut broadcast::Receiver<Event>) {
-    loop {
-        match events.recv().await {
-            Ok(event) if event.kind == Transition::Lost.as_str() => return,
-            Ok(_) => {}
-            Err(RecvError::Lagged(_)) => return,
-            // The server ends.
-            Err(RecvError::Closed) => std::future::pending().await,
         }
     }
 }
@@ -155,7 +143,9 @@ pub(super) async fn await_machine(app: &App, id: &DatabaseId) -> ApiResult<Sandb
             return ops::ready(&record).cloned();
         }
         app.revivals.wanted.notify_one();
-        if tokio::time::timeout_at(deadline, done).await.is_err() {
+        // Another server on the same database may be the one that replaces it, and tells nobody here.
+        let _ = tokio::time::timeout(HOLD_LOOK, done).await;
+        if Instant::now() >= deadline {
             let message = format!("the machine of database `{id}` was lost and another one is not ready yet");
             return Err(ApiError::conflict(message));
         }

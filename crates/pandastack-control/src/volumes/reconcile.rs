@@ -13,6 +13,7 @@ use pandastack_types::agent_api::HostReport;
 use super::ops;
 use crate::app::App;
 use crate::error::ApiResult;
+use crate::replicas::marks_of_all;
 use crate::store::SandboxRecord;
 use crate::store::volumes::{VolumeRecord, VolumeState};
 
@@ -21,13 +22,23 @@ pub(crate) async fn take(app: &Arc<App>, report: &HostReport) -> ApiResult<()> {
     let rows = app.store.volumes_on(&report.host).await?;
     let seen: HashSet<&VolumeId> = report.volumes.iter().map(|volume| &volume.id).collect();
     let known: HashSet<&VolumeId> = rows.iter().map(|row| &row.id).collect();
-    for orphan in seen.difference(&known).filter(|id| !app.under_way.contains(id.as_str())) {
+    for orphan in seen.difference(&known) {
         tracing::debug!(host = %report.host, volume = %orphan, "the host has a volume that the record does not; it is kept");
     }
-    for row in rows.iter().filter(|row| !app.under_way.contains(row.id.as_str())) {
+    let doubtful = |row: &&VolumeRecord| row.state != VolumeState::Ready || goes_with_sandbox(row);
+    if !rows.iter().any(|row| doubtful(&row)) {
+        return Ok(());
+    }
+    // Servers beside this one make volumes too.
+    let marks = marks_of_all(app).await?;
+    for row in rows.iter().filter(|row| !marks.contains(row.id.as_str())) {
         settle(app, row, seen.contains(&row.id)).await?;
     }
     Ok(())
+}
+
+fn goes_with_sandbox(row: &VolumeRecord) -> bool {
+    row.spec.delete_with_sandbox && !row.spec.protected
 }
 
 async fn settle(app: &Arc<App>, row: &VolumeRecord, is_there: bool) -> ApiResult<()> {
@@ -43,9 +54,7 @@ async fn settle(app: &Arc<App>, row: &VolumeRecord, is_there: bool) -> ApiResult
             });
             Ok(())
         }
-        VolumeState::Ready if row.spec.delete_with_sandbox && !row.spec.protected => {
-            delete_unheld(app, row).await
-        }
+        VolumeState::Ready if goes_with_sandbox(row) => delete_unheld(app, row).await,
         VolumeState::Ready => Ok(()),
     }
 }
@@ -63,8 +72,7 @@ pub(crate) async fn sandbox_gone(app: &App, sandbox: &SandboxRecord) {
         }
     };
     let had = |row: &VolumeRecord| sandbox.spec.volumes.iter().any(|volume| volume.id == row.id);
-    let goes = |row: &VolumeRecord| row.spec.delete_with_sandbox && !row.spec.protected;
-    for row in rows.iter().filter(|row| had(row) && goes(row)) {
+    for row in rows.iter().filter(|row| had(row) && goes_with_sandbox(row)) {
         if let Err(error) = delete_unheld(app, row).await {
             tracing::warn!(volume = %row.id, %error, "it is deleted when its host reports");
         }
