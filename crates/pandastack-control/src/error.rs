@@ -108,12 +108,9 @@ impl From<StoreError> for ApiError {
             StoreError::Refused(_) | StoreError::LastToken(_) | StoreError::Exists { .. } => {
                 ErrorCode::Conflict
             }
-            StoreError::Quota { .. } => ErrorCode::QuotaExceeded,
+            StoreError::Quota { .. } | StoreError::OverQuota { .. } => ErrorCode::QuotaExceeded,
             StoreError::DiskFull => ErrorCode::DiskFull,
-            StoreError::Corrupt { .. }
-            | StoreError::Database(_)
-            | StoreError::Migrate(_)
-            | StoreError::Taken => {
+            StoreError::Corrupt { .. } | StoreError::Database(_) | StoreError::Migrate(_) => {
                 return Self::internal(error);
             }
         };

@@ -7,7 +7,7 @@ use crate::apps;
 use crate::databases::routes as databases;
 use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
-    data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, run,
+    data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
     sandboxes, snapshots, sockets, templates, tokens,
 };
 use crate::schedules::routes as schedules;
@@ -37,7 +37,7 @@ use crate::schedules::routes as schedules;
         fork::fork, fork::fork_tree, fork::lineage, fork::promote,
         templates::list, templates::get, templates::bake, templates::builds, templates::build,
         templates::build_logs,
-        tokens::me, tokens::list, tokens::create, tokens::delete, hosts::list,
+        tokens::me, tokens::list, tokens::create, tokens::delete, quota::get, quota::set, hosts::list,
         observe::usage, observe::audit,
         functions::create, functions::list, functions::look, functions::patch, functions::remove,
         deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,
