@@ -102,8 +102,11 @@ fn is_sum(name: &str, types: &HashMap<&str, &str>) -> bool {
     of_histogram || types.get(name).is_some_and(|kind| *kind == "counter")
 }
 
+/// Names and values.
+type Labels = Vec<(String, String)>;
+
 /// Name, labels and value of a line; `None` for anything else.
-fn sample(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
+fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let (head, value) = line.rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
     let value: f64 = value.parse().ok().filter(|value: &f64| value.is_finite())?;
     let Some((name, labels)) = head.split_once('{') else { return Some((head, Vec::new(), value)) };
@@ -111,7 +114,7 @@ fn sample(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
 }
 
 /// `a="b",c="d"`, where values may hold commas and quotes after a backslash.
-fn parse_labels(text: &str) -> Vec<(String, String)> {
+fn parse_labels(text: &str) -> Labels {
     let (mut labels, mut rest) = (Vec::new(), text);
     while let Some((name, after)) = rest.split_once("=\"") {
         let mut value = String::new();
