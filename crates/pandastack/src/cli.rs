@@ -10,8 +10,8 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, completion, db, forward, function, host, mcp, quota, run, sandbox, schedule, snapshot, template,
-    token, volume, whoami,
+    app, audit, bench, completion, db, forward, function, host, mcp, quota, run, sandbox, schedule, snapshot,
+    template, token, usage, volume, whoami,
 };
 use crate::output::Output;
 
@@ -78,6 +78,12 @@ pub enum Command {
     Host(host::Command),
     /// Show the server and the key that this client uses
     Whoami,
+    /// Show what the workspace used
+    Usage(usage::Args),
+    /// Show who changed what
+    Audit(audit::Args),
+    /// Measure how fast this server makes, uses and copies sandboxes
+    Bench(bench::Args),
     /// Offer sandboxes as tools to agents, by the Model Context Protocol
     Mcp(mcp::Args),
     /// Print what a shell needs to complete these commands
@@ -147,6 +153,9 @@ impl Command {
             Command::Quota(command) => command.run(output),
             Command::Host(command) => command.run(output),
             Command::Whoami => whoami::run(output),
+            Command::Usage(args) => usage::run(args, output),
+            Command::Audit(args) => audit::run(args, output),
+            Command::Bench(args) => bench::run(args, output),
             Command::Mcp(args) => mcp::run(args),
             Command::Completion(args) => completion::run(args, output),
             #[cfg(feature = "server")]

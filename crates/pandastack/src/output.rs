@@ -73,7 +73,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// Lines up columns; the last one is not padded.
-fn align<const N: usize>(rows: &[[String; N]]) -> String {
+pub fn align<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {

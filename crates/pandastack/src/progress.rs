@@ -46,6 +46,11 @@ impl Progress {
         self.bar.set_message(message);
     }
 
+    /// What it does now, for terminals only: too much for a log.
+    pub fn show(&self, message: impl Into<String>) {
+        self.bar.set_message(message.into());
+    }
+
     /// More bytes have passed.
     pub fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);

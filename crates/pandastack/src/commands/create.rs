@@ -6,6 +6,7 @@ use anyhow::Result;
 use pandastack_client::{Client, ClientError};
 use pandastack_types::api::{BuildStatus, CreateSandbox, Sandbox};
 use pandastack_types::{BuildId, ErrorCode};
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -18,19 +19,34 @@ const RETRY_DEFAULT: Duration = Duration::from_secs(5);
 
 /// Creates a sandbox, waiting for its template's bake.
 pub async fn create(client: &Client, request: &CreateSandbox) -> Result<Sandbox> {
+    let never = CancellationToken::new();
+    let made = create_unless(client, request, &never).await?;
+    made.ok_or_else(|| Failure::new("the create was given up").into())
+}
+
+/// The same, until `stop` is cancelled: then `None`, and nothing was made.
+pub async fn create_unless(
+    client: &Client,
+    request: &CreateSandbox,
+    stop: &CancellationToken,
+) -> Result<Option<Sandbox>> {
     let key = uuid::Uuid::new_v4().to_string();
     let progress = Progress::start("Creating a sandbox");
     let mut attempt = 1;
     loop {
+        // A call under way is not given up, because it may make something.
         let error = match client.create_sandbox(request, &key).await {
-            Ok(sandbox) => return Ok(sandbox),
+            Ok(sandbox) => return Ok(Some(sandbox)),
             Err(error) => error,
         };
         if attempt == ATTEMPTS_MAX {
             return Err(error.into());
         }
         attempt += 1;
-        wait_before_retry(client, error, &progress).await?;
+        tokio::select! {
+            waited = wait_before_retry(client, error, &progress) => waited?,
+            () = stop.cancelled() => return Ok(None),
+        }
     }
 }
 

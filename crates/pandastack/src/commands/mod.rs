@@ -3,6 +3,8 @@
 #[cfg(feature = "server")]
 pub mod agent;
 pub mod app;
+pub mod audit;
+pub mod bench;
 #[cfg(feature = "server")]
 pub mod ca;
 pub mod completion;
@@ -39,6 +41,7 @@ pub mod template;
 pub mod token;
 #[cfg(feature = "server")]
 pub mod up;
+pub mod usage;
 pub mod volume;
 pub mod whoami;
 

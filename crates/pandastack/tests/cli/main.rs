@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod bench;
 mod commands;
 mod copy;
+mod reads;
+#[cfg(feature = "server")]
+mod reference;
 mod server;
+mod services;
 #[cfg(feature = "server")]
 mod up;
 

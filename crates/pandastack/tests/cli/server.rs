@@ -24,6 +24,8 @@ pub struct Api {
     pub calls: Mutex<Vec<(String, String)>>,
     pub files: Mutex<HashMap<String, Vec<u8>>>,
     baked: AtomicBool,
+    /// Told when a command that never ends was asked for.
+    pub waiting: tokio::sync::Notify,
 }
 
 type Shared = State<Arc<Api>>;
@@ -31,7 +33,7 @@ type Shared = State<Arc<Api>>;
 pub struct Server {
     pub api: Arc<Api>,
     address: std::net::SocketAddr,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Server {
@@ -43,11 +45,16 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let router = router(api.clone());
         runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { api, address, _runtime: runtime }
+        Self { api, address, runtime }
     }
 
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Until a command that never ends is asked for.
+    pub fn wait_for_command(&self) {
+        self.runtime.block_on(self.api.waiting.notified());
     }
 
     pub fn calls(&self) -> Vec<String> {
@@ -85,7 +92,9 @@ fn router(api: Arc<Api>) -> Router {
         .route("/templates/builds/{id}", get(|| async { axum::Json(build("done")) }))
         .route("/templates/builds/{id}/logs", get(build_logs))
         .route("/run", post(|| async { axum::Json(run_result()) }))
-        .route("/me", get(me));
+        .route("/sandboxes/{id}/exec", post(exec))
+        .route("/me", get(me))
+        .merge(crate::services::routes());
     Router::new().nest("/v1", v1).layer(from_fn_with_state(api.clone(), record)).with_state(api)
 }
 
@@ -107,7 +116,7 @@ fn error(status: StatusCode, code: &str, sentence: &str) -> Response {
     (status, [("retry-after", "0")], axum::Json(body)).into_response()
 }
 
-fn ago(seconds: i64) -> String {
+pub fn ago(seconds: i64) -> String {
     (jiff::Timestamp::now() - jiff::SignedDuration::from_secs(seconds)).to_string()
 }
 
@@ -147,6 +156,19 @@ async fn get_one(Path(id): Path<String>) -> Response {
 }
 
 /// Commands: `fail`, `slow` (times out), `cut` (stream breaks); any other prints to both streams.
+/// Fails when told to, and does not answer before it may.
+async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    if request["cmd"] == "wait" {
+        api.waiting.notify_one();
+        std::future::pending::<()>().await;
+    }
+    let exit_code = i32::from(request["cmd"] == "false");
+    axum::Json(
+        json!({"stdout": "", "stderr": "no\n", "exit_code": exit_code, "duration_ms": 1, "truncated": false}),
+    )
+}
+
 async fn exec_stream(body: Bytes) -> Response {
     let request: Value = serde_json::from_slice(&body).unwrap();
     let frames = match request["cmd"].as_str() {

@@ -1,0 +1,78 @@
+//! What commands that read print, held against `golden/reads.txt`. `PANDASTACK_WRITE_GOLDEN=1` writes that file: look at
+//! the difference before you commit it.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::server::ID;
+use crate::services::{DATABASE, SCHEDULE};
+use crate::{Program, text};
+
+/// Commands with a table or a description for people, and JSON for programs.
+const READS: [&[&str]; 16] = [
+    &["sandbox", "list"],
+    &["sandbox", "get", ID],
+    &["snapshot", "list"],
+    &["template", "list"],
+    &["app", "list"],
+    &["app", "get", "shop"],
+    &["db", "list"],
+    &["db", "get", DATABASE],
+    &["fn", "list"],
+    &["fn", "get", "hello"],
+    &["schedule", "list"],
+    &["schedule", "get", SCHEDULE],
+    &["token", "list"],
+    &["host", "list"],
+    &["usage"],
+    &["audit"],
+];
+
+/// A text in which moments of today, which differ from run to run, are `<time>`.
+fn without_now(text: &str) -> String {
+    let is_now = |word: &str| {
+        let at: Option<jiff::Timestamp> = word.parse().ok();
+        at.is_some_and(|at| at.duration_since(jiff::Timestamp::now()).as_hours().abs() < 24)
+    };
+    let words = text.split_inclusive(char::is_whitespace);
+    words
+        .map(|word| match is_now(word.trim_end()) {
+            true => word.replace(word.trim_end(), "<time>"),
+            false => word.to_owned(),
+        })
+        .collect()
+}
+
+#[test]
+fn people_see_what_they_saw_before() {
+    let program = Program::new();
+    let mut seen = String::new();
+    for args in READS {
+        let output = program.run(args);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        assert_eq!(text(&output.stderr), "", "{args:?}");
+        seen.push_str(&format!("$ pandastack {}\n{}\n", args.join(" "), without_now(&text(&output.stdout))));
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/golden/reads.txt");
+    if std::env::var_os("PANDASTACK_WRITE_GOLDEN").is_some() {
+        std::fs::write(&golden, &seen).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap_or_default();
+    assert!(seen == expected, "{} differs; seen:\n{seen}", golden.display());
+}
+
+#[test]
+fn programs_get_every_field_that_the_server_told() {
+    let program = Program::new();
+    for args in READS {
+        let output = program.run(&[args, &["--json"]].concat());
+        let value: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}"));
+        let is_list = args[1..].first() == Some(&"list") || args[0] == "audit";
+        assert_eq!(value.is_array(), is_list, "{args:?}: {value}");
+        let one = if is_list { &value[0] } else { &value };
+        let name = ["id", "name", "prefix", "total"].into_iter().find(|name| !one[*name].is_null());
+        assert!(name.is_some(), "{args:?}: {value}");
+    }
+}

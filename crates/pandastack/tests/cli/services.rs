@@ -1,0 +1,106 @@
+//! Answers of the scripted server that do not change: one of everything that there is to read.
+
+use axum::Router;
+use axum::routing::get;
+use serde_json::{Value, json};
+
+use crate::server::{ID, ago, sandbox};
+
+pub const APP: &str = "aaaa0000-0000-4000-8000-000000000001";
+pub const DATABASE: &str = "dddd0000-0000-4000-8000-000000000001";
+pub const FUNCTION: &str = "ffff0000-0000-4000-8000-000000000001";
+pub const SCHEDULE: &str = "cccc0000-0000-4000-8000-000000000001";
+
+pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    let (database_path, schedule_path) = (format!("/databases/{DATABASE}"), format!("/schedules/{SCHEDULE}"));
+    let mut router = Router::new();
+    for (path, answer) in [
+        ("/apps", items(app())),
+        ("/apps/shop", app()),
+        ("/databases", items(database())),
+        (database_path.as_str(), database()),
+        ("/functions", items(function())),
+        ("/functions/hello", function()),
+        ("/schedules", items(schedule())),
+        (schedule_path.as_str(), schedule()),
+        ("/me/tokens", items(token())),
+        ("/hosts", items(host())),
+        ("/usage", usage()),
+        ("/audit", audit()),
+    ] {
+        router = router.route(path, get(move || async move { axum::Json(answer) }));
+    }
+    router
+}
+
+fn items(item: Value) -> Value {
+    json!({ "items": [item] })
+}
+
+fn app() -> Value {
+    json!({
+        "id": APP, "workspace": "default", "name": "shop", "git_url": "https://example.com/shop.git",
+        "git_branch": "main", "framework": "flask", "port": 8000, "health_path": "/", "idle_timeout_seconds": 300,
+        "env": {}, "template": "base", "cpu": 1, "memory_mb": 512, "status": "running", "sandbox_id": ID,
+        "url": "http://shop.localhost:8080", "created_at": ago(7300), "updated_at": ago(125),
+    })
+}
+
+fn database() -> Value {
+    json!({
+        "id": DATABASE, "status": "running", "template": "postgres-16", "label": "orders", "created_at": ago(7300),
+        "size": "1g", "always_on": false, "protected": true, "sandbox_id": sandbox(ID)["id"], "failover_available": false,
+    })
+}
+
+fn function() -> Value {
+    json!({
+        "id": FUNCTION, "workspace": "default", "name": "hello", "runtime": "python", "entrypoint": "main.handler",
+        "code_size": 2048, "template": "base", "env": {}, "secrets": [], "public": true,
+        "url": "http://fn-hello.localhost:8080", "version": 3, "is_ready": true, "aliases": {},
+        "created_at": ago(7300), "updated_at": ago(125),
+    })
+}
+
+fn schedule() -> Value {
+    json!({
+        "id": SCHEDULE, "workspace": "default", "name": "nightly", "function_id": "", "cron": "0 3 * * *",
+        "timezone": "Europe/Berlin", "target": { "type": "http", "url": "https://example.com/hook", "method": "POST" },
+        "paused": false, "consecutive_failures": 0, "next_run_at": "2026-01-02T02:00:00Z",
+        "overlap": "skip", "missed": "run_once", "retries": 2, "timeout_seconds": 300,
+        "created_at": ago(7300), "updated_at": ago(7300),
+    })
+}
+
+fn token() -> Value {
+    json!({ "prefix": "pds_01234567", "label": "ci", "scope": "sandboxes", "created_at": ago(7300) })
+}
+
+fn host() -> Value {
+    json!({
+        "id": "box", "reachable": true, "engine": "qemu-tcg", "isolation": "emulated", "sandboxes": 2,
+        "memory_free_mb": 8192, "disk_free_bytes": 10_737_418_240_u64, "version": "0.1.0", "last_seen_at": ago(1),
+    })
+}
+
+fn usage() -> Value {
+    let used = json!({
+        "creates": 3, "cpu_ms": 61_500, "memory_mb_seconds": 7_372_800, "asleep_seconds": 5400, "sent_bytes": 2048,
+        "received_bytes": 1_048_576,
+    });
+    let mut sandbox = used.clone();
+    sandbox["sandbox_id"] = ID.into();
+    json!({
+        "from": "2026-01-01T00:00:00Z", "to": "2026-01-31T00:00:00Z", "total": used, "sandboxes": [sandbox],
+        "truncated": true,
+    })
+}
+
+fn audit() -> Value {
+    let entry = json!({
+        "id": 7, "at": ago(125), "token_prefix": "pds_01234567", "token_label": "ci", "method": "POST",
+        "route": "/v1/sandboxes/{id}/exec", "path": format!("/v1/sandboxes/{ID}/exec"), "sandbox_id": ID, "status": 200,
+        "request_id": "r-1", "took_ms": 42,
+    });
+    json!({ "entries": [entry] })
+}
