@@ -22,12 +22,20 @@ const END_SECONDS_MAX: i64 = 10;
 /// v1 controllers in use; `cpuacct` counts, the others limit.
 const V1_CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "memory", "pids"];
 
+/// The period of a processor limit, in microseconds.
+const CPU_PERIOD_US: u64 = 100_000;
+/// What a processor of a machine counts for when there are not enough for all, in v1's and v2's own scale: the usual.
+const V1_SHARES_PER_CPU: u64 = 1024;
+const V2_WEIGHT_PER_CPU: u64 = 100;
+
 /// The control groups of one agent.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
     /// One parent directory per hierarchy.
     parents: Vec<PathBuf>,
     version: Version,
+    /// Percent of a processor for each one of a machine.
+    cpu_percent: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +87,20 @@ impl Cgroups {
         if parents.is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no cgroup hierarchy is mounted"));
         }
-        Ok(Self { parents, version })
+        Ok(Self { parents, version, cpu_percent: None })
+    }
+
+    /// Lets machines use so many percent of a processor for each one they have, their emulator's work included. Without it,
+    /// all they have and one more: the emulator's own work is not the guest's.
+    pub fn with_cpu_percent(self, cpu_percent: Option<u32>) -> Self {
+        Self { cpu_percent, ..self }
+    }
+
+    fn cpu_us(&self, shape: Shape) -> u64 {
+        match self.cpu_percent {
+            Some(percent) => u64::from(shape.vcpus) * u64::from(percent) * CPU_PERIOD_US / 100,
+            None => (u64::from(shape.vcpus) + 1) * CPU_PERIOD_US,
+        }
     }
 
     /// Makes a group for one machine, limited to what a machine of that shape may use. Zygotes have no limits: what is
@@ -94,17 +115,19 @@ impl Cgroups {
         }
         let Some(shape) = shape else { return Ok(group) };
         let memory_bytes = shape.memory_bytes() + OVERHEAD_MIB * 1024 * 1024;
-        // One processor more than the guest has: the emulator's own work is not the guest's.
-        let cpu_us = (u64::from(shape.vcpus) + 1) * 100_000;
+        let (cpu_us, vcpus) = (self.cpu_us(shape), u64::from(shape.vcpus));
         let limits: &[(&str, String)] = match self.version {
             Version::V2 => &[
                 ("memory.max", memory_bytes.to_string()),
                 ("pids.max", THREADS_MAX.to_string()),
-                ("cpu.max", format!("{cpu_us} 100000")),
+                ("cpu.weight", (V2_WEIGHT_PER_CPU * vcpus).to_string()),
+                ("cpu.max", format!("{cpu_us} {CPU_PERIOD_US}")),
             ],
             Version::V1 => &[
                 ("memory.limit_in_bytes", memory_bytes.to_string()),
                 ("pids.max", THREADS_MAX.to_string()),
+                ("cpu.shares", (V1_SHARES_PER_CPU * vcpus).to_string()),
+                ("cpu.cfs_period_us", CPU_PERIOD_US.to_string()),
                 ("cpu.cfs_quota_us", cpu_us.to_string()),
             ],
         };
@@ -237,12 +260,16 @@ mod tests {
         let cgroups = Cgroups::open_at(root.path(), "test").unwrap();
         let dir = root.path().join("pandastack/test/m1");
         fs::create_dir(&dir).unwrap();
-        for file in ["memory.max", "pids.max", "cpu.max"] {
+        for file in ["memory.max", "pids.max", "cpu.max", "cpu.weight"] {
             fs::write(dir.join(file), "").unwrap();
         }
         let group = cgroups.create("m1", Some(Shape { vcpus: 1, memory_mib: 512 })).unwrap();
         assert_eq!(fs::read_to_string(dir.join("memory.max")).unwrap(), (1024 * 1024 * 1024).to_string());
         assert_eq!(fs::read_to_string(dir.join("cpu.max")).unwrap(), "200000 100000");
+        let capped = cgroups.clone().with_cpu_percent(Some(50));
+        capped.create("m1", Some(Shape { vcpus: 3, memory_mib: 512 })).unwrap();
+        assert_eq!(fs::read_to_string(dir.join("cpu.max")).unwrap(), "150000 100000");
+        assert_eq!(fs::read_to_string(dir.join("cpu.weight")).unwrap(), "300");
         fs::write(dir.join("cpu.stat"), "usage_usec 5000\nuser_usec 1\n").unwrap();
         assert_eq!(group.cpu_ms(), 5);
         fs::write(dir.join("memory.current"), "4096\n").unwrap();
@@ -251,6 +278,34 @@ mod tests {
         let mut strays = cgroups.pids_outside(&HashSet::from([17]));
         strays.sort_unstable();
         assert_eq!(strays, [18]);
+    }
+
+    /// On the kernel's own groups: what spins gets its share of a processor and no more.
+    #[test]
+    fn a_spinning_machine_is_held_to_its_cap() {
+        let name = format!("test-{}", std::process::id());
+        let cgroups = match Cgroups::open(&name) {
+            Ok(cgroups) => cgroups.with_cpu_percent(Some(20)),
+            Err(error) => return println!("skipped: a_spinning_machine_is_held_to_its_cap ({error})"),
+        };
+        let group = cgroups.create("m1", Some(Shape { vcpus: 2, memory_mib: 64 })).unwrap();
+        // Three threads of execution that want three processors, and may have 2 x 20 percent of one.
+        let spin = "for i in 1 2; do (while :; do :; done) & done; while :; do :; done";
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("read go; {spin}")]).stdin(std::process::Stdio::piped());
+        let mut spinning = command.spawn().unwrap();
+        group.add(spinning.id()).unwrap();
+        let began = std::time::Instant::now();
+        drop(spinning.stdin.take());
+        while began.elapsed() < std::time::Duration::from_secs(2) {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        let (used_ms, wall_ms) = (group.cpu_ms(), began.elapsed().as_millis() as u64);
+        cgroups.end_outside(&HashSet::new()).unwrap();
+        spinning.wait().unwrap();
+        cgroups.remove();
+        assert!(used_ms > wall_ms / 20, "it ran: {used_ms} of {wall_ms} ms");
+        assert!(used_ms < wall_ms / 2, "it was held: {used_ms} of {wall_ms} ms, of which it may have 40 %");
     }
 
     #[test]

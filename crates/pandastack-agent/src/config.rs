@@ -66,6 +66,8 @@ pub struct AgentConfig {
     pub connections_max: u32,
     /// Megabits a second that one sandbox may send, and receive; `None` for no limit.
     pub bandwidth_mbit: Option<u32>,
+    /// Percent of a processor that a sandbox may use for each one it has; `None` for all of them and one more.
+    pub cpu_percent: Option<u32>,
     /// Slots kept ready.
     pub slots_ready: usize,
     /// Memory that may be promised to sandboxes; `None` leaves 1 GiB to the host.

@@ -1,4 +1,5 @@
 //! Reports to control: complete, after every change and every few seconds, so that a lost one is made good by the next.
+//! Of several control servers any will do; the next one is tried when one does not answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,10 +47,11 @@ fn snapshots(host: &Host) -> Vec<SnapshotId> {
 
 /// Reports until the agent stops.
 pub(crate) async fn run(host: Arc<Host>) {
-    let (client, base) = client(&host.config);
-    let mut answered = true;
+    let servers = servers(&host.config);
+    let (mut answered, mut turn) = (true, 0);
     loop {
-        match send(&host, &client, &base).await {
+        let server = &servers[turn % servers.len()];
+        match send(&host, server).await {
             Ok(answer) => {
                 if !answered {
                     tracing::info!("control answers again");
@@ -59,9 +61,10 @@ pub(crate) async fn run(host: Arc<Host>) {
             }
             Err(error) => {
                 if answered {
-                    tracing::warn!(%error, control = host.config.control, "control does not answer; machines go on");
+                    tracing::warn!(%error, control = server.name, "control does not answer; machines go on");
                 }
                 answered = false;
+                turn += 1;
             }
         }
         tokio::select! {
@@ -72,16 +75,27 @@ pub(crate) async fn run(host: Arc<Host>) {
     }
 }
 
-fn client(config: &AgentConfig) -> (reqwest::Client, String) {
-    let builder = reqwest::Client::builder().timeout(ANSWER_MAX);
-    let (builder, base) = match config.control.strip_prefix("unix:") {
-        Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
-        None => (builder, config.control.trim_end_matches('/').to_owned()),
-    };
-    (builder.build().unwrap_or_default(), base)
+/// A control server.
+struct Server {
+    name: String,
+    client: reqwest::Client,
+    base: String,
 }
 
-async fn send(host: &Host, client: &reqwest::Client, base: &str) -> anyhow::Result<ReportAnswer> {
+/// Those that the agent was told of, at least one.
+fn servers(config: &AgentConfig) -> Vec<Server> {
+    let server = |name: &str| {
+        let builder = reqwest::Client::builder().timeout(ANSWER_MAX);
+        let (builder, base) = match name.strip_prefix("unix:") {
+            Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
+            None => (builder, name.trim_end_matches('/').to_owned()),
+        };
+        Server { name: name.to_owned(), client: builder.build().unwrap_or_default(), base }
+    };
+    config.control.split(',').map(|name| server(name.trim())).collect()
+}
+
+async fn send(host: &Host, Server { client, base, .. }: &Server) -> anyhow::Result<ReportAnswer> {
     let path = format!("/internal/v1/hosts/{}/report", host.config.host);
     let now = Timestamp::now().as_second();
     let signature = host.config.link.sign(Direction::AgentToControl, &host.config.host, "POST", &path, now);

@@ -1,7 +1,9 @@
 //! Templates and their builds, keys, hosts.
 
 use pandastack_types::BuildId;
-use pandastack_types::api::{Build, CreateToken, Host, Me, Template, TokenCreated, TokenInfo};
+use pandastack_types::api::{
+    Build, CreateToken, Host, Me, Quota, QuotaReport, Template, TokenCreated, TokenInfo,
+};
 use reqwest::Method;
 
 use crate::client::{Events, LOOK_SECONDS, List};
@@ -36,6 +38,16 @@ impl Client {
     pub async fn follow_build(&self, id: &BuildId) -> Result<BuildLogs> {
         let call = self.open_ended_call(Method::GET, &["templates", "builds", id.as_str(), "logs"]);
         call.query(&[("follow", "1")]).events().await.map(BuildLogs)
+    }
+
+    /// What the workspace may have, and has.
+    pub async fn quota(&self) -> Result<QuotaReport> {
+        self.call(Method::GET, &["me", "quota"], LOOK_SECONDS).receive().await
+    }
+
+    /// Sets what the workspace may have.
+    pub async fn set_quota(&self, quota: &Quota) -> Result<QuotaReport> {
+        self.call(Method::PUT, &["me", "quota"], LOOK_SECONDS).json(quota).receive().await
     }
 
     /// Keys of the workspace, without their secrets.

@@ -28,7 +28,8 @@ use crate::functions::Functions;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
-use crate::rate::Rates;
+use crate::rate::{KeyFailures, Rates};
+use crate::replicas::Replicas;
 use crate::report::UsageClock;
 use crate::request_id;
 use crate::schedules::Schedules;
@@ -46,7 +47,7 @@ pub(crate) struct App {
     /// Where clients of databases connect to.
     pub(crate) postgres: Option<PublicAddress>,
     pub(crate) link: LinkKey,
-    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) events: broadcast::Sender<Heard>,
     /// Told when names of apps may lead elsewhere.
     pub(crate) names: broadcast::Sender<()>,
     /// Told when a lifetime may have changed.
@@ -55,6 +56,7 @@ pub(crate) struct App {
     pub(crate) keys: KeyCache,
     pub(crate) places: Places,
     pub(crate) rates: Rates,
+    pub(crate) key_failures: KeyFailures,
     pub(crate) usage_clock: UsageClock,
     pub(crate) checkpoints: CheckpointClock,
     pub(crate) metrics: Metrics,
@@ -65,8 +67,17 @@ pub(crate) struct App {
     pub(crate) revivals: Revivals,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
-    /// Names this process among those that shared the database.
-    pub(crate) instance: String,
+    /// This server among those that share the database.
+    pub(crate) replicas: Replicas,
+}
+
+/// What followers of events hear.
+#[derive(Debug, Clone)]
+pub(crate) enum Heard {
+    /// Something happened.
+    Event(Event),
+    /// Nobody knows what happened meanwhile; the store does.
+    Missed,
 }
 
 impl App {
@@ -91,16 +102,42 @@ impl App {
         Ok(moved.record)
     }
 
-    /// Tells whoever follows, if anybody does, and forgets where the sandboxes were.
+    /// Says what was committed here. Where the store tells all replicas, followers hear it from there, among the events of
+    /// the others and in the order of commits.
     pub(crate) fn publish(&self, events: impl IntoIterator<Item = Event>) {
         for event in events {
-            self.places.forget(&event.sandbox_id);
-            let _ = self.events.send(event);
+            match self.store.tells_news() {
+                true => self.forget(&event.sandbox_id),
+                false => self.tell(event),
+            }
         }
     }
 
-    /// Names of apps may lead elsewhere: edges ask again.
+    /// Tells whoever follows, if anybody does, and forgets what was known of the sandbox.
+    pub(crate) fn tell(&self, event: Event) {
+        self.forget(&event.sandbox_id);
+        self.expiry_changed.notify_one();
+        let _ = self.events.send(Heard::Event(event));
+    }
+
+    fn forget(&self, sandbox: &SandboxId) {
+        self.places.forget(sandbox);
+        self.edge.forget_route(Some(sandbox));
+    }
+
+    /// Names of apps may lead elsewhere: edges ask again, also those of other replicas.
     pub(crate) fn names_changed(&self) {
+        self.forget_names();
+        let store = Arc::clone(&self.store);
+        self.tasks.spawn(async move {
+            if let Err(error) = store.tell_names_changed().await {
+                tracing::warn!(%error, "other servers may take a name for what it was, until their next look");
+            }
+        });
+    }
+
+    /// What is known of names is asked for again.
+    pub(crate) fn forget_names(&self) {
         self.edge.forget_names();
         let _ = self.names.send(());
     }
@@ -139,9 +176,14 @@ impl UnderWay {
         fresh.then(|| Marked { set: Arc::clone(self), id: id.to_owned() })
     }
 
-    /// Whether it is marked.
+    /// Whether this process marked it.
     pub(crate) fn contains(&self, id: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
+    /// All that are marked.
+    pub(crate) fn all(&self) -> HashSet<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

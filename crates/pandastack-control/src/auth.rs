@@ -6,6 +6,7 @@
 //! one deleted here stops at once, one deleted by another replica within that time.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use subtle::ConstantTimeEq;
 
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
+use crate::replicas::PASSED_ON_FOR;
 use crate::store::TokenRecord;
 use crate::{scope, signed_url};
 
@@ -100,6 +102,11 @@ impl KeyCache {
         fresh.then(|| caller.clone())
     }
 
+    /// Whether it was good when it was last looked up.
+    fn was_good(&self, hash: &[u8; 32]) -> bool {
+        self.good().contains_key(hash)
+    }
+
     fn remember(&self, hash: [u8; 32], caller: &Caller, expires_at: Option<Timestamp>) {
         let mut good = self.good();
         if good.len() >= REMEMBERED_MAX {
@@ -134,7 +141,8 @@ pub(crate) async fn authenticate(
         (None, Some(signed)) => signed.check(&app).await?,
         (None, None) => {
             let missing = "this call needs an API key: send `Authorization: Bearer pds_...`";
-            check(&app, &presented(&request).ok_or_else(|| unauthorized(missing))?).await?
+            let secret = presented(&request).ok_or_else(|| unauthorized(missing))?;
+            check_from(&app, address_of(&request), &secret).await?
         }
     };
     app.rates.admit(&caller.workspace, Instant::now())?;
@@ -177,6 +185,25 @@ pub(crate) async fn check_for(app: &App, bearer: Option<&str>, workspace: &Works
     Ok(())
 }
 
+/// Where a request comes from. One that another replica passed on says so; only those come without a client's connection.
+fn address_of(request: &Request) -> Option<IpAddr> {
+    let client = request.extensions().get::<pandastack_edge::Client>().map(|client| client.address);
+    client.or_else(|| request.headers().get(PASSED_ON_FOR)?.to_str().ok()?.parse().ok())
+}
+
+/// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
+/// at: whoever shares an address with somebody who guesses must not be shut out.
+async fn check_from(app: &App, address: Option<IpAddr>, secret: &str) -> ApiResult<Caller> {
+    if !app.keys.was_good(&hash(secret)) {
+        app.key_failures.admit(address, Instant::now())?;
+    }
+    let checked = check(app, secret).await;
+    if matches!(&checked, Err(error) if error.code == ErrorCode::Unauthorized) {
+        app.key_failures.note(address, Instant::now());
+    }
+    checked
+}
+
 async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
     let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
     let prefix = secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
@@ -191,6 +218,7 @@ async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
         return Err(refused());
     }
     let TokenRecord { workspace, prefix, label, scope, expires_at, .. } = token;
+    app.rates.learn(&workspace, app.store.quota(&workspace).await?.requests_per_second);
     let caller = Caller { workspace, prefix, label, scope };
     app.keys.remember(given, &caller, expires_at);
     app.keys.touch(&caller.prefix, at);

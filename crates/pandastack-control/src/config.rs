@@ -67,6 +67,9 @@ pub struct ControlConfig {
     pub internal_socket: PathBuf,
     /// Where agents of other hosts report; belongs on a private network.
     pub internal_listen: Option<SocketAddr>,
+    /// Where other control servers on the same database reach this one: `http://address:port` or `unix:/path`. `None` for
+    /// `internal_listen`, or else the socket.
+    pub replica_address: Option<String>,
     /// The database and the first key live in `control/` under it.
     pub data_dir: PathBuf,
     /// A PostgreSQL database for the record of truth; `None` for a SQLite file in `data_dir`.
@@ -94,6 +97,7 @@ impl ControlConfig {
             listen: vec![(Ipv4Addr::LOCALHOST, PORT_DEFAULT).into()],
             internal_socket: data_dir.join("control").join("internal.sock"),
             internal_listen: None,
+            replica_address: None,
             data_dir,
             database_url: None,
             link_key,

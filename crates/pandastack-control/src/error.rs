@@ -109,12 +109,9 @@ impl From<StoreError> for ApiError {
             | StoreError::LastToken(_)
             | StoreError::Exists { .. }
             | StoreError::Held(_) => ErrorCode::Conflict,
-            StoreError::Quota { .. } => ErrorCode::QuotaExceeded,
+            StoreError::Quota { .. } | StoreError::OverQuota { .. } => ErrorCode::QuotaExceeded,
             StoreError::DiskFull => ErrorCode::DiskFull,
-            StoreError::Corrupt { .. }
-            | StoreError::Database(_)
-            | StoreError::Migrate(_)
-            | StoreError::Taken => {
+            StoreError::Corrupt { .. } | StoreError::Database(_) | StoreError::Migrate(_) => {
                 return Self::internal(error);
             }
         };

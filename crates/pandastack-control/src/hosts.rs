@@ -89,6 +89,13 @@ impl Hosts {
         }
     }
 
+    /// Takes over what another replica heard just now.
+    pub(crate) fn told(&self, record: HostRecord) {
+        if let Err(error) = self.put(record.summary, Instant::now(), record.last_seen_at) {
+            tracing::warn!(%error, "a host is not usable until it reports again");
+        }
+    }
+
     /// Notes a report; its lists of sandboxes and snapshots are not kept.
     pub(crate) fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;

@@ -42,7 +42,7 @@ pub(crate) async fn once(
     let claim = IdempotencyClaim {
         key: key.clone(),
         fingerprint: fingerprint(parts.method.as_str(), parts.uri.path(), &body),
-        instance: app.instance.clone(),
+        instance: app.replicas.instance.clone(),
         at: now(),
         not_before: window_start(),
     };

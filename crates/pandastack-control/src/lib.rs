@@ -41,6 +41,7 @@ mod postgres_listener;
 mod preview_routes;
 mod rate;
 mod reaper;
+mod replicas;
 mod report;
 mod request_id;
 mod routes;

@@ -1,8 +1,8 @@
 //! Where sandboxes live, remembered: the data path asks the store once per sandbox, not once per call.
 //!
-//! Every change that this process commits makes it forget the sandbox ([`App::publish`](crate::app::App::publish)). One
-//! that another replica commits is noticed within [`REMEMBERED`]; until then the agent, which has the last word, refuses
-//! the stale incarnation or does not know the sandbox.
+//! Every change that this process commits makes it forget the sandbox ([`App::publish`](crate::app::App::publish)), and so
+//! does one of another replica, as soon as the store tells of it. Until then the agent, which has the last word, refuses the
+//! stale incarnation or does not know the sandbox.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,6 +66,13 @@ impl Places {
             known.places.clear();
         }
         known.places.insert(id.clone(), (place.clone(), Instant::now()));
+    }
+
+    /// Forgets all: what changed is not known.
+    pub(crate) fn forget_all(&self) {
+        let mut known = self.known();
+        known.forgotten += 1;
+        known.places.clear();
     }
 
     /// Forgets a sandbox that changed.

@@ -1,4 +1,4 @@
-//! Routes of sandboxes for the edge: read from the record of truth, told when it changes.
+//! Routes of sandboxes for the edge: read from the record of truth. [`crate::app::App::tell`] says when one may have changed.
 
 use std::sync::Arc;
 
@@ -7,9 +7,7 @@ use pandastack_edge::{Named, Place, Route, RouteSource, RouteUnavailable};
 use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{SandboxId, SandboxState};
-use tokio::sync::broadcast::error::RecvError;
 
-use crate::app::App;
 use crate::hosts::Hosts;
 use crate::store::{Store, StoreError};
 
@@ -42,22 +40,5 @@ impl RouteSource for StoredRoutes {
 
     async fn find_name(&self, name: &str) -> Result<Option<Named>, RouteUnavailable> {
         crate::apps::names::find(self.store.as_ref(), name).await
-    }
-}
-
-/// Tells the edge which routes may have changed, until told to stop.
-pub(crate) async fn tell_changes(app: Arc<App>) {
-    let mut events = app.events.subscribe();
-    loop {
-        let event = tokio::select! {
-            event = events.recv() => event,
-            () = app.shutdown.cancelled() => return,
-        };
-        match event {
-            Ok(event) => app.edge.forget_route(Some(&event.sandbox_id)),
-            // Which ones were missed is not known, so all are read again.
-            Err(RecvError::Lagged(_)) => app.edge.forget_route(None),
-            Err(RecvError::Closed) => return,
-        }
     }
 }

@@ -1,25 +1,28 @@
-//! How fast a workspace may ask: a bucket each, refilled steadily.
+//! How fast a workspace may ask, and how often an address may come with a key that is not good: a bucket each, refilled
+//! steadily.
 //!
 //! Kept in memory: with several replicas each admits its share of what clients send it.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use pandastack_types::limits::REQUEST_BURST_SECONDS;
+use pandastack_types::limits::{KEY_FAILURES_BURST, KEY_FAILURES_PER_SECOND, REQUEST_BURST_SECONDS};
 use pandastack_types::{ErrorCode, WorkspaceId};
 
 use crate::error::ApiError;
 
-/// Workspaces remembered at once; beyond it those with a full bucket are forgotten, which changes nothing for them.
-const WORKSPACES_MAX: usize = 10_000;
+/// Buckets remembered at once; beyond it those that are full are forgotten, which changes nothing for them.
+const BUCKETS_MAX: usize = 10_000;
 
-/// The buckets.
-pub(crate) struct Rates {
-    /// `None` admits everything.
-    per_second: Option<NonZeroU32>,
-    buckets: Mutex<HashMap<WorkspaceId, Bucket>>,
+/// How fast a bucket fills, and how much it holds.
+#[derive(Debug, Clone, Copy)]
+struct Flow {
+    per_second: f64,
+    full: f64,
 }
 
 struct Bucket {
@@ -27,32 +30,103 @@ struct Bucket {
     at: Instant,
 }
 
+impl Bucket {
+    fn filled(&self, flow: Flow, now: Instant) -> f64 {
+        flow.full.min(self.left + flow.per_second * now.saturating_duration_since(self.at).as_secs_f64())
+    }
+}
+
+/// A bucket for each key.
+struct Buckets<K>(Mutex<HashMap<K, Bucket>>);
+
+impl<K: Eq + Hash + Clone> Buckets<K> {
+    /// Whether there is something in a bucket; takes as much of it as said.
+    fn take(&self, key: &K, flow: Flow, amount: f64, now: Instant) -> bool {
+        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= BUCKETS_MAX {
+            buckets.retain(|_, bucket| bucket.filled(flow, now) < flow.full);
+        }
+        let left = buckets.get(key).map_or(flow.full, |bucket| bucket.filled(flow, now));
+        let admitted = left >= 1.0;
+        if admitted && amount > 0.0 {
+            buckets.insert(key.clone(), Bucket { left: left - amount, at: now });
+        }
+        admitted
+    }
+}
+
+impl<K> Default for Buckets<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+/// Requests of workspaces.
+pub(crate) struct Rates {
+    /// Of a workspace without a rate of its own; `None` admits everything.
+    per_second: Option<NonZeroU32>,
+    /// Workspaces with one.
+    own: Mutex<HashMap<WorkspaceId, NonZeroU32>>,
+    buckets: Buckets<WorkspaceId>,
+}
+
 impl Rates {
     pub(crate) fn new(per_second: Option<NonZeroU32>) -> Self {
-        Self { per_second, buckets: Mutex::default() }
+        Self { per_second, own: Mutex::default(), buckets: Buckets::default() }
+    }
+
+    /// Notes the rate that a workspace's quota gives it.
+    pub(crate) fn learn(&self, workspace: &WorkspaceId, rate: Option<u32>) {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        match rate.and_then(NonZeroU32::new) {
+            Some(rate) => own.insert(workspace.clone(), rate),
+            None => own.remove(workspace),
+        };
+    }
+
+    fn of(&self, workspace: &WorkspaceId) -> Option<NonZeroU32> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.get(workspace).copied().or(self.per_second)
     }
 
     /// Takes one request out of a workspace's bucket, or refuses it.
     pub(crate) fn admit(&self, workspace: &WorkspaceId, now: Instant) -> Result<(), ApiError> {
-        let Some(per_second) = self.per_second else { return Ok(()) };
+        let Some(per_second) = self.of(workspace) else { return Ok(()) };
         let rate = f64::from(per_second.get());
-        let full = rate * f64::from(REQUEST_BURST_SECONDS);
-        let filled = |bucket: &Bucket| {
-            full.min(bucket.left + rate * now.saturating_duration_since(bucket.at).as_secs_f64())
-        };
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= WORKSPACES_MAX {
-            buckets.retain(|_, bucket| filled(bucket) < full);
+        let flow = Flow { per_second: rate, full: rate * f64::from(REQUEST_BURST_SECONDS) };
+        if self.buckets.take(workspace, flow, 1.0, now) {
+            return Ok(());
         }
-        let bucket = buckets.entry(workspace.clone()).or_insert(Bucket { left: full, at: now });
-        *bucket = Bucket { left: filled(bucket), at: now };
-        if bucket.left < 1.0 {
-            let what =
-                format!("this workspace may make {per_second} requests per second and made more; slow down");
-            return Err(ApiError::new(ErrorCode::RateLimited, what));
+        let what = format!(
+            "this workspace may make {per_second} requests per second (`requests_per_second`) and made more; slow down"
+        );
+        Err(ApiError::new(ErrorCode::RateLimited, what))
+    }
+}
+
+/// Keys that were not good, by the address they came from.
+#[derive(Default)]
+pub(crate) struct KeyFailures(Buckets<IpAddr>);
+
+impl KeyFailures {
+    const FLOW: Flow = Flow { per_second: KEY_FAILURES_PER_SECOND, full: KEY_FAILURES_BURST };
+
+    /// Refuses an address that tried too many.
+    pub(crate) fn admit(&self, address: Option<IpAddr>, now: Instant) -> Result<(), ApiError> {
+        match address {
+            Some(address) if !self.0.take(&address, Self::FLOW, 0.0, now) => {
+                let what = "too many keys that are not known came from this address; check the key, and try again later";
+                Err(ApiError::new(ErrorCode::RateLimited, what))
+            }
+            _ => Ok(()),
         }
-        bucket.left -= 1.0;
-        Ok(())
+    }
+
+    /// Counts one.
+    pub(crate) fn note(&self, address: Option<IpAddr>, now: Instant) {
+        if let Some(address) = address {
+            self.0.take(&address, Self::FLOW, 1.0, now);
+        }
     }
 }
 
@@ -73,6 +147,8 @@ mod tests {
         assert_eq!(passed(start + Duration::from_millis(500)), 5);
         assert_eq!(passed(start + Duration::from_secs(60)), 20, "no more than the burst is saved up");
         assert!(rates.admit(&other, start).is_ok(), "one workspace does not use up another's");
+        rates.learn(&one, Some(40));
+        assert_eq!(passed(start + Duration::from_secs(120)), 80, "a rate of its own");
     }
 
     #[test]
@@ -80,5 +156,18 @@ mod tests {
         let rates = Rates::new(None);
         let now = Instant::now();
         assert!((0..10_000).all(|_| rates.admit(&WorkspaceId::default_workspace(), now).is_ok()));
+    }
+
+    #[test]
+    fn an_address_may_fail_so_often_and_then_slowly() {
+        let (failures, now) = (KeyFailures::default(), Instant::now());
+        let (bad, good) = (Some([10, 0, 0, 1].into()), Some([10, 0, 0, 2].into()));
+        let tries = |at| {
+            let tried = (0..1000).take_while(|_| failures.admit(bad, at).is_ok());
+            tried.inspect(|_| failures.note(bad, at)).count()
+        };
+        assert_eq!(tries(now), KEY_FAILURES_BURST as usize);
+        assert_eq!(tries(now + Duration::from_secs(10)), (10.0 * KEY_FAILURES_PER_SECOND) as usize);
+        assert!(failures.admit(good, now).is_ok() && failures.admit(None, now).is_ok());
     }
 }

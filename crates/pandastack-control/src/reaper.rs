@@ -101,18 +101,22 @@ async fn end(app: &Arc<App>, record: SandboxRecord) -> ApiResult<()> {
     Ok(())
 }
 
-/// Removes old rows and writes last-used times until shutdown.
-pub(crate) async fn keep_house(app: Arc<App>) {
-    let mut prune = tokio::time::interval(PRUNE_EVERY);
-    let mut touch = tokio::time::interval(TOUCH_EVERY);
-    loop {
-        let done = tokio::select! {
-            () = app.shutdown.cancelled() => return,
-            _ = prune.tick() => prune_old(&app).await,
-            _ = touch.tick() => touch_keys(&app).await,
-        };
-        if let Err(error) = done {
-            tracing::warn!(%error, "housekeeping is tried again later");
+/// Removes old rows until shutdown.
+pub(crate) async fn prune(app: Arc<App>) {
+    let mut every = tokio::time::interval(PRUNE_EVERY);
+    while app.shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = prune_old(&app).await {
+            tracing::warn!(%error, "old rows are removed later");
+        }
+    }
+}
+
+/// Writes when keys were last used, until shutdown. Every replica does: each knows which ones were used with it.
+pub(crate) async fn keep_keys(app: Arc<App>) {
+    let mut every = tokio::time::interval(TOUCH_EVERY);
+    while app.shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = touch_keys(&app).await {
+            tracing::warn!(%error, "last-used times of keys are written later");
         }
     }
 }

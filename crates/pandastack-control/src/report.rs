@@ -5,21 +5,23 @@
 //! - Absence from a report proves nothing by itself (it may be old, clocks may differ): before a sandbox is given up,
 //!   its host is asked about it by name.
 //! - What a host has and the record does not was deleted, or its create never finished: the host forgets it.
-//! - Rows that this process is working on are left to that work.
+//! - Rows that some replica is working on are left to that work. Who works on what is asked before the rows are read: what is
+//!   finished in between is then found in the rows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
-use pandastack_types::{HostId, SandboxId, SandboxState, Transition};
+use pandastack_types::{HostId, SandboxId, SandboxState, SnapshotId, Transition};
 
 use crate::app::{App, now};
 use crate::checkpoint;
 use crate::error::ApiResult;
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
-use crate::store::{Amendment, Change, SandboxRecord, Select};
+use crate::replicas::marks_of_all;
+use crate::store::{Amendment, Change, SandboxRecord, Select, StoreError};
 
 /// How often the totals of a host's sandboxes become usage events. Also at each transition.
 const USAGE_EVERY: Duration = Duration::from_secs(60);
@@ -48,21 +50,40 @@ struct Findings {
     doubtful: Vec<SandboxRecord>,
     /// What the host shall remove.
     unknown: Vec<SandboxId>,
+    /// Snapshots that the host shall remove.
+    unknown_snapshots: Vec<SnapshotId>,
+    /// Rows that want checkpoints.
+    checkpointed: Vec<SandboxRecord>,
     /// Totals of sandboxes that have a row.
     usage: Vec<(SandboxId, Usage)>,
+}
+
+impl Findings {
+    /// Whether anything but usage was found.
+    fn need_work(&self) -> bool {
+        !(self.changed.is_empty()
+            && self.doubtful.is_empty()
+            && self.unknown.is_empty()
+            && self.unknown_snapshots.is_empty())
+    }
 }
 
 /// Takes a report in and answers what the host shall forget.
 pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<ReportAnswer> {
     let record = app.hosts.heard(report.clone(), now())?;
     app.store.put_host(&record).await?;
-    let rows = app.store.sandboxes(&Select::Host(report.host.clone())).await?;
-    checkpoint::take_due(app, &rows, &report).await?;
-    let known: HashSet<SandboxId> = rows.iter().map(|row| row.id.clone()).collect();
-    for denial in report.denials.iter().filter(|denial| known.contains(&denial.sandbox)) {
-        app.amend(&denial.sandbox, &Amendment::EgressDenied(denial.sentence())).await?;
+    note_denials(app, &report).await?;
+    let mut findings = look(app, &report, &app.under_way.all()).await?;
+    if findings.need_work() {
+        findings = match marks_of_all(app).await {
+            Ok(marks) => look(app, &report, &marks).await?,
+            Err(error) => {
+                tracing::warn!(%error, cause = error.causes(), "another server does not say what it works on; nothing is settled");
+                Findings { checkpointed: findings.checkpointed, usage: findings.usage, ..Findings::default() }
+            }
+        };
     }
-    let findings = compare(rows, &report, |id| app.under_way.contains(id.as_str()));
+    checkpoint::take_due(app, &findings.checkpointed, &report).await?;
     for (row, seen) in findings.changed {
         if let Err(error) = settle(app, &row, seen, false).await {
             tracing::warn!(sandbox = %row.id, %error, "a report could not be recorded");
@@ -80,12 +101,30 @@ pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<Report
         });
     }
     crate::volumes::reconcile::take(app, &report).await?;
+    Ok(ReportAnswer { forget_sandboxes: findings.unknown, forget_snapshots: findings.unknown_snapshots })
+}
+
+async fn note_denials(app: &App, report: &HostReport) -> ApiResult<()> {
+    for denial in &report.denials {
+        let noted = app.amend(&denial.sandbox, &Amendment::EgressDenied(denial.sentence())).await;
+        match noted {
+            Ok(_) | Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Compares a report with the record, given what is being worked on.
+async fn look(app: &App, report: &HostReport, marks: &HashSet<String>) -> ApiResult<Findings> {
+    let rows = app.store.sandboxes(&Select::Host(report.host.clone())).await?;
+    let checkpointed = rows.iter().filter(|row| row.spec.checkpoints.is_some()).cloned().collect();
+    let compared = compare(rows, report, |id| marks.contains(id.as_str()));
+    let mut findings = Findings { checkpointed, ..compared };
     let known: HashSet<_> = app.store.snapshot_ids(&report.host).await?.into_iter().collect();
-    let forgotten = |id: &_| !known.contains(id) && !app.under_way.contains(id.as_str());
-    Ok(ReportAnswer {
-        forget_sandboxes: findings.unknown,
-        forget_snapshots: report.snapshots.into_iter().filter(forgotten).collect(),
-    })
+    let forgotten = |id: &&SnapshotId| !known.contains(*id) && !marks.contains(id.as_str());
+    findings.unknown_snapshots = report.snapshots.iter().filter(forgotten).cloned().collect();
+    Ok(findings)
 }
 
 fn compare(

@@ -41,10 +41,12 @@ pub(crate) async fn with_request_id(
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unknown".to_owned());
     let sandbox = sandbox_of(request.uri().path()).map(|id| id.to_string());
-    let span = tracing::info_span!("request", id = %id, sandbox, %method, %route);
+    let status = tracing::field::Empty;
+    let span = tracing::info_span!("request", id = %id, sandbox, %method, %route, status);
     let response = scope(value.clone(), next.run(request)).instrument(span.clone()).await;
     let _entered = span.enter();
     let mut response = finish(response, &id);
+    span.record("status", response.status().as_u16());
     response.headers_mut().insert(REQUEST_ID, value);
     app.metrics.count_request(method.as_str(), &route, response.status().as_u16(), began.elapsed());
     response

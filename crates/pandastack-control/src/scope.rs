@@ -20,6 +20,9 @@ pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope 
     if ADMIN_ROUTES.iter().any(|route| under(route)) {
         return Scope::Admin;
     }
+    if under("/me/quota") && method != Method::GET {
+        return Scope::Admin;
+    }
     // A GET that asks for another protocol opens a session in the sandbox.
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
     if reads && !headers.contains_key(header::UPGRADE) { Scope::Read } else { Scope::Sandboxes }
@@ -53,6 +56,8 @@ mod tests {
             (Method::GET, "/me", &none, Scope::Read),
             (Method::GET, "/me/tokens", &none, Scope::Admin),
             (Method::DELETE, "/v1/me/tokens/pds_1", &none, Scope::Admin),
+            (Method::GET, "/v1/me/quota", &none, Scope::Read),
+            (Method::PUT, "/v1/me/quota", &none, Scope::Admin),
             (Method::GET, "/hosts", &none, Scope::Admin),
             (Method::GET, "/audit", &none, Scope::Admin),
             (Method::GET, "/hostsome", &none, Scope::Read),

@@ -23,23 +23,25 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{App, EVENTS_BUFFERED_MAX, now};
-use crate::apps::{self, Apps};
+use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
+use crate::databases::StoredDatabases;
 use crate::databases::revive::Revivals;
-use crate::databases::{self, StoredDatabases};
 use crate::e2b_directory::StoredDirectory;
-use crate::functions::{self, Functions};
+use crate::functions::Functions;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::postgres_listener::PostgresListener;
-use crate::preview_routes::{self, StoredRoutes};
-use crate::rate::Rates;
+use crate::preview_routes::StoredRoutes;
+use crate::rate::{KeyFailures, Rates};
+use crate::replicas::{self, LeadershipLost, Replicas};
 use crate::report::UsageClock;
-use crate::schedules::{self, Schedules};
+use crate::schedules::Schedules;
+use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
 use crate::{bootstrap, reaper, routes};
@@ -74,6 +76,11 @@ pub enum ServeError {
     /// The store failed.
     #[error("the store could not be opened")]
     Store(#[from] StoreError),
+    /// It led the servers on its database and lost its session there: another one may lead.
+    #[error(
+        "the session with the database was lost, and another control server may lead; start this one again"
+    )]
+    LeadershipLost(#[source] StoreError),
 }
 
 /// A control plane that is ready to serve.
@@ -84,14 +91,16 @@ pub struct Control {
     internal_tcp: Option<TcpListener>,
     tls: Option<Tls>,
     postgres: Option<PostgresListener>,
+    session: Box<dyn Session>,
+    /// It leads from the start.
+    leads: bool,
     /// Held, not read: the lock on the data directory ends with the process, however that ends.
     _lock: File,
 }
 
 /// Binds and serves until `shutdown`.
 pub async fn serve(config: ControlConfig, shutdown: CancellationToken) -> Result<(), ServeError> {
-    Control::bind(config).await?.run(shutdown).await;
-    Ok(())
+    Control::bind(config).await?.run(shutdown).await
 }
 
 impl Control {
@@ -108,7 +117,6 @@ impl Control {
             Some(url) => SqlStore::postgres(url.expose()).await?,
             None => SqlStore::sqlite(&dir.join("control.db")).await?,
         };
-        bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         let hosts = Hosts::new(config.link_key.clone(), config.host_lost_after);
         hosts.load(crate::store::HostStore::hosts(&store).await?, now());
         let mut public = Vec::new();
@@ -131,10 +139,18 @@ impl Control {
             Some(postgres) => Some(PostgresListener::bind(postgres, &dir).await?),
             None => None,
         };
-        let mut app = new_app(Arc::new(store), hosts, &config, log);
+        let replicas =
+            Replicas::new(SandboxId::random().to_string(), advertised(&config, internal_tcp.as_ref()));
+        let mut session = replicas::join(&store, &replicas).await?;
+        let leads = session.beat().await?;
+        if leads {
+            replicas.lead();
+            bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
+        }
+        let mut app = new_app(Arc::new(store), hosts, &config, log, replicas);
         app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
-        let app = Arc::new(app);
-        Ok(Self { app, public, internal_socket, internal_tcp, tls: config.tls, postgres, _lock: lock })
+        let (app, tls) = (Arc::new(app), config.tls);
+        Ok(Self { app, public, internal_socket, internal_tcp, tls, postgres, session, leads, _lock: lock })
     }
 
     /// Addresses of the public API.
@@ -142,8 +158,9 @@ impl Control {
         self.public.iter().map(|(address, _)| *address).collect()
     }
 
-    /// Serves until `shutdown`, then finishes what is in progress.
-    pub async fn run(self, shutdown: CancellationToken) {
+    /// Serves until `shutdown`, then finishes what is in progress. One that led and was cut off from the database ends at
+    /// once and finishes nothing: that is another server's now.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), ServeError> {
         let app = self.app;
         let mut servers = JoinSet::new();
         let native = routes::public(Arc::clone(&app));
@@ -158,25 +175,18 @@ impl Control {
         if let Some(listener) = self.postgres {
             servers.spawn(listener.serve(databases, app.shutdown.clone()));
         }
-        servers.spawn(databases::recover(Arc::clone(&app)));
-        servers.spawn(databases::revive::run(Arc::clone(&app)));
         for (_, listener) in self.public {
             let server = Server::new(Arc::clone(&app.edge), api.clone())
                 .with_own_ports(own_ports.clone())
                 .with_tls(self.tls.clone());
             servers.spawn(server.serve(listener, app.shutdown.clone()));
         }
-        servers.spawn(preview_routes::tell_changes(Arc::clone(&app)));
-        let private = routes::private(Arc::clone(&app));
+        let private = routes::private(Arc::clone(&app), api);
         if let Some(listener) = self.internal_tcp {
             servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
         }
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
-        servers.spawn(apps::deployer::run(Arc::clone(&app)));
-        servers.spawn(reaper::run(Arc::clone(&app)));
-        servers.spawn(reaper::keep_house(Arc::clone(&app)));
-        servers.spawn(functions::run(Arc::clone(&app)));
-        servers.spawn(schedules::run(Arc::clone(&app)));
+        servers.spawn(reaper::keep_keys(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
@@ -186,15 +196,23 @@ impl Control {
                 tokio::join!(app.audit.write(store, &stop), app.functions.runs.write(store, &stop));
             })
         };
-        shutdown.cancelled().await;
+        let leave = CancellationToken::new();
+        let mut membership = std::pin::pin!(replicas::run(&app, self.session, self.leads, &leave));
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
+        }
         app.shutdown.cancel();
         app.tasks.close();
         let finish = async {
             while servers.join_next().await.is_some() {}
             app.tasks.wait().await;
         };
-        if tokio::time::timeout(STOP_WAIT, finish).await.is_err() {
-            tracing::info!("stopped with work in progress; it is taken up again at the next start");
+        tokio::select! {
+            finished = tokio::time::timeout(STOP_WAIT, finish) => if finished.is_err() {
+                tracing::info!("stopped with work in progress; it is taken up again at the next start");
+            },
+            Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
         }
         servers.shutdown().await;
         app.edge.shut_down().await;
@@ -205,11 +223,31 @@ impl Control {
         if let Err(error) = reaper::touch_keys(&app).await {
             tracing::debug!(%error, "last-used times of keys were not written");
         }
+        // Last, so that nobody else begins what is being finished here.
+        leave.cancel();
+        let left = membership.await;
         app.store.close().await;
+        left.map_err(|LeadershipLost(error)| ServeError::LeadershipLost(error))
     }
 }
 
-fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: AccessLog) -> App {
+/// Where other replicas reach this one.
+fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String {
+    let listening = internal.and_then(|listener| listener.local_addr().ok());
+    match (&config.replica_address, listening) {
+        (Some(given), _) => given.clone(),
+        (None, Some(address)) => format!("http://{address}"),
+        (None, None) => format!("unix:{}", config.internal_socket.display()),
+    }
+}
+
+fn new_app(
+    store: Arc<dyn Store>,
+    hosts: Hosts,
+    config: &ControlConfig,
+    log: AccessLog,
+    replicas: Replicas,
+) -> App {
     let (hosts, link) = (Arc::new(hosts), config.link_key.clone());
     let routes = StoredRoutes { store: Arc::clone(&store), hosts: Arc::clone(&hosts), link };
     App {
@@ -225,6 +263,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         keys: KeyCache::default(),
         places: Places::default(),
         rates: Rates::new(config.requests_per_second),
+        key_failures: KeyFailures::default(),
         usage_clock: UsageClock::default(),
         checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
@@ -235,7 +274,7 @@ fn new_app(store: Arc<dyn Store>, hosts: Hosts, config: &ControlConfig, log: Acc
         revivals: Revivals::default(),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
-        instance: SandboxId::random().to_string(),
+        replicas,
     }
 }
 

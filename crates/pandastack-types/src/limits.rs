@@ -102,6 +102,11 @@ pub const DATABASE_IDLE_SECONDS: u64 = 300;
 pub const REQUESTS_PER_SECOND_DEFAULT: u32 = 1_000;
 /// Requests a workspace may make at once after a pause, as seconds of its rate.
 pub const REQUEST_BURST_SECONDS: u32 = 2;
+/// Keys that are not good which one address may come with at once. Beyond it: 429 `rate_limited` for keys that were never
+/// good here, whatever they are.
+pub const KEY_FAILURES_BURST: f64 = 30.0;
+/// How fast that is made good.
+pub const KEY_FAILURES_PER_SECOND: f64 = 0.5;
 /// Keys of one workspace. Beyond it: 429 `quota_exceeded`.
 pub const TOKENS_PER_WORKSPACE_MAX: u64 = 100;
 /// Events kept for one sandbox and returned by one call.

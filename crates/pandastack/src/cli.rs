@@ -10,8 +10,8 @@ use crate::commands::{
     agent, ca, control, doctor, down, edge, host_packages, image, join_secret, kvm_probe, openapi, up,
 };
 use crate::commands::{
-    app, completion, db, forward, function, host, mcp, run, sandbox, schedule, snapshot, template, token,
-    volume, whoami,
+    app, completion, db, forward, function, host, mcp, quota, run, sandbox, schedule, snapshot, template,
+    token, volume, whoami,
 };
 use crate::output::Output;
 
@@ -70,6 +70,9 @@ pub enum Command {
     /// Make, list and delete API keys
     #[command(subcommand)]
     Token(token::Command),
+    /// Show and set what the workspace may have
+    #[command(subcommand)]
+    Quota(quota::Command),
     /// Show the hosts that run sandboxes
     #[command(subcommand)]
     Host(host::Command),
@@ -141,6 +144,7 @@ impl Command {
             Command::Template(command) => command.run(output),
             Command::Schedule(command) => command.run(output),
             Command::Token(command) => command.run(output),
+            Command::Quota(command) => command.run(output),
             Command::Host(command) => command.run(output),
             Command::Whoami => whoami::run(output),
             Command::Mcp(args) => mcp::run(args),

@@ -10,6 +10,8 @@ mod cli;
 mod client_config;
 mod commands;
 mod failure;
+#[cfg(feature = "server")]
+mod otlp;
 mod output;
 mod progress;
 #[cfg(feature = "server")]

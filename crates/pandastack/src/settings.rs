@@ -14,6 +14,7 @@ use pandastack_types::limits::REQUESTS_PER_SECOND_DEFAULT;
 use serde::Deserialize;
 
 use crate::failure::Failure;
+use crate::otlp::Export;
 use crate::tls::TlsArgs;
 
 /// The settings file.
@@ -45,6 +46,9 @@ pub struct CommonArgs {
     /// Where sockets are kept [default: a directory of /run that belongs to the data directory]
     #[arg(long, env = "PANDASTACK_RUNTIME_DIR", value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
+    /// Send traces and metrics to this collector, by OTLP over HTTP: http://address:4318 [default: nowhere]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
 }
 
 /// Settings of the control server.
@@ -96,6 +100,9 @@ pub struct AgentArgs {
     /// Megabits a second that one sandbox may send, and receive [default: no limit]
     #[arg(long, env = "PANDASTACK_BANDWIDTH_MBIT", value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..))]
     pub bandwidth_mbit: Option<u32>,
+    /// Percent of a processor that a sandbox may use for each one it has [default: all it has, and one for its emulator]
+    #[arg(long, env = "PANDASTACK_CPU_PERCENT", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub cpu_percent: Option<u32>,
     /// Network slots kept ready [default: 16]
     #[arg(long, env = "PANDASTACK_SLOTS_READY", value_name = "COUNT")]
     pub slots_ready: Option<usize>,
@@ -133,6 +140,7 @@ pub enum Engine {
 struct File {
     data_dir: Option<PathBuf>,
     runtime_dir: Option<PathBuf>,
+    otlp_endpoint: Option<String>,
     control: ControlSection,
     agent: AgentSection,
 }
@@ -157,6 +165,7 @@ struct AgentSection {
     resolver: Option<SocketAddr>,
     connections_max: Option<u32>,
     bandwidth_mbit: Option<u32>,
+    cpu_percent: Option<u32>,
     slots_ready: Option<usize>,
     memory_limit_mb: Option<u64>,
     light_sleep_seconds: Option<u64>,
@@ -172,6 +181,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Where sockets are kept.
     pub runtime_dir: PathBuf,
+    /// The collector of traces and metrics.
+    pub otlp_endpoint: Option<String>,
     /// Address of the API.
     pub listen: SocketAddr,
     /// Where the records are kept; `None` for a file in the data directory.
@@ -198,6 +209,8 @@ pub struct Settings {
     pub connections_max: u32,
     /// Megabits a second that one sandbox may send, and receive.
     pub bandwidth_mbit: Option<u32>,
+    /// Percent of a processor that a sandbox may use for each one it has.
+    pub cpu_percent: Option<u32>,
     /// Slots kept ready.
     pub slots_ready: usize,
     /// Memory that may be promised.
@@ -222,6 +235,7 @@ impl Settings {
         let warm = [&agent.warm_templates, &file.agent.warm_templates];
         Ok(Self {
             runtime_dir: runtime_dir.unwrap_or_else(|| runtime_dir_of(&data_dir)),
+            otlp_endpoint: common.otlp_endpoint.clone().or(file.otlp_endpoint).filter(|url| !url.is_empty()),
             listen: control.listen.or(file.control.listen).unwrap_or_else(default_listen),
             database_url: control.database_url.clone().or(file.control.database_url),
             requests_per_second: NonZeroU32::new(
@@ -252,6 +266,7 @@ impl Settings {
                 .or(file.agent.connections_max)
                 .unwrap_or(pandastack_net::CONNECTIONS_PER_SLOT_DEFAULT),
             bandwidth_mbit: agent.bandwidth_mbit.or(file.agent.bandwidth_mbit).filter(|mbit| *mbit > 0),
+            cpu_percent: agent.cpu_percent.or(file.agent.cpu_percent).filter(|percent| *percent > 0),
             slots_ready: agent.slots_ready.or(file.agent.slots_ready).unwrap_or(SLOTS_READY),
             memory_limit_mb: agent.memory_limit_mb.or(file.agent.memory_limit_mb),
             light_sleep: std::time::Duration::from_secs(
@@ -262,6 +277,12 @@ impl Settings {
             warm_templates: warm.into_iter().find(|list| !list.is_empty()).cloned().unwrap_or_default(),
             data_dir,
         })
+    }
+
+    /// What a role tells the collector; with metrics if it has a page of them on the API's address.
+    pub fn export(&self, role: &'static str, has_metrics: bool) -> Option<Export> {
+        let metrics_url = has_metrics.then(|| format!("{}/metrics", self.api_url()));
+        self.otlp_endpoint.clone().map(|endpoint| Export { endpoint, role, metrics_url })
     }
 
     /// URL of the API for clients on this machine.

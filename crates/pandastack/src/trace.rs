@@ -1,4 +1,5 @@
-//! Logs of the server roles: to standard error, or to a file that never grows beyond a bound.
+//! Logs of the server roles: to standard error, or to a file that never grows beyond a bound. Traces go to a collector
+//! beside them, where one is set.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -6,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use crate::otlp::{self, Export};
 
 /// A log file is renamed to `<name>.1`, replacing the one before, when it reaches this size.
 pub const LOG_FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -16,27 +20,29 @@ pub const FILTER_SERVER: &str = "info,hyper=warn,sqlx=warn,netlink_packet_route=
 /// Chooses between lines for people (`text`) and one JSON object per line (`json`).
 pub const FORMAT_VARIABLE: &str = "PANDASTACK_LOG_FORMAT";
 
-/// Sends this process's log to `file`, or to standard error when there is none.
-pub fn init(file: Option<&Path>, filter_default: &str) -> Result<()> {
+/// Sends this process's log to `file`, or to standard error when there is none, and its traces to a collector.
+pub fn init(file: Option<&Path>, filter_default: &str, export: Option<Export>) -> Result<()> {
     let filter = EnvFilter::try_from_env("PANDASTACK_LOG").unwrap_or_else(|_| EnvFilter::new(filter_default));
     // Standard error may be a pipe whose reader died; complaining there about it would end the process.
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    let lines = tracing_subscriber::fmt::layer().log_internal_errors(false);
     let json = match std::env::var(FORMAT_VARIABLE).as_deref() {
         Ok("json") => true,
         Ok("text") | Err(_) => false,
         Ok(other) => bail!("{FORMAT_VARIABLE} must be text or json, not `{other}`"),
     };
-    match file {
+    let lines = match file {
         Some(path) => {
             let log = BoundedLog::open(path).with_context(|| format!("open the log {}", path.display()))?;
-            let builder = builder.with_ansi(false).with_writer(Mutex::new(log));
-            if json { builder.json().flatten_event(true).init() } else { builder.init() }
+            let lines = lines.with_ansi(false).with_writer(Mutex::new(log));
+            if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() }
         }
         None => {
-            let builder = builder.with_ansi(!json && io::stderr().is_terminal()).with_writer(io::stderr);
-            if json { builder.json().flatten_event(true).init() } else { builder.init() }
+            let lines = lines.with_ansi(!json && io::stderr().is_terminal()).with_writer(io::stderr);
+            if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() }
         }
-    }
+    };
+    let spans = export.map(otlp::start).transpose()?;
+    tracing_subscriber::registry().with(filter).with(lines).with(spans).init();
     Ok(())
 }
 

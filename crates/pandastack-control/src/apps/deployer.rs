@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::api::{DeploymentStatus, Event};
+use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
 use pandastack_types::{AppId, SandboxState, Transition};
 use tokio::sync::broadcast;
@@ -19,7 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::record::DeploymentRecord;
 use super::routes::returning_to;
 use super::{Stop, deploy, log, tidy};
-use crate::app::{App, now};
+use crate::app::{App, Heard, now};
 use crate::error::ApiResult;
 use crate::store::StoreError;
 
@@ -86,12 +86,12 @@ async fn resume(app: &Arc<App>) -> ApiResult<()> {
 }
 
 /// Waits until a machine was lost.
-async fn lost(events: &mut broadcast::Receiver<Event>) {
+async fn lost(events: &mut broadcast::Receiver<Heard>) {
     loop {
         match events.recv().await {
-            Ok(event) if event.kind == Transition::Lost.as_str() => return,
-            Ok(_) => {}
-            Err(RecvError::Lagged(_)) => return,
+            Ok(Heard::Event(event)) if event.kind == Transition::Lost.as_str() => return,
+            Ok(Heard::Event(_)) => {}
+            Ok(Heard::Missed) | Err(RecvError::Lagged(_)) => return,
             // The server ends.
             Err(RecvError::Closed) => std::future::pending().await,
         }

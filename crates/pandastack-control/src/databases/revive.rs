@@ -12,14 +12,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::api::{AttachVolume, Event, ExecRequest};
+use pandastack_types::api::{AttachVolume, ExecRequest};
 use pandastack_types::{DatabaseId, SandboxId, SandboxState, Transition};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
 use tokio::time::Instant;
 
 use super::{DATA_PATH, mark, ops, owner, server};
-use crate::app::App;
+use crate::app::{App, Heard};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -61,12 +61,12 @@ pub(crate) async fn run(app: Arc<App>) {
 }
 
 /// Waits until a machine was lost.
-async fn lost(events: &mut broadcast::Receiver<Event>) {
+async fn lost(events: &mut broadcast::Receiver<Heard>) {
     loop {
         match events.recv().await {
-            Ok(event) if event.kind == Transition::Lost.as_str() => return,
-            Ok(_) => {}
-            Err(RecvError::Lagged(_)) => return,
+            Ok(Heard::Event(event)) if event.kind == Transition::Lost.as_str() => return,
+            Ok(Heard::Event(_)) => {}
+            Ok(Heard::Missed) | Err(RecvError::Lagged(_)) => return,
             // The server ends.
             Err(RecvError::Closed) => std::future::pending().await,
         }

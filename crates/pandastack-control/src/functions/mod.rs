@@ -65,7 +65,7 @@ use crate::store::{Select, StoreError};
 use pool::{Pool, Source, owner};
 
 pub(crate) use routes::{once_only, repeatable};
-pub(crate) use url::by_host;
+pub(crate) use url::{by_host, is_named};
 
 /// What functions share.
 pub(crate) struct Functions {

@@ -51,6 +51,11 @@ fn named(headers: &HeaderMap, uri: &http::Uri) -> Option<(FunctionId, String)> {
     Some((id, host))
 }
 
+/// Whether a request is for a function's host name.
+pub(crate) fn is_named(headers: &HeaderMap, uri: &http::Uri) -> bool {
+    named(headers, uri).is_some()
+}
+
 /// Where a function is called, as the client reaches this server.
 pub(super) fn address(headers: &HeaderMap, id: &FunctionId) -> Option<String> {
     let host = headers.get(header::HOST)?.to_str().ok()?;

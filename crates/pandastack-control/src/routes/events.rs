@@ -15,7 +15,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::timeout;
 
 use super::sse;
-use crate::app::App;
+use crate::app::{App, Heard};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Id, Query};
@@ -70,7 +70,7 @@ struct Follower {
     app: Arc<App>,
     workspace: WorkspaceId,
     id: SandboxId,
-    news: broadcast::Receiver<Event>,
+    news: broadcast::Receiver<Heard>,
     last: i64,
     waiting: VecDeque<Event>,
     ended: bool,
@@ -98,9 +98,9 @@ impl Follower {
             };
             match news {
                 Err(_) => return Some((sse::COMMENT.to_owned(), self)),
-                Ok(Ok(event)) if event.sandbox_id == self.id => self.waiting.push_back(event),
-                Ok(Ok(_)) => {}
-                Ok(Err(RecvError::Lagged(_))) => {
+                Ok(Ok(Heard::Event(event))) if event.sandbox_id == self.id => self.waiting.push_back(event),
+                Ok(Ok(Heard::Event(_))) => {}
+                Ok(Ok(Heard::Missed) | Err(RecvError::Lagged(_))) => {
                     let read =
                         self.app.store.events_after(&self.workspace, &self.id, self.last, EVENTS_PAGE_MAX);
                     self.waiting = read.await.ok()?.into();

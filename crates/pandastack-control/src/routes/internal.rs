@@ -13,7 +13,7 @@ use pandastack_types::link::{Direction, LINK_HEADER};
 use pandastack_types::{ErrorCode, HostId, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::app::{App, now};
+use crate::app::{App, Heard, now};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Id, InPath};
 
@@ -27,7 +27,7 @@ impl InPath for HostId {
 }
 
 /// Who signed a request.
-fn signer(app: &App, parts: &Parts) -> ApiResult<HostId> {
+pub(crate) fn signer(app: &App, parts: &Parts) -> ApiResult<HostId> {
     let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let (method, at) = (parts.method.as_str(), now().as_second());
@@ -79,9 +79,9 @@ pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request)
     let lines = futures::stream::unfold((app, events, names), |(app, mut events, mut names)| async move {
         let line = tokio::select! {
             event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
-                Ok(Ok(event)) => format!("{}\n", event.sandbox_id),
+                Ok(Ok(Heard::Event(event))) => format!("{}\n", event.sandbox_id),
                 // The edge reads everything again when it does not understand.
-                Ok(Err(RecvError::Lagged(_))) => "*\n".to_owned(),
+                Ok(Ok(Heard::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
                 Ok(Err(RecvError::Closed)) => return None,
                 Err(_) => "\n".to_owned(),
             },

@@ -13,6 +13,7 @@ pub(crate) mod network;
 pub(crate) mod observe;
 pub(crate) mod preview;
 pub(crate) mod processes;
+pub(crate) mod quota;
 pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
@@ -36,6 +37,7 @@ use crate::auth::authenticate;
 use crate::error::ApiError;
 use crate::functions;
 use crate::idempotency::once;
+use crate::replicas::to_leader;
 use crate::request_id::with_request_id;
 use crate::schedules;
 use crate::unread_body::close_unread;
@@ -69,17 +71,25 @@ pub(crate) fn facade(router: Router) -> Router {
 pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
     router
         .layer(from_fn_with_state(Arc::clone(&app), functions::by_host))
+        .layer(from_fn_with_state(Arc::clone(&app), to_leader))
         .layer(from_fn_with_state(app, with_request_id))
 }
 
-/// What agents call.
-pub(crate) fn private(app: Arc<App>) -> Router {
+/// What agents and other replicas call. Anything else is the public API, for requests that replicas pass on.
+pub(crate) fn private(app: Arc<App>, public: Router) -> Router {
     let router = Router::new()
+        .route(crate::replicas::UNDER_WAY, get(crate::replicas::show_marks))
         .route("/internal/v1/hosts/{host}/report", post(internal::report))
         .route("/internal/v1/names/{name}", get(internal::name))
         .route("/internal/v1/routes", get(internal::route_changes))
         .route("/internal/v1/routes/{id}", get(internal::route));
-    finish(router, app)
+    router
+        .layer(from_fn_with_state(Arc::clone(&app), to_leader))
+        .layer(map_response(never_plain))
+        .layer(from_fn(close_unread))
+        .layer(from_fn_with_state(Arc::clone(&app), with_request_id))
+        .with_state(app)
+        .fallback_service(public)
 }
 
 fn finish(router: Router<Arc<App>>, app: Arc<App>) -> Router {
@@ -166,6 +176,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/templates/builds/{id}/logs", get(templates::build_logs))
         .route("/templates/{name}", get(templates::get))
         .route("/me", get(tokens::me))
+        .route("/me/quota", get(quota::get).merge(put(quota::set)))
         .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
         .route("/me/tokens/{prefix}", delete(tokens::delete))
         .route("/hosts", get(hosts::list))

@@ -171,7 +171,7 @@ pub(crate) async fn run(app: Arc<App>) {
         store: Arc::clone(&app.store),
         runner: Arc::new(Targets(Arc::clone(&app))),
         shared: Arc::clone(&app.schedules),
-        instance: app.instance.clone(),
+        instance: app.replicas.instance.clone(),
         clock: Arc::new(now),
     });
     scheduler::run(scheduler, &app.shutdown).await;

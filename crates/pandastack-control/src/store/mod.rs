@@ -13,7 +13,9 @@ pub mod functions;
 pub mod ledger;
 #[cfg(test)]
 mod postgres_server;
+pub mod quotas;
 pub mod record;
+pub mod replicas;
 pub mod schedules;
 pub mod sql;
 #[cfg(test)]
@@ -58,6 +60,21 @@ pub enum StoreError {
         /// How many are allowed.
         limit: u64,
     },
+    /// The operator allows less.
+    #[error(
+        "the workspace's quota `{name}` is {limit}: {used} are in use, and this needs {wanted} more; delete something, or \
+         raise it with `pandastack quota set`"
+    )]
+    OverQuota {
+        /// The quota.
+        name: &'static str,
+        /// How much is allowed.
+        limit: u64,
+        /// How much is in use.
+        used: u64,
+        /// How much this needs.
+        wanted: u64,
+    },
     /// There is one of that name.
     #[error("there is already {what} `{id}`; choose another name")]
     Exists {
@@ -84,11 +101,6 @@ pub enum StoreError {
     /// The disk under the database is full.
     #[error("the disk that holds the database is full; free some space and try again")]
     DiskFull,
-    /// A second control server on one database.
-    #[error(
-        "another control server works on this database; stop it first, or give this one a database of its own"
-    )]
-    Taken,
     /// The database failed.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),
@@ -218,6 +230,8 @@ pub trait HostStore: Send + Sync {
     async fn put_host(&self, host: &HostRecord) -> Result<()>;
     /// All hosts.
     async fn hosts(&self) -> Result<Vec<HostRecord>>;
+    /// One host, if it ever reported.
+    async fn host(&self, id: &HostId) -> Result<Option<HostRecord>>;
     /// Appends what sandboxes used since the totals recorded last. Totals that went back count as a restart from zero.
     async fn record_usage(&self, totals: &[(SandboxId, Usage)], at: Timestamp) -> Result<()>;
 }
@@ -316,6 +330,8 @@ pub trait Store:
     + crate::apps::store::AppStore
     + volumes::VolumeStore
     + databases::DatabaseStore
+    + replicas::ReplicaStore
+    + quotas::QuotaStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

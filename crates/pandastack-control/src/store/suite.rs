@@ -76,6 +76,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         databases_are_kept_by_workspace_and_state,
         hosts_are_replaced,
         tokens_have_a_quota_and_a_last_one,
+        quotas_are_kept_and_count_what_is_there,
         idempotency,
         old_rows_are_pruned,
         concurrent_writers_lose_nothing,
@@ -90,6 +91,28 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         calls_are_due_in_order_and_without_those_of_full_functions,
         dead_letters_are_found_and_used_time_is_summed,
     );
+}
+
+async fn quotas_are_kept_and_count_what_is_there(store: &dyn Store) {
+    use pandastack_types::api::{Quota, QuotaUse};
+    assert_eq!(store.quota(&ws()).await.unwrap(), Quota::default());
+    let sized = |cpu, memory_mb| {
+        let spec = SandboxSpecRecord { cpu, memory_mb, ..SandboxSpecRecord::default() };
+        SandboxRecord { spec, ..new_sandbox() }
+    };
+    store.insert_sandboxes(&[sized(2, 512)], None).await.unwrap();
+    let quota = Quota { cpu: Some(3), ..Quota::default() };
+    store.set_quota(&ws(), &quota).await.unwrap();
+    assert_eq!(store.quota(&ws()).await.unwrap(), quota);
+    // Of two in one call the second is too much, so neither is there.
+    let refused = store.insert_sandboxes(&[sized(1, 512), sized(1, 512)], None).await;
+    assert!(
+        matches!(refused, Err(StoreError::OverQuota { name: "cpu", used: 3, wanted: 1, limit: 3 })),
+        "{refused:?}"
+    );
+    store.insert_sandboxes(&[sized(1, 256)], None).await.unwrap();
+    let used = QuotaUse { sandboxes: 2, cpu: 3, memory_mb: 768, snapshot_mb: 0 };
+    assert_eq!(store.quota_use(&ws()).await.unwrap(), used);
 }
 
 async fn owned_machines_are_listed_by_their_owner_only(store: &dyn Store) {
@@ -366,9 +389,12 @@ mod sqlite {
 }
 
 mod postgres {
+    use std::time::Duration;
+
     use super::super::postgres_server::Server;
+    use super::super::replicas::{News, Replica, ReplicaStore, Session};
     use super::super::sql::SqlStore;
-    use super::StoreError;
+    use super::TokenStore;
 
     #[tokio::test]
     async fn the_suite() {
@@ -376,14 +402,53 @@ mod postgres {
         super::run_all(|| async { SqlStore::postgres(&server.database().await).await.unwrap() }).await;
     }
 
+    /// The news of a session until something of a kind is among them.
+    async fn heard(session: &mut dyn Session, wanted: impl Fn(&News) -> bool) -> News {
+        loop {
+            let news = tokio::time::timeout(Duration::from_secs(10), session.news()).await.unwrap().unwrap();
+            if let Some(found) = news.into_iter().find(&wanted) {
+                return found;
+            }
+        }
+    }
+
     #[tokio::test]
-    async fn one_control_server_at_a_time() {
-        let Some(server) = Server::start("two control servers on one PostgreSQL database") else { return };
+    async fn one_of_several_servers_leads_and_all_hear_what_each_commits() {
+        let Some(server) = Server::start("replicas on one PostgreSQL database") else { return };
         let url = server.database().await;
-        let first = SqlStore::postgres(&url).await.unwrap();
-        assert!(matches!(SqlStore::postgres(&url).await, Err(StoreError::Taken)));
-        super::Store::close(&first).await;
-        super::Store::close(&SqlStore::postgres(&url).await.unwrap()).await;
+        let (one, two) = (SqlStore::postgres(&url).await.unwrap(), SqlStore::postgres(&url).await.unwrap());
+        let mut first = one.join("a", "unix:/a").await.unwrap();
+        let mut second = two.join("b", "unix:/b").await.unwrap();
+        assert!(first.beat().await.unwrap() && first.beat().await.unwrap());
+        assert!(!second.beat().await.unwrap());
+        let shown = |found: Vec<Replica>| {
+            found.into_iter().map(|r| (r.instance, r.address, r.leads)).collect::<Vec<_>>()
+        };
+        let expect =
+            [("a", "unix:/a", true), ("b", "unix:/b", false)].map(|(i, a, l)| (i.into(), a.into(), l));
+        assert_eq!(shown(two.replicas().await.unwrap()), expect);
+        // Each hears of a commit of either, the committer too.
+        one.ensure_workspace(&super::ws(), super::now()).await.unwrap();
+        let record = super::running(&one).await;
+        for session in [&mut first, &mut second] {
+            let created =
+                heard(session.as_mut(), |news| matches!(news, News::Event(e) if e.kind == "created")).await;
+            assert!(matches!(created, News::Event(event) if event.sandbox_id == record.id));
+        }
+        two.tell_names_changed().await.unwrap();
+        assert_eq!(heard(first.as_mut(), |news| *news == News::Names).await, News::Names);
+        // The end of a session, orderly or not, frees what it held.
+        first.leave().await;
+        drop(first);
+        assert!(second.beat().await.unwrap());
+        assert_eq!(two.replicas().await.unwrap().len(), 1);
+        drop(second);
+        let mut third = one.join("c", "unix:/c").await.unwrap();
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while !third.beat().await.unwrap() {
+            assert!(std::time::Instant::now() < deadline, "a dropped session still leads");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     #[tokio::test]

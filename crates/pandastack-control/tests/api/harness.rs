@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use pandastack_control::{Control, ControlConfig};
+use pandastack_control::{Control, ControlConfig, ServeError};
 use pandastack_types::link::LinkKey;
 use reqwest::Method;
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub struct World {
     pub base: String,
     pub token: String,
     pub http: reqwest::Client,
-    running: Option<(CancellationToken, JoinHandle<()>)>,
+    running: Option<(CancellationToken, JoinHandle<Result<(), ServeError>>)>,
 }
 
 pub struct Answer {
@@ -73,7 +73,10 @@ impl World {
     async fn run(&mut self) {
         let control = Control::bind(self.config.clone()).await.unwrap();
         self.base = format!("http://{}", control.addresses()[0]);
-        self.token = std::fs::read_to_string(self.config.bootstrap_token_path()).unwrap().trim().to_owned();
+        // A server that joins others has no key of its own.
+        if let Ok(token) = std::fs::read_to_string(self.config.bootstrap_token_path()) {
+            token.trim().clone_into(&mut self.token);
+        }
         let stop = CancellationToken::new();
         self.running = Some((stop.clone(), tokio::spawn(control.run(stop))));
     }
@@ -81,8 +84,14 @@ impl World {
     pub async fn stop(&mut self) {
         if let Some((stop, task)) = self.running.take() {
             stop.cancel();
-            task.await.unwrap();
+            task.await.unwrap().unwrap();
         }
+    }
+
+    /// How the server ended, which it does by itself.
+    pub async fn ended(&mut self) -> Result<(), ServeError> {
+        let (_, task) = self.running.take().unwrap();
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap()
     }
 
     /// Ends the server as a crash would: nothing is finished, nothing is told.
@@ -100,6 +109,11 @@ impl World {
 
     pub async fn start_again(&mut self) {
         self.run().await;
+    }
+
+    /// Where agents report.
+    pub fn internal_socket(&self) -> &std::path::Path {
+        &self.config.internal_socket
     }
 
     /// An agent that has reported once.

@@ -94,3 +94,72 @@ async fn a_workspace_that_asks_too_fast_is_told_to_wait() {
     refused.refused(429, "rate_limited");
     world.send(world.http.get(format!("{}/healthz", world.base))).await.expect(200);
 }
+
+#[tokio::test]
+async fn quotas_hold_and_name_themselves() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 65_536).await;
+    let set = |quota: serde_json::Value| world.send(world.request(Method::PUT, "/v1/me/quota").json(&quota));
+    let create = |body: serde_json::Value| world.post("/v1/sandboxes", body);
+    let first = world.create().await;
+    set(json!({"sandboxes": 2, "cpu": 3, "memory_mb": 2048})).await.expect(200);
+    let over = |answer: crate::harness::Answer, name: &str| {
+        let refused = answer.refused(429, "quota_exceeded");
+        assert!(refused["error"].as_str().unwrap().contains(&format!("`{name}`")), "{refused}");
+    };
+    over(create(json!({"cpu": 3})).await, "cpu");
+    over(create(json!({"memory_mb": 1664})).await, "memory_mb");
+    let second = create(json!({"cpu": 2, "memory_mb": 1536})).await.expect(201);
+    over(create(json!({})).await, "sandboxes");
+    over(world.post(&format!("/v1/sandboxes/{first}/fork-tree"), json!({"count": 1})).await, "sandboxes");
+    let report = world.get("/v1/me/quota").await.expect(200);
+    assert_eq!(report["used"], json!({"sandboxes": 2, "cpu": 3, "memory_mb": 2048, "snapshot_mb": 0}));
+    assert_eq!(agent.ids().len(), 2, "nothing was made of what was refused");
+    world.delete(&format!("/v1/sandboxes/{}", second["id"].as_str().unwrap())).await.expect(204);
+    create(json!({})).await.expect(201);
+    // Snapshots are counted when they are there, and removed again when they are too many.
+    set(json!({"snapshot_mb": 1, "requests_per_second": 5})).await.expect(200);
+    world.post(&format!("/v1/sandboxes/{first}/snapshots"), json!({})).await.expect(201);
+    over(world.post(&format!("/v1/sandboxes/{first}/snapshots"), json!({})).await, "snapshot_mb");
+    assert_eq!(agent.lock().snapshots.len(), 1);
+    let mut last = world.get("/v1/me").await;
+    for _ in 0..20 {
+        last = world.get("/v1/me").await;
+    }
+    let slowed = last.refused(429, "rate_limited");
+    assert!(slowed["error"].as_str().unwrap().contains("`requests_per_second`"), "{slowed}");
+}
+
+#[tokio::test]
+async fn only_an_admin_key_sets_quotas() {
+    let world = World::start().await;
+    let made = world.post("/v1/me/tokens", json!({"scope": "sandboxes"})).await.expect(201);
+    let plain = made["token"].as_str().unwrap();
+    let request =
+        |method: Method| world.http.request(method, format!("{}/v1/me/quota", world.base)).bearer_auth(plain);
+    world.send(request(Method::GET)).await.expect(200);
+    world.send(request(Method::PUT).json(&json!({}))).await.refused(403, "forbidden");
+    let set = |quota: serde_json::Value| world.send(world.request(Method::PUT, "/v1/me/quota").json(&quota));
+    set(json!({"requests_per_second": 0})).await.refused(400, "bad_request");
+    set(json!({"sandbox": 1})).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn an_address_that_guesses_keys_is_slowed_down_and_its_neighbours_are_not() {
+    let world = World::start().await;
+    world.get("/v1/me").await.expect(200);
+    let guess = |n: usize| {
+        let key = format!("pds_{n:032x}");
+        world.send(world.http.get(format!("{}/v1/me", world.base)).bearer_auth(key))
+    };
+    for n in 0..30 {
+        guess(n).await.refused(401, "unauthorized");
+    }
+    let mut refused = false;
+    for n in 30..40 {
+        // A try is made good every two seconds, and this may take some.
+        refused |= guess(n).await.status == 429;
+    }
+    assert!(refused);
+    world.get("/v1/me").await.expect(200);
+}

@@ -161,7 +161,9 @@ mod tests {
             (r#"{"denyOut":["8.8.8.0/24"]}"#, Some(json!({ "egress": "all", "deny": ["8.8.8.0/24"] }))),
             (
                 r#"{"denyOut":["8.8.8.0/30"],"allowOut":["8.8.8.1"]}"#,
-                Some(json!({ "egress": "all", "allow": ["8.8.8.1/32"], "deny": ["8.8.8.2/31", "8.8.8.0/32"] })),
+                Some(
+                    json!({ "egress": "all", "allow": ["8.8.8.1/32"], "deny": ["8.8.8.2/31", "8.8.8.0/32"] }),
+                ),
             ),
         ] {
             assert_eq!(policy(asked), Ok(expected), "{asked}");

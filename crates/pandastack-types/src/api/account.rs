@@ -108,6 +108,51 @@ pub struct Me {
     pub auth_method: String,
 }
 
+/// What a workspace may have and ask for. What is absent has the platform's own limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// Sandboxes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandboxes: Option<u64>,
+    /// Processors of all sandboxes together, asleep or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u64>,
+    /// Memory of all sandboxes together, asleep or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    /// Snapshots on disk, in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_mb: Option<u64>,
+    /// Requests per second, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests_per_second: Option<u32>,
+}
+
+/// What a workspace has of what its quota counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QuotaUse {
+    /// Sandboxes.
+    pub sandboxes: u64,
+    /// Their processors.
+    pub cpu: u64,
+    /// Their memory.
+    pub memory_mb: u64,
+    /// Snapshots on disk, in MiB.
+    pub snapshot_mb: u64,
+}
+
+/// `GET /v1/me/quota`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QuotaReport {
+    /// Whose.
+    pub workspace: WorkspaceId,
+    /// What it may have.
+    pub quota: Quota,
+    /// What it has.
+    pub used: QuotaUse,
+}
+
 /// A host, as operators see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Host {

@@ -20,7 +20,9 @@ mod snapshot;
 mod template;
 mod volume;
 
-pub use account::{CreateToken, Host, Me, Scope, TokenCreated, TokenInfo, Version};
+pub use account::{
+    CreateToken, Host, Me, Quota, QuotaReport, QuotaUse, Scope, TokenCreated, TokenInfo, Version,
+};
 pub use app::{
     AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,
     AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, HookAnswer,

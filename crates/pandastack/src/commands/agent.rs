@@ -26,7 +26,8 @@ pub struct Args {
     /// Id of this host [default: made from the machine's name once, then kept]
     #[arg(long, env = "PANDASTACK_HOST", value_name = "ID")]
     host: Option<HostId>,
-    /// Where control is: `unix:/path` or `http://address:port` [default: the socket of this machine's control]
+    /// Where control is: `unix:/path` or `http://address:port`, of several servers with commas between them [default: the
+    /// socket of this machine's control]
     #[arg(long, env = "PANDASTACK_CONTROL", value_name = "ADDRESS")]
     control: Option<String>,
     /// Listen for control here instead of on a socket of this machine; for private networks
@@ -39,7 +40,7 @@ pub struct Args {
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &args.agent)?;
-    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("agent", false))?;
     trace::log_panics();
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
     let _lock = claim(&settings, args.link.supervised)?;
@@ -71,6 +72,7 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         resolver: settings.resolver,
         connections_max: settings.connections_max,
         bandwidth_mbit: settings.bandwidth_mbit,
+        cpu_percent: settings.cpu_percent,
         slots_ready: settings.slots_ready,
         memory_limit_mb: settings.memory_limit_mb,
         warm_templates: settings.warm_templates.clone(),

@@ -22,6 +22,10 @@ pub struct Args {
     /// Also hear agents of other machines here; for private networks
     #[arg(long, env = "PANDASTACK_AGENTS_LISTEN", value_name = "ADDRESS")]
     agents_listen: Option<SocketAddr>,
+    /// Where other control servers on the same database reach this one: `http://address:port` or `unix:/path`
+    /// [default: --agents-listen, else the socket on which agents report]
+    #[arg(long, env = "PANDASTACK_REPLICA_ADDRESS", value_name = "ADDRESS")]
+    replica_address: Option<String>,
     #[command(flatten)]
     link: LinkArgs,
 }
@@ -56,13 +60,14 @@ fn postgres(settings: &Settings) -> Result<PostgresConfig> {
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
-    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("control", true))?;
     trace::log_panics();
     let key = secret::read(&args.link.secret_file(&settings))?;
     let config = ControlConfig {
         listen: vec![settings.listen],
         internal_socket: settings.control_socket(),
         internal_listen: args.agents_listen,
+        replica_address: args.replica_address.clone(),
         database_url: settings.database_url.clone(),
         requests_per_second: settings.requests_per_second,
         schedules_private_targets: settings.schedules_private_targets,

@@ -48,7 +48,7 @@ pub struct Args {
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
-    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER)?;
+    trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("edge", false))?;
     trace::log_panics();
     let key = secret::read(&args.link.secret_file(&settings))?;
     let control = args.control.unwrap_or_else(|| format!("unix:{}", settings.control_socket().display()));

@@ -30,6 +30,7 @@ pub mod kvm_probe;
 pub mod mcp;
 #[cfg(feature = "server")]
 pub mod openapi;
+pub mod quota;
 pub mod run;
 pub mod sandbox;
 pub mod schedule;

@@ -153,7 +153,7 @@ async fn judge(
         let status = u16::try_from(status).map_err(corrupt("idempotency status"))?;
         return Ok(Some(IdempotencyOutcome::Replay { status, body }));
     }
-    if row.instance == claim.instance {
+    if row.instance == claim.instance || write.lives(&row.instance).await? {
         return Ok(Some(IdempotencyOutcome::Running));
     }
     let Some(id) = row.sandbox_id else { return Ok(None) };

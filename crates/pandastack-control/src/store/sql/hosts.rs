@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
-use pandastack_types::{SandboxId, WorkspaceId};
+use pandastack_types::{HostId, SandboxId, WorkspaceId};
 use sqlx::AnyConnection;
 
 use super::rows::{HostRow, records, signed, to_json};
@@ -36,6 +36,15 @@ impl HostStore for SqlStore {
             .await
             .map_err(database)?;
         records(rows)
+    }
+
+    async fn host(&self, id: &HostId) -> Result<Option<HostRecord>> {
+        let row: Option<HostRow> = sqlx::query_as("SELECT summary, last_seen_at_us FROM hosts WHERE id = $1")
+            .bind(id.as_str())
+            .fetch_optional(&self.readers)
+            .await
+            .map_err(database)?;
+        row.map(TryInto::try_into).transpose()
     }
 
     async fn record_usage(&self, totals: &[(SandboxId, Usage)], at: Timestamp) -> Result<()> {

@@ -16,6 +16,8 @@ mod history;
 mod hosts;
 mod ledger;
 mod postgres;
+mod quotas;
+mod replicas;
 mod rows;
 mod runs;
 mod sandboxes;
@@ -73,6 +75,14 @@ impl Write {
         match self.end {
             End::Sqlite(_) => Ok(()),
             End::Postgres => postgres::lock_workspace(&mut self.tx, workspace).await,
+        }
+    }
+
+    /// Whether another server works under that name. On SQLite there is no other.
+    async fn lives(&mut self, instance: &str) -> Result<bool> {
+        match self.end {
+            End::Sqlite(_) => Ok(false),
+            End::Postgres => replicas::lives(&mut self.tx, instance).await,
         }
     }
 
@@ -137,7 +147,7 @@ impl Store for SqlStore {
         self.readers.close().await;
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.close().await,
-            Backend::Postgres(postgres) => postgres.close().await,
+            Backend::Postgres(_) => {}
         }
     }
 }

@@ -4,11 +4,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
-use pandastack_types::limits::SANDBOXES_PER_WORKSPACE_MAX;
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::hosts::insert_usage;
+use super::quotas::admit_sandbox;
 use super::rows::{SandboxRow, records, signed, state, time, to_json, unsigned};
 use super::{SqlStore, Write, database, insert_event};
 use crate::store::record::usage_since;
@@ -40,7 +40,7 @@ impl SandboxStore for SqlStore {
         let mut events = Vec::with_capacity(new.len());
         for record in new {
             write.lock_workspace(&record.workspace).await?;
-            check_quota(write.conn(), &record.workspace).await?;
+            admit_sandbox(write.conn(), record).await?;
             insert(write.conn(), record).await?;
             super::volumes::attach(&mut write, record).await?;
             let at = record.created_at;
@@ -144,18 +144,6 @@ fn unknown(id: &SandboxId) -> StoreError {
     StoreError::NotFound { what: "sandbox", id: id.to_string() }
 }
 
-async fn check_quota(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
-    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM sandboxes WHERE workspace_id = $1")
-        .bind(workspace.as_str())
-        .fetch_one(conn)
-        .await
-        .map_err(database)?;
-    if unsigned(count) >= SANDBOXES_PER_WORKSPACE_MAX {
-        return Err(StoreError::Quota { what: "sandboxes", limit: SANDBOXES_PER_WORKSPACE_MAX });
-    }
-    Ok(())
-}
-
 /// The row, read to be changed within a transaction.
 pub(super) async fn find(write: &mut Write, id: &SandboxId) -> Result<Option<SandboxRecord>> {
     let by_id = AssertSqlSafe(format!("{BY_ID}{}", write.lock_clause()));
@@ -167,8 +155,8 @@ pub(super) async fn find(write: &mut Write, id: &SandboxId) -> Result<Option<San
 async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> {
     sqlx::query(
         "INSERT INTO sandboxes (id, workspace_id, host_id, state, incarnation, template, parent_id, tree_id, \
-         created_at_us, changed_at_us, expires_at_us, metadata, spec, owner) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+         created_at_us, changed_at_us, expires_at_us, metadata, spec, owner, cpu, memory_mb) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
     )
     .bind(record.id.as_str())
     .bind(record.workspace.as_str())
@@ -184,6 +172,8 @@ async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> 
     .bind(to_json("sandbox metadata", &record.metadata)?)
     .bind(to_json("sandbox spec", &record.spec)?)
     .bind(&record.owner)
+    .bind(i64::from(record.spec.cpu))
+    .bind(i64::from(record.spec.memory_mb))
     .execute(conn)
     .await
     .map_err(database)?;

@@ -7,7 +7,8 @@ use pandastack_types::limits::SNAPSHOTS_PER_WORKSPACE_MAX;
 use pandastack_types::{HostId, SandboxId, SnapshotId, WorkspaceId};
 use sqlx::AnyConnection;
 
-use super::rows::{SnapshotRow, records, time, to_json, unsigned};
+use super::quotas::admit_snapshot;
+use super::rows::{SnapshotRow, records, signed, time, to_json, unsigned};
 use super::sandboxes::find;
 use super::{SqlStore, corrupt, database, insert_event};
 use crate::store::{Durability, Result, SnapshotRecord, SnapshotStore, StoreError};
@@ -19,9 +20,10 @@ impl SnapshotStore for SqlStore {
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&snapshot.workspace).await?;
         check_quota(write.conn(), &snapshot.workspace).await?;
+        admit_snapshot(write.conn(), snapshot).await?;
         sqlx::query(
-            "INSERT INTO snapshots (id, workspace_id, sandbox_id, host_id, created_at_us, expires_at_us, spec) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            "INSERT INTO snapshots (id, workspace_id, sandbox_id, host_id, created_at_us, expires_at_us, spec, \
+             size_bytes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
         )
         .bind(snapshot.id.as_str())
         .bind(snapshot.workspace.as_str())
@@ -30,6 +32,7 @@ impl SnapshotStore for SqlStore {
         .bind(snapshot.created_at.as_microsecond())
         .bind(snapshot.expires_at.map(Timestamp::as_microsecond))
         .bind(spec)
+        .bind(signed(snapshot.spec.size_bytes))
         .execute(write.conn())
         .await
         .map_err(database)?;

@@ -74,7 +74,7 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     if args.new_session {
         rustix::process::setsid().context("leave the terminal's session")?;
     }
-    trace::init(None, "warn")?;
+    trace::init(None, "warn", None)?;
     super::block_on(serve(settings, !args.no_client_config, output))
 }
 

@@ -47,6 +47,9 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     if let Some(mbit) = settings.bandwidth_mbit {
         set("--bandwidth-mbit", mbit.to_string().into());
     }
+    if let Some(percent) = settings.cpu_percent {
+        set("--cpu-percent", percent.to_string().into());
+    }
     if let Some(resolver) = settings.resolver {
         set("--resolver", resolver.to_string().into());
     }
@@ -74,6 +77,9 @@ fn common(role: &'static str, settings: &Settings, secret: &Path) -> Vec<OsStrin
         ("--log-file", &log_file(settings, role)),
     ] {
         args.extend([flag.into(), path.into()]);
+    }
+    if let Some(endpoint) = &settings.otlp_endpoint {
+        args.extend(["--otlp-endpoint".into(), endpoint.into()]);
     }
     args
 }

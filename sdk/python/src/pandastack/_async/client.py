@@ -137,6 +137,18 @@ class AsyncPandaStack:
         answer = await self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
 
+    async def quota(self) -> Dict[str, Any]:
+        """What the workspace may have (``quota``) and has (``used``)."""
+        return (await self._transport.send(_wire.get("/me/quota"))).record()
+
+    async def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
+        """Set what the workspace may have: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
+
+        What is left out has the platform's own limit. Needs an admin key.
+        """
+        body = {name: limit for name, limit in limits.items() if limit is not None}
+        return (await self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
+
     async def close(self) -> None:
         """Close the connections. Sandboxes live on."""
         await self._transport.close()

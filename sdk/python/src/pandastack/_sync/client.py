@@ -138,6 +138,18 @@ class PandaStack:
         answer = self._transport.send(_wire.get("/audit", query))
         return cast("List[AuditEntry]", answer.records("entries"))
 
+    def quota(self) -> Dict[str, Any]:
+        """What the workspace may have (``quota``) and has (``used``)."""
+        return (self._transport.send(_wire.get("/me/quota"))).record()
+
+    def set_quota(self, **limits: Optional[int]) -> Dict[str, Any]:
+        """Set what the workspace may have: ``sandboxes``, ``cpu``, ``memory_mb``, ``snapshot_mb``, ``requests_per_second``.
+
+        What is left out has the platform's own limit. Needs an admin key.
+        """
+        body = {name: limit for name, limit in limits.items() if limit is not None}
+        return (self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
+
     def close(self) -> None:
         """Close the connections. Sandboxes live on."""
         self._transport.close()

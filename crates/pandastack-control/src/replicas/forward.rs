@@ -1,0 +1,190 @@
+//! Passing requests on to the leader.
+//!
+//! A request goes as it came, with its key, and the leader checks it: nothing is decided here but where it goes. Bodies
+//! stream both ways. A request is passed on once; a replica that is asked though it does not lead says so, and the client tries
+//! again.
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use pandastack_types::ErrorCode;
+
+use super::Replicas;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::functions;
+use crate::store::replicas::Replica;
+
+/// What every replica does itself, below `/v1`. Anything else is the leader's, so that a service that is added and forgotten
+/// here works.
+const OWN: [&str; 7] = ["sandboxes", "snapshots", "templates", "run", "me", "usage", "audit"];
+/// How long the leader is not looked up again.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// How long a connection to the leader may take.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// Says that a request was passed on already.
+const PASSED_ON: HeaderName = HeaderName::from_static("x-pandastack-passed-on");
+/// Says whose request it is.
+pub(crate) const PASSED_ON_FOR: HeaderName = HeaderName::from_static("x-pandastack-passed-on-for");
+/// Headers that belong to a connection.
+const HOP_BY_HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::TE,
+    header::TRAILER,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Where the leader is.
+#[derive(Clone)]
+pub(super) struct Leader {
+    replica: Replica,
+    http: reqwest::Client,
+    base: String,
+    since: Instant,
+}
+
+/// Layer: what is the leader's goes to the leader.
+pub(crate) async fn to_leader(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if app.replicas.leads() || !is_leaders(request.uri(), request.headers()) {
+        return next.run(request).await;
+    }
+    match pass_on(&app, request).await {
+        Ok(response) => response,
+        Err(error) => error.into_response(),
+    }
+}
+
+fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
+    let path = uri.path();
+    if let Some(below) = path.strip_prefix("/v1/") {
+        return !OWN.contains(&below.split('/').next().unwrap_or_default());
+    }
+    path.starts_with("/internal/v1/hosts/") || functions::is_named(headers, uri)
+}
+
+async fn pass_on(app: &App, request: Request) -> ApiResult<Response> {
+    if request.headers().contains_key(PASSED_ON) {
+        return Err(nobody_leads());
+    }
+    let leader = leader(app).await?;
+    let (mut parts, body) = request.into_parts();
+    for name in &HOP_BY_HOP {
+        parts.headers.remove(name);
+    }
+    let me = HeaderValue::from_str(&app.replicas.instance);
+    parts.headers.insert(PASSED_ON, me.unwrap_or_else(|_| HeaderValue::from_static("replica")));
+    parts.headers.remove(PASSED_ON_FOR);
+    if let Some(client) = parts.extensions.get::<pandastack_edge::Client>()
+        && let Ok(address) = HeaderValue::from_str(&client.address.to_string())
+    {
+        parts.headers.insert(PASSED_ON_FOR, address);
+    }
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let sent = leader
+        .http
+        .request(parts.method, format!("{}{path}", leader.base))
+        .headers(parts.headers)
+        .body(reqwest::Body::wrap_stream(body.into_data_stream()))
+        .send()
+        .await;
+    let answer = sent.map_err(|error| {
+        app.replicas.forget_leader();
+        let what =
+            format!("replica `{}` leads and does not answer; try again in a moment", leader.replica.instance);
+        ApiError { cause: Some(error.into()), ..ApiError::new(ErrorCode::Unavailable, what) }
+    })?;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = answer.status();
+    *response.headers_mut() = answer.headers().clone();
+    for name in &HOP_BY_HOP {
+        response.headers_mut().remove(name);
+    }
+    *response.body_mut() = Body::from_stream(answer.bytes_stream());
+    Ok(response)
+}
+
+fn nobody_leads() -> ApiError {
+    ApiError::new(ErrorCode::Unavailable, "no control server leads at present; try again in a few seconds")
+}
+
+async fn leader(app: &App) -> ApiResult<Leader> {
+    if let Some(known) = app.replicas.remembered_leader() {
+        return Ok(known);
+    }
+    let replicas = app.store.replicas().await?;
+    let found =
+        replicas.into_iter().find(|replica| replica.leads && replica.instance != app.replicas.instance);
+    let found = found.ok_or_else(nobody_leads)?;
+    app.replicas.remember_leader(found)
+}
+
+/// A client for another replica, and what its paths begin with.
+pub(super) fn way_to(address: &str) -> ApiResult<(reqwest::Client, String)> {
+    let builder = reqwest::Client::builder()
+        .connect_timeout(CONNECT_MAX)
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_nodelay(true);
+    let (builder, base) = match address.strip_prefix("unix:") {
+        Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
+        None => (builder, address.trim_end_matches('/').to_owned()),
+    };
+    Ok((builder.build().map_err(ApiError::internal)?, base))
+}
+
+impl Replicas {
+    fn remembered_leader(&self) -> Option<Leader> {
+        let known = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        known.clone().filter(|leader| leader.since.elapsed() < REMEMBERED)
+    }
+
+    /// Keeps the connections that there are when the leader is the same.
+    fn remember_leader(&self, found: Replica) -> ApiResult<Leader> {
+        let mut known = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let leader = match known.take().filter(|known| known.replica == found) {
+            Some(same) => Leader { since: Instant::now(), ..same },
+            None => {
+                let (http, base) = way_to(&found.address)?;
+                Leader { replica: found, http, base, since: Instant::now() }
+            }
+        };
+        *known = Some(leader.clone());
+        Ok(leader)
+    }
+
+    fn forget_leader(&self) {
+        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &'static str, host: &'static str, expect: bool) {
+        let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))]);
+        assert_eq!(is_leaders(&http::Uri::from_static(path), &headers), expect, "{host}{path}");
+    }
+
+    #[test]
+    fn services_and_reports_are_the_leaders_and_sandboxes_everybodys() {
+        for path in ["/v1/sandboxes", "/v1/sandboxes/a/exec", "/v1/run", "/v1/me/tokens", "/healthz", "/sql"]
+        {
+            check(path, "localhost", false);
+        }
+        for path in ["/v1/apps", "/v1/functions/a", "/v1/hosts", "/v1/hooks/apps/a", "/v1/of-tomorrow"] {
+            check(path, "localhost", true);
+        }
+        check("/internal/v1/hosts/a/report", "control", true);
+        check("/internal/v1/routes", "control", false);
+        check("/any", "fn-0b8e1f0e-6a4b-4b57-9d0a-0d7cbb5b3c11.example.com", true);
+        check("/any", "8080-0b8e1f0e.example.com", false);
+    }
+}

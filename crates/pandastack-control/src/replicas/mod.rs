@@ -1,0 +1,221 @@
+//! This server among others on one database.
+//!
+//! ```text
+//!   client --> any replica: sandboxes, files, exec, ports, databases' wire          from the store and the hosts
+//!                 |  reports, apps, functions, schedules, databases' API
+//!                 +--> the leader: reconciles, reaps, schedules, deploys, keeps pools of machines
+//! ```
+//!
+//! Every replica serves the sandbox API and the way to sandboxes' ports. What one process must do alone (see [`Work`]) the
+//! leader does, and requests about it are [passed on](forward) to it, so that whatever it keeps in memory is right.
+//!
+//! Must hold:
+//! - at most one replica leads. The leader is whoever holds the database's lock; one that loses its session ends as a
+//!   process, because work that it has handed to tasks and machines cannot be called back one by one. Its successor waits
+//!   [`TAKEOVER_WAIT`], which is longer than a leader can be cut off without knowing it ([`BEAT_EVERY`] + [`BEAT_MAX`]);
+//! - what a replica remembers of a sandbox is forgotten when any replica changes it ([`News`]);
+//! - what a replica is making or deleting is left alone by the leader ([`under_way`]).
+//!
+//! On SQLite there is one server, which leads from its first moment to its last.
+
+mod forward;
+mod under_way;
+
+pub(crate) use forward::{PASSED_ON_FOR, to_leader};
+pub(crate) use under_way::{PATH as UNDER_WAY, marks_of_all, show_marks};
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, Heard};
+use crate::error::ApiResult;
+use crate::store::replicas::{News, Session};
+use crate::store::{self, StoreError};
+use crate::{apps, databases, functions, reaper, schedules};
+
+/// How often a session shows that it lives; how soon a free leadership is noticed.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// A session that takes longer to answer is lost.
+const BEAT_MAX: Duration = Duration::from_secs(2);
+/// How long the successor of a leader waits before it acts.
+const TAKEOVER_WAIT: Duration = Duration::from_millis(3500);
+/// How long a replica that follows waits before it joins again.
+const REJOIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Who this server is among the replicas.
+pub(crate) struct Replicas {
+    /// Names this process.
+    pub(crate) instance: String,
+    /// Where the other replicas reach it.
+    pub(crate) address: String,
+    leads: AtomicBool,
+    /// The leader, as long as this is another one and was looked up lately.
+    leader: Mutex<Option<forward::Leader>>,
+}
+
+impl Replicas {
+    pub(crate) fn new(instance: String, address: String) -> Self {
+        Self { instance, address, leads: AtomicBool::new(false), leader: Mutex::new(None) }
+    }
+
+    /// From now on this replica leads.
+    pub(crate) fn lead(&self) {
+        self.leads.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether this replica leads.
+    pub(crate) fn leads(&self) -> bool {
+        self.leads.load(Ordering::SeqCst)
+    }
+}
+
+/// A leader lost its session: another one may lead.
+#[derive(Debug)]
+pub(crate) struct LeadershipLost(pub(crate) StoreError);
+
+/// How a session ended.
+enum End {
+    Left,
+    Lost(StoreError),
+}
+
+/// Takes part until told to leave. `leads`: the session leads already, and nobody led before it.
+pub(crate) async fn run(
+    app: &Arc<App>,
+    mut session: Box<dyn Session>,
+    leads: bool,
+    leave: &CancellationToken,
+) -> Result<(), LeadershipLost> {
+    let mut work = Work::default();
+    if leads {
+        work.begin(app);
+    }
+    loop {
+        match take_part(app, session.as_mut(), &mut work, leave).await {
+            End::Left => {
+                session.leave().await;
+                return Ok(());
+            }
+            End::Lost(error) if app.replicas.leads() => return Err(LeadershipLost(error)),
+            End::Lost(error) => {
+                tracing::warn!(%error, "the session with the database is lost; joining again")
+            }
+        }
+        // Its locks end with it.
+        drop(session);
+        session = match join_again(app, leave).await {
+            Some(joined) => joined,
+            None => return Ok(()),
+        };
+        catch_up(app).await;
+    }
+}
+
+async fn take_part(
+    app: &Arc<App>,
+    session: &mut dyn Session,
+    work: &mut Work,
+    leave: &CancellationToken,
+) -> End {
+    let mut beat = interval(BEAT_EVERY);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut act_from: Option<Instant> = None;
+    loop {
+        let waited = act_from.filter(|_| !app.replicas.leads());
+        tokio::select! {
+            () = leave.cancelled() => return End::Left,
+            news = session.news() => match news {
+                Ok(news) => hear(app, news).await,
+                Err(error) => return End::Lost(error),
+            },
+            _ = beat.tick() => match timeout(BEAT_MAX, session.beat()).await {
+                Ok(Ok(true)) if act_from.is_none() => act_from = Some(Instant::now() + TAKEOVER_WAIT),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return End::Lost(error),
+                Err(_) => return End::Lost(StoreError::Database(sqlx::Error::PoolTimedOut)),
+            },
+            () = tokio::time::sleep_until(waited.unwrap_or_else(Instant::now)), if waited.is_some() => work.begin(app),
+        }
+    }
+}
+
+async fn join_again(app: &App, leave: &CancellationToken) -> Option<Box<dyn Session>> {
+    loop {
+        tokio::select! {
+            () = leave.cancelled() => return None,
+            () = tokio::time::sleep(REJOIN_AFTER) => {}
+        }
+        let joined = timeout(BEAT_MAX, join(app.store.as_ref(), &app.replicas)).await;
+        match joined.unwrap_or(Err(StoreError::Database(sqlx::Error::PoolTimedOut))) {
+            Ok(session) => return Some(session),
+            Err(error) => tracing::debug!(%error, "the database does not answer yet"),
+        }
+    }
+}
+
+/// Appears among the replicas.
+pub(crate) async fn join(store: &dyn store::Store, me: &Replicas) -> store::Result<Box<dyn Session>> {
+    store.join(&me.instance, &me.address).await
+}
+
+/// What only the leader does. It ends by itself at shutdown, and with this at the latest.
+#[derive(Default)]
+struct Work(Vec<AbortHandle>);
+
+impl Work {
+    fn begin(&mut self, app: &Arc<App>) {
+        tracing::info!(instance = app.replicas.instance, "this server leads");
+        app.replicas.lead();
+        let own = || Arc::clone(app);
+        self.0 = vec![
+            app.tasks.spawn(databases::recover(own())).abort_handle(),
+            app.tasks.spawn(databases::revive::run(own())).abort_handle(),
+            app.tasks.spawn(apps::deployer::run(own())).abort_handle(),
+            app.tasks.spawn(reaper::run(own())).abort_handle(),
+            app.tasks.spawn(reaper::prune(own())).abort_handle(),
+            app.tasks.spawn(functions::run(own())).abort_handle(),
+            app.tasks.spawn(schedules::run(own())).abort_handle(),
+        ];
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Takes in what was changed, by whomever.
+async fn hear(app: &App, news: Vec<News>) {
+    for one in news {
+        match one {
+            News::Event(event) => app.tell(event),
+            News::Host(host) if !app.replicas.leads() => match app.store.host(&host).await {
+                Ok(Some(record)) => app.hosts.told(record),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%host, %error, "a report of a host was not seen"),
+            },
+            News::Host(_) => {}
+            News::Names => app.forget_names(),
+        }
+    }
+}
+
+/// Whatever was changed while nobody told is looked up again.
+async fn catch_up(app: &App) {
+    app.places.forget_all();
+    app.edge.forget_route(None);
+    app.forget_names();
+    app.expiry_changed.notify_one();
+    let _ = app.events.send(Heard::Missed);
+    let hosts: ApiResult<_> = app.store.hosts().await.map_err(Into::into);
+    match hosts {
+        Ok(hosts) => app.hosts.load(hosts, crate::app::now()),
+        Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),
+    }
+}

@@ -1,0 +1,39 @@
+//! What the caller's workspace may have, and has.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use pandastack_types::ErrorBody;
+use pandastack_types::api::{Quota, QuotaReport};
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::JsonBody;
+
+/// What the workspace may have, and has.
+#[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]
+pub(crate) async fn get(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<QuotaReport>> {
+    let quota = app.store.quota(&caller.workspace).await?;
+    let used = app.store.quota_use(&caller.workspace).await?;
+    Ok(Json(QuotaReport { workspace: caller.workspace, quota, used }))
+}
+
+/// Set what the workspace may have; what is left out has the platform's own limit. Needs an admin key.
+#[utoipa::path(put, path = "/v1/me/quota", tag = "keys", request_body = Quota, responses(
+    (status = 200, body = QuotaReport), (status = 400, body = ErrorBody)))]
+pub(crate) async fn set(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(quota): JsonBody<Quota>,
+) -> ApiResult<Json<QuotaReport>> {
+    if quota.requests_per_second == Some(0) {
+        return Err(ApiError::bad_request(
+            "`requests_per_second` must be 1 or more: with 0 nobody could change it back",
+        ));
+    }
+    app.store.set_quota(&caller.workspace, &quota).await?;
+    app.rates.learn(&caller.workspace, quota.requests_per_second);
+    get(State(app), caller).await
+}

@@ -1,0 +1,18 @@
+//! What a workspace may have: set by the operator, counted where things are added.
+
+use async_trait::async_trait;
+use pandastack_types::WorkspaceId;
+use pandastack_types::api::{Quota, QuotaUse};
+
+use super::Result;
+
+/// Quotas of workspaces.
+#[async_trait]
+pub trait QuotaStore: Send + Sync {
+    /// What a workspace may have; empty when nobody set anything.
+    async fn quota(&self, workspace: &WorkspaceId) -> Result<Quota>;
+    /// Replaces it. What is there already stays, also if it is more.
+    async fn set_quota(&self, workspace: &WorkspaceId, quota: &Quota) -> Result<()>;
+    /// What a workspace has.
+    async fn quota_use(&self, workspace: &WorkspaceId) -> Result<QuotaUse>;
+}

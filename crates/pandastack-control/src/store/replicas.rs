@@ -1,0 +1,57 @@
+//! Several control servers on one database: who lives, who leads, and what the others changed.
+//!
+//! A replica has a [`Session`] for as long as it is connected to the database. Whether it lives and whether it leads are
+//! facts about that session, kept by the database itself, so neither clocks nor rows that somebody forgot to change can be
+//! wrong about them. On SQLite there is one server, which always leads.
+
+use async_trait::async_trait;
+use pandastack_types::HostId;
+use pandastack_types::api::Event;
+
+use super::Result;
+
+/// A control server among others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    /// Names the process.
+    pub instance: String,
+    /// Where the others reach it: `unix:/path` or `http://address:port`.
+    pub address: String,
+    /// It does what only one may do.
+    pub leads: bool,
+}
+
+/// What another replica, or this one, changed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum News {
+    /// Something happened to a sandbox.
+    Event(Event),
+    /// A host reported.
+    Host(HostId),
+    /// Names of apps may lead elsewhere.
+    Names,
+}
+
+/// Replicas on one database.
+#[async_trait]
+pub trait ReplicaStore: Send + Sync {
+    /// Joins the replicas.
+    async fn join(&self, instance: &str, address: &str) -> Result<Box<dyn Session>>;
+    /// Those that live now.
+    async fn replicas(&self) -> Result<Vec<Replica>>;
+    /// Tells every replica that names of apps may lead elsewhere.
+    async fn tell_names_changed(&self) -> Result<()>;
+    /// Whether what this replica commits comes back to it as [`News`], in the order of commits among all replicas.
+    fn tells_news(&self) -> bool;
+}
+
+/// A replica's place among the others, until the connection ends or it is dropped.
+#[async_trait]
+pub trait Session: Send {
+    /// Shows that the session lives, and leads from now on if nobody else does. Answers whether it leads.
+    async fn beat(&mut self) -> Result<bool>;
+    /// Waits for news. May be given up at any time without losing any. An error is the end of the session.
+    async fn news(&mut self) -> Result<Vec<News>>;
+    /// Ends the session, so that another may lead at once.
+    async fn leave(&mut self);
+}

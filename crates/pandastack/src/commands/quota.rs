@@ -1,0 +1,117 @@
+//! `pandastack quota`: what a workspace may have.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use pandastack_types::api::{Quota, QuotaReport};
+
+use crate::output::Output;
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Show what the workspace may have, and has
+    Show,
+    /// Set some of it and leave the rest as it is; `none` takes a limit away
+    Set(Limits),
+}
+
+/// What can be set.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+pub struct Limits {
+    /// Sandboxes
+    #[arg(long, value_name = "COUNT", value_parser = limit)]
+    sandboxes: Option<Limit>,
+    /// Processors of all sandboxes together
+    #[arg(long, value_name = "COUNT", value_parser = limit)]
+    cpu: Option<Limit>,
+    /// Memory of all sandboxes together
+    #[arg(long, value_name = "MIB", value_parser = limit)]
+    memory_mb: Option<Limit>,
+    /// Snapshots on disk
+    #[arg(long, value_name = "MIB", value_parser = limit)]
+    snapshot_mb: Option<Limit>,
+    /// Requests per second
+    #[arg(long, value_name = "COUNT", value_parser = limit)]
+    requests_per_second: Option<Limit>,
+}
+
+/// A number, or none.
+#[derive(Debug, Clone, Copy)]
+struct Limit(Option<u64>);
+
+fn limit(text: &str) -> Result<Limit, String> {
+    match text {
+        "none" => Ok(Limit(None)),
+        number => number.parse().map(|number| Limit(Some(number))).map_err(|_| "a number or `none`".into()),
+    }
+}
+
+impl Limits {
+    fn apply(self, before: Quota) -> Quota {
+        let set = |new: Option<Limit>, old| new.map_or(old, |Limit(new)| new);
+        let rate = before.requests_per_second.map(u64::from);
+        let rate = set(self.requests_per_second, rate).map(|rate| u32::try_from(rate).unwrap_or(u32::MAX));
+        Quota {
+            sandboxes: set(self.sandboxes, before.sandboxes),
+            cpu: set(self.cpu, before.cpu),
+            memory_mb: set(self.memory_mb, before.memory_mb),
+            snapshot_mb: set(self.snapshot_mb, before.snapshot_mb),
+            requests_per_second: rate,
+        }
+    }
+}
+
+impl Command {
+    /// Carries it out.
+    pub fn run(self, output: Output) -> Result<ExitCode> {
+        super::with_client(|client| async move {
+            let report = client.quota().await?;
+            let report = match self {
+                Command::Show => report,
+                Command::Set(limits) => client.set_quota(&limits.apply(report.quota)).await?,
+            };
+            output.value(&report, describe)?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+fn describe(report: &QuotaReport) -> String {
+    let QuotaReport { quota, used, .. } = report;
+    let line = |name: &str, used: Option<u64>, limit: Option<u64>| {
+        let used = used.map_or_else(|| "-".to_owned(), |used| used.to_string());
+        let limit = limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        format!("{name:<20} {used:>10} {limit:>10}")
+    };
+    [
+        format!("{:<20} {:>10} {:>10}", "QUOTA", "USED", "LIMIT"),
+        line("sandboxes", Some(used.sandboxes), quota.sandboxes),
+        line("cpu", Some(used.cpu), quota.cpu),
+        line("memory_mb", Some(used.memory_mb), quota.memory_mb),
+        line("snapshot_mb", Some(used.snapshot_mb), quota.snapshot_mb),
+        line("requests_per_second", None, quota.requests_per_second.map(u64::from)),
+    ]
+    .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_stays_and_none_takes_away() {
+        let before = Quota { cpu: Some(4), sandboxes: Some(9), ..Quota::default() };
+        let limits = Limits {
+            sandboxes: Some(Limit(None)),
+            cpu: None,
+            memory_mb: Some(Limit(Some(512))),
+            snapshot_mb: None,
+            requests_per_second: Some(Limit(Some(u64::MAX))),
+        };
+        let after = limits.apply(before);
+        assert_eq!((after.sandboxes, after.cpu, after.memory_mb), (None, Some(4), Some(512)));
+        assert_eq!(after.requests_per_second, Some(u32::MAX));
+    }
+}
