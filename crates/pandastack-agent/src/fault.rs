@@ -21,6 +21,9 @@ pub(crate) const NAMES: &[&str] = &[
     "rollback.recorded",
     "rollback.ended",
     "fork.made",
+    "create.made",
+    "create.recorded",
+    "delete.ended",
 ];
 
 /// Ends the agent here if a test asked for it.
@@ -49,6 +52,8 @@ mod tests {
             include_str!("sandbox/sleep.rs"),
             include_str!("sandbox/rollback.rs"),
             include_str!("sandbox/fork.rs"),
+            include_str!("sandbox/create.rs"),
+            include_str!("sandbox/driver.rs"),
         ];
         for name in NAMES {
             let found: usize = sources.iter().map(|text| text.matches(&format!("\"{name}\"")).count()).sum();

@@ -129,6 +129,31 @@ def test_a_kill_leaves_the_old_state_or_the_new(platform: Platform, client: Pand
     wait_until("nothing is left", lambda: not any(list((store / kind).iterdir()) for kind in kinds), 60)
 
 
+@pytest.mark.parametrize("point", ["create.made", "create.recorded", "delete.ended"])
+def test_a_kill_during_a_create_or_a_delete_leaves_all_of_it_or_nothing(
+    platform: Platform, client: PandaStack, point: str
+) -> None:
+    kept = client.sandboxes.create("base", ttl_seconds=1800)
+    ends = client.sandboxes.create("base", ttl_seconds=1800)
+    kept.exec("echo kept > /dev/shm/kept", check=True)
+    fault = Path(platform.environment["PANDASTACK_FAULT_FILE"])
+    old_agent = platform.role_pid("agent")
+    fault.write_text(point)
+    made = []
+    attempt(lambda: made.append(client.sandboxes.create("base")) if point.startswith("create") else ends.delete())
+    assert not fault.exists(), f"{point} was not reached"
+    wait_until("another agent", lambda: platform.role_pid("agent") != old_agent, 60)
+    wait_until("ready again", platform.is_ready, 120)
+    expected = {kept.id, *(sandbox.id for sandbox in made)} | ({ends.id} if point.startswith("create") else set())
+    store = platform.data_dir / "store" / "sandboxes"
+    rows = lambda: {sandbox.id for sandbox in client.sandboxes.list()}
+    wait_until("as many rows as were acknowledged", lambda: rows() == expected, 60)
+    wait_until("as many machines", lambda: {entry.name for entry in store.iterdir()} == expected, 60)
+    assert kept.exec("cat /dev/shm/kept", timeout_seconds=60).stdout == "kept\n"
+    for sandbox in client.sandboxes.list():
+        sandbox.delete()
+
+
 def fill(filler: Path, left_bytes: int) -> None:
     """Takes space until so much is left. The file system gives back what was deleted a little later, so look again."""
     with filler.open("wb") as file:

@@ -8,6 +8,7 @@ use pandastack_types::{SnapshotId, Transition};
 
 use super::spawn;
 use crate::error::{AgentError, Result};
+use crate::fault;
 use crate::host::Host;
 use crate::launch::{self, Live, Stages};
 use crate::record::{BootMode, SandboxRecord, write_json};
@@ -31,7 +32,10 @@ pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<Age
             host.remove_dir(host.layout.sandbox(&id)).await;
         }
         let (mut record, live) = made?;
-        let handle = match commit(&host, &mut record) {
+        fault::point("create.made");
+        let committed = commit(&host, &mut record);
+        fault::point("create.recorded");
+        let handle = match committed {
             Ok(()) => spawn(&host, record, Some(live)),
             Err(error) => {
                 live.end(&host).await;

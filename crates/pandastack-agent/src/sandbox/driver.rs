@@ -355,6 +355,7 @@ impl Driver {
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }
+        crate::fault::point("delete.ended");
         self.host.remove_dir(self.host.layout.sandbox(&self.record.spec.id)).await;
         self.host.sandboxes().remove(&self.record.spec.id);
         self.host.changed.notify_one();

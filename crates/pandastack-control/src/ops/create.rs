@@ -153,19 +153,25 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
 }
 
 /// Removes what a failed create left. If its host does not answer now, the machine is forgotten when it reports.
+///
+/// The intention is recorded first, as in a delete: a server that ends while the host is being asked must not leave a row in
+/// `creating`, which its successor would take for a create to be finished just before the machine goes.
 pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
+    let change = Change::at(now()).because(why);
+    let go = async |transition| {
+        if let Err(error) = app.transition(&record.id, transition, &change).await {
+            // Not the state it was left in: someone deleted it meanwhile, which is as good.
+            tracing::debug!(sandbox = %record.id, %error, "undoing a create");
+        }
+    };
+    go(Transition::CreateFailed).await;
+    go(Transition::Deleting).await;
     if let Some(client) = client
         && let Err(error) = remove_machine(client, record).await
     {
         tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
     }
-    let change = Change::at(now()).because(why);
-    for transition in [Transition::CreateFailed, Transition::Deleting, Transition::Deleted] {
-        if let Err(error) = app.transition(&record.id, transition, &change).await {
-            // Not the state it was left in: someone deleted it meanwhile, which is as good.
-            tracing::debug!(sandbox = %record.id, %error, "undoing a create");
-        }
-    }
+    go(Transition::Deleted).await;
     crate::volumes::reconcile::sandbox_gone(app, record).await;
 }
 
