@@ -24,7 +24,7 @@ const CLIENTS: &[Need] = &[("psql", "postgresql-client")];
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 10] = [
+const KEPT_BY_SUDO: [&str; 11] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
@@ -33,6 +33,7 @@ const KEPT_BY_SUDO: [&str; 10] = [
     "PANDASTACK_CACHE_DIR",
     "PANDASTACK_DATA_DIR",
     "PANDASTACK_LOG",
+    "PANDASTACK_TEST_POSTGRES_BIN",
     "PANDASTACK_TOKEN",
     "PYTHONDONTWRITEBYTECODE",
 ];

@@ -1,11 +1,13 @@
-"""One control, two agents: sandboxes land on both, and a host that is gone is shown as gone."""
+"""Two control servers, two agents: sandboxes land on both hosts, a host that is gone is shown as gone, and a control
+server that is gone is not missed."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Dict, Iterator
 
@@ -13,7 +15,8 @@ import httpx
 import pytest
 from pandastack import PandaStackError
 
-from platform_process import BINARY, Platform, wait_until
+from platform_process import BINARY, wait_until
+from replicated import POSTGRES_PROGRAMS, ReplicatedPlatform
 
 SECOND = "second-host"
 
@@ -21,7 +24,7 @@ SECOND = "second-host"
 class SecondAgent:
     """Another agent of the same control, with a data directory and a network of its own."""
 
-    def __init__(self, platform: Platform) -> None:
+    def __init__(self, platform: ReplicatedPlatform) -> None:
         self.data_dir = platform.root / "second"
         self.data_dir.mkdir()
         self.runtime_dir = Path("/run/pandastack-pdsb")
@@ -34,8 +37,8 @@ class SecondAgent:
         }
         command = [
             BINARY, "agent", "--host", SECOND, "--warm", "base",
-            "--control", f"unix:{platform.runtime_dir}/control.sock",
-            "--link-secret-file", str(platform.data_dir / "link-secret"),
+            # The one that follows: it passes reports on.
+            "--control", platform.controls[1].socket, "--link-secret-file", str(platform.secret),
         ]
         with (platform.root / "second.log").open("ab") as log:
             self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
@@ -51,22 +54,23 @@ class SecondAgent:
 
 
 @pytest.fixture(scope="module")
-def platform() -> Iterator[Platform]:
-    running = Platform("pdsa", "10.216.0.0/16", "--warm", "base")
+def platform() -> Iterator[ReplicatedPlatform]:
+    if POSTGRES_PROGRAMS is None:
+        pytest.skip("PANDASTACK_TEST_POSTGRES_BIN is not set; `cargo xtask test` brings a server")
+    running = ReplicatedPlatform("pdsa", "10.216.0.0/16", "--warm", "base")
     try:
         yield running.start()
     finally:
         running.stop()
 
 
-def is_reachable(platform: Platform, host: str) -> bool:
-    config = json.loads(platform.config_path().read_text())
-    headers = {"Authorization": f"Bearer {config['token']}"}
-    answer = httpx.get(f"{config['api_url']}/v1/hosts", headers=headers).raise_for_status().json()
+def is_reachable(platform: ReplicatedPlatform, host: str) -> bool:
+    headers = {"Authorization": f"Bearer {platform.token()}"}
+    answer = httpx.get(f"{platform.controls[0].url}/v1/hosts", headers=headers).raise_for_status().json()
     return any(found["id"] == host and found["reachable"] for found in answer["items"])
 
 
-def test_sandboxes_land_on_both_and_a_lost_host_is_shown_as_lost(platform: Platform) -> None:
+def test_sandboxes_land_on_both_and_a_lost_host_is_shown_as_lost(platform: ReplicatedPlatform) -> None:
     client = platform.client()
     second = SecondAgent(platform)
     made = []
@@ -101,3 +105,45 @@ def test_sandboxes_land_on_both_and_a_lost_host_is_shown_as_lost(platform: Platf
         for sandbox in client.sandboxes.list():
             sandbox.delete()
         second.remove()
+
+
+def test_two_servers_are_one_and_either_may_be_killed(platform: ReplicatedPlatform) -> None:
+    first, second = platform.controls
+    here, there = first.client(), second.client()
+    sandbox = here.sandboxes.create(template="base", ttl_seconds=600)
+    mirror = there.sandboxes.get(sandbox.id)
+    assert mirror.exec("echo written > /root/file; echo there").stdout == "there\n"
+    assert sandbox.filesystem.read("/root/file").text == "written\n"
+    short = there.sandboxes.create(template="base", ttl_seconds=1, on_timeout="kill")
+    gone = lambda client: short.id not in {found.id for found in client.sandboxes.list()}
+    wait_until("its lifetime ended", lambda: gone(here) and gone(there), 30)
+
+    # A command that streams through one server goes on while the other, which leads, is killed.
+    lines = []
+    command = "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done"
+    stream = lambda: mirror.exec_stream(command, on_stdout=lines.append, timeout_seconds=60)
+    streaming = threading.Thread(target=stream)
+    streaming.start()
+    wait_until("the command runs", lambda: lines, 30)
+    first.kill()
+    killed_at = time.monotonic()
+    assert there.sandboxes.get(sandbox.id).exec("true").exit_code == 0, "sandboxes do not need the leader"
+    made = there.sandboxes.create(template="base", ttl_seconds=1, on_timeout="kill")
+    wait_until("the other server leads", lambda: leads(platform, second.url), 15)
+    assert time.monotonic() - killed_at < 10
+    wait_until("it ends lifetimes", lambda: made.id not in {f.id for f in there.sandboxes.list()}, 30)
+    streaming.join(timeout=60)
+    assert "".join(lines).split() == ["1", "2", "3", "4", "5", "6"]
+
+    # Who comes back follows, and serves.
+    first.start()
+    wait_until("it knows the host", lambda: first.answers("readyz"), 30)
+    assert leads(platform, first.url), "what is the leader's is passed on"
+    first.client().sandboxes.get(sandbox.id).delete()
+    assert sandbox.id not in {found.id for found in there.sandboxes.list()}
+
+
+def leads(platform: ReplicatedPlatform, url: str) -> bool:
+    """Whether what only the leader does is answered there."""
+    headers = {"Authorization": f"Bearer {platform.token()}"}
+    return httpx.get(f"{url}/v1/schedules", headers=headers).status_code == 200

@@ -65,7 +65,9 @@ impl Session {
     pub fn e2e_python(&mut self) -> Result<Counts> {
         let platform = self.platform()?;
         // Some of them start, kill and count platforms of their own, which takes root.
-        pytest(platform.point(host::as_root(python::ensure()?)), "tests/e2e/python")
+        let mut python = platform.point(host::as_root(python::ensure()?));
+        python.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
+        pytest(python, "tests/e2e/python")
     }
 
     pub fn e2e_typescript(&mut self) -> Result<Counts> {

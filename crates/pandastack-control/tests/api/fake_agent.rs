@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path as UrlPath, Request, State};
@@ -23,6 +24,8 @@ use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{ErrorBody, ErrorCode, HostId, Residency, SandboxId, SandboxState, SnapshotId};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+
+use crate::simulation::Dice;
 
 pub const SECRET: [u8; 32] = [7; 32];
 
@@ -45,7 +48,38 @@ pub struct Inner {
     /// What data calls arrived as: method, path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,
+    /// What happens to messages.
+    pub troubles: Option<Troubles>,
     pub build_done: bool,
+}
+
+/// Chance that happens to calls: delayed, lost on the way in, or answered and the answer lost.
+pub struct Troubles {
+    pub dice: Dice,
+    pub percent: u64,
+}
+
+/// What happens to one call.
+#[derive(Default)]
+struct Fate {
+    delay: Duration,
+    loses_request: bool,
+    loses_answer: bool,
+}
+
+impl Troubles {
+    fn fate(&mut self) -> Fate {
+        let mut hit = || self.dice.roll(100) < self.percent;
+        let (delayed, loses_request, loses_answer) = (hit(), hit(), hit());
+        let delay = Duration::from_micros(if delayed { self.dice.roll(5_000) } else { 0 });
+        Fate { delay, loses_request, loses_answer }
+    }
+}
+
+/// An answer that breaks off before its first byte.
+fn broken() -> Response {
+    let torn = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("torn")) });
+    Response::new(Body::from_stream(torn))
 }
 
 #[derive(Clone)]
@@ -72,6 +106,11 @@ impl FakeAgent {
         let router = agent.router();
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
         agent
+    }
+
+    /// The same agent, which reports elsewhere.
+    pub fn reporting_to(&self, control: &Path) -> Self {
+        Self { control: control.to_owned(), ..self.clone() }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -121,10 +160,22 @@ impl FakeAgent {
         self.send(self.report_now()).await
     }
 
+    /// Reports to a server that may be killed meanwhile.
+    pub async fn try_report(&self) {
+        let report = self.report_now();
+        if let Ok((StatusCode::OK, body)) = self.try_send(&report, &LinkKey::new(&SECRET).unwrap()).await {
+            self.obey(&body);
+        }
+    }
+
     pub async fn send(&self, report: HostReport) -> ReportAnswer {
         let (status, body) = self.send_raw(&report, &LinkKey::new(&SECRET).unwrap()).await;
         assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
-        let answer: ReportAnswer = serde_json::from_slice(&body).unwrap();
+        self.obey(&body)
+    }
+
+    fn obey(&self, body: &[u8]) -> ReportAnswer {
+        let answer: ReportAnswer = serde_json::from_slice(body).unwrap();
         let mut inner = self.lock();
         for id in &answer.forget_sandboxes {
             inner.sandboxes.remove(id);
@@ -136,23 +187,31 @@ impl FakeAgent {
     }
 
     pub async fn send_raw(&self, report: &HostReport, key: &LinkKey) -> (StatusCode, Bytes) {
+        self.try_send(report, key).await.unwrap()
+    }
+
+    async fn try_send(
+        &self,
+        report: &HostReport,
+        key: &LinkKey,
+    ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>> {
         let path = format!("/internal/v1/hosts/{}/report", self.host);
         let now = Timestamp::now().as_second();
         let signature = key.sign(Direction::AgentToControl, &self.host, "POST", &path, now);
-        let stream = tokio::net::UnixStream::connect(&self.control).await.unwrap();
+        let stream = tokio::net::UnixStream::connect(&self.control).await?;
         let io = hyper_util::rt::TokioIo::new(stream);
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
         let connection = tokio::spawn(connection);
         let request = http::Request::post(path)
             .header("host", "control")
             .header(LINK_HEADER, signature)
             .body(Full::new(Bytes::from(serde_json::to_vec(report).unwrap())))
             .unwrap();
-        let response = sender.send_request(request).await.unwrap();
+        let response = sender.send_request(request).await?;
         let status = response.status();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body = response.into_body().collect().await?.to_bytes();
         connection.abort();
-        (status, body)
+        Ok((status, body))
     }
 
     fn router(&self) -> Router {
@@ -251,7 +310,13 @@ async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) ->
         return refuse(ErrorCode::Conflict, "no incarnation");
     }
     agent.lock().seen.push(format!("{method} {target}"));
-    next.run(request).await
+    let fate = agent.lock().troubles.as_mut().map(Troubles::fate).unwrap_or_default();
+    tokio::time::sleep(fate.delay).await;
+    if fate.loses_request {
+        return broken();
+    }
+    let answer = next.run(request).await;
+    if fate.loses_answer { broken() } else { answer }
 }
 
 async fn create(State(agent): State<FakeAgent>, Json(body): Json<AgentCreate>) -> Response {

@@ -7,13 +7,18 @@ mod data_path;
 mod databases;
 mod fake_agent;
 mod forks;
+mod fuzz;
 mod harness;
 mod hosts;
 mod input;
 mod keys;
 mod lifetimes;
 mod observe;
+#[path = "../../src/store/postgres_server.rs"]
+mod postgres_server;
 mod recovery;
+mod replicas;
 mod sandboxes;
+mod simulation;
 mod templates;
 mod time_travel;

@@ -1,0 +1,352 @@
+//! Random schedules of calls, crashes, delays and lost messages against the control plane and scripted hosts; after each,
+//! what was acknowledged is there and nothing else is.
+//!
+//! A schedule is made from a seed: which calls are made together, what happens to each message between control and a host,
+//! when the server is killed. `PANDASTACK_SIMULATION_SEED` runs one again, `PANDASTACK_SIMULATION_SECONDS` says how long to go on
+//! with new ones. A crash drops every task of the server at its next await, as `kill -9` would between two system calls.
+//! Time is real: what waits for a clock has tests of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use pandastack_control::{Control, ControlConfig, ServeError};
+use pandastack_types::link::LinkKey;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+
+use crate::fake_agent::{FakeAgent, SECRET, Troubles};
+
+const SECONDS_DEFAULT: u64 = 12;
+/// Rounds of calls in a schedule, and calls in a round.
+const ROUNDS: u64 = 6;
+const CALLS_MAX: u64 = 5;
+/// Longest time for everything to come to rest.
+const REST_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for one answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Numbers from a seed (SplitMix64).
+#[derive(Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `sides`.
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+}
+
+/// What is known of a thing that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    There,
+    /// A delete was sent and its answer did not come.
+    Maybe,
+    Gone,
+}
+
+#[derive(Default)]
+struct Model {
+    sandboxes: BTreeMap<String, Known>,
+    snapshots: BTreeMap<String, Known>,
+    /// Of requests with a key: the sandbox that it was told.
+    keys: BTreeMap<String, String>,
+    problems: Vec<String>,
+}
+
+/// The server, in a runtime that can be dropped with all it does.
+struct Server {
+    config: ControlConfig,
+    runtime: Option<Runtime>,
+    base: String,
+    token: String,
+    http: reqwest::Client,
+}
+
+impl Server {
+    async fn start(dir: PathBuf) -> Self {
+        let mut config = ControlConfig::new(dir.join("data"), LinkKey::new(&SECRET).unwrap());
+        config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.requests_per_second = None;
+        let http = reqwest::Client::builder().timeout(ANSWER_MAX).build().unwrap();
+        let mut server = Self { config, runtime: None, base: String::new(), token: String::new(), http };
+        server.run().await;
+        server
+    }
+
+    async fn run(&mut self) {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let deadline = Instant::now() + REST_MAX;
+        let control = loop {
+            let bound = runtime.spawn(Control::bind(self.config.clone())).await.unwrap();
+            match bound {
+                Ok(control) => break control,
+                // Its predecessor's last task is being dropped.
+                Err(ServeError::InUse(_)) if Instant::now() < deadline => tokio::task::yield_now().await,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        self.base = format!("http://{}", control.addresses()[0]);
+        self.token = std::fs::read_to_string(self.config.bootstrap_token_path()).unwrap().trim().to_owned();
+        runtime.spawn(control.run(CancellationToken::new()));
+        self.runtime = Some(runtime);
+    }
+
+    fn crash(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// Status and body; `None` without an answer.
+    async fn call(&self, method: Method, path: &str, body: Value, key: Option<&str>) -> Option<(u16, Value)> {
+        let request = self.http.request(method, format!("{}{path}", self.base)).bearer_auth(&self.token);
+        let request = key.iter().fold(request, |request, key| request.header("idempotency-key", *key));
+        let request = if body.is_null() { request } else { request.json(&body) };
+        let response = request.send().await.ok()?;
+        let status = response.status().as_u16();
+        let bytes = response.bytes().await.ok()?;
+        Some((status, serde_json::from_slice(&bytes).unwrap_or(Value::Null)))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
+
+/// One schedule.
+struct Simulation {
+    dice: Dice,
+    server: Server,
+    agents: Vec<FakeAgent>,
+    model: Mutex<Model>,
+    _dir: tempfile::TempDir,
+}
+
+impl Simulation {
+    async fn start(seed: u64) -> Self {
+        // Crashes here are of processes: what a disk forgets is not part of it, and waiting for one would be most of the time.
+        let memory = PathBuf::from("/dev/shm");
+        let dir = tempfile::tempdir_in(if memory.is_dir() { memory } else { std::env::temp_dir() }).unwrap();
+        let mut dice = Dice::new(seed);
+        let server = Server::start(dir.path().to_owned()).await;
+        let mut agents = Vec::new();
+        for name in ["host-a", "host-b"].iter().take(1 + dice.roll(2) as usize) {
+            let agent = FakeAgent::start(dir.path(), name, 1 << 20, &server.config.internal_socket).await;
+            agent.report().await;
+            agent.lock().troubles =
+                Some(Troubles { dice: Dice::new(dice.roll(u64::MAX)), percent: dice.roll(25) });
+            agents.push(agent);
+        }
+        Self { dice, server, agents, model: Mutex::default(), _dir: dir }
+    }
+
+    async fn run(&mut self) {
+        for round in 0..ROUNDS {
+            let calls: Vec<_> = (0..=self.dice.roll(CALLS_MAX)).map(|_| self.dice.roll(u64::MAX)).collect();
+            let crash_after = (self.dice.roll(4) == 0).then(|| Duration::from_micros(self.dice.roll(20_000)));
+            let all = join_all(calls.iter().map(|seed| self.act(Dice::new(*seed), round)));
+            match crash_after {
+                Some(after) => drop(tokio::time::timeout(after, all).await),
+                None => drop(all.await),
+            }
+            if crash_after.is_some() {
+                self.server.crash();
+                self.server.run().await;
+            }
+        }
+        for agent in &self.agents {
+            agent.lock().troubles = None;
+        }
+    }
+
+    fn pick(&self, dice: &mut Dice, of: impl Fn(&Model) -> &BTreeMap<String, Known>) -> Option<String> {
+        let model = self.model.lock().unwrap();
+        let there: Vec<_> = of(&model).iter().filter(|(_, known)| **known == Known::There).collect();
+        let count = there.len() as u64;
+        (count > 0).then(|| there[dice.roll(count) as usize].0.clone())
+    }
+
+    async fn act(&self, mut dice: Dice, round: u64) {
+        let sandbox = self.pick(&mut dice, |model| &model.sandboxes);
+        match (dice.roll(16), sandbox) {
+            (0..3, _) | (_, None) => self.create(None).await,
+            (3, _) => self.create(Some(format!("key-{}", dice.roll(4) + round / 3 * 4))).await,
+            (4..6, Some(id)) => self.delete(&id).await,
+            (6, Some(id)) => self.fork(&id, 1 + dice.roll(3)).await,
+            (7..9, Some(id)) => self.snapshot(&id).await,
+            (9, _) => self.delete_snapshot(&mut dice).await,
+            (10, Some(id)) => self.exec(&id).await,
+            (11..14, Some(id)) => {
+                let moves = ["pause", "resume", "hibernate", "wake"];
+                let path = format!("/v1/sandboxes/{id}/{}", moves[dice.roll(4) as usize]);
+                self.ask(Method::POST, &path, json!({}), None).await;
+            }
+            _ => {
+                let agent = &self.agents[dice.roll(self.agents.len() as u64) as usize];
+                agent.try_report().await;
+            }
+        }
+    }
+
+    /// Asks, and notes an answer that nobody should get.
+    async fn ask(&self, method: Method, path: &str, body: Value, key: Option<&str>) -> Option<(u16, Value)> {
+        let answer = self.server.call(method.clone(), path, body, key).await;
+        if let Some((500, body)) = &answer {
+            self.model.lock().unwrap().problems.push(format!("{method} {path} answered 500: {body}"));
+        }
+        answer
+    }
+
+    async fn create(&self, key: Option<String>) {
+        let answer = self.ask(Method::POST, "/v1/sandboxes", json!({}), key.as_deref()).await;
+        let Some((201, body)) = answer else { return };
+        let id = body["id"].as_str().unwrap().to_owned();
+        let mut model = self.model.lock().unwrap();
+        if let Some(key) = key {
+            let told = model.keys.entry(key.clone()).or_insert_with(|| id.clone()).clone();
+            if told != id {
+                model.problems.push(format!("{key} made both {told} and {id}"));
+            }
+        }
+        model.sandboxes.entry(id).or_insert(Known::There);
+    }
+
+    async fn delete(&self, id: &str) {
+        self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Known::Maybe);
+        let answer = self.ask(Method::DELETE, &format!("/v1/sandboxes/{id}"), Value::Null, None).await;
+        if matches!(answer, Some((204 | 404, _))) {
+            self.model.lock().unwrap().sandboxes.insert(id.to_owned(), Known::Gone);
+        }
+    }
+
+    async fn fork(&self, id: &str, count: u64) {
+        let path = format!("/v1/sandboxes/{id}/fork-tree");
+        let answer = self.ask(Method::POST, &path, json!({"count": count}), None).await;
+        let Some((200..300, body)) = answer else { return };
+        let children = body["children"].as_array().cloned().unwrap_or_default();
+        let mut model = self.model.lock().unwrap();
+        for child in children {
+            let id = child["id"].as_str().or(child.as_str()).unwrap().to_owned();
+            model.sandboxes.entry(id).or_insert(Known::There);
+        }
+    }
+
+    async fn snapshot(&self, id: &str) {
+        let path = format!("/v1/sandboxes/{id}/snapshots");
+        let Some((200..300, body)) = self.ask(Method::POST, &path, json!({}), None).await else { return };
+        let id = body["id"].as_str().or(body["snapshot_id"].as_str()).unwrap().to_owned();
+        self.model.lock().unwrap().snapshots.insert(id, Known::There);
+    }
+
+    async fn delete_snapshot(&self, dice: &mut Dice) {
+        let Some(id) = self.pick(dice, |model| &model.snapshots) else { return };
+        self.model.lock().unwrap().snapshots.insert(id.clone(), Known::Maybe);
+        let answer = self.ask(Method::DELETE, &format!("/v1/snapshots/{id}"), Value::Null, None).await;
+        if matches!(answer, Some((204 | 404, _))) {
+            self.model.lock().unwrap().snapshots.insert(id, Known::Gone);
+        }
+    }
+
+    async fn exec(&self, id: &str) {
+        let path = format!("/v1/sandboxes/{id}/exec");
+        self.ask(Method::POST, &path, json!({"cmd": "true"}), None).await;
+    }
+
+    /// Lets reports settle everything; then what is wrong, if anything is.
+    async fn come_to_rest(&self) -> Vec<String> {
+        let deadline = Instant::now() + REST_MAX;
+        loop {
+            for agent in &self.agents {
+                agent.report().await;
+            }
+            let wrong = self.wrong().await;
+            if wrong.is_empty() || Instant::now() > deadline {
+                return wrong;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn items(&self, path: &str) -> BTreeMap<String, String> {
+        let (status, list) = self.server.call(Method::GET, path, Value::Null, None).await.unwrap();
+        assert_eq!(status, 200, "{list}");
+        let items = list["items"].as_array().or(list["snapshots"].as_array()).cloned().unwrap();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        items.iter().map(|item| (text(&item["id"]), text(&item["status"]))).collect()
+    }
+
+    async fn wrong(&self) -> Vec<String> {
+        let (rows, snapshots) = (self.items("/v1/sandboxes").await, self.items("/v1/snapshots").await);
+        let mut machines = BTreeMap::new();
+        let mut saved = BTreeSet::new();
+        for agent in &self.agents {
+            let inner = agent.lock();
+            machines
+                .extend(inner.sandboxes.values().map(|s| (s.id.to_string(), s.state.as_str().to_owned())));
+            saved.extend(inner.snapshots.iter().map(ToString::to_string));
+        }
+        let model = self.model.lock().unwrap();
+        let mut wrong = model.problems.clone();
+        if rows != machines {
+            wrong.push(format!("rows {rows:?}\n  and machines {machines:?} differ"));
+        }
+        let recorded: BTreeSet<_> = snapshots.keys().cloned().collect();
+        if recorded != saved {
+            wrong.push(format!("snapshots in rows {recorded:?}\n  and on hosts {saved:?} differ"));
+        }
+        let sandboxes = model.sandboxes.iter().map(|one| (one, rows.contains_key(one.0)));
+        let snapshots = model.snapshots.iter().map(|one| (one, recorded.contains(one.0)));
+        for ((id, known), there) in sandboxes.chain(snapshots) {
+            match known {
+                Known::There if !there => wrong.push(format!("{id} was acknowledged and is not there")),
+                Known::Gone if there => wrong.push(format!("{id} was deleted and is there")),
+                _ => {}
+            }
+        }
+        wrong
+    }
+}
+
+async fn check(seed: u64) {
+    let mut simulation = Simulation::start(seed).await;
+    simulation.run().await;
+    let wrong = simulation.come_to_rest().await;
+    assert!(wrong.is_empty(), "PANDASTACK_SIMULATION_SEED={seed} shows again that\n- {}", wrong.join("\n- "));
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+#[tokio::test]
+async fn whatever_happens_what_was_acknowledged_is_there_and_nothing_else() {
+    if let Some(seed) = setting("PANDASTACK_SIMULATION_SEED") {
+        return check(seed).await;
+    }
+    let seconds = setting("PANDASTACK_SIMULATION_SECONDS").unwrap_or(SECONDS_DEFAULT);
+    let (first, until) =
+        (jiff::Timestamp::now().as_microsecond() as u64, Instant::now() + Duration::from_secs(seconds));
+    let mut seed = first;
+    while Instant::now() < until {
+        check(seed).await;
+        seed += 1;
+    }
+    println!("{} schedules, from seed {first} on", seed - first);
+}
