@@ -171,13 +171,7 @@ pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&Agen
     {
         tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
     }
-    let change = Change::at(now()).because(why);
-    for transition in [Transition::CreateFailed, Transition::Deleting, Transition::Deleted] {
-        if let Err(error) = app.transition(&record.id, transition, &change).await {
-            // Not the state it was left in: someone deleted it meanwhile, which is as good.
-            tracing::debug!(sandbox = %record.id, %error, "undoing a create");
-        }
-    }
+    go(Transition::Deleted).await;
     crate::volumes::reconcile::sandbox_gone(app, record).await;
 }
 
