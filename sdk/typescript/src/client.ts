@@ -199,6 +199,18 @@ export class PandaStack {
     return (await this.#transport.send(get("/audit", query as Record<string, string>))).records("entries") as AuditEntry[];
   }
 
+  /** What the workspace may have (`quota`) and has (`used`). */
+  async quota(): Promise<JsonObject> {
+    return (await this.#transport.send(get("/me/quota"))).record();
+  }
+
+  /** Set what the workspace may have; what is left out has the platform's own limit. Needs an admin key. */
+  async setQuota(limits: QuotaLimits): Promise<JsonObject> {
+    const { sandboxes, cpu, memoryMb, snapshotMb, requestsPerSecond } = limits;
+    const body = { sandboxes, cpu, memory_mb: memoryMb, snapshot_mb: snapshotMb, requests_per_second: requestsPerSecond };
+    return (await this.#transport.send({ ...post("/me/quota", given(body)), method: "PUT" })).record();
+  }
+
   /** Create a sandbox, run one command in it and delete it, in one round trip. */
   async run(cmd: Command, options: RunOptions = {}): Promise<RunResult> {
     const body = { ...execBody(cmd, options), ...given({ template: options.template }) };
@@ -207,6 +219,15 @@ export class PandaStack {
     const call = { ...create("/run", body, msMax), isCommand: true, signal: options.signal };
     return withCamelCase(parseExecResult((await this.#transport.send(call)).record()));
   }
+}
+
+/** What a workspace may have. */
+export interface QuotaLimits {
+  sandboxes?: number;
+  cpu?: number;
+  memoryMb?: number;
+  snapshotMb?: number;
+  requestsPerSecond?: number;
 }
 
 /** `client.sandboxes`. */

@@ -17,6 +17,7 @@ export type {
   AttachVolume,
   PandaStackOptions,
   PandaStackOptions as ClientConfig,
+  QuotaLimits,
   RunOptions,
   SandboxCreateOptions,
 } from "./client.js";

@@ -68,6 +68,9 @@ test("apps, databases, schedules, templates, the account", async (t) => {
   assert.equal((await client.templates.getBuild("b1")).status, "done");
   assert.equal((await client.usage({ since: "2026-01-01T00:00:00Z" })).total.creates, 1);
   assert.deepEqual(server.last.query, { from: "2026-01-01T00:00:00Z" });
+  server.on("PUT", "/v1/me/quota", 200, { quota: { memory_mb: 5 } });
+  assert.equal((await client.setQuota({ memoryMb: 5 })).quota.memory_mb, 5);
+  assert.deepEqual(server.last.json, { memory_mb: 5 });
   assert.equal((await client.audit({ sandboxId: "s1", limit: 5 }))[0].path, "/v1/run");
   assert.deepEqual(server.last.query, { sandbox_id: "s1", limit: "5" });
 });
