@@ -194,11 +194,6 @@ impl UnderWay {
     pub(crate) fn all(&self) -> HashSet<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-
-    /// All that are marked.
-    pub(crate) fn all(&self) -> HashSet<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 impl Drop for Marked {
