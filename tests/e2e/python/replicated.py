@@ -131,9 +131,6 @@ class ReplicatedPlatform(Platform):
     def stop(self) -> None:
         for control in getattr(self, "controls", []):
             control.stop()
-        try:
-            super().stop()
-        finally:
-            if hasattr(self, "postgres"):
-                self.postgres.stop()
-            shutil.rmtree(self.root, ignore_errors=True)
+        if hasattr(self, "postgres"):
+            self.postgres.stop()
+        super().stop()
