@@ -183,10 +183,10 @@ def volumes(client: Client) -> None:
         raise AssertionError("a volume in use was deleted")
     except BadRequestError:
         pass
-    sandbox.delete()
+    sandbox.kill()
     reader = client.sandboxes.create(template="base", volumes=[{"name": name, "read_only": True}])
     assert reader.exec(f"cat /volumes/{name}/file").stdout.strip() == "kept"
-    reader.delete()
+    reader.kill()
     assert client.volumes.get(name)["size_bytes"] == 64 << 20
     client.volumes.delete(name)
 
