@@ -1,0 +1,28 @@
+// Every example does what it says: each line it prints is the comment beside its `console.log`.
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { cp, mkdir, readdir, readFile, rm } from "node:fs/promises";
+import { before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+const MS_MAX = 300_000;
+const examples = new URL("../../../examples/typescript/", import.meta.url);
+// Beside the packages that they import, where a user would have them after `npm install`.
+const copy = new URL("./node_modules/.examples/", import.meta.url);
+
+before(async () => {
+  await rm(copy, { recursive: true, force: true });
+  await mkdir(copy, { recursive: true });
+  await cp(examples, copy, { recursive: true });
+});
+
+for (const name of (await readdir(examples)).sort()) {
+  test(`example: ${name}`, { timeout: MS_MAX }, async () => {
+    const program = fileURLToPath(new URL(name, copy));
+    const promised = [...(await readFile(program, "utf8")).matchAll(/^\s*console\.log\(.*\); \/\/ (.+)$/gm)].map((found) => found[1]);
+    assert.ok(promised.length > 0, `${name} promises nothing`);
+    const { stdout } = await promisify(execFile)(process.execPath, [program], { timeout: MS_MAX });
+    assert.deepEqual(stdout.trimEnd().split("\n"), promised);
+  });
+}
