@@ -30,6 +30,12 @@ def test_the_reference_is_fresh():
     assert done.returncode == 0, done.stderr
 
 
+def test_types_are_strict():
+    command = [sys.executable, "-m", "mypy", "--cache-dir", os.devnull]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_version():
     project = (ROOT / "pyproject.toml").read_text()
     assert re.search(r'^version = "(.+)"$', project, re.M).group(1) == pandastack.__version__
