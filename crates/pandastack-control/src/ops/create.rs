@@ -154,8 +154,9 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
 
 /// Removes what a failed create left. If its host does not answer now, the machine is forgotten when it reports.
 ///
-/// The intention is recorded first, as in a delete: a server that ends while the host is being asked must not leave a row in
-/// `creating`, which its successor would take for a create to be finished just before the machine goes.
+/// The intention is recorded first and in one step, as in a delete: a server that ends while the host is being asked must not
+/// leave a row in `creating`, which its successor would take for a create to be finished just before the machine goes, nor
+/// one in `failed`, which nobody would look at again.
 pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
     let change = Change::at(now()).because(why);
     let go = async |transition| {
@@ -164,7 +165,6 @@ pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&Agen
             tracing::debug!(sandbox = %record.id, %error, "undoing a create");
         }
     };
-    go(Transition::CreateFailed).await;
     go(Transition::Deleting).await;
     if let Some(client) = client
         && let Err(error) = remove_machine(client, record).await
