@@ -40,7 +40,15 @@ def platform() -> Iterator[Platform]:
 
 @pytest.fixture(scope="module")
 def client(platform: Platform) -> PandaStack:
-    return platform.client()
+    made = platform.client()
+    # Processes are counted: the template's own has to be there first.
+    wait_until("a zygote of the template", lambda: is_forked(made), 120)
+    return made
+
+
+def is_forked(client: PandaStack) -> bool:
+    with client.sandboxes.create("base") as sandbox:
+        return sandbox.boot_mode == "fork"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-// Every example does what it says: each line it prints is the comment beside its `console.log`.
+// Every example does what it says, in each runtime: each line it prints is the comment beside its `console.log`.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { cp, mkdir, readdir, readFile, rm } from "node:fs/promises";
@@ -9,7 +9,9 @@ import { promisify } from "node:util";
 const MS_MAX = 300_000;
 const examples = new URL("../../../examples/typescript/", import.meta.url);
 // Beside the packages that they import, where a user would have them after `npm install`.
-const copy = new URL("./node_modules/.examples/", import.meta.url);
+const copy = new URL("./.examples/", import.meta.url);
+const installed = (name) => fileURLToPath(new URL(`./node_modules/.bin/${name}`, import.meta.url));
+const RUNTIMES = { node: [process.execPath], bun: [installed("bun"), "run"], deno: [installed("deno"), "run", "--quiet", "--allow-all"] };
 
 before(async () => {
   await rm(copy, { recursive: true, force: true });
@@ -18,11 +20,11 @@ before(async () => {
 });
 
 for (const name of (await readdir(examples)).sort()) {
-  test(`example: ${name}`, { timeout: MS_MAX }, async () => {
+  for (const [runtime, [command, ...options]] of Object.entries(RUNTIMES)) test(`example: ${name} in ${runtime}`, { timeout: MS_MAX }, async () => {
     const program = fileURLToPath(new URL(name, copy));
     const promised = [...(await readFile(program, "utf8")).matchAll(/^\s*console\.log\(.*\); \/\/ (.+)$/gm)].map((found) => found[1]);
     assert.ok(promised.length > 0, `${name} promises nothing`);
-    const { stdout } = await promisify(execFile)(process.execPath, [program], { timeout: MS_MAX });
+    const { stdout } = await promisify(execFile)(command, [...options, program], { timeout: MS_MAX });
     assert.deepEqual(stdout.trimEnd().split("\n"), promised);
   });
 }
