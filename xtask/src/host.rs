@@ -18,8 +18,14 @@ type Need = (&'static str, &'static str);
 
 /// To run the Python SDK.
 const PYTHON: &[Need] = &[("python3", "python3")];
-/// To test databases with.
-const CLIENTS: &[Need] = &[("psql", "postgresql-client")];
+/// What tests ask and make things with: databases, networks, repositories, certificates.
+const TOOLS: &[Need] = &[
+    ("psql", "postgresql-client"),
+    ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("git", "git"),
+    ("openssl", "openssl"),
+];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
@@ -97,7 +103,7 @@ pub fn install_for_product() -> Result<()> {
 
 /// Installs what only tests need.
 pub fn install_for_tests() -> Result<()> {
-    install(missing(NODE).chain(missing(CLIENTS)).collect())
+    install(missing(NODE).chain(missing(TOOLS)).collect())
 }
 
 fn missing(needs: &[Need]) -> impl Iterator<Item = String> + use<'_> {

@@ -63,6 +63,7 @@ impl Session {
     }
 
     pub fn e2e_python(&mut self) -> Result<Counts> {
+        host::install_for_tests()?;
         let platform = self.platform()?;
         // Some of them start, kill and count platforms of their own, which takes root.
         let mut python = platform.point(host::as_root(python::ensure()?));
