@@ -20,11 +20,14 @@ before(async () => {
 });
 
 for (const name of (await readdir(examples)).sort()) {
-  for (const [runtime, [command, ...options]] of Object.entries(RUNTIMES)) test(`example: ${name} in ${runtime}`, { timeout: MS_MAX }, async () => {
-    const program = fileURLToPath(new URL(name, copy));
-    const promised = [...(await readFile(program, "utf8")).matchAll(/^\s*console\.log\(.*\); \/\/ (.+)$/gm)].map((found) => found[1]);
-    assert.ok(promised.length > 0, `${name} promises nothing`);
-    const { stdout } = await promisify(execFile)(command, [...options, program], { timeout: MS_MAX });
-    assert.deepEqual(stdout.trimEnd().split("\n"), promised);
-  });
+  for (const [runtime, [command, ...options]] of Object.entries(RUNTIMES)) {
+    test(`example: ${name} in ${runtime}`, { timeout: MS_MAX }, async () => {
+      const program = fileURLToPath(new URL(name, copy));
+      const printed = (await readFile(program, "utf8")).matchAll(/^\s*console\.log\(.*\); \/\/ (.+)$/gm);
+      const promised = [...printed].map((found) => found[1]);
+      assert.ok(promised.length > 0, `${name} promises nothing`);
+      const { stdout } = await promisify(execFile)(command, [...options, program], { timeout: MS_MAX });
+      assert.deepEqual(stdout.trimEnd().split("\n"), promised);
+    });
+  }
 }
