@@ -13,6 +13,8 @@ pub struct Counts {
     pub skipped: u64,
     /// Why not, one line each.
     pub reasons: Vec<String>,
+    /// The failed ones that have a name, one line each.
+    pub failures: Vec<String>,
 }
 
 impl fmt::Display for Counts {
@@ -33,6 +35,7 @@ impl Counts {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.reasons.extend(other.reasons.iter().cloned());
+        self.failures.extend(other.failures.iter().cloned());
     }
 
     /// A program that failed without a failed test (it did not compile, it crashed) has failed once.
@@ -63,6 +66,10 @@ pub fn of_cargo(output: &str) -> Counts {
             if ignored > 0 {
                 counts.reasons.push(format!("{ignored} ignored by their authors"));
             }
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            counts.failures.push(name.to_owned());
         } else if line == "successes:" || line == "failures:" {
             section = None;
         } else if let (Some(name), true) = (section, is_skip(line)) {
@@ -82,7 +89,7 @@ fn is_skip(line: &str) -> bool {
     line.get(..4).is_some_and(|word| word.eq_ignore_ascii_case("skip"))
 }
 
-/// Reads `pytest -rs`.
+/// Reads `pytest -rsfE`.
 pub fn of_pytest(output: &str) -> Counts {
     let mut counts = Counts::default();
     let is_summary = |line: &&str| {
@@ -95,6 +102,8 @@ pub fn of_pytest(output: &str) -> Counts {
     }
     let reasons = output.lines().filter_map(|line| line.strip_prefix("SKIPPED "));
     counts.reasons = reasons.map(str::to_owned).collect();
+    let is_failure = |line: &&str| line.starts_with("FAILED ") || line.starts_with("ERROR ");
+    counts.failures = output.lines().filter(is_failure).map(str::to_owned).collect();
     counts
 }
 
@@ -109,8 +118,13 @@ pub fn of_node(output: &str) -> Counts {
     };
     let skips = output.lines().filter(|line| line.contains("# SKIP"));
     let reasons = skips.map(|line| line.trim().trim_start_matches("ok ").to_owned()).collect();
+    let failure = |line: &str| {
+        let line = line.trim();
+        line.strip_prefix("not ok ").or_else(|| line.strip_prefix("✖ ")).map(str::to_owned)
+    };
+    let failures = output.lines().filter_map(failure).collect();
     let failed = value("fail ") + value("cancelled ");
-    Counts { passed: value("pass "), failed, skipped: value("skipped ") + value("todo "), reasons }
+    Counts { passed: value("pass "), failed, skipped: value("skipped ") + value("todo "), reasons, failures }
 }
 
 /// The number that stands before a word, 0 when the word is not there.
@@ -152,15 +166,16 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
     fn cargo_is_read() {
         let counts = of_cargo(CARGO);
         assert_eq!(counts.reasons, ["b: skipped: b (no KVM here)", "1 ignored by their authors"]);
+        assert_eq!(counts.failures, ["c"]);
         check(counts, 11, 1, 2);
     }
 
     #[test]
     fn pytest_is_read() {
         check(of_pytest("....\n4 passed in 0.10s\n"), 4, 0, 0);
-        let text =
-            "SKIPPED [1] test_a.py:3: no network\n=== 1 failed, 4 passed, 1 skipped, 1 error in 2.0s ===\n";
+        let text = "SKIPPED [1] test_a.py:3: no network\nFAILED test_a.py::b - assert 1 == 2\n=== 1 failed, 4 passed, 1 skipped, 1 error in 2.0s ===\n";
         assert_eq!(of_pytest(text).reasons, ["[1] test_a.py:3: no network"]);
+        assert_eq!(of_pytest(text).failures, ["FAILED test_a.py::b - assert 1 == 2"]);
         check(of_pytest(text), 4, 2, 1);
         check(of_pytest("no tests ran\n"), 0, 0, 0);
     }
@@ -168,6 +183,7 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
     #[test]
     fn node_is_read() {
         check(of_node("# tests 5\n# pass 3\n# fail 1\n# cancelled 0\n# skipped 1\n# todo 0\n"), 3, 1, 1);
+        assert_eq!(of_node("ok 1 - a\n    not ok 2 - b\n# pass 1\n# fail 1\n").failures, ["2 - b"]);
         check(of_node("ℹ tests 5\nℹ pass 5\nℹ fail 0\n"), 5, 0, 0);
     }
 

@@ -1,7 +1,7 @@
 //! `cargo xtask test`: everything, real machines included.
 //!
 //! Suites run one after the other, a failing one does not stop the rest, and each ends in counts. What could not run on
-//! this host is named with its reason. The last line is exactly `N passed, N failed, N skipped`.
+//! this host is named with its reason, what failed by its name: the whole output is in the cache's `logs`. The last line is exactly `N passed, N failed, N skipped`.
 
 mod counts;
 mod suites;
@@ -96,6 +96,10 @@ fn summary(lines: &[Line]) -> ExitCode {
     if !total.reasons.is_empty() {
         println!("\nskipped:");
         total.reasons.iter().for_each(|reason| println!("  {reason}"));
+    }
+    if !total.failures.is_empty() {
+        println!("\nfailed (all that was printed is in {}):", suites::logs_dir().display());
+        total.failures.iter().for_each(|failure| println!("  {failure}"));
     }
     println!("\n{total}");
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

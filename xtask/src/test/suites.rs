@@ -1,6 +1,8 @@
 //! What each suite runs.
 
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -38,7 +40,7 @@ impl Session {
         host::install_for_product()?;
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
-        let (output, success) = tee(tests)?;
+        let (output, success) = tee(tests, "rust")?;
         Ok(of_cargo(&output).with_status(success))
     }
 
@@ -100,8 +102,10 @@ fn build_tests() -> Result<()> {
 }
 
 fn pytest(mut python: Command, tests: &str) -> Result<Counts> {
-    python.args(["-m", "pytest", "-rs", "-p", "no:cacheprovider", tests]).env("PYTHONDONTWRITEBYTECODE", "1");
-    let (output, success) = tee(python)?;
+    python
+        .args(["-m", "pytest", "-rsfE", "-p", "no:cacheprovider", tests])
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    let (output, success) = tee(python, tests)?;
     Ok(of_pytest(&output).with_status(success))
 }
 
@@ -112,7 +116,7 @@ fn build_typescript() -> Result<()> {
 }
 
 fn node_test(dir: &str, point: impl FnOnce(Command) -> Command) -> Result<Counts> {
-    let (output, success) = tee(point(npm(dir, &["test"])))?;
+    let (output, success) = tee(point(npm(dir, &["test"])), dir)?;
     Ok(of_node(&output).with_status(success))
 }
 
@@ -123,9 +127,17 @@ fn npm(dir: &str, args: &[&str]) -> Command {
     npm
 }
 
+/// Where the last run's output is kept.
+pub fn logs_dir() -> PathBuf {
+    tree::cache_dir().join("logs")
+}
+
 /// Runs to the end, shows and keeps what it prints to standard output.
-fn tee(mut command: Command) -> Result<(String, bool)> {
+fn tee(mut command: Command, suite: &str) -> Result<(String, bool)> {
     let line = line_of(&command);
+    let log_path = logs_dir().join(format!("{}.log", suite.replace('/', "-")));
+    fs::create_dir_all(logs_dir()).with_context(|| format!("make {}", logs_dir().display()))?;
+    let mut log = File::create(&log_path).with_context(|| format!("make {}", log_path.display()))?;
     let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("start `{line}`"))?;
     let stdout = child.stdout.take().with_context(|| format!("read from `{line}`"))?;
     let mut kept = String::new();
@@ -133,6 +145,7 @@ fn tee(mut command: Command) -> Result<(String, bool)> {
         let text =
             String::from_utf8_lossy(&read.with_context(|| format!("read from `{line}`"))?).into_owned();
         println!("{text}");
+        writeln!(log, "{text}").with_context(|| format!("write {}", log_path.display()))?;
         kept.push_str(&text);
         kept.push('\n');
     }
