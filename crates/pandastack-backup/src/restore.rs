@@ -228,3 +228,80 @@ fn pieces_of(entries: &[Entry]) -> Vec<Piece> {
 fn history_name(timeline: &Timeline) -> String {
     format!("{timeline}.history")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures::TryStreamExt;
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::position::Lsn;
+    use crate::seal::Key;
+    use crate::window::Chain;
+
+    fn restore(stop_at: Option<&str>, to: Timeline) -> Restore {
+        let store = Arc::new(InMemory::new());
+        let archive =
+            Archive::over(store, object_store::path::Path::default(), "db", Key::new([1; 32])).unwrap();
+        let base = BaseBackup {
+            label: "b".to_owned(),
+            server_version: "16.14".to_owned(),
+            system_id: "7".to_owned(),
+            timeline: Timeline(1),
+            start: Lsn(40),
+            stop: Lsn(400),
+            started_at: Timestamp::UNIX_EPOCH,
+            stopped_at: Timestamp::UNIX_EPOCH,
+            parts: 2,
+            tar_bytes: 6,
+        };
+        let (segments, histories) = (Vec::new(), vec![to]);
+        let chain = Chain { segments, histories, timeline: to, end: Lsn(400), last: None, gap: None };
+        let plan = Plan { base, chain, target: Target::Latest };
+        Restore { archive, plan, stop_at: stop_at.map(|at| at.parse().unwrap()) }
+    }
+
+    fn setting(restore: &Restore, command: &str, name: &str) -> String {
+        let settings = restore.recovery(command).unwrap().settings;
+        let line = settings.lines().find(|line| line.split(' ').next() == Some(name));
+        line.unwrap().split_once(" = ").unwrap().1.to_owned()
+    }
+
+    #[test]
+    fn settings_are_what_the_server_reads() {
+        let middle = restore(Some("2026-01-02T03:04:05.0000067Z"), Timeline(1));
+        assert_eq!(setting(&middle, "x", "recovery_target_time"), "'2026-01-02 03:04:05.000006+00'");
+        assert_eq!(setting(&middle, "x", "recovery_target_timeline"), "'current'");
+        let latest = restore(None, Timeline(3));
+        assert_eq!(setting(&latest, "x", "recovery_target_time"), "''");
+        assert_eq!(setting(&latest, "x", "recovery_target_timeline"), "'3'");
+        assert_eq!(setting(&latest, r"cp '/a\b'/%f %p", "restore_command"), r"'cp ''/a\\b''/%f %p'");
+        for command in ["a\nrestore_command = 'b'", "a\r", "a\0"] {
+            assert!(matches!(latest.recovery(command), Err(RestoreError::Command)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tar_that_is_not_whole_is_refused() {
+        let restore = restore(None, Timeline(1));
+        let part = |number| Entry::BasePart { label: "b".to_owned(), number };
+        let put = async |number, bytes: &'static [u8]| {
+            restore
+                .archive
+                .put(&part(number), Timestamp::UNIX_EPOCH, Bytes::from_static(bytes))
+                .await
+                .unwrap();
+        };
+        put(0, b"abc").await;
+        let all = || async { restore.tar().try_collect::<Vec<_>>().await };
+        assert!(matches!(all().await, Err(RestoreError::Archive(error)) if error.is_missing()));
+        put(1, b"de").await;
+        assert!(matches!(all().await, Err(RestoreError::TarLength { expected: 6, found: 5, .. })));
+        restore.archive.remove(&part(1)).await.unwrap();
+        put(1, b"def").await;
+        assert_eq!(all().await.unwrap().concat(), b"abcdef");
+        assert_eq!(restore.file("000000010000000000000009").await.unwrap(), None);
+    }
+}
