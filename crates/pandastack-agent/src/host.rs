@@ -54,6 +54,8 @@ pub(crate) struct Host {
     pub shutdown: CancellationToken,
     /// Checksums are computed one snapshot at a time.
     pub checksum_turn: Arc<Semaphore>,
+    /// Volumes are removed one after the other: who asks twice finds it gone, not in use.
+    pub removal_turn: Arc<tokio::sync::Mutex<()>>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
     next_uid: AtomicU32,
 }
@@ -88,6 +90,7 @@ impl Host {
             tasks: TaskTracker::new(),
             shutdown,
             checksum_turn: Arc::new(Semaphore::new(1)),
+            removal_turn: Arc::default(),
             sandboxes: Mutex::new(HashMap::new()),
             next_uid: AtomicU32::new(0),
         })

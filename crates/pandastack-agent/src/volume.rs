@@ -269,7 +269,9 @@ pub(crate) async fn settle(host: &Host, id: VolumeId) -> Result<AgentVolume> {
 /// Removes a volume that no machine has. Gone already is success.
 pub(crate) async fn remove(host: &Arc<Host>, id: VolumeId) -> Result<()> {
     let (store, layout) = (host.store.clone(), host.layout.clone());
+    let turn = Arc::clone(&host.removal_turn).lock_owned().await;
     let removed = blocking(move || {
+        let _turn = turn;
         let image = match image(&layout, &id) {
             Ok(image) => image,
             Err(_) => return Ok::<_, AgentError>(()),

@@ -2,8 +2,8 @@
 
 use pandastack_types::DatabaseId;
 use pandastack_types::api::{
-    CloneDatabase, CreateDatabase, Database, DatabaseConnection, DatabaseQuery, DatabaseRows, DatabaseStats,
-    DatabaseWaking, PatchDatabase,
+    CloneDatabase, CreateDatabase, Database, DatabaseBackups, DatabaseBaseBackup, DatabaseConnection,
+    DatabaseDrill, DatabaseQuery, DatabaseRows, DatabaseStats, DatabaseWaking, PatchDatabase,
 };
 use reqwest::Method;
 
@@ -12,6 +12,8 @@ use crate::{Client, Result};
 
 /// Longest wait for a query; the server cancels it before.
 const QUERY_SECONDS: u64 = 660;
+/// Longest wait for a base backup or a restore that is only tried.
+const RESTORE_SECONDS: u64 = 4 * 3600;
 
 impl Client {
     /// Makes a database; it takes queries when this returns.
@@ -74,6 +76,23 @@ impl Client {
     /// What a database does.
     pub async fn database_stats(&self, id: &DatabaseId) -> Result<DatabaseStats> {
         self.call(Method::GET, &["databases", id.as_str(), "stats"], LOOK_SECONDS).receive().await
+    }
+
+    /// What of a database can be restored, and how its backup goes.
+    pub async fn database_backups(&self, id: &DatabaseId) -> Result<DatabaseBackups> {
+        self.call(Method::GET, &["databases", id.as_str(), "backups"], LOOK_SECONDS).receive().await
+    }
+
+    /// Takes a base backup.
+    pub async fn back_up_database(&self, id: &DatabaseId) -> Result<DatabaseBaseBackup> {
+        self.call(Method::POST, &["databases", id.as_str(), "backups"], RESTORE_SECONDS).receive().await
+    }
+
+    /// Restores the latest state of a database, checks it, and deletes it.
+    pub async fn drill_database(&self, id: &DatabaseId) -> Result<DatabaseDrill> {
+        self.call(Method::POST, &["databases", id.as_str(), "backups", "drill"], RESTORE_SECONDS)
+            .receive()
+            .await
     }
 
     /// The end of a database's log.

@@ -23,6 +23,7 @@ use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::databases::PublicAddress;
+use crate::databases::backups::Backups;
 use crate::databases::revive::Revivals;
 use crate::error::{ApiError, ApiResult};
 use crate::functions::Functions;
@@ -66,6 +67,7 @@ pub(crate) struct App {
     pub(crate) schedules: Arc<Schedules>,
     pub(crate) apps: Apps,
     pub(crate) revivals: Revivals,
+    pub(crate) backups: Backups,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
     /// This server among those that share the database.

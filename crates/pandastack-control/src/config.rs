@@ -58,6 +58,24 @@ pub struct PostgresConfig {
     pub tls: pandastack_edge::tls::Tls,
 }
 
+/// Where databases are backed up to, and for how long.
+#[derive(Clone)]
+pub struct BackupConfig {
+    /// `file:///folder`, or `s3://`, `gs://`, `az://bucket/folder`.
+    pub url: url::Url,
+    /// Settings of the store, such as `aws_access_key_id`.
+    pub store_settings: Vec<(String, String)>,
+    /// Every instant of so many days can be restored.
+    pub retention_days: u16,
+}
+
+impl std::fmt::Debug for BackupConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The address and the settings may have secrets in them.
+        f.debug_struct("BackupConfig").field("retention_days", &self.retention_days).finish_non_exhaustive()
+    }
+}
+
 /// Settings of the control plane.
 #[derive(Debug, Clone)]
 pub struct ControlConfig {
@@ -88,6 +106,8 @@ pub struct ControlConfig {
     pub tls: Option<pandastack_edge::tls::Tls>,
     /// The server for databases; `None` for none.
     pub postgres: Option<PostgresConfig>,
+    /// Backups of databases; `None` for none.
+    pub backups: Option<BackupConfig>,
 }
 
 impl ControlConfig {
@@ -107,6 +127,7 @@ impl ControlConfig {
             schedules_private_targets: false,
             tls: None,
             postgres: None,
+            backups: None,
         }
     }
 

@@ -56,7 +56,7 @@ mod view;
 mod volumes;
 mod write_behind;
 
-pub use config::{ControlConfig, DatabaseUrl, PostgresConfig};
+pub use config::{BackupConfig, ControlConfig, DatabaseUrl, PostgresConfig};
 pub use functions::local::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use openapi::openapi_json;
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;

@@ -5,6 +5,7 @@ use utoipa::{Modify, OpenApi};
 
 use crate::apps;
 use crate::contexts::routes as contexts;
+use crate::databases::backups::routes as backups;
 use crate::databases::routes as databases;
 use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
@@ -60,6 +61,7 @@ use crate::volumes::routes as volumes;
         databases::create, databases::list, databases::look, databases::change, databases::delete,
         databases::connection, databases::query, databases::clone, databases::reset_credentials,
         databases::pause, databases::wake, databases::stats, databases::logs, databases::failover,
+        backups::look, backups::take, backups::drill,
         health::healthz, health::readyz, health::version, health::metrics,
     ),
     modifiers(&ApiKey),

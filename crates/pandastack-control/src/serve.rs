@@ -29,6 +29,7 @@ use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
 use crate::databases::StoredDatabases;
+use crate::databases::backups::Backups;
 use crate::databases::revive::Revivals;
 use crate::e2b_directory::StoredDirectory;
 use crate::functions::Functions;
@@ -272,6 +273,7 @@ fn new_app(
         schedules: Arc::new(Schedules::new(config.schedules_private_targets)),
         apps: Apps::default(),
         revivals: Revivals::default(),
+        backups: Backups::new(config.backups.clone()),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),
         replicas,

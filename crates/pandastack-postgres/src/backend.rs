@@ -29,6 +29,18 @@ pub struct Backend {
     pub cut: CancellationToken,
 }
 
+impl Backend {
+    /// A way whose use nobody counts and nobody cuts: it ends when the stream does.
+    pub fn uncounted(stream: Box<dyn ByteStream>) -> Self {
+        struct Uncounted;
+        impl InUse for Uncounted {
+            fn set_busy(&mut self, _busy: bool) {}
+        }
+        let (closing, cut) = (CancellationToken::new(), CancellationToken::new());
+        Self { stream, in_use: Box::new(Uncounted), closing, cut }
+    }
+}
+
 /// Why there is no way to a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {

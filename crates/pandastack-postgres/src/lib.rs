@@ -42,6 +42,6 @@ pub use backend::{Backend, ByteStream, ConnectError, Databases, InUse};
 pub use endpoint::{Endpoint, Entrance};
 pub use login::{Credentials, LoginError, Session, scram_verifier};
 pub use neon::router as http_router;
-pub use query::{Bounds, Column, Outcome, RunError, SqlError, Statement, Transaction};
+pub use query::{Bounds, Column, Outcome, RunError, SqlError, Statement, Transaction, row};
 pub use server::{ALPN, Server};
 pub use value::{json_of, parameter, type_name};

@@ -75,7 +75,11 @@ impl Session {
         endpoint: &Endpoint,
         credentials: &Credentials,
     ) -> Result<Self, LoginError> {
-        let mut backend = databases.connect(endpoint).await?;
+        Self::over(databases.connect(endpoint).await?, credentials).await
+    }
+
+    /// Logs in over a way that is open already.
+    pub async fn over(mut backend: Backend, credentials: &Credentials) -> Result<Self, LoginError> {
         backend.in_use.set_busy(true);
         let mut session = Self { backend, buffer: BytesMut::new(), key: None, greeting: Vec::new() };
         tokio::time::timeout(LOGIN_WAIT, session.log_in(credentials))
@@ -139,13 +143,14 @@ impl Session {
         }
     }
 
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    /// Sends messages as they are: for what is no plain statement, such as replication. Not to be given up half way.
+    pub async fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.backend.stream.write_all(bytes).await?;
         self.backend.stream.flush().await
     }
 
-    /// The next message: its kind and body.
-    pub(crate) async fn receive(&mut self, bytes_max: usize) -> std::io::Result<(u8, Bytes)> {
+    /// The next message: its kind and body. One that is longer is an error. Nothing is lost when this is given up half way.
+    pub async fn receive(&mut self, bytes_max: usize) -> std::io::Result<(u8, Bytes)> {
         loop {
             if let Some(message) = take(&mut self.buffer, bytes_max).map_err(std::io::Error::other)? {
                 return Ok(message);
@@ -154,6 +159,16 @@ impl Session {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
         }
+    }
+
+    /// What the server said of itself at the login, such as `server_version`.
+    pub fn parameter(&self, name: &str) -> Option<String> {
+        let mut pairs = self.greeting.iter().filter_map(|body| {
+            let mut parts = body.split(|byte| *byte == 0);
+            Some((parts.next()?, parts.next()?))
+        });
+        let (_, value) = pairs.find(|(key, _)| *key == name.as_bytes())?;
+        Some(String::from_utf8_lossy(value).into_owned())
     }
 
     /// The numbers for cancel requests.

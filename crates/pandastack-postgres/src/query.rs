@@ -108,7 +108,7 @@ impl SqlError {
     }
 
     /// Reads an `ErrorResponse`.
-    pub(crate) fn parse(body: &[u8]) -> Self {
+    pub fn parse(body: &[u8]) -> Self {
         let mut error = Self::default();
         for field in body.split(|byte| *byte == 0) {
             let Some((kind, text)) = field.split_first() else { continue };
@@ -332,7 +332,8 @@ fn columns(mut body: Bytes) -> Option<Vec<Column>> {
     (0..count).map(column).collect()
 }
 
-fn row(mut body: Bytes) -> Option<Vec<Option<String>>> {
+/// Values of a `DataRow` as text.
+pub fn row(mut body: Bytes) -> Option<Vec<Option<String>>> {
     let count = body.try_get_u16().ok()?;
     let value = |_| {
         let Ok(bytes) = usize::try_from(body.try_get_i32().ok()?) else { return Some(None) };

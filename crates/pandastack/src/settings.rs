@@ -31,6 +31,12 @@ const NET_PREFIX: &str = "pds";
 pub const DATABASE_URL_VARIABLE: &str = "PANDASTACK_DATABASE_URL";
 /// Slots kept ready.
 const SLOTS_READY: usize = 16;
+/// Variable that names where databases are backed up to: the address may have a password in it.
+pub const BACKUPS_VARIABLE: &str = "PANDASTACK_BACKUPS";
+const BACKUP_SCHEMES: [&str; 4] = ["file", "s3", "gs", "az"];
+const BACKUPS_FORM: &str = "give file:///folder, s3://, gs:// or az://bucket/folder, or `off`";
+/// Days for which every instant of a database can be restored.
+const BACKUP_RETENTION_DAYS: u16 = 7;
 /// How long an idle sandbox stays in memory.
 const LIGHT_SLEEP_SECONDS: u64 = 60;
 
@@ -75,8 +81,53 @@ pub struct ControlArgs {
     /// Domain of databases' host names, `<id>.<domain>`; a wildcard name that leads here, such as pg.example.com
     #[arg(long, env = "PANDASTACK_POSTGRES_DOMAIN", value_name = "DOMAIN")]
     pub postgres_domain: Option<String>,
+    /// Where databases are backed up to: file:///folder, or s3://, gs://, az://bucket/folder, with the store's usual variables;
+    /// `off` for no backups [default: backups in the data directory]
+    #[arg(long, env = BACKUPS_VARIABLE, hide_env_values = true, value_name = "URL")]
+    pub backups: Option<Backups>,
+    /// For how many days every instant of a database can be restored [default: 7]
+    #[arg(long, env = "PANDASTACK_BACKUP_RETENTION_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..=3650))]
+    pub backup_retention_days: Option<u16>,
     #[command(flatten)]
     pub tls: TlsArgs,
+}
+
+/// Where databases are backed up to.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Backups {
+    /// Nowhere.
+    Off,
+    /// There.
+    To(url::Url),
+}
+
+impl std::fmt::Debug for Backups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The address may have a password in it.
+        f.write_str(if *self == Backups::Off { "Off" } else { "To(..)" })
+    }
+}
+
+impl std::str::FromStr for Backups {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "off" {
+            return Ok(Backups::Off);
+        }
+        let url: url::Url = text.parse().map_err(|_| BACKUPS_FORM.to_owned())?;
+        match BACKUP_SCHEMES.contains(&url.scheme()) {
+            true => Ok(Backups::To(url)),
+            false => Err(BACKUPS_FORM.to_owned()),
+        }
+    }
+}
+
+impl TryFrom<String> for Backups {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 /// Settings of an agent.
@@ -154,6 +205,8 @@ struct ControlSection {
     schedules_private_targets: bool,
     postgres_listen: Option<SocketAddr>,
     postgres_domain: Option<String>,
+    backups: Option<Backups>,
+    backup_retention_days: Option<u16>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -195,6 +248,10 @@ pub struct Settings {
     pub postgres_listen: Option<SocketAddr>,
     /// Domain of databases' host names.
     pub postgres_domain: Option<String>,
+    /// Where databases are backed up to.
+    pub backups: Backups,
+    /// For how long.
+    pub backup_retention_days: u16,
     /// TLS on the API's address.
     pub tls: TlsArgs,
     /// Built images and kernels.
@@ -248,6 +305,14 @@ impl Settings {
                 || file.control.schedules_private_targets,
             postgres_listen: control.postgres_listen.or(file.control.postgres_listen),
             postgres_domain: control.postgres_domain.clone().or(file.control.postgres_domain),
+            backups: match control.backups.clone().or(file.control.backups) {
+                Some(backups) => backups,
+                None => Backups::To(backups_dir(&data_dir)?),
+            },
+            backup_retention_days: control
+                .backup_retention_days
+                .or(file.control.backup_retention_days)
+                .unwrap_or(BACKUP_RETENTION_DAYS),
             tls: control.tls.clone(),
             cache_dir: agent
                 .cache_dir
@@ -326,6 +391,13 @@ fn runtime_dir_of(data_dir: &Path) -> PathBuf {
         None => RUNTIME_DIR.into(),
         Some(suffix) => format!("{RUNTIME_DIR}-{suffix}").into(),
     }
+}
+
+/// Backups unless told otherwise: safe from a machine that is lost, not from a lost disk.
+fn backups_dir(data_dir: &Path) -> Result<url::Url> {
+    let dir = data_dir.join("backups");
+    url::Url::from_directory_path(&dir)
+        .map_err(|()| anyhow::anyhow!("{} is no path for backups", dir.display()))
 }
 
 fn read_file(given: Option<&Path>) -> Result<File> {

@@ -1,11 +1,16 @@
 /** Managed databases. */
 
+import { RequestTimeout, ServerError } from "./errors.js";
 import { type JsonObject, needText, type WireRecord, withCamelCase } from "./models.js";
 import type { Transport } from "./transport.js";
 import { create, del, get, given, MACHINE_MS_MAX, post, segment } from "./wire.js";
 
 /** A query's own limit ends it before this does. */
 const QUERY_MS_MAX = 660_000;
+/** How long a restore, a base backup or a drill is waited for. */
+const RESTORE_MS_MAX = 4 * 3_600_000;
+/** Between two looks at a restore. */
+const RESTORE_LOOK_MS = 1000;
 
 /** How to connect to a database. */
 export type DatabaseConnection = WireRecord<{
@@ -78,6 +83,36 @@ export type DatabaseStats = WireRecord<{
   cache_hit_percent: number;
 }>;
 
+/** All files of a database, from which its log leads to later instants. */
+export type DatabaseBaseBackup = WireRecord<{
+  name: string;
+  started_at: string;
+  finished_at: string;
+  size_bytes: number;
+  version: string;
+}>;
+
+/** A restore that was only tried. `error` says why one that is not `ok` failed. */
+export type DatabaseDrill = WireRecord<{ at: string; ok: boolean; took_ms: number; error?: string }>;
+
+/** What of a database can be restored, and how its backup goes. */
+export type DatabaseBackups = WireRecord<{
+  healthy: boolean;
+  /** The log is being followed right now; that of a sleeping database is not. */
+  following: boolean;
+  last_archived_wal?: string;
+  last_archived_at?: string;
+  lag_bytes: number;
+  failing_since?: string;
+  error?: string;
+  earliest_restorable?: string;
+  latest_restorable?: string;
+  restorable: { from: string; to: string }[];
+  base_backups: DatabaseBaseBackup[];
+  retention_days: number;
+  last_drill?: DatabaseDrill;
+}>;
+
 /** `client.databases`: PostgreSQL, each in a machine of its own. */
 export class DatabasesAPI {
   readonly #transport: Transport;
@@ -137,6 +172,45 @@ export class DatabasesAPI {
   async branch(id: string, options: { label?: string } = {}): Promise<Database> {
     const call = create(path(id, "/clone"), given({ ...options }), MACHINE_MS_MAX);
     return databaseOf((await this.#transport.send(call)).record());
+  }
+
+  /**
+   * Restore a database from its backups as it was at an instant (RFC 3339, or a `Date`), as a new one. It takes queries when this
+   * resolves.
+   */
+  async restore(id: string, at: string | Date, options: { label?: string; timeoutSeconds?: number } = {}): Promise<Database> {
+    const { label, timeoutSeconds = RESTORE_MS_MAX / 1000 } = options;
+    const body = given({ label, target_time: typeof at === "string" ? at : at.toISOString() });
+    let database = databaseOf((await this.#transport.send(create(path(id, "/clone"), body, MACHINE_MS_MAX))).record());
+    const deadline = Date.now() + timeoutSeconds * 1000;
+    while (database.status === "provisioning") {
+      if (Date.now() > deadline) {
+        throw new RequestTimeout(`database ${database.id} was not restored within ${timeoutSeconds} s`);
+      }
+      await new Promise((resolve) => setTimeout(resolve, RESTORE_LOOK_MS));
+      database = await this.get(database.id);
+    }
+    if (database.status === "failed") {
+      throw new ServerError(database.error ?? "the restore failed", { hint: "look at client.databases.backups()" });
+    }
+    return database;
+  }
+
+  /** What of a database can be restored, and how its backup goes. Never wakes it. */
+  async backups(id: string): Promise<DatabaseBackups> {
+    return withCamelCase((await this.#transport.send(get(path(id, "/backups")))).record()) as unknown as DatabaseBackups;
+  }
+
+  /** Take a base backup now; daily ones come by themselves. */
+  async backUp(id: string): Promise<DatabaseBaseBackup> {
+    const call = post(path(id, "/backups"), undefined, RESTORE_MS_MAX);
+    return withCamelCase((await this.#transport.send(call)).record()) as unknown as DatabaseBaseBackup;
+  }
+
+  /** Prove the backups: restore the latest state, check every table and index, and delete it. */
+  async drill(id: string): Promise<DatabaseDrill> {
+    const call = post(path(id, "/backups/drill"), undefined, RESTORE_MS_MAX);
+    return withCamelCase((await this.#transport.send(call)).record()) as unknown as DatabaseDrill;
   }
 
   /** Give a database a new password; the old one works no more. */

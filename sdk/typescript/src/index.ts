@@ -86,7 +86,10 @@ export { type AppInfo, AppsAPI, type DeploymentInfo } from "./apps.js";
 export {
   type CreateDatabaseOptions,
   type Database,
+  type DatabaseBackups,
+  type DatabaseBaseBackup,
   type DatabaseConnection,
+  type DatabaseDrill,
   DatabasesAPI,
   type DatabaseRows,
   type DatabaseStats,

@@ -62,7 +62,8 @@ def write_until(sandbox: Sandbox, enough: int, then: Callable[[], None]) -> int:
     text = ""
     try:
         for chunk in sandbox.exec_stream("python3 /root/writer.py", timeout_seconds=300):
-            text += getattr(chunk, "text", "")
+            # Of the end the writer may complain, if its disk goes before it does.
+            text += chunk.text if chunk.stream == "stdout" else ""
             lines = text.split("\n")
             text = lines.pop()
             heard.extend(int(line) for line in lines if line.strip())

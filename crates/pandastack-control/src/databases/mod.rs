@@ -10,6 +10,7 @@
 //! | `routes` | the API |
 //! | `ops` | making, copying, changing, deleting |
 //! | `server` | what is said to a server as its administrator |
+//! | `backups` | the archive: base backups, log, restores |
 //! | `credentials` | passwords, derived and never stored |
 //! | `way` | how the edge reaches a database |
 //! | `view` | what users see |
@@ -22,6 +23,7 @@
 //! nor machine nor volume; a machine of a database is reached through the database only. Machines are driven by the operations of the
 //! sandbox API: there is no second way to make one.
 
+pub(crate) mod backups;
 mod credentials;
 mod ops;
 mod recovery;

@@ -13,7 +13,7 @@ use pandastack_types::preview::Visibility;
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId, WorkspaceId};
 
 use super::server::{self, Descent};
-use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, mark, owner};
+use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, mark, owner};
 use crate::app::{App, Marked, now};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
@@ -43,7 +43,7 @@ pub(super) async fn create(
     make(app, record, None).await
 }
 
-/// Copies a database as it is now. Runs to its end even if the caller is dropped.
+/// Copies a database as it is now, or begins to copy it as it was. Runs to its end even if the caller is dropped.
 pub(super) async fn branch(
     app: &Arc<App>,
     original: DatabaseRecord,
@@ -56,19 +56,23 @@ pub(super) async fn branch(
             original.spec.size
         )));
     }
-    if request.target_time.is_some() {
-        let message = "copies of an earlier instant need backups, which this server does not make yet; leave out target_time";
-        return Err(ApiError::new(ErrorCode::NotImplemented, message));
+    match request.target_time {
+        Some(at) => backups::restored(app, original, request, at).await,
+        None => make(app, new_copy(&original, request.label), Some(original)).await,
     }
+}
+
+/// The record of a copy that is to be made.
+pub(super) fn new_copy(original: &DatabaseRecord, label: Option<String>) -> DatabaseRecord {
     let spec = DatabaseSpecRecord {
-        label: request.label,
+        label,
         protected: false,
         cloned_from: Some(original.id.clone()),
         revision: 0,
+        drill: None,
         ..original.spec.clone()
     };
-    let record = new_record(original.workspace.clone(), spec);
-    make(app, record, Some(original)).await
+    new_record(original.workspace.clone(), spec)
 }
 
 fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> DatabaseRecord {
@@ -92,6 +96,7 @@ async fn make(
                 let sandbox = Some(sandbox);
                 let ready = DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record };
                 app.store.update_database(&ready).await?;
+                app.backups.changed.notify_one();
                 Ok(ready)
             }
             Err(error) => {
@@ -238,15 +243,19 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<
         }
         let going = DatabaseRecord { state: DatabaseState::Deleting, ..record };
         app.store.update_database(&going).await?;
+        // Nobody writes into an archive that is being deleted.
+        app.backups.changed.notify_one();
         remove(&app, &going).await
     })
     .await
 }
 
-/// Removes the machines of a database, its volume and then its row. Safe to repeat.
+/// Removes the machines of a database, its volume, its backups and then its row. Safe to repeat.
 pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
     remove_machines(app, &record.id).await?;
+    backups::remove_left(app, &record.id).await?;
     owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
+    backups::remove(app, &record.id).await?;
     Ok(app.store.delete_database(&record.id).await?)
 }
 
@@ -290,7 +299,7 @@ pub(super) fn ready(record: &DatabaseRecord) -> ApiResult<&SandboxId> {
     }
 }
 
-fn take_mark(app: &App, id: &DatabaseId) -> ApiResult<Marked> {
+pub(super) fn take_mark(app: &App, id: &DatabaseId) -> ApiResult<Marked> {
     let taken =
         || ApiError::conflict(format!("something else is being done to database `{id}`; try again shortly"));
     app.under_way.mark(&mark(id)).ok_or_else(taken)

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{mark, ops, owner};
+use super::{backups, mark, ops, owner};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -31,6 +31,9 @@ async fn recover_all(app: &Arc<App>) -> ApiResult<()> {
         failed.spec.failure = Some(STOPPED.to_owned());
         app.store.update_database(&failed).await?;
         tracing::info!(database = %failed.id, "a database that was being made is given up");
+    }
+    for record in app.store.databases_in(DatabaseState::Ready).await? {
+        backups::remove_left(app, &record.id).await?;
     }
     for record in app.store.databases_in(DatabaseState::Deleting).await? {
         let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { continue };

@@ -113,6 +113,7 @@ async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<SandboxId>
     start(app, &record, &machine).await?;
     let sandbox = Some(machine.id.clone());
     app.store.update_database(&DatabaseRecord { sandbox, ..record }).await?;
+    app.backups.changed.notify_one();
     Ok(machine.id)
 }
 

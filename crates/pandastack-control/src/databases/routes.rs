@@ -221,10 +221,13 @@ fn rows(outcome: Outcome, took: Duration) -> DatabaseRows {
     }
 }
 
-/// Copy a database as it is now, while it runs. The copy has credentials of its own.
+/// Copy a database as it is now, while it runs; or, with `target_time`, begin to restore it from its backups as it was then. The copy has
+/// credentials of its own.
 #[utoipa::path(post, path = "/v1/databases/{id}/clone", tag = "databases", params(("id" = DatabaseId, Path)),
-    request_body = CloneDatabase, responses((status = 201, body = Database), (status = 400, body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 501, description = "`target_time` needs backups", body = ErrorBody)))]
+    request_body = CloneDatabase, responses((status = 201, body = Database),
+    (status = 202, description = "It is being restored: its `status` says when it is ready", body = Database),
+    (status = 400, description = "Among others: that instant cannot be restored", body = ErrorBody),
+    (status = 404, body = ErrorBody), (status = 501, description = "This server makes no backups", body = ErrorBody)))]
 pub(crate) async fn clone(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -233,8 +236,9 @@ pub(crate) async fn clone(
     JsonBody(request): JsonBody<CloneDatabase>,
 ) -> ApiResult<(StatusCode, Json<Database>)> {
     let record = find(&app, &caller, &id).await?;
+    let status = request.target_time.map_or(StatusCode::CREATED, |_| StatusCode::ACCEPTED);
     let copy = ops::branch(&app, record, request).await?;
-    Ok((StatusCode::CREATED, Json(view::shown(&app, &headers, copy).await?)))
+    Ok((status, Json(view::shown(&app, &headers, copy).await?)))
 }
 
 /// Give a database a new password. The old one works no more; open sessions stay.

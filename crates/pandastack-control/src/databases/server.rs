@@ -77,6 +77,18 @@ pub(super) async fn renew_password(
     run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &[statement]).await.map(drop)
 }
 
+/// Whether a server that was restored still reads its log. Its administrator is that of the database whose log it is.
+pub(super) async fn is_recovering(
+    app: &Arc<App>,
+    original: &DatabaseId,
+    sandbox: &SandboxId,
+) -> ApiResult<bool> {
+    let asked = [plain("SELECT pg_is_in_recovery()")];
+    let outcomes = run_as(app, sandbox, &administrator(&app.link, Some(original)), &asked).await?;
+    let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
+    Ok(answer.as_deref() != Some("f"))
+}
+
 /// What the server does.
 pub(super) async fn stats(
     app: &Arc<App>,

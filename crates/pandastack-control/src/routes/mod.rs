@@ -134,6 +134,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(crate::apps::routes::repeatable())
         .merge(volumes::routes::repeatable())
         .merge(crate::databases::routes::routes())
+        .merge(crate::databases::backups::routes::routes())
         .route(
             "/sandboxes/{id}/fs",
             get(data::read)

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use pandastack_types::api::DatabaseDrill;
 use pandastack_types::{DatabaseId, SandboxId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,8 @@ pub struct DatabaseSpecRecord {
     pub protected: bool,
     /// Database it is a copy of.
     pub cloned_from: Option<DatabaseId>,
+    /// How the last try to restore it went.
+    pub drill: Option<DatabaseDrill>,
     /// How often its password was reset.
     pub revision: u64,
     /// Why it failed.

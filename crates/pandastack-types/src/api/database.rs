@@ -234,3 +234,88 @@ pub struct DatabaseStats {
     /// Of it, what is taken on the host's disk; a branch shares with its original until either is written.
     pub storage_used_bytes: u64,
 }
+
+/// `GET /v1/databases/{id}/backups`: what can be restored, and how the backup goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DatabaseBackups {
+    /// There is a base backup, and nothing keeps the rest from being archived.
+    pub healthy: bool,
+    /// The log is being followed right now; that of a sleeping database is not.
+    pub following: bool,
+    /// Everything before this position of the log is in the archive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_archived_wal: Option<String>,
+    /// When something was put into the archive last, since this server started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_archived_at: Option<Timestamp>,
+    /// Bytes of the log that the archive does not have yet.
+    pub lag_bytes: u64,
+    /// Since when nothing could be archived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub failing_since: Option<Timestamp>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The earliest instant that can be restored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub earliest_restorable: Option<Timestamp>,
+    /// The latest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub latest_restorable: Option<Timestamp>,
+    /// Every instant in these can be restored; more than one only where log was lost.
+    pub restorable: Vec<RestorablePeriod>,
+    /// Base backups, oldest first.
+    pub base_backups: Vec<DatabaseBaseBackup>,
+    /// For how long what is archived is kept.
+    pub retention_days: u16,
+    /// The last restore that was tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_drill: Option<DatabaseDrill>,
+}
+
+/// A period without gaps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RestorablePeriod {
+    /// From then on.
+    #[schema(value_type = String, format = DateTime)]
+    pub from: Timestamp,
+    /// Until then.
+    #[schema(value_type = String, format = DateTime)]
+    pub to: Timestamp,
+}
+
+/// All files of a database, from which its log leads to later instants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DatabaseBaseBackup {
+    /// Its name.
+    pub name: String,
+    /// When it was begun.
+    #[schema(value_type = String, format = DateTime)]
+    pub started_at: Timestamp,
+    /// When it was complete: the earliest instant that it leads to.
+    #[schema(value_type = String, format = DateTime)]
+    pub finished_at: Timestamp,
+    /// Bytes, before compression.
+    pub size_bytes: u64,
+    /// Version of the server.
+    pub version: String,
+}
+
+/// A restore that was only tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DatabaseDrill {
+    /// When it ended.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The latest state was restored, and every table and index of it is sound.
+    pub ok: bool,
+    /// How long it took.
+    pub took_ms: u64,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}

@@ -31,8 +31,9 @@ pub use app::{
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use context::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode};
 pub use database::{
-    CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
-    DatabaseStats, DatabaseStatus, DatabaseWaking, PatchDatabase,
+    CloneDatabase, CreateDatabase, Database, DatabaseBackups, DatabaseBaseBackup, DatabaseColumn,
+    DatabaseConnection, DatabaseDrill, DatabaseQuery, DatabaseRows, DatabaseStats, DatabaseStatus,
+    DatabaseWaking, PatchDatabase, RestorablePeriod,
 };
 pub use file::{
     ChangeKind, CopyFile, DirectoryListing, FileChange, FileEntry, FileKind, FileWritten, GrepMatch,

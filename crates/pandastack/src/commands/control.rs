@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use pandastack_control::{ControlConfig, PostgresConfig};
+use pandastack_control::{BackupConfig, ControlConfig, PostgresConfig};
 use pandastack_edge::tls::Tls;
 
-use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
+use crate::settings::{AgentArgs, Backups, CommonArgs, ControlArgs, Settings};
 use crate::supervise::{secret, stop_requested};
 use crate::trace;
+
+/// Beginnings of the variables that say how to reach an object store, as its own tools read them.
+const STORE_VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -57,6 +60,14 @@ fn postgres(settings: &Settings) -> Result<PostgresConfig> {
     Ok(PostgresConfig { listen: settings.postgres_listen, domain: settings.postgres_domain.clone(), tls })
 }
 
+fn backups(settings: &Settings) -> Option<BackupConfig> {
+    let Backups::To(url) = settings.backups.clone() else { return None };
+    let of_store = |name: &str| STORE_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
+    let store_settings = std::env::vars().filter(|(name, _)| of_store(name));
+    let store_settings = store_settings.map(|(name, value)| (name.to_lowercase(), value)).collect();
+    Some(BackupConfig { url, store_settings, retention_days: settings.backup_retention_days })
+}
+
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
@@ -74,6 +85,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         access_log: args.control.access_log.clone(),
         tls: args.control.tls.open(&settings.data_dir)?,
         postgres: Some(postgres(&settings)?),
+        backups: backups(&settings),
         ..ControlConfig::new(settings.data_dir.clone(), key)
     };
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;

@@ -38,7 +38,15 @@ from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
 from ._version import __version__
 from .context_models import Execution, Result
-from .database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
+from .database_models import (
+    Database,
+    DatabaseBackups,
+    DatabaseBaseBackup,
+    DatabaseConnection,
+    DatabaseDrill,
+    DatabaseRows,
+    DatabaseStats,
+)
 from .errors import (
     APIConnectionError,
     AuthError,
@@ -134,6 +142,9 @@ __all__ = [
     "Database",
     "DatabaseConnection",
     "DatabaseRows",
+    "DatabaseBackups",
+    "DatabaseBaseBackup",
+    "DatabaseDrill",
     "DatabaseStats",
     "DatabasesAPI",
     "ExecChunk",

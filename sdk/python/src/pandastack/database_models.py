@@ -60,3 +60,44 @@ class DatabaseStats(TypedDict):
     rollbacks: int
     cache_hit_percent: int
     version: str
+
+
+#: Every instant of it can be restored.
+RestorablePeriod = TypedDict("RestorablePeriod", {"from": str, "to": str})
+
+
+class DatabaseBaseBackup(TypedDict):
+    """All files of a database, from which its log leads to later instants."""
+
+    name: str
+    started_at: str
+    finished_at: str
+    size_bytes: int
+    version: str
+
+
+class DatabaseDrill(TypedDict, total=False):
+    """A restore that was only tried. ``error`` says why one that is not ``ok`` failed."""
+
+    at: str
+    ok: bool
+    took_ms: int
+    error: str
+
+
+class DatabaseBackups(TypedDict, total=False):
+    """What of a database can be restored, and how its backup goes."""
+
+    healthy: bool
+    following: bool
+    last_archived_wal: str
+    last_archived_at: str
+    lag_bytes: int
+    failing_since: str
+    error: str
+    earliest_restorable: str
+    latest_restorable: str
+    restorable: List[RestorablePeriod]
+    base_backups: List[DatabaseBaseBackup]
+    retention_days: int
+    last_drill: DatabaseDrill

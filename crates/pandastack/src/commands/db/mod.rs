@@ -1,5 +1,6 @@
 //! `pandastack db`: managed databases.
 
+mod backups;
 mod create;
 mod describe;
 mod psql;
@@ -70,6 +71,23 @@ pub enum Command {
         /// Name of the copy
         label: Option<String>,
     },
+    /// Restore a database from its backups as it was at an instant, as a new one
+    Restore(backups::RestoreArgs),
+    /// Show what of a database can be restored, and how its backup goes
+    Backups {
+        /// Database
+        database: String,
+    },
+    /// Take a base backup now; daily ones come by themselves
+    Backup {
+        /// Database
+        database: String,
+    },
+    /// Prove the backups: restore the latest state, check every table and index, and delete it
+    Drill {
+        /// Database
+        database: String,
+    },
     /// Change a database
     Set {
         /// Database
@@ -123,6 +141,8 @@ impl Command {
                 Command::Psql(args) => return psql::run(&client, args).await,
                 Command::Query(args) => query::run(&client, args, output).await?,
                 Command::List => list(&client, output).await?,
+                Command::Restore(args) => backups::restore(&client, args, output).await?,
+                Command::Drill { database } => return backups::drill(&client, &database, output).await,
                 other => other.change(&client, output).await?,
             }
             Ok(ExitCode::SUCCESS)
@@ -182,6 +202,14 @@ impl Command {
             Command::Wake { database } => {
                 let id = resolve(client, &database).await?;
                 output.value(&client.wake_database(&id).await?, |done| done.status.as_str().to_owned())
+            }
+            Command::Backups { database } => {
+                let id = resolve(client, &database).await?;
+                output.value(&client.database_backups(&id).await?, backups::described)
+            }
+            Command::Backup { database } => {
+                let id = resolve(client, &database).await?;
+                output.value(&client.back_up_database(&id).await?, |base| base.name.clone())
             }
             Command::Stats { database } => {
                 let id = resolve(client, &database).await?;

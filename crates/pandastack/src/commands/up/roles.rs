@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::logs_dir;
-use crate::settings::{DATABASE_URL_VARIABLE, Engine, Settings};
+use crate::settings::{BACKUPS_VARIABLE, Backups, DATABASE_URL_VARIABLE, Engine, Settings};
 use crate::supervise::Role;
 
 /// Where a role logs to.
@@ -24,13 +24,20 @@ pub fn control(settings: &Settings, secret: &Path) -> Role {
     if let Some(domain) = &settings.postgres_domain {
         args.extend(["--postgres-domain".into(), domain.into()]);
     }
+    let days = settings.backup_retention_days.to_string();
+    args.extend(["--backup-retention-days".into(), days.into()]);
     let per_second = settings.requests_per_second.map_or(0, std::num::NonZeroU32::get);
     args.extend(["--requests-per-second".into(), per_second.to_string().into()]);
     if settings.schedules_private_targets {
         args.push("--schedules-private-targets".into());
     }
     let database = settings.database_url.as_ref();
-    let env = database.map(|url| (DATABASE_URL_VARIABLE, url.expose().into())).into_iter().collect();
+    let database = database.map(|url| (DATABASE_URL_VARIABLE, url.expose().into()));
+    let backups = match &settings.backups {
+        Backups::Off => "off".into(),
+        Backups::To(url) => url.as_str().into(),
+    };
+    let env = database.into_iter().chain([(BACKUPS_VARIABLE, backups)]).collect();
     Role { name: "control", args, env }
 }
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, cast
+import time
+from datetime import datetime
+from typing import Any, Dict, List, Optional, Sequence, Union, cast
 
 from .. import _wire
 from .._wire import segment
-from ..database_models import Database, DatabaseConnection, DatabaseRows, DatabaseStats
+from ..database_models import (
+    Database,
+    DatabaseBackups,
+    DatabaseBaseBackup,
+    DatabaseConnection,
+    DatabaseDrill,
+    DatabaseRows,
+    DatabaseStats,
+)
+from ..errors import RequestTimeout, ServerError
+from ._io import sleep
 from .transport import AsyncTransport
 
 #: A query's own limit ends it before this does.
 QUERY_SECONDS_MAX = 660.0
+#: How long a restore, a base backup or a drill is waited for.
+RESTORE_SECONDS = 4 * 3600.0
+#: Between two looks at a restore.
+RESTORE_LOOK_SECONDS = 1.0
 
 
 def _path(database_id: str, action: str = "") -> str:
@@ -88,6 +104,44 @@ class AsyncDatabasesAPI:
             _path(database_id, "/clone"), _wire.given(label=label), seconds_max=_wire.MACHINE_SECONDS_MAX
         )
         return cast("Database", (await self._transport.send(call)).record())
+
+    async def restore(
+        self,
+        database_id: str,
+        at: Union[str, datetime],
+        *,
+        label: Optional[str] = None,
+        timeout_seconds: float = RESTORE_SECONDS,
+    ) -> Database:
+        """Restore a database from its backups as it was ``at`` an instant (RFC 3339, or a ``datetime`` with a time zone),
+        as a new one. It takes queries when this returns."""
+        body = _wire.given(label=label, target_time=at if isinstance(at, str) else at.isoformat())
+        call = _wire.create(_path(database_id, "/clone"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        database = cast("Database", (await self._transport.send(call)).record())
+        deadline = time.monotonic() + timeout_seconds
+        while database["status"] == "provisioning":
+            if time.monotonic() > deadline:
+                raise RequestTimeout(f"database {database['id']} was not restored within {timeout_seconds:g} s")
+            await sleep(RESTORE_LOOK_SECONDS)
+            database = await self.get(database["id"])
+        if database["status"] == "failed":
+            raise ServerError(database.get("error") or "the restore failed", hint="look at client.databases.backups()")
+        return database
+
+    async def backups(self, database_id: str) -> DatabaseBackups:
+        """What of a database can be restored, and how its backup goes. Never wakes it."""
+        answer = await self._transport.send(_wire.get(_path(database_id, "/backups")))
+        return cast("DatabaseBackups", answer.record())
+
+    async def back_up(self, database_id: str) -> DatabaseBaseBackup:
+        """Take a base backup now; daily ones come by themselves."""
+        call = _wire.post(_path(database_id, "/backups"), seconds_max=RESTORE_SECONDS)
+        return cast("DatabaseBaseBackup", (await self._transport.send(call)).record())
+
+    async def drill(self, database_id: str) -> DatabaseDrill:
+        """Prove the backups: restore the latest state, check every table and index, and delete it."""
+        call = _wire.post(_path(database_id, "/backups/drill"), seconds_max=RESTORE_SECONDS)
+        return cast("DatabaseDrill", (await self._transport.send(call)).record())
 
     async def reset_credentials(self, database_id: str) -> Database:
         """Give a database a new password; the old one works no more."""

@@ -1,0 +1,355 @@
+//! The archive of one database: sealed objects in a store, and the listing of them.
+//!
+//! Must hold: an object that was put is durable when [`Archive::put`] returns (a local store syncs files and directories); nothing
+//! is ever replaced: putting the same content again is fine, putting another under the same name is an error.
+//!
+//! Left to others: what is put when ([`Archiver`](crate::Archiver), [`take_base`](crate::take_base)), and what a listing means
+//! ([`Catalog`](crate::Catalog)).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use jiff::Timestamp;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use url::Url;
+
+use crate::layout::{Entry, Piece, is_label};
+use crate::limits::{
+    BASE_PART_BYTES, DESCRIPTION_BYTES_MAX, SEGMENT_BYTES, SERVER_MANIFEST_BYTES_MAX, STORE_WAIT,
+};
+use crate::position::Timeline;
+use crate::seal::{self, Bound, Key, Opened, SealError};
+
+/// The archive of one database.
+#[derive(Debug, Clone)]
+pub struct Archive {
+    store: Arc<dyn ObjectStore>,
+    root: Path,
+    database: String,
+    key: Key,
+}
+
+/// What went wrong with the archive.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The address names no store, or a setting of it is wrong.
+    #[error(
+        "the archive's address {url} cannot be used: {reason}; give file:///folder, s3://, gs:// or az://bucket/folder"
+    )]
+    Address {
+        /// The address.
+        url: String,
+        /// Why.
+        reason: String,
+    },
+    /// The id of a database would not be one folder.
+    #[error("`{0}` cannot be the id of a database in an archive; use letters, digits, - and _")]
+    Database(String),
+    /// The store failed.
+    #[error("the archive could not {act} {name}: {source}")]
+    Store {
+        /// What was tried.
+        act: &'static str,
+        /// On which object.
+        name: String,
+        /// Why not.
+        source: object_store::Error,
+    },
+    /// The store takes too long.
+    #[error("the archive could not {act} {name} within {wait_s} s", wait_s = STORE_WAIT.as_secs())]
+    Late {
+        /// What was tried.
+        act: &'static str,
+        /// On which object.
+        name: String,
+    },
+    /// An object is not what it should be.
+    #[error("{name} in the archive cannot be used: {source}")]
+    Sealed {
+        /// The object.
+        name: String,
+        /// Why.
+        source: SealError,
+    },
+    /// Something else is there under the name.
+    #[error(
+        "the archive already has another content under {0}; two databases must not share an archive's folder"
+    )]
+    Conflict(String),
+    /// The program ends.
+    #[error("the work on {0} was given up because the program ends")]
+    GivenUp(String),
+}
+
+impl ArchiveError {
+    /// The object is not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, ArchiveError::Store { source: object_store::Error::NotFound { .. }, .. })
+    }
+}
+
+/// An object of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Which.
+    pub entry: Entry,
+    /// When it was put, by the store's clock.
+    pub put_at: Timestamp,
+    /// Bytes in the store.
+    pub bytes: u64,
+}
+
+impl Archive {
+    /// Opens the archive of `database` at an address: `file:///folder`, or `s3://`, `gs://`, `az://bucket/folder`. `settings` are those
+    /// of `object_store` (`aws_access_key_id`, `aws_endpoint`, ...).
+    pub fn open(
+        url: &Url,
+        settings: &[(String, String)],
+        database: &str,
+        key: Key,
+    ) -> Result<Self, ArchiveError> {
+        // The client inside asks for the process's provider of TLS. Whoever set one before us was right too.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let bad = |reason: String| {
+            // The store's sentence may repeat the address as it was given.
+            let shown = address(url);
+            ArchiveError::Address { reason: reason.replace(url.as_str(), &shown), url: shown }
+        };
+        if url.scheme() == "file" {
+            let folder = url.to_file_path().map_err(|()| bad("it is no path on this machine".to_owned()))?;
+            std::fs::create_dir_all(&folder).map_err(|error| bad(error.to_string()))?;
+            let store = LocalFileSystem::new_with_prefix(&folder).map_err(|error| bad(error.to_string()))?;
+            return Self::over(Arc::new(store.with_fsync(true)), Path::default(), database, key);
+        }
+        let settings = settings.iter().map(|(name, value)| (name, value));
+        let (store, prefix) =
+            object_store::parse_url_opts(url, settings).map_err(|error| bad(error.to_string()))?;
+        Self::over(Arc::from(store), prefix, database, key)
+    }
+
+    /// The archive of `database` below `prefix` of a store.
+    pub fn over(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        database: &str,
+        key: Key,
+    ) -> Result<Self, ArchiveError> {
+        if !is_label(database) {
+            return Err(ArchiveError::Database(database.to_owned()));
+        }
+        let root = prefix.join(database);
+        Ok(Self { store, root, database: database.to_owned(), key })
+    }
+
+    /// Seals and puts an object with a time. It is durable when this returns.
+    pub(crate) async fn put(&self, entry: &Entry, time: Timestamp, plain: Bytes) -> Result<(), ArchiveError> {
+        let sealed = self.sealed(entry, time, plain.clone()).await?;
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let path = self.path(entry);
+        let put = self.store.put_opts(&path, PutPayload::from(sealed), options);
+        match in_time("write", entry, put).await {
+            Err(ArchiveError::Store { source: object_store::Error::AlreadyExists { .. }, .. }) => {
+                let same = self.get(entry).await?.plain == plain;
+                if same { Ok(()) } else { Err(ArchiveError::Conflict(entry.name())) }
+            }
+            put => put.map(drop),
+        }
+    }
+
+    /// Gets and opens an object.
+    pub(crate) async fn get(&self, entry: &Entry) -> Result<Opened, ArchiveError> {
+        let path = self.path(entry);
+        let get = async { self.store.get(&path).await?.bytes().await };
+        let sealed = in_time("read", entry, get).await?;
+        let (archive, name, plain_max) = (self.clone(), entry.name(), plain_bytes_max(entry));
+        let open = move || seal::open(archive.bound(&name), sealed.into(), plain_max);
+        let opened = aside(entry, open).await?;
+        opened.map_err(|source| ArchiveError::Sealed { name: entry.name(), source })
+    }
+
+    /// Removes an object. One that is gone already is fine.
+    pub async fn remove(&self, entry: &Entry) -> Result<(), ArchiveError> {
+        match in_time("remove", entry, self.store.delete(&self.path(entry))).await {
+            Err(error) if error.is_missing() => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Removes the whole archive of this database.
+    pub async fn remove_all(&self) -> Result<(), ArchiveError> {
+        for listed in self.list().await? {
+            self.remove(&listed.entry).await?;
+        }
+        Ok(())
+    }
+
+    /// Everything there is, in the order of names. What is none of ours is left out.
+    pub async fn list(&self) -> Result<Vec<Listed>, ArchiveError> {
+        self.list_below(None).await
+    }
+
+    /// The log of one timeline.
+    pub(crate) async fn list_wal(&self, timeline: Timeline) -> Result<Vec<Listed>, ArchiveError> {
+        self.list_below(Some(format!("wal/{timeline}"))).await
+    }
+
+    async fn list_below(&self, folder: Option<String>) -> Result<Vec<Listed>, ArchiveError> {
+        let prefix = folder
+            .iter()
+            .flat_map(|folder| folder.split('/'))
+            .fold(self.root.clone(), |path, part| path.join(part));
+        let failed = |source| ArchiveError::Store { act: "list", name: prefix.to_string(), source };
+        let mut objects = self.store.list(Some(&prefix));
+        let mut listed = Vec::new();
+        while let Some(object) = objects.try_next().await.map_err(failed)? {
+            let parts: Vec<_> = object.location.prefix_match(&self.root).into_iter().flatten().collect();
+            let name = parts.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("/");
+            let time = Timestamp::from_millisecond(object.last_modified.timestamp_millis());
+            let (Some(entry), Ok(put_at)) = (Entry::from_name(&name), time) else { continue };
+            listed.push(Listed { entry, put_at, bytes: object.size });
+        }
+        listed.sort_by(|one, other| one.entry.cmp(&other.entry));
+        Ok(listed)
+    }
+
+    async fn sealed(&self, entry: &Entry, time: Timestamp, plain: Bytes) -> Result<Vec<u8>, ArchiveError> {
+        let (archive, name) = (self.clone(), entry.name());
+        let sealed = aside(entry, move || seal::seal(archive.bound(&name), time, &plain)).await?;
+        sealed.map_err(|source| ArchiveError::Sealed { name: entry.name(), source })
+    }
+
+    fn bound<'a>(&'a self, name: &'a str) -> Bound<'a> {
+        Bound { key: &self.key, database: &self.database, name }
+    }
+
+    fn path(&self, entry: &Entry) -> Path {
+        entry.name().split('/').fold(self.root.clone(), |path, part| path.join(part))
+    }
+}
+
+/// Compression takes tens of milliseconds: not on a thread that serves others.
+async fn aside<T: Send + 'static>(
+    entry: &Entry,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ArchiveError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ArchiveError::GivenUp(entry.name()))
+}
+
+async fn in_time<T>(
+    act: &'static str,
+    entry: &Entry,
+    work: impl Future<Output = Result<T, object_store::Error>>,
+) -> Result<T, ArchiveError> {
+    match tokio::time::timeout(STORE_WAIT, work).await {
+        Ok(done) => done.map_err(|source| ArchiveError::Store { act, name: entry.name(), source }),
+        Err(_) => Err(ArchiveError::Late { act, name: entry.name() }),
+    }
+}
+
+fn plain_bytes_max(entry: &Entry) -> usize {
+    match entry {
+        Entry::BasePart { .. } => BASE_PART_BYTES,
+        Entry::ServerManifest { .. } => SERVER_MANIFEST_BYTES_MAX,
+        Entry::Base { .. } | Entry::History(_) => DESCRIPTION_BYTES_MAX,
+        Entry::Segment(_) => usize::try_from(SEGMENT_BYTES).unwrap_or(usize::MAX),
+        Entry::Piece(Piece { from, to, .. }) => usize::try_from(to - from).unwrap_or(usize::MAX),
+    }
+}
+
+/// An address as it may be shown: without what could be a password.
+fn address(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    format!("{}://{host}{}", url.scheme(), url.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::position::{Lsn, Segment};
+
+    fn history() -> Entry {
+        Entry::History(Timeline(2))
+    }
+
+    fn archive(folder: &std::path::Path, database: &str) -> Archive {
+        let url = Url::from_directory_path(folder).unwrap();
+        Archive::open(&url, &[], database, Key::new([1; 32])).unwrap()
+    }
+
+    #[tokio::test]
+    async fn nothing_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = archive(folder.path(), "db-1");
+        let now = Timestamp::now();
+        archive.put(&history(), now, Bytes::from_static(b"one")).await.unwrap();
+        archive.put(&history(), now, Bytes::from_static(b"one")).await.unwrap();
+        let other = archive.put(&history(), now, Bytes::from_static(b"two")).await;
+        assert!(matches!(other, Err(ArchiveError::Conflict(_))), "{other:?}");
+        assert_eq!(archive.get(&history()).await.unwrap().plain, b"one");
+    }
+
+    #[tokio::test]
+    async fn databases_do_not_see_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (archive(folder.path(), "db-1"), archive(folder.path(), "db-2"));
+        one.put(&history(), Timestamp::now(), Bytes::from_static(b"one")).await.unwrap();
+        assert!(other.list().await.unwrap().is_empty());
+        assert!(other.get(&history()).await.unwrap_err().is_missing());
+        // Somebody with access to the store, but not to the key, moves an object.
+        std::fs::create_dir_all(folder.path().join("db-2/wal")).unwrap();
+        let name = history().name();
+        std::fs::copy(folder.path().join("db-1").join(&name), folder.path().join("db-2").join(&name))
+            .unwrap();
+        let moved = other.get(&history()).await;
+        assert!(matches!(moved, Err(ArchiveError::Sealed { source: SealError::Altered, .. })), "{moved:?}");
+    }
+
+    #[tokio::test]
+    async fn listings_have_ours_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = archive(folder.path(), "db-1");
+        assert!(archive.list().await.unwrap().is_empty());
+        let segment = Entry::Segment(Segment::at(Timeline(1), Lsn(0)));
+        archive.put(&history(), Timestamp::now(), Bytes::new()).await.unwrap();
+        archive.put(&segment, Timestamp::now(), Bytes::new()).await.unwrap();
+        std::fs::write(folder.path().join("db-1/wal/notes.txt"), "mine").unwrap();
+        let entries: Vec<_> = archive.list().await.unwrap().into_iter().map(|listed| listed.entry).collect();
+        assert_eq!(entries, [segment.clone(), history()]);
+        assert_eq!(archive.list_wal(Timeline(1)).await.unwrap().len(), 1);
+        archive.remove(&segment).await.unwrap();
+        archive.remove(&segment).await.unwrap();
+        archive.remove_all().await.unwrap();
+        assert!(archive.list().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn every_promised_store_can_be_opened() {
+        let settings = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let keys = [("aws_region", "eu-1"), ("aws_access_key_id", "id"), ("aws_secret_access_key", "key")];
+        for (url, settings) in [
+            ("s3://bucket/folder", settings(&keys)),
+            ("gs://bucket/folder", settings(&[])),
+            ("az://container/folder", settings(&[("azure_storage_account_name", "name")])),
+        ] {
+            let archive = Archive::open(&url.parse().unwrap(), &settings, "db-1", Key::new([1; 32])).unwrap();
+            assert_eq!(archive.path(&history()).to_string(), "folder/db-1/wal/00000002.history", "{url}");
+        }
+    }
+
+    #[test]
+    fn wrong_addresses_are_said_without_secrets() {
+        let url: Url = "ftp://user:secret@host/folder".parse().unwrap();
+        let error = Archive::open(&url, &[], "db", Key::new([1; 32])).unwrap_err().to_string();
+        assert!(error.contains("ftp://host/folder") && !error.contains("secret"), "{error}");
+        let folder: Url = "memory:///".parse().unwrap();
+        assert!(matches!(
+            Archive::open(&folder, &[], "../x", Key::new([1; 32])),
+            Err(ArchiveError::Database(_))
+        ));
+    }
+}

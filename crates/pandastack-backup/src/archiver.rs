@@ -1,0 +1,208 @@
+//! One task per database that brings its log into the archive.
+//!
+//! ```text
+//!   connect -> login -> slot -> stream from where the archive ends --> receive, put away, confirm ...
+//!      ^                                                                   |
+//!      +------------ pause, doubling ------------- any failure ------------+        stop: put away, confirm, goodbye
+//! ```
+//!
+//! Must hold: the server is told that log is durable only after the archive has it, so whatever fails here or there, the slot holds the
+//! log back and the next session goes on without a gap. The archive says where it ends; nothing else is remembered. While the archive is down
+//! nothing is collected in memory: the connection is given up and begun again. Log that the server has thrown away, because its slot was removed or
+//! may not hold back more, leaves a gap that the status and the catalog name; what comes after it is archived for the next base backup.
+//!
+//! Left to others: the way to the server, when base backups are taken, what is deleted.
+
+mod session;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pandastack_postgres::ByteStream;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::archive::{Archive, ArchiveError};
+use crate::limits::{RETRY_WAIT, RETRY_WAIT_MAX, STOP_WAIT};
+use crate::log_writer::{LogError, LogWriter};
+use crate::position::{Lsn, Timeline};
+use crate::replication::{Login, ReplicationError};
+use crate::window::Gap;
+
+/// How archiving goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Everything before it is in the archive. `None` before the first look into the archive.
+    pub last_archived: Option<(Timeline, Lsn)>,
+    /// When something was put into the archive last, by this task.
+    pub last_archived_at: Option<Timestamp>,
+    /// Every commit up to this time of the server's is in the archive, also if there was none for long.
+    pub complete_until: Option<Timestamp>,
+    /// Bytes that the server has and the archive has not.
+    pub lag_bytes: u64,
+    /// Log that the server threw away before it was archived. Nothing after it can be restored before there is a new base backup.
+    pub gap: Option<Gap>,
+    /// A session is open.
+    pub connected: bool,
+    /// Since when nothing could be archived. `None` while all is well, or the server sleeps.
+    pub failing_since: Option<Timestamp>,
+    /// Why, in a sentence. Stays for as long as it fails.
+    pub last_error: Option<String>,
+}
+
+/// Why there is no way to a server now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// Its machine sleeps, which is no failure: nothing is written there.
+    #[error("the database sleeps")]
+    Asleep,
+    /// It cannot be reached: a sentence.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiverError {
+    /// No way to the server.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The server.
+    #[error(transparent)]
+    Replication(#[from] ReplicationError),
+    /// The log, or the archive.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The server is silent.
+    #[error("the server was silent for {} s", crate::limits::SILENCE_MAX.as_secs())]
+    Silent,
+    /// The server ended the stream.
+    #[error("the server ended the replication, as it does when it stops")]
+    Ended,
+}
+
+impl From<ArchiveError> for ArchiverError {
+    fn from(error: ArchiveError) -> Self {
+        ArchiverError::Log(error.into())
+    }
+}
+
+/// A running archiver. It is stopped with the token that it was started with; dropping it stops it too.
+pub struct Archiver {
+    status: watch::Receiver<Status>,
+    wake: Arc<Notify>,
+    stop: CancellationToken,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Archiver {
+    /// Starts archiving. `connect` gives a stream to the server whenever one is needed; it may wait.
+    pub fn start<C, F>(login: Login, archive: Archive, connect: C, stop: CancellationToken) -> Self
+    where
+        C: Fn() -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Box<dyn ByteStream>, ConnectError>> + Send + 'static,
+    {
+        let (status, watched) = watch::channel(Status::default());
+        let wake = Arc::new(Notify::new());
+        let stop = stop.child_token();
+        let work = Work { login, archive, status, stop: stop.clone(), writer: None, log_gone: false };
+        let task = tokio::spawn(work.run(connect, Arc::clone(&wake)));
+        Self { status: watched, wake, stop, task: Some(task) }
+    }
+
+    /// How it goes, now and from now on.
+    pub fn status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    /// Ends a pause: the machine is awake, or the archive is back.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Stops: everything that the server has is put away first, for [`STOP_WAIT`] at most. Returns when the task has ended.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        if let Some(mut task) = self.task.take() {
+            // One that waits for a store or a server which does not answer is cut: that loses no more than a crash, which is nothing.
+            if tokio::time::timeout(STOP_WAIT * 2, &mut task).await.is_err() {
+                task.abort();
+            }
+        }
+    }
+}
+
+impl Drop for Archiver {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// What the task has.
+struct Work {
+    login: Login,
+    archive: Archive,
+    status: watch::Sender<Status>,
+    stop: CancellationToken,
+    /// Where the archive ends, once that is known.
+    writer: Option<LogWriter>,
+    /// The server has not what the archive needs next: archiving begins anew after a gap.
+    log_gone: bool,
+}
+
+impl Work {
+    async fn run<C, F>(mut self, connect: C, wake: Arc<Notify>)
+    where
+        C: Fn() -> F,
+        F: Future<Output = Result<Box<dyn ByteStream>, ConnectError>>,
+    {
+        let mut pause = RETRY_WAIT;
+        while !self.stop.is_cancelled() {
+            let before = self.writer.as_ref().map(LogWriter::archived);
+            let stream = tokio::select! {
+                stream = connect() => stream,
+                () = self.stop.cancelled() => break,
+            };
+            let ended = match stream {
+                Ok(stream) => self.session(stream).await,
+                Err(error) => Err(error.into()),
+            };
+            let Err(error) = ended else { break };
+            self.log_gone = matches!(error, ArchiverError::Replication(ReplicationError::LogGone { .. }));
+            self.note_failure(&error);
+            // Progress means that it works in principle: the next failure is a new one.
+            pause = if self.writer.as_ref().map(LogWriter::archived) == before {
+                longer(pause)
+            } else {
+                RETRY_WAIT
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = wake.notified() => pause = RETRY_WAIT,
+                () = self.stop.cancelled() => {}
+            }
+        }
+        self.status.send_modify(|status| status.connected = false);
+    }
+
+    fn note_failure(&self, error: &ArchiverError) {
+        // A server that stops or sleeps has put nothing into its log that is not archived, or holds it back for the next session.
+        let expected = matches!(error, ArchiverError::Connect(ConnectError::Asleep) | ArchiverError::Ended);
+        tracing::debug!(%error, "archiving pauses");
+        self.status.send_modify(|status| {
+            status.connected = false;
+            if expected {
+                (status.failing_since, status.last_error) = (None, None);
+            } else {
+                status.failing_since.get_or_insert_with(Timestamp::now);
+                status.last_error = Some(error.to_string());
+            }
+        });
+    }
+}
+
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).min(RETRY_WAIT_MAX)
+}

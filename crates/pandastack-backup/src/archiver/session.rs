@@ -1,0 +1,280 @@
+//! One connection of an archiver, from the login to its end.
+
+use jiff::Timestamp;
+use pandastack_postgres::ByteStream;
+use tokio::time::Instant;
+
+use super::{ArchiverError, Work};
+use crate::layout::Entry;
+use crate::limits::{PIECE_WAIT, SILENCE_MAX, STATUS_INTERVAL, STOP_WAIT};
+use crate::log_writer::{LogError, LogWriter};
+use crate::position::{Lsn, Timeline};
+use crate::replication::{Ended, Replication, Started, System, WalMessage, WalStream};
+use crate::window::Gap;
+
+/// Why the server is talked to no more.
+enum Why {
+    /// We were asked to stop.
+    Stop,
+    /// Nothing more comes from it.
+    Done,
+}
+
+impl Work {
+    /// Archives over one connection. `Ok` only when a stop was asked for.
+    pub(super) async fn session(&mut self, stream: Box<dyn ByteStream>) -> Result<(), ArchiverError> {
+        let mut replication = Replication::open(stream, &self.login).await?;
+        let system = replication.identify().await?;
+        replication.ensure_slot(&self.login.slot).await?;
+        let mut writer = match self.writer.take() {
+            Some(writer) if self.log_gone => self.begin_after_gap(&mut replication, &system, &writer).await?,
+            Some(writer) => writer,
+            None => self.find_end(&mut replication, &system).await?,
+        };
+        self.log_gone = false;
+        let mut archived = self.follow(replication, &system, &mut writer).await;
+        if matches!(archived, Err(ArchiverError::Replication(_) | ArchiverError::Silent)) {
+            // The server may be gone for good, and what it had sent is all that is left of it.
+            if let Err(error) = writer.flush().await {
+                archived = Err(error.into());
+            }
+            self.note_put(&writer);
+        }
+        self.writer = Some(writer);
+        archived
+    }
+
+    /// Where the archive ends; an empty one begins where the slot does.
+    async fn find_end(
+        &self,
+        replication: &mut Replication,
+        system: &System,
+    ) -> Result<LogWriter, ArchiverError> {
+        if let Some(writer) = LogWriter::resume(&self.archive).await? {
+            return Ok(writer);
+        }
+        self.begin_at_slot(replication, system).await
+    }
+
+    async fn begin_at_slot(
+        &self,
+        replication: &mut Replication,
+        system: &System,
+    ) -> Result<LogWriter, ArchiverError> {
+        let slot = replication.slot_position(&self.login.slot).await?;
+        let (timeline, from) = slot.unwrap_or((system.timeline, system.flushed));
+        if timeline.0 > 1 {
+            self.put_history(replication, timeline).await?;
+        }
+        Ok(LogWriter::begin(self.archive.clone(), timeline, from))
+    }
+
+    /// What the archive needs next is lost, so it goes on with what a new slot holds back.
+    async fn begin_after_gap(
+        &self,
+        replication: &mut Replication,
+        system: &System,
+        ended: &LogWriter,
+    ) -> Result<LogWriter, ArchiverError> {
+        replication.drop_slot(&self.login.slot).await?;
+        replication.ensure_slot(&self.login.slot).await?;
+        let writer = self.begin_at_slot(replication, system).await?;
+        let gap = Gap { timeline: ended.timeline(), from: ended.archived(), to: writer.archived() };
+        tracing::warn!(from = %gap.from, to = %gap.to, "log was lost before it was archived; take a base backup");
+        self.status.send_modify(|status| status.gap = Some(gap));
+        Ok(writer)
+    }
+
+    async fn put_history(
+        &self,
+        replication: &mut Replication,
+        timeline: Timeline,
+    ) -> Result<(), ArchiverError> {
+        let history = replication.timeline_history(timeline).await?;
+        self.archive.put(&Entry::History(timeline), Timestamp::now(), history.into()).await?;
+        Ok(())
+    }
+
+    /// Streams from timeline to timeline.
+    async fn follow(
+        &self,
+        mut replication: Replication,
+        system: &System,
+        writer: &mut LogWriter,
+    ) -> Result<(), ArchiverError> {
+        let behind = system.timeline == writer.timeline() && system.flushed < writer.archived();
+        if behind || system.timeline < writer.timeline() {
+            return Err(LogError::Diverged { at: system.flushed }.into());
+        }
+        loop {
+            let (timeline, from) = (writer.timeline(), writer.rewind());
+            let ended = match replication.start(&self.login.slot, timeline, from).await? {
+                Started::Streaming(mut stream) => {
+                    self.note_open(writer, system);
+                    match self.receive(&mut stream, writer).await? {
+                        Why::Stop => {
+                            // Whoever cannot say goodbye in time loses nothing: the slot keeps the rest.
+                            let _ = tokio::time::timeout(STOP_WAIT, self.wind_up(stream, writer)).await;
+                            return Ok(());
+                        }
+                        Why::Done => self.hear_out(stream, writer).await?,
+                    }
+                }
+                Started::Ended(ended) => ended,
+            };
+            let Ended { replication: again, next } = ended;
+            replication = again;
+            let Some((timeline, at)) = next else { return Err(ArchiverError::Ended) };
+            self.put_history(&mut replication, timeline).await?;
+            writer.switch(timeline, at);
+        }
+    }
+
+    /// Receives and puts away until there is nothing more, or a stop is asked for.
+    async fn receive(&self, stream: &mut WalStream, writer: &mut LogWriter) -> Result<Why, ArchiverError> {
+        let (mut due, mut heard) = (None, Instant::now());
+        let mut status_due = Instant::now();
+        loop {
+            let next_status = status_due.min(heard + SILENCE_MAX);
+            tokio::select! {
+                message = stream.next() => {
+                    heard = Instant::now();
+                    match message? {
+                        WalMessage::Done => return Ok(Why::Done),
+                        message => self.take(message, stream, writer).await?,
+                    }
+                    due = if writer.is_waiting() { due.or(Some(heard + PIECE_WAIT)) } else { None };
+                }
+                () = at(due) => {
+                    self.put_away(stream, writer).await?;
+                    due = None;
+                }
+                () = tokio::time::sleep_until(next_status) => {
+                    if heard.elapsed() >= SILENCE_MAX {
+                        return Err(ArchiverError::Silent);
+                    }
+                    // The answer to it says that the server is there, and that there is nothing more.
+                    stream.confirm(writer.received(), writer.archived(), true).await?;
+                    status_due = Instant::now() + STATUS_INTERVAL;
+                }
+                () = self.stop.cancelled() => return Ok(Why::Stop),
+            }
+        }
+    }
+
+    /// Puts away the last of a stream. A server that stops is gone before it could say what follows.
+    async fn hear_out(&self, mut stream: WalStream, writer: &mut LogWriter) -> Result<Ended, ArchiverError> {
+        writer.flush().await?;
+        self.note_archived(writer, writer.received());
+        // What the server does not hear of now, the next session tells it.
+        let _ = stream.confirm(writer.received(), writer.archived(), false).await;
+        stream.finish().await.map_err(|_| ArchiverError::Ended)
+    }
+
+    /// Puts away everything that the server has, and leaves.
+    async fn wind_up(&self, mut stream: WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
+        self.catch_up(&mut stream, writer).await?;
+        self.put_away(&mut stream, writer).await?;
+        stream.finish().await?.replication.close().await;
+        Ok(())
+    }
+
+    /// Receives what the server has by now. It answers before it looks for more log to send, so only a second answer with nothing before it says
+    /// that there is no more.
+    async fn catch_up(&self, stream: &mut WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
+        let mut quiet = false;
+        stream.confirm(writer.received(), writer.archived(), true).await?;
+        loop {
+            match stream.next().await? {
+                WalMessage::Done => return Ok(()),
+                WalMessage::Keepalive { sent_at, .. } => {
+                    writer.note_answer(sent_at);
+                    if std::mem::replace(&mut quiet, true) {
+                        return Ok(());
+                    }
+                    stream.confirm(writer.received(), writer.archived(), true).await?;
+                }
+                message => {
+                    quiet = false;
+                    self.take(message, stream, writer).await?;
+                }
+            }
+        }
+    }
+
+    async fn take(
+        &self,
+        message: WalMessage,
+        stream: &mut WalStream,
+        writer: &mut LogWriter,
+    ) -> Result<(), ArchiverError> {
+        match message {
+            WalMessage::Data { start, end_of_log, sent_at, bytes } => {
+                writer.push(start, bytes)?;
+                if writer.received() >= end_of_log {
+                    writer.note_complete(sent_at);
+                }
+                self.status.send_modify(|status| {
+                    status.lag_bytes = end_of_log.0.saturating_sub(writer.archived().0)
+                });
+                if writer.is_segment_full() {
+                    self.put_away(stream, writer).await?;
+                }
+            }
+            WalMessage::Keepalive { sent, sent_at, wants_status } => {
+                writer.note_answer(sent_at);
+                if wants_status {
+                    // A server that stops waits for this, so nothing is held back for company.
+                    self.put_away(stream, writer).await?;
+                }
+                self.note_archived(writer, sent);
+            }
+            WalMessage::Done => {}
+        }
+        Ok(())
+    }
+
+    async fn put_away(&self, stream: &mut WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
+        writer.flush().await?;
+        stream.confirm(writer.received(), writer.archived(), false).await?;
+        self.note_archived(writer, writer.received());
+        Ok(())
+    }
+
+    fn note_open(&self, writer: &LogWriter, system: &System) {
+        self.status.send_modify(|status| {
+            status.connected = true;
+            status.last_archived = Some((writer.timeline(), writer.archived()));
+            status.lag_bytes = system.flushed.0.saturating_sub(writer.archived().0);
+        });
+    }
+
+    fn note_put(&self, writer: &LogWriter) {
+        self.status.send_modify(|status| {
+            let archived = Some((writer.timeline(), writer.archived()));
+            if status.last_archived != archived {
+                status.last_archived_at = Some(Timestamp::now());
+            }
+            status.last_archived = archived;
+        });
+    }
+
+    /// Everything that was received is archived, or nothing new was: all is well.
+    fn note_archived(&self, writer: &LogWriter, end_of_log: Lsn) {
+        self.note_put(writer);
+        self.status.send_modify(|status| {
+            if !writer.is_waiting() {
+                status.complete_until = writer.complete_until();
+                status.lag_bytes = end_of_log.0.saturating_sub(writer.archived().0);
+                (status.failing_since, status.last_error) = (None, None);
+            }
+        });
+    }
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

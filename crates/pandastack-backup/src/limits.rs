@@ -1,0 +1,38 @@
+//! Every promised number of backups in one place. What happens at a limit is said beside it.
+
+use std::time::Duration;
+
+/// Bytes of a WAL segment. A server with another size is refused: names of segments would mean other positions.
+pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// How long WAL may wait before it is put into the archive. With the time that takes, this is the loss window.
+pub const PIECE_WAIT: Duration = Duration::from_secs(2);
+/// Pieces of one level that are merged into one of the next.
+pub const MERGE_PIECES: usize = 16;
+/// Bytes of a base backup's tar in one object, before compression. Held in memory while a base is taken or restored.
+pub const BASE_PART_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of the server's list of files in a base, some 150 for each file. Beyond it the backup fails.
+pub const SERVER_MANIFEST_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bytes of a base's description in the archive, and of a timeline's history. Beyond it the object is refused.
+pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one message of the server: it sends WAL in 128 KiB and files in 32 KiB. Beyond it the connection is given up.
+pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Rows of an answer to a command. Beyond it the connection is given up.
+pub const ROWS_MAX: usize = 10_000;
+/// How often the server is told what is archived, and asked whether it is there.
+pub const STATUS_INTERVAL: Duration = Duration::from_secs(10);
+/// Silence of the server after which the connection is given up.
+pub const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long the answer to a command may take. A base backup waits for a checkpoint before its first byte, and may take longer.
+pub const COMMAND_WAIT: Duration = Duration::from_secs(60);
+/// How long one act on an object of the store may take, with what the store's client tries again. Beyond it the act has failed.
+pub const STORE_WAIT: Duration = Duration::from_secs(60);
+/// How long a stop may take to put away what the server had sent.
+pub const STOP_WAIT: Duration = Duration::from_secs(10);
+/// First pause after a failure. It doubles up to [`RETRY_WAIT_MAX`].
+pub const RETRY_WAIT: Duration = Duration::from_millis(250);
+/// Longest pause after a failure.
+pub const RETRY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Archived bytes that a server must send again, to prove that it is still the server whose WAL this is.
+pub const PROOF_BYTES: usize = 8 * 1024;
+/// Age at which a base without a description is taken for one that was given up.
+pub const UNFINISHED_AGE: Duration = Duration::from_secs(24 * 60 * 60);

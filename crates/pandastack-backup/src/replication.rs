@@ -1,0 +1,327 @@
+//! PostgreSQL's physical replication protocol, as a client of it.
+//!
+//! ```text
+//!   Replication --start--> WalStream --finish--> Replication     the log, as the server writes it
+//!        |----base_backup--> BaseStream                           files of the server, as one tar
+//! ```
+//!
+//! Must hold: nothing that a server sends can make this panic or grow without bound. Waiting for the next message can be given up
+//! at any time without losing one; sending cannot.
+//!
+//! Left to others: how a server is reached, and what becomes of what it sends.
+
+mod base;
+mod wal;
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use pandastack_postgres::{Backend, ByteStream, Credentials, LoginError, Session, SqlError, row};
+use postgres_protocol::message::frontend;
+
+pub use base::{BasePart, BaseStream};
+pub use wal::{Ended, Started, WalMessage, WalStream};
+
+use crate::limits::{COMMAND_WAIT, MESSAGE_BYTES_MAX, ROWS_MAX};
+use crate::position::{Lsn, Timeline};
+
+/// SQLSTATE of a slot that exists already.
+const DUPLICATE_OBJECT: &str = "42710";
+/// SQLSTATE of a file that is gone: with replication, a segment that nothing held back.
+const UNDEFINED_FILE: &str = "58P01";
+/// The size that [`SEGMENT_BYTES`](crate::limits::SEGMENT_BYTES) stands for.
+const SEGMENT_SIZE: &str = "16MB";
+/// What the server accepts in the name of a slot, and how long it may be.
+const SLOT_CHARS_MAX: usize = 63;
+
+/// Who logs in for replication, and which slot is his.
+#[derive(Debug, Clone)]
+pub struct Login {
+    /// A role with the attribute `REPLICATION`.
+    pub user: String,
+    /// Its password.
+    pub password: Password,
+    /// The slot that keeps the log until it is archived.
+    pub slot: Slot,
+}
+
+/// A password. It is never printed.
+#[derive(Clone)]
+pub struct Password(pub String);
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
+
+/// The name of a replication slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot(String);
+
+impl Slot {
+    /// Small letters, digits and `_`.
+    pub fn new(name: &str) -> Option<Self> {
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+        let sound = !name.is_empty() && name.len() <= SLOT_CHARS_MAX && name.bytes().all(fits);
+        sound.then(|| Self(name.to_owned()))
+    }
+}
+
+/// What went wrong between us and the server.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicationError {
+    /// No session.
+    #[error("the login for replication failed: {0}")]
+    Login(#[from] LoginError),
+    /// The server refused a command.
+    #[error("the server refused {command}: {source}")]
+    Refused {
+        /// First words of the command.
+        command: &'static str,
+        /// Its answer.
+        source: Box<SqlError>,
+    },
+    /// The log that is asked for is gone.
+    #[error("the server no longer has its log from {from} on ({source}); take a new base backup")]
+    LogGone {
+        /// What was asked for.
+        from: Lsn,
+        /// The server's answer.
+        source: Box<SqlError>,
+    },
+    /// The connection broke.
+    #[error("the replication connection broke: {0}")]
+    Broken(#[from] std::io::Error),
+    /// An answer that cannot be.
+    #[error("the server answered {command} with {what}; it is no PostgreSQL 15 or later")]
+    Odd {
+        /// First words of the command.
+        command: &'static str,
+        /// What came.
+        what: &'static str,
+    },
+    /// No answer in time.
+    #[error("the server did not answer {0} within {wait_s} s", wait_s = COMMAND_WAIT.as_secs())]
+    Late(&'static str),
+    /// A size of segments that is not kept here.
+    #[error(
+        "the server has WAL segments of {0}, and archives have {SEGMENT_SIZE}; run initdb without --wal-segsize"
+    )]
+    SegmentSize(String),
+    /// Files outside the data directory.
+    #[error(
+        "the server has {0} tablespaces outside its data directory, which a base backup cannot hold; drop them"
+    )]
+    Tablespaces(usize),
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct System {
+    /// Number of the cluster, the same in all its copies.
+    pub id: String,
+    /// Its line of history.
+    pub timeline: Timeline,
+    /// Where its log is durable.
+    pub flushed: Lsn,
+    /// Version, such as `16.14`.
+    pub version: String,
+}
+
+/// An open replication session. It ends when dropped.
+pub struct Replication {
+    session: Session,
+}
+
+impl Replication {
+    /// Logs in over a stream that leads to the server.
+    pub async fn open(stream: Box<dyn ByteStream>, login: &Login) -> Result<Self, ReplicationError> {
+        let credentials = Credentials {
+            user: login.user.clone(),
+            password: login.password.0.clone(),
+            // Without meaning for physical replication, and checked for nothing.
+            database: "replication".to_owned(),
+            parameters: BTreeMap::from([
+                ("replication".to_owned(), "true".to_owned()),
+                ("application_name".to_owned(), "pandastack-backup".to_owned()),
+            ]),
+        };
+        let session = Session::over(Backend::uncounted(stream), &credentials).await?;
+        Ok(Self { session })
+    }
+
+    /// Asks the server who it is. One with other segments than ours is refused.
+    pub async fn identify(&mut self) -> Result<System, ReplicationError> {
+        let size = self.one_row("SHOW", "SHOW wal_segment_size").await?;
+        match size.first() {
+            Some(Some(size)) if size == SEGMENT_SIZE => {}
+            size => return Err(ReplicationError::SegmentSize(size.cloned().flatten().unwrap_or_default())),
+        }
+        const COMMAND: &str = "IDENTIFY_SYSTEM";
+        let row = self.one_row(COMMAND, COMMAND).await?;
+        let parse = || match row.as_slice() {
+            [Some(id), Some(timeline), Some(flushed), ..] => {
+                Some((id.clone(), Timeline(timeline.parse().ok()?), flushed.parse().ok()?))
+            }
+            _ => None,
+        };
+        let (id, timeline, flushed) = parse().ok_or_else(|| odd(COMMAND, "a row that does not fit"))?;
+        let version = self.session.parameter("server_version").unwrap_or_default();
+        Ok(System { id, timeline, flushed, version })
+    }
+
+    /// Makes the slot, holding back the log from now on. One that exists is fine.
+    pub async fn ensure_slot(&mut self, slot: &Slot) -> Result<(), ReplicationError> {
+        const COMMAND: &str = "CREATE_REPLICATION_SLOT";
+        let command = format!("{COMMAND} {} PHYSICAL (RESERVE_WAL)", slot.0);
+        match self.command(COMMAND, &command).await {
+            Err(ReplicationError::Refused { source, .. }) if source.code == DUPLICATE_OBJECT => Ok(()),
+            made => made.map(drop),
+        }
+    }
+
+    /// Removes the slot: the server keeps its log for it no more.
+    pub async fn drop_slot(&mut self, slot: &Slot) -> Result<(), ReplicationError> {
+        const COMMAND: &str = "DROP_REPLICATION_SLOT";
+        self.command(COMMAND, &format!("{COMMAND} {} WAIT", slot.0)).await.map(drop)
+    }
+
+    /// From where on the slot holds the log back.
+    pub async fn slot_position(&mut self, slot: &Slot) -> Result<Option<(Timeline, Lsn)>, ReplicationError> {
+        const COMMAND: &str = "READ_REPLICATION_SLOT";
+        let row = self.one_row(COMMAND, &format!("{COMMAND} {}", slot.0)).await?;
+        match row.as_slice() {
+            [_, Some(lsn), Some(timeline)] => {
+                let parsed = timeline.parse().ok().zip(lsn.parse().ok());
+                let (timeline, lsn) = parsed.ok_or_else(|| odd(COMMAND, "a row that does not fit"))?;
+                Ok(Some((Timeline(timeline), lsn)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The history file of a timeline.
+    pub async fn timeline_history(&mut self, timeline: Timeline) -> Result<String, ReplicationError> {
+        const COMMAND: &str = "TIMELINE_HISTORY";
+        let row = self.one_row(COMMAND, &format!("{COMMAND} {}", timeline.0)).await?;
+        row.into_iter().nth(1).flatten().ok_or_else(|| odd(COMMAND, "no content"))
+    }
+
+    /// Streams the log from a position on, or says at once which timeline follows if this one ended there.
+    pub async fn start(
+        mut self,
+        slot: &Slot,
+        timeline: Timeline,
+        from: Lsn,
+    ) -> Result<Started, ReplicationError> {
+        const COMMAND: &str = "START_REPLICATION";
+        let command = format!("{COMMAND} SLOT {} PHYSICAL {from} TIMELINE {}", slot.0, timeline.0);
+        self.send_query(&command).await?;
+        loop {
+            let (kind, body) = self.receive_in_time(COMMAND).await?;
+            match kind {
+                b'W' => return Ok(Started::Streaming(WalStream::new(self, from))),
+                b'T' => return Ok(Started::Ended(Ended::collect(self).await?)),
+                b'E' => return Err(refused_log(from, SqlError::parse(&body))),
+                b'N' | b'S' => {}
+                _ => return Err(odd(COMMAND, "something else than a stream")),
+            }
+        }
+    }
+
+    /// Streams a copy of all files. The server makes a checkpoint first.
+    pub async fn base_backup(mut self, label: &str) -> Result<BaseStream, ReplicationError> {
+        let label = label.replace('\'', "''");
+        // The log is archived by itself, so it is neither in the tar nor waited for.
+        let command = format!(
+            "BASE_BACKUP (LABEL '{label}', PROGRESS, CHECKPOINT 'fast', WAL false, WAIT false, MANIFEST 'yes')"
+        );
+        self.send_query(&command).await?;
+        Ok(BaseStream::new(self))
+    }
+
+    /// Says goodbye.
+    pub async fn close(self) {
+        self.session.close().await;
+    }
+
+    async fn one_row(
+        &mut self,
+        name: &'static str,
+        command: &str,
+    ) -> Result<Vec<Option<String>>, ReplicationError> {
+        let rows = self.command(name, command).await?;
+        rows.into_iter().next().ok_or_else(|| odd(name, "no row"))
+    }
+
+    async fn command(
+        &mut self,
+        name: &'static str,
+        command: &str,
+    ) -> Result<Vec<Vec<Option<String>>>, ReplicationError> {
+        self.send_query(command).await?;
+        self.collect_rows(name).await
+    }
+
+    /// Rows up to the server's readiness for the next command.
+    async fn collect_rows(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Vec<Vec<Option<String>>>, ReplicationError> {
+        let (mut rows, mut failed) = (Vec::new(), None);
+        loop {
+            let (kind, body) = self.receive_in_time(name).await?;
+            match kind {
+                b'D' if rows.len() < ROWS_MAX => rows.push(row(body).ok_or_else(|| odd(name, "half a row"))?),
+                b'D' => return Err(odd(name, "too many rows")),
+                b'E' => failed = Some(SqlError::parse(&body)),
+                b'Z' => {
+                    return match failed {
+                        Some(error) => {
+                            Err(ReplicationError::Refused { command: name, source: Box::new(error) })
+                        }
+                        None => Ok(rows),
+                    };
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn send_query(&mut self, command: &str) -> Result<(), ReplicationError> {
+        let mut out = BytesMut::new();
+        frontend::query(command, &mut out)?;
+        Ok(self.session.send(&out).await?)
+    }
+
+    async fn receive_in_time(&mut self, name: &'static str) -> Result<(u8, Bytes), ReplicationError> {
+        let received = tokio::time::timeout(COMMAND_WAIT, self.session.receive(MESSAGE_BYTES_MAX)).await;
+        Ok(received.map_err(|_| ReplicationError::Late(name))??)
+    }
+}
+
+fn refused_log(from: Lsn, error: SqlError) -> ReplicationError {
+    let source = Box::new(error);
+    match source.code.as_str() {
+        UNDEFINED_FILE => ReplicationError::LogGone { from, source },
+        _ => ReplicationError::Refused { command: "START_REPLICATION", source },
+    }
+}
+
+fn odd(command: &'static str, what: &'static str) -> ReplicationError {
+    ReplicationError::Odd { command, what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_have_names_that_need_no_quotes() {
+        assert!(Slot::new("pandastack_1").is_some());
+        for name in ["", "A", "a-b", "a b", "a;b", &"a".repeat(64)] {
+            assert_eq!(Slot::new(name), None, "{name}");
+        }
+    }
+}

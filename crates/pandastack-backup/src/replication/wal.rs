@@ -1,0 +1,183 @@
+//! The stream of the log.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use jiff::Timestamp;
+use pandastack_postgres::SqlError;
+
+use super::{Replication, ReplicationError, odd, refused_log};
+use crate::limits::MESSAGE_BYTES_MAX;
+use crate::position::{Lsn, Timeline, server_time, to_server_time};
+
+const COMMAND: &str = "START_REPLICATION";
+
+/// Something of the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WalMessage {
+    /// Bytes of the log.
+    Data {
+        /// Position of the first byte.
+        start: Lsn,
+        /// How far the server's log went when it sent this.
+        end_of_log: Lsn,
+        /// When, by its clock.
+        sent_at: Timestamp,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// The server is there, and has sent everything up to a position.
+    Keepalive {
+        /// The position.
+        sent: Lsn,
+        /// When, by its clock.
+        sent_at: Timestamp,
+        /// It wants a status at once.
+        wants_status: bool,
+    },
+    /// Nothing more comes: the timeline ended, or the server stops. [`WalStream::finish`] tells.
+    Done,
+}
+
+/// The log, as the server writes it.
+pub struct WalStream {
+    replication: Replication,
+    /// The server ended the copy and waits for our end of it.
+    copy_done: bool,
+    /// What was received, for errors.
+    last: Lsn,
+}
+
+impl WalStream {
+    pub(super) fn new(replication: Replication, from: Lsn) -> Self {
+        Self { replication, copy_done: false, last: from }
+    }
+
+    /// The next message. Can be given up at any time.
+    pub async fn next(&mut self) -> Result<WalMessage, ReplicationError> {
+        loop {
+            let (kind, body) = self.replication.session.receive(MESSAGE_BYTES_MAX).await?;
+            match kind {
+                b'd' => {
+                    let message = parse(body).ok_or_else(|| odd(COMMAND, "half a message"))?;
+                    if let WalMessage::Data { start, bytes, .. } = &message {
+                        self.last = Lsn(start.0.saturating_add(bytes.len() as u64));
+                    }
+                    return Ok(message);
+                }
+                b'c' => {
+                    self.copy_done = true;
+                    return Ok(WalMessage::Done);
+                }
+                // A server that stops says so without ending the copy.
+                b'C' => return Ok(WalMessage::Done),
+                b'E' => return Err(refused_log(self.last, SqlError::parse(&body))),
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells the server what was received and what is durable: it forgets its log up to there. With `ask` it answers.
+    pub async fn confirm(&mut self, received: Lsn, durable: Lsn, ask: bool) -> Result<(), ReplicationError> {
+        let mut message = BytesMut::with_capacity(39);
+        message.put_u8(b'd');
+        message.put_i32(4 + 1 + 8 * 4 + 1);
+        message.put_u8(b'r');
+        message.put_u64(received.0);
+        message.put_u64(durable.0);
+        // Nothing is applied here.
+        message.put_u64(0);
+        message.put_i64(to_server_time(Timestamp::now()));
+        message.put_u8(u8::from(ask));
+        Ok(self.replication.session.send(&message).await?)
+    }
+
+    /// Ends the stream. If its timeline has ended, says which one follows and where it begins.
+    pub async fn finish(mut self) -> Result<Ended, ReplicationError> {
+        let mut message = BytesMut::new();
+        postgres_protocol::message::frontend::copy_done(&mut message);
+        self.replication.session.send(&message).await?;
+        while !self.copy_done {
+            // What is still on its way was not asked for.
+            let (kind, body) = self.replication.receive_in_time(COMMAND).await?;
+            match kind {
+                b'c' => self.copy_done = true,
+                b'E' => return Err(refused_log(self.last, SqlError::parse(&body))),
+                _ => {}
+            }
+        }
+        Ended::collect(self.replication).await
+    }
+}
+
+/// What an asked stream is.
+pub enum Started {
+    /// There is log to come.
+    Streaming(WalStream),
+    /// The timeline ended where the stream would begin.
+    Ended(Ended),
+}
+
+/// What is left of a stream.
+pub struct Ended {
+    /// The session, ready for the next command.
+    pub replication: Replication,
+    /// The timeline that follows, and where it begins.
+    pub next: Option<(Timeline, Lsn)>,
+}
+
+impl Ended {
+    pub(super) async fn collect(mut replication: Replication) -> Result<Self, ReplicationError> {
+        let rows = replication.collect_rows(COMMAND).await?;
+        let next = match rows.first().map(Vec::as_slice) {
+            Some([Some(timeline), Some(lsn), ..]) => {
+                let parsed = timeline.parse().ok().zip(lsn.parse().ok());
+                let (timeline, lsn) = parsed.ok_or_else(|| odd(COMMAND, "a next timeline that is none"))?;
+                Some((Timeline(timeline), lsn))
+            }
+            _ => None,
+        };
+        Ok(Self { replication, next })
+    }
+}
+
+fn parse(mut body: Bytes) -> Option<WalMessage> {
+    match body.try_get_u8().ok()? {
+        b'w' => {
+            let (start, end_of_log) = (Lsn(body.try_get_u64().ok()?), Lsn(body.try_get_u64().ok()?));
+            let sent_at = server_time(body.try_get_i64().ok()?)?;
+            Some(WalMessage::Data { start, end_of_log, sent_at, bytes: body })
+        }
+        b'k' => {
+            let (sent, sent_at) = (Lsn(body.try_get_u64().ok()?), server_time(body.try_get_i64().ok()?)?);
+            Some(WalMessage::Keepalive { sent, sent_at, wants_status: body.try_get_u8().ok()? != 0 })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read() {
+        let mut data = vec![b'w'];
+        data.extend_from_slice(&16_u64.to_be_bytes());
+        data.extend_from_slice(&20_u64.to_be_bytes());
+        data.extend_from_slice(&0_i64.to_be_bytes());
+        data.extend_from_slice(b"log");
+        let sent_at: Timestamp = "2000-01-01T00:00:00Z".parse().unwrap();
+        let bytes = Bytes::from_static(b"log");
+        let expected = WalMessage::Data { start: Lsn(16), end_of_log: Lsn(20), sent_at, bytes };
+        assert_eq!(parse(Bytes::from(data)), Some(expected));
+        let mut alive = vec![b'k'];
+        alive.extend_from_slice(&20_u64.to_be_bytes());
+        alive.extend_from_slice(&0_i64.to_be_bytes());
+        alive.push(1);
+        let expected = WalMessage::Keepalive { sent: Lsn(20), sent_at, wants_status: true };
+        assert_eq!(parse(Bytes::from(alive.clone())), Some(expected));
+        for end in 0..alive.len() {
+            assert_eq!(parse(Bytes::copy_from_slice(&alive[..end])), None);
+        }
+        assert_eq!(parse(Bytes::from_static(b"x")), None);
+    }
+}

@@ -1,0 +1,9 @@
+//! Backups of a real server, restored by a stock one.
+
+#![allow(clippy::unwrap_used)]
+
+mod gap;
+mod instants;
+mod loss;
+mod server;
+mod sql;

@@ -1,0 +1,75 @@
+//! Restores that only prove that they work: a machine is made from the archive's latest state, its server recovers, every table and index is
+//! checked, and it is deleted. The outcome stays with the database.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pandastack_backup::Target;
+use pandastack_types::DatabaseId;
+use pandastack_types::api::{DatabaseDrill, OnTimeout};
+
+use super::restore;
+use crate::app::{App, now};
+use crate::databases::ops;
+use crate::error::{ApiError, ApiResult};
+use crate::ops as machines;
+use crate::store::databases::DatabaseRecord;
+use crate::store::{SandboxRecord, Select};
+
+/// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
+const MACHINE_SECONDS: u64 = 4 * 3600;
+/// Reads every table and index, as its administrator.
+const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
+     $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";
+
+fn owner(id: &DatabaseId) -> String {
+    format!("drill:{id}")
+}
+
+/// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.
+pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<DatabaseDrill> {
+    let id = record.id.clone();
+    let taken = || ApiError::conflict(format!("a restore of database `{id}` is being tried already"));
+    let _marked = app.under_way.mark(&format!("drill {id}")).ok_or_else(taken)?;
+    let began = Instant::now();
+    let tried = restore_and_check(app, record).await;
+    remove(app, &id).await?;
+    if let Err(error) = &tried {
+        tracing::error!(database = %id, %error, cause = error.causes(), "a database could not be restored from its backups");
+    }
+    let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let error = tried.err().map(|error| error.to_string());
+    let drill = DatabaseDrill { at: now(), ok: error.is_none(), took_ms, error };
+    // Read again: much may have happened to it meanwhile.
+    let _marked = ops::take_mark(app, &id)?;
+    let mut record = app.store.database(None, &id).await?;
+    record.spec.drill = Some(drill.clone());
+    app.store.update_database(&record).await?;
+    Ok(drill)
+}
+
+async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+    let found = restore::prepare(app, &record.id, Target::Latest).await?;
+    let mut request = ops::machine_request(record)?;
+    (request.persistent, request.idle_timeout_seconds) = (None, None);
+    (request.ttl_seconds, request.on_timeout) = (Some(MACHINE_SECONDS), Some(OnTimeout::Kill));
+    let machine: SandboxRecord = restore::machine(app, record, request, owner(&record.id)).await?;
+    restore::fill(app, &machine, &found, 0).await?;
+    restore::recover(app, &machine, &record.id).await?;
+    restore::sh(app, &machine, CHECK, &[]).await
+}
+
+async fn remove(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
+    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
+        machines::delete::delete(app, machine, Some("its restore was only tried")).await?;
+    }
+    Ok(())
+}
+
+/// Removes what a stopped server left of the drills of a database.
+pub(in crate::databases) async fn remove_left(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
+    match app.under_way.mark(&format!("drill {id}")) {
+        Some(_marked) => remove(app, id).await,
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,256 @@
+//! Who archives what. One keeper for every database that is ready: it follows the log, and sees to base backups and retention.
+//!
+//! Takes no input: a look makes the keepers fit the databases, so a missed or repeated wake-up does no harm. Keepers end with the task that has
+//! them, which is the leader's.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pandastack_backup::{
+    Archive, Archiver, BaseBackup, BaseError, Catalog, ConnectError, Login, Status, take_base,
+};
+use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::way::{Purpose, connect};
+use super::{BASE_EVERY, DRILL_EVERY, Kept, drill, login, unavailable};
+use crate::app::{App, Heard, now};
+use crate::error::{ApiError, ApiResult};
+use crate::store::databases::{DatabaseRecord, DatabaseState};
+
+/// Longest pause between two looks, for what nobody tells.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// Longest pause until a keeper looks at its archive again.
+const TEND_EVERY: Duration = Duration::from_secs(60 * 60);
+/// First pause after a base backup or an archive failed. It doubles up to the longest.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+const AGAIN_AFTER_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// Backs databases up until shutdown.
+pub(crate) async fn run(app: Arc<App>) {
+    if !app.backups.are_made() {
+        return;
+    }
+    let mut keepers = Keepers { app: Arc::clone(&app), all: HashMap::new() };
+    let mut events = app.events.subscribe();
+    loop {
+        if let Err(error) = keepers.look().await {
+            tracing::warn!(%error, cause = error.causes(), "databases without backups are looked for again soon");
+        }
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = app.backups.changed.notified() => {}
+            () = keepers.stir(&mut events) => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+struct Keepers {
+    app: Arc<App>,
+    all: HashMap<DatabaseId, Keeper>,
+}
+
+/// Ends when dropped.
+struct Keeper {
+    sandbox: SandboxId,
+    archiver: Archiver,
+    _tending: AbortOnDropHandle<()>,
+}
+
+impl Keepers {
+    /// Makes the keepers those of the databases that are ready now.
+    async fn look(&mut self) -> ApiResult<()> {
+        let ready = self.app.store.databases_in(DatabaseState::Ready).await?;
+        let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
+        let machines: HashMap<DatabaseId, SandboxId> = ready.iter().filter_map(machine_of).collect();
+        self.all.retain(|id, keeper| machines.get(id) == Some(&keeper.sandbox));
+        self.shared(|kept| kept.retain(|id, _| machines.contains_key(id)));
+        for record in ready {
+            if let Some(sandbox) = record.sandbox.clone().filter(|_| !self.all.contains_key(&record.id)) {
+                self.begin(record, sandbox)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, record: DatabaseRecord, sandbox: SandboxId) -> ApiResult<()> {
+        let (app, id) = (&self.app, record.id.clone());
+        let archive = app.backups.archive(&app.link, &id)?;
+        let login = login(&app.link, &id)?;
+        let way = { (Arc::clone(app), sandbox.clone()) };
+        let connect = move || {
+            let (app, sandbox) = way.clone();
+            async move { connect(&app, &sandbox, Purpose::Log).await }
+        };
+        let archiver = Archiver::start(login.clone(), archive.clone(), connect, app.shutdown.clone());
+        let (failing, base_error) = watch::channel(None);
+        let log = archiver.status();
+        let (app, tended) = (Arc::clone(app), sandbox.clone());
+        let tending = Tending {
+            app: Arc::clone(&app),
+            record,
+            sandbox: tended,
+            archive,
+            login,
+            log: log.clone(),
+            failing,
+        };
+        let tending = AbortOnDropHandle::new(tokio::spawn(tending.run()));
+        self.shared(|kept| kept.insert(id.clone(), Kept { log, base_error }));
+        self.all.insert(id, Keeper { sandbox, archiver, _tending: tending });
+        Ok(())
+    }
+
+    /// Ends the pauses of archivers whose machine woke or moved. Never returns but to look anew.
+    async fn stir(&self, events: &mut tokio::sync::broadcast::Receiver<Heard>) {
+        loop {
+            match events.recv().await {
+                Ok(Heard::Event(event)) => {
+                    let of = |keeper: &&Keeper| keeper.sandbox == event.sandbox_id;
+                    self.all.values().filter(of).for_each(|keeper| keeper.archiver.wake());
+                }
+                Ok(Heard::Missed) | Err(RecvError::Lagged(_)) => return,
+                // The server ends.
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+
+    fn shared<T>(&self, change: impl FnOnce(&mut HashMap<DatabaseId, Kept>) -> T) -> T {
+        change(&mut self.app.backups.kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Keepers {
+    fn drop(&mut self) {
+        self.shared(HashMap::clear);
+    }
+}
+
+/// Sees to the base backups of one database.
+struct Tending {
+    app: Arc<App>,
+    record: DatabaseRecord,
+    sandbox: SandboxId,
+    archive: Archive,
+    login: Login,
+    log: watch::Receiver<Status>,
+    failing: watch::Sender<Option<String>>,
+}
+
+impl Tending {
+    async fn run(self) {
+        let mut again = AGAIN_AFTER;
+        loop {
+            let pause = match self.tend().await {
+                Ok(pause) => {
+                    self.failing.send_replace(None);
+                    again = AGAIN_AFTER;
+                    pause
+                }
+                Err(error) => {
+                    tracing::warn!(database = %self.record.id, %error, cause = error.causes(), "a database is not backed up; it is tried again");
+                    self.failing.send_replace(Some(error.to_string()));
+                    again = (again * 2).min(AGAIN_AFTER_MAX);
+                    again
+                }
+            };
+            let mut log = self.log.clone();
+            let gap = log.borrow().gap;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                // Log that is lost makes a base backup due.
+                Ok(_) = log.wait_for(|status| status.gap != gap) => {}
+            }
+        }
+    }
+
+    /// Takes a base backup if one is due, deletes what is not needed any more, tries a restore in time, and answers when to look again.
+    async fn tend(&self) -> ApiResult<Duration> {
+        let mut catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
+        if wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).is_zero() {
+            self.awake().await;
+            take(&self.app, &self.record.id, &self.sandbox, &self.archive, &self.login).await?;
+            catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
+        }
+        self.let_go(&catalog).await?;
+        self.drill().await?;
+        Ok(wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).clamp(AGAIN_AFTER, TEND_EVERY))
+    }
+
+    /// Waits until the machine is awake, which its log being followed tells.
+    async fn awake(&self) {
+        // It ends with the archiver, and this task with it.
+        let _ = self.log.clone().wait_for(|status| status.connected).await;
+    }
+
+    async fn let_go(&self, catalog: &Catalog) -> ApiResult<()> {
+        let days = self.app.backups.config()?.retention_days;
+        let now = Timestamp::now();
+        let keep_from = now.checked_sub(Duration::from_secs(u64::from(days) * 24 * 60 * 60));
+        for entry in catalog.expired(keep_from.unwrap_or(Timestamp::MIN), now) {
+            self.archive.remove(&entry).await.map_err(unavailable)?;
+        }
+        Ok(())
+    }
+
+    async fn drill(&self) -> ApiResult<()> {
+        let record = self.app.store.database(None, &self.record.id).await?;
+        let last = record.spec.drill.as_ref().map_or(record.created_at, |drill| drill.at);
+        if now().duration_since(last).unsigned_abs() >= DRILL_EVERY {
+            self.awake().await;
+            drill::run(&self.app, &record).await?;
+        }
+        Ok(())
+    }
+}
+
+/// How long until a base backup is due.
+fn wait_for_base(catalog: &Catalog, log: &Status, now: Timestamp) -> Duration {
+    let window = catalog.window();
+    let Some(newest) = window.bases.last() else { return Duration::ZERO };
+    let lost_since = log.gap.is_some_and(|gap| (gap.timeline, gap.to) > (newest.timeline, newest.start));
+    let age = Duration::try_from(now.duration_since(newest.stopped_at)).unwrap_or_default();
+    if lost_since { Duration::ZERO } else { BASE_EVERY.saturating_sub(age) }
+}
+
+/// Takes a base backup of a machine that is awake.
+pub(super) async fn take(
+    app: &Arc<App>,
+    id: &DatabaseId,
+    sandbox: &SandboxId,
+    archive: &Archive,
+    login: &Login,
+) -> ApiResult<BaseBackup> {
+    let taken = || ApiError::conflict(format!("a base backup of database `{id}` is being taken already"));
+    let _marked = app.under_way.mark(&format!("base backup {id}")).ok_or_else(taken)?;
+    let _turn = app.backups.bases.acquire().await.map_err(ApiError::internal)?;
+    let stream = connect(app, sandbox, Purpose::Base).await.map_err(|error| match error {
+        ConnectError::Asleep => ApiError::conflict(format!("database `{id}` sleeps; wake it first")),
+        ConnectError::Failed(why) => {
+            ApiError::new(ErrorCode::GuestUnavailable, format!("database `{id}` cannot be reached: {why}"))
+        }
+    })?;
+    let base = take_base(stream, login, archive, None).await.map_err(|error| match error {
+        BaseError::Archive(error) => unavailable(error),
+        other => ApiError::new(ErrorCode::GuestUnavailable, other.to_string()),
+    })?;
+    tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "a base backup is taken");
+    Ok(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_base_backup_one_is_due() {
+        let wait = wait_for_base(&Catalog::default(), &Status::default(), Timestamp::now());
+        assert_eq!(wait, Duration::ZERO);
+    }
+}

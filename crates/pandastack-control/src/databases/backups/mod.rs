@@ -1,0 +1,126 @@
+//! Backups of databases: their log and base backups go into an archive, and databases are made from it.
+//!
+//! ```text
+//!   leader: for every database that is ready, a keeper: log, always while it is awake; a base backup at once, then daily
+//!   restore: machine like a new database's -> base and log from the archive -> the server recovers -> its own passwords
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `keeper` | who archives what, base backups in time, deleting what retention lets go |
+//! | `way` | connections that do not wake a machine, nor keep it awake |
+//! | `restore` | a machine's server made into what the archive says |
+//! | `drill` | restores that only prove that they work |
+//! | `routes` | the API |
+//!
+//! Must hold: a database that sleeps is never woken for its backups; one that is deleted takes its archive with it; a copy has an archive of its own.
+//! The archive alone says what is there: nothing about it is kept elsewhere, but the outcome of the last drill.
+
+mod drill;
+pub(crate) mod keeper;
+mod restore;
+pub(crate) mod routes;
+mod way;
+
+pub(super) use drill::remove_left;
+pub(super) use restore::restored;
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pandastack_backup::{Archive, ArchiveError, Catalog, Key, Login, Password, Slot, Status};
+use pandastack_types::link::LinkKey;
+use pandastack_types::{DatabaseId, ErrorCode};
+use sha2::{Digest, Sha256};
+use tokio::sync::{Notify, Semaphore, watch};
+
+use super::credentials::administrator;
+use crate::app::App;
+use crate::config::BackupConfig;
+use crate::error::{ApiError, ApiResult};
+
+/// The slot in a server that holds its log back for the archive.
+const SLOT: &str = "pandastack";
+/// Age of the newest base backup at which another one is taken.
+const BASE_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Base backups that are taken at once: each reads a whole database.
+const BASES_AT_ONCE: usize = 1;
+/// How often the restore of a database is tried.
+const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// What is shared about backups.
+pub(crate) struct Backups {
+    config: Option<BackupConfig>,
+    kept: Mutex<HashMap<DatabaseId, Kept>>,
+    /// Told when databases may have come, moved or gone.
+    pub(super) changed: Notify,
+    bases: Semaphore,
+}
+
+/// How the backup of one database goes.
+#[derive(Clone)]
+struct Kept {
+    log: watch::Receiver<Status>,
+    /// Why there is no base backup though one is due.
+    base_error: watch::Receiver<Option<String>>,
+}
+
+impl Backups {
+    /// With these settings; `None` for no backups.
+    pub(crate) fn new(config: Option<BackupConfig>) -> Self {
+        let (kept, changed) = (Mutex::default(), Notify::new());
+        Self { config, kept, changed, bases: Semaphore::new(BASES_AT_ONCE) }
+    }
+
+    /// Whether there are any.
+    pub(super) fn are_made(&self) -> bool {
+        self.config.is_some()
+    }
+
+    fn config(&self) -> ApiResult<&BackupConfig> {
+        let message = "this server makes no backups; its operator starts it with --backups and an address";
+        self.config.as_ref().ok_or_else(|| ApiError::new(ErrorCode::NotImplemented, message))
+    }
+
+    /// The archive of a database.
+    fn archive(&self, link: &LinkKey, id: &DatabaseId) -> ApiResult<Archive> {
+        let config = self.config()?;
+        let key = Sha256::digest(link.derive("database-backups", &[]).as_bytes());
+        let opened = Archive::open(&config.url, &config.store_settings, id.as_str(), Key::new(key.into()));
+        opened.map_err(unavailable)
+    }
+
+    fn kept(&self, id: &DatabaseId) -> Option<Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+}
+
+/// What the archive of a database holds, as far as everybody knows.
+async fn catalog(app: &App, archive: &Archive, id: &DatabaseId) -> ApiResult<Catalog> {
+    let mut catalog = Catalog::read(archive).await.map_err(unavailable)?;
+    let status = app.backups.kept(id).map(|kept| kept.log.borrow().clone()).unwrap_or_default();
+    if let (Some(end), Some(until)) = (status.last_archived, status.complete_until) {
+        catalog.extend(end, until);
+    }
+    Ok(catalog)
+}
+
+/// Deletes the archive of a database. Safe to repeat.
+pub(super) async fn remove(app: &App, id: &DatabaseId) -> ApiResult<()> {
+    if !app.backups.are_made() {
+        return Ok(());
+    }
+    app.backups.archive(&app.link, id)?.remove_all().await.map_err(unavailable)
+}
+
+fn login(link: &LinkKey, id: &DatabaseId) -> ApiResult<Login> {
+    let credentials = administrator(link, Some(id));
+    let slot = Slot::new(SLOT).ok_or_else(|| ApiError::internal("the slot's name is no name"))?;
+    Ok(Login { user: credentials.user, password: Password(credentials.password), slot })
+}
+
+/// An archive that fails, as the API says it.
+fn unavailable(error: ArchiveError) -> ApiError {
+    ApiError::new(ErrorCode::Unavailable, format!("the archive of backups cannot be used: {error}"))
+}

@@ -1,0 +1,269 @@
+//! A machine's server made into what the archive says.
+//!
+//! ```text
+//!   machine like a new database's -> its server stopped, its data gone -> base unpacked, log laid out, recovery asked for
+//!     -> the server recovers and goes on by itself -> passwords of its own
+//! ```
+//!
+//! Must hold: whoever asks for an instant that cannot be restored hears so before anything is made; a restore that fails later leaves a record
+//! that says why, and no machine.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, header};
+use jiff::Timestamp;
+use pandastack_agent_client::AgentClient;
+use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
+use pandastack_types::api::{CloneDatabase, CreateSandbox, ExecRequest};
+use pandastack_types::{DatabaseId, ErrorCode};
+use tokio::time::Instant;
+
+use super::{catalog, unavailable};
+use crate::app::App;
+use crate::databases::server::{self, Descent};
+use crate::databases::{DATA_PATH, ops, owner};
+use crate::error::{ApiError, ApiResult};
+use crate::ops as machines;
+use crate::store::SandboxRecord;
+use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::volumes::owned;
+
+/// How long the archive may take to have what was written before a restore was asked for.
+const REACH_WAIT: Duration = Duration::from_secs(20);
+/// How long one step in the machine may take: unpacking, laying out, starting.
+const STEP_SECONDS: u64 = 30 * 60;
+/// How long a server may recover.
+const RECOVERY_MAX: Duration = Duration::from_secs(60 * 60);
+/// Between two looks whether it is done.
+const RECOVERY_LOOK: Duration = Duration::from_millis(250);
+/// Room beside the data: the server writes while it recovers.
+const SLACK_BYTES: u64 = 1024 * 1024 * 1024;
+const MIB: u64 = 1024 * 1024;
+
+/// Beside the data, on the same volume: the log that the server asks for, and its settings.
+const LOG_DIR: &str = "/var/lib/postgresql/restore";
+const SETTINGS: &str = "/var/lib/postgresql/restore/settings";
+/// Stops the server that the template came with and makes room.
+const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresql/data; \
+     runuser -u postgres -- $pg_ctl --pgdata=$data --silent -w -m immediate stop && rm -rf $data && \
+     install -d -o postgres -g postgres -m 0700 $data /var/lib/postgresql/restore";
+/// Asks for recovery. The signal comes last: with it the rest is there.
+const ASK: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/restore/settings >> $data/$SETTINGS_FILE && \
+     touch $data/$SIGNAL_FILE && chown -R postgres:postgres /var/lib/postgresql && chmod 0700 $data";
+const START: &str = "pandastack-postgres || { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
+const DONE: &str = "rm -rf /var/lib/postgresql/restore";
+
+/// Begins a copy of a database as it was at an instant. It is under way when this returns; its record tells the outcome.
+pub(in crate::databases) async fn restored(
+    app: &Arc<App>,
+    original: DatabaseRecord,
+    request: CloneDatabase,
+    at: Timestamp,
+) -> ApiResult<DatabaseRecord> {
+    let restore = prepare(app, &original.id, Target::At(at)).await?;
+    let record = ops::new_copy(&original, request.label);
+    let marked = ops::take_mark(app, &record.id)?;
+    app.store.insert_database(&record).await?;
+    let (for_task, of_task) = (Arc::clone(app), record.clone());
+    app.tasks.spawn(async move {
+        let (app, record) = (for_task, of_task);
+        if let Err(error) = make(&app, &record, &original, &restore).await {
+            tracing::warn!(database = %record.id, %error, cause = error.causes(), "a restore failed");
+            give_up(&app, record, &error).await;
+        }
+        drop(marked);
+    });
+    Ok(record)
+}
+
+/// What leads to a target, or why nothing does.
+pub(super) async fn prepare(app: &App, id: &DatabaseId, target: Target) -> ApiResult<Restore> {
+    let archive = app.backups.archive(&app.link, id)?;
+    if let (Target::At(at), Some(mut kept)) = (target, app.backups.kept(id)) {
+        // What was acknowledged before the question is on its way into the archive.
+        if at <= Timestamp::now() {
+            let there = kept.log.wait_for(|status| status.complete_until.is_some_and(|until| until >= at));
+            let _ = tokio::time::timeout(REACH_WAIT, there).await;
+        }
+    }
+    let plan = catalog(app, &archive, id).await?.plan_restore(target);
+    let plan = plan.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Restore::prepare(&archive, plan).await.map_err(failed)
+}
+
+async fn make(
+    app: &Arc<App>,
+    record: &DatabaseRecord,
+    original: &DatabaseRecord,
+    restore: &Restore,
+) -> ApiResult<()> {
+    let room = ops::storage(app, original).await.map_or(0, |(room, _)| room);
+    let request = ops::machine_request(record)?;
+    let machine = machine(app, record, request, owner(&record.id)).await?;
+    owned::claim(app, &machine, &owner(&record.id)).await?;
+    fill(app, &machine, restore, room).await?;
+    recover(app, &machine, &original.id).await?;
+    server::settle(app, record, &machine.id, Descent::Copy(&original.id)).await?;
+    let sandbox = Some(machine.id);
+    app.store
+        .update_database(&DatabaseRecord { state: DatabaseState::Ready, sandbox, ..record.clone() })
+        .await?;
+    app.backups.changed.notify_one();
+    Ok(())
+}
+
+/// Nobody waits for an answer: the record has it.
+async fn give_up(app: &Arc<App>, mut record: DatabaseRecord, error: &ApiError) {
+    record.state = DatabaseState::Failed;
+    record.spec.failure = Some(format!("it could not be restored: {error}"));
+    let gone = async {
+        ops::remove_machines(app, &record.id).await?;
+        owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
+        ApiResult::Ok(app.store.update_database(&record).await?)
+    };
+    if let Err(left) = gone.await {
+        tracing::warn!(database = %record.id, %left, "what a failed restore left is removed at the next start");
+    }
+}
+
+/// A machine whose server will be replaced.
+pub(super) async fn machine(
+    app: &Arc<App>,
+    like: &DatabaseRecord,
+    request: CreateSandbox,
+    owner: String,
+) -> ApiResult<SandboxRecord> {
+    machines::create::create_patiently(app, like.workspace.clone(), request, owner).await
+}
+
+/// Puts base, log and settings in place of the data that a machine came with.
+pub(super) async fn fill(
+    app: &Arc<App>,
+    machine: &SandboxRecord,
+    restore: &Restore,
+    room: u64,
+) -> ApiResult<()> {
+    let files = restore.files();
+    let needed = restore.base().tar_bytes + files.len() as u64 * SEGMENT_BYTES + SLACK_BYTES;
+    grow(app, machine, room.max(needed)).await?;
+    sh(app, machine, CLEAR, &[]).await?;
+    let client = app.hosts.client(&machine.host)?;
+    // The archive's errors are the body's: they end the call, whose own sentence would say less.
+    let trouble = Arc::new(Mutex::new(None));
+    let (noted, source) = (Arc::clone(&trouble), restore.clone());
+    let tar = tar_body(source, noted);
+    let put =
+        send(&client, machine, &format!("fs/tar?path={DATA_PATH}/data"), "application/x-tar", tar).await;
+    if let Some(error) = trouble.lock().ok().and_then(|mut trouble| trouble.take()) {
+        return Err(failed(error));
+    }
+    put?;
+    for name in files {
+        let bytes = restore.file(&name).await.map_err(failed)?;
+        let bytes = bytes.ok_or_else(|| ApiError::internal(format!("the log has no {name} any more")))?;
+        let path = format!("fs?path={LOG_DIR}/{name}");
+        send(&client, machine, &path, "application/octet-stream", Body::from(bytes)).await?;
+    }
+    let command = format!("cp {LOG_DIR}/%f %p");
+    let Recovery { signal_file, settings_file, settings } = restore.recovery(&command).map_err(failed)?;
+    send(&client, machine, &format!("fs?path={SETTINGS}"), "text/plain", Body::from(settings)).await?;
+    sh(app, machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await
+}
+
+/// The tar as the body of a call. What goes wrong on the archive's side is noted.
+fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
+    tokio::spawn(async move {
+        let tar = restore.tar();
+        let mut tar = std::pin::pin!(tar);
+        while let Some(part) = futures::StreamExt::next(&mut tar).await {
+            let part = part.map_err(|error| {
+                let other = std::io::Error::other(error.to_string());
+                if let Ok(mut noted) = noted.lock() {
+                    *noted = Some(error);
+                }
+                other
+            });
+            let last = part.is_err();
+            if sender.send(part).await.is_err() || last {
+                return;
+            }
+        }
+    });
+    let parts = futures::stream::unfold(receiver, |mut receiver| async {
+        let part = receiver.recv().await?;
+        Some((part, receiver))
+    });
+    Body::from_stream(parts)
+}
+
+/// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
+pub(super) async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> ApiResult<()> {
+    sh(app, machine, START, &[]).await?;
+    let deadline = Instant::now() + RECOVERY_MAX;
+    while server::is_recovering(app, original, &machine.id).await? {
+        if Instant::now() >= deadline {
+            let hours = RECOVERY_MAX.as_secs() / 3600;
+            return Err(ApiError::internal(format!("its server did not recover within {hours} h")));
+        }
+        tokio::time::sleep(RECOVERY_LOOK).await;
+    }
+    sh(app, machine, DONE, &[]).await
+}
+
+async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> ApiResult<()> {
+    let rows = app.store.volumes(&machine.workspace).await?;
+    let volume = rows.into_iter().find(|row| machine.spec.volumes.iter().any(|volume| volume.id == row.id));
+    match volume {
+        Some(volume) if volume.spec.size_bytes < bytes => {
+            owned::grow(app, volume, bytes.div_ceil(MIB)).await.map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn send(
+    client: &AgentClient,
+    machine: &SandboxRecord,
+    tail: &str,
+    kind: &str,
+    body: Body,
+) -> ApiResult<()> {
+    let uri = format!("/agent/v1/sandboxes/{}/{tail}", machine.id);
+    let request = Request::put(uri).header(header::CONTENT_TYPE, kind).body(body);
+    let request = request.map_err(ApiError::internal)?;
+    let sent = client.send(request, Some(machine.incarnation));
+    let late = |_| ApiError::new(ErrorCode::GuestUnavailable, "the data could not be copied in time");
+    tokio::time::timeout(Duration::from_secs(STEP_SECONDS), sent).await.map_err(late)??;
+    Ok(())
+}
+
+pub(super) async fn sh(
+    app: &Arc<App>,
+    machine: &SandboxRecord,
+    command: &str,
+    env: &[(&str, &str)],
+) -> ApiResult<()> {
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let request = ExecRequest {
+        cmd: Some(command.to_owned()),
+        cwd: Some("/".to_owned()),
+        env: Some(env),
+        timeout_seconds: Some(STEP_SECONDS),
+        ..ExecRequest::default()
+    };
+    let done = machines::exec::exec_in(app, machine, &request).await?;
+    match done.exit_code {
+        0 => Ok(()),
+        code => Err(ApiError::internal(format!("a step of it ended with {code}: {}", done.stderr.trim()))),
+    }
+}
+
+fn failed(error: RestoreError) -> ApiError {
+    match error {
+        RestoreError::Archive(error) => unavailable(error),
+        other => ApiError::internal(other.to_string()),
+    }
+}

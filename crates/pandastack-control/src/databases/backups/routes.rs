@@ -1,0 +1,127 @@
+//! The API of backups.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http::StatusCode;
+use pandastack_backup::{BaseBackup, Window};
+use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Scope};
+use pandastack_types::{DatabaseId, ErrorBody};
+
+use super::{Kept, catalog, drill, keeper, login};
+use crate::app::App;
+use crate::auth::Caller;
+use crate::databases::ops;
+use crate::error::ApiResult;
+use crate::extract::Id;
+use crate::store::databases::DatabaseRecord;
+
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/databases/{id}/backups", get(look).post(take))
+        .route("/databases/{id}/backups/drill", post(drill))
+}
+
+/// What of a database can be restored, and how its backup goes. Never wakes it.
+#[utoipa::path(get, path = "/v1/databases/{id}/backups", tag = "databases", params(("id" = DatabaseId, Path)), responses(
+    (status = 200, body = DatabaseBackups), (status = 404, body = ErrorBody),
+    (status = 501, description = "This server makes no backups", body = ErrorBody),
+    (status = 503, description = "The archive cannot be reached", body = ErrorBody)))]
+pub(crate) async fn look(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<DatabaseId>,
+) -> ApiResult<Json<DatabaseBackups>> {
+    let record = app.store.database(Some(&caller.workspace), &id).await?;
+    shown(&app, &record).await.map(Json)
+}
+
+/// Take a base backup now; it is there when the call returns. Wakes the database.
+#[utoipa::path(post, path = "/v1/databases/{id}/backups", tag = "databases", params(("id" = DatabaseId, Path)), responses(
+    (status = 201, body = DatabaseBaseBackup), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    (status = 501, description = "This server makes no backups", body = ErrorBody)))]
+pub(crate) async fn take(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<DatabaseId>,
+) -> ApiResult<(StatusCode, Json<DatabaseBaseBackup>)> {
+    let record = find_to_change(&app, &caller, &id).await?;
+    let sandbox = ops::ready(&record)?.clone();
+    ops::go(&app, &record, true).await?;
+    let for_task = Arc::clone(&app);
+    let base = app.owned(async move {
+        let app = for_task;
+        let (archive, login) = (app.backups.archive(&app.link, &id)?, login(&app.link, &id)?);
+        keeper::take(&app, &id, &sandbox, &archive, &login).await
+    });
+    Ok((StatusCode::CREATED, Json(base_of(&base.await?))))
+}
+
+/// Restore a database's latest state into a machine of its own, check every table and index there, and delete it.
+#[utoipa::path(post, path = "/v1/databases/{id}/backups/drill", tag = "databases", params(("id" = DatabaseId, Path)),
+    responses((status = 200, description = "`ok` tells whether it worked", body = DatabaseDrill),
+    (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+    (status = 501, description = "This server makes no backups", body = ErrorBody)))]
+pub(crate) async fn drill(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<DatabaseId>,
+) -> ApiResult<Json<DatabaseDrill>> {
+    let record = find_to_change(&app, &caller, &id).await?;
+    ops::ready(&record)?;
+    let for_task = Arc::clone(&app);
+    app.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)
+}
+
+async fn find_to_change(app: &App, caller: &Caller, id: &DatabaseId) -> ApiResult<DatabaseRecord> {
+    if caller.scope == Scope::Read {
+        return Err(crate::scope::refusal(caller, Scope::Sandboxes));
+    }
+    let record = app.store.database(Some(&caller.workspace), id).await?;
+    app.backups.config()?;
+    Ok(record)
+}
+
+async fn shown(app: &App, record: &DatabaseRecord) -> ApiResult<DatabaseBackups> {
+    let archive = app.backups.archive(&app.link, &record.id)?;
+    let window = catalog(app, &archive, &record.id).await?.window();
+    let kept = app.backups.kept(&record.id);
+    let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();
+    let base_error = kept.as_ref().and_then(|kept: &Kept| kept.base_error.borrow().clone());
+    let error = log.last_error.clone().or(base_error);
+    let lost = log.gap.is_some_and(|gap| {
+        window.bases.last().is_none_or(|base| (gap.timeline, gap.to) > (base.timeline, base.start))
+    });
+    let period = |(from, to): &(_, _)| RestorablePeriod { from: *from, to: *to };
+    Ok(DatabaseBackups {
+        healthy: error.is_none() && !lost && !window.bases.is_empty(),
+        following: log.connected,
+        last_archived_wal: log.last_archived.or(window.end).map(|(_, position)| position.to_string()),
+        last_archived_at: log.last_archived_at,
+        lag_bytes: log.lag_bytes,
+        failing_since: log.failing_since,
+        error,
+        earliest_restorable: window.earliest(),
+        latest_restorable: window.latest(),
+        restorable: window.restorable.iter().map(period).collect(),
+        base_backups: bases_of(&window),
+        retention_days: app.backups.config()?.retention_days,
+        last_drill: record.spec.drill.clone(),
+    })
+}
+
+fn bases_of(window: &Window) -> Vec<DatabaseBaseBackup> {
+    window.bases.iter().map(base_of).collect()
+}
+
+fn base_of(base: &BaseBackup) -> DatabaseBaseBackup {
+    DatabaseBaseBackup {
+        name: base.label.clone(),
+        started_at: base.started_at,
+        finished_at: base.stopped_at,
+        size_bytes: base.tar_bytes,
+        version: base.server_version.clone(),
+    }
+}

@@ -1,0 +1,82 @@
+//! Connections to the server of a machine that is awake. They neither wake it nor, if they only follow its log, keep it awake.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pandastack_backup::ConnectError;
+use pandastack_edge::{GuestStream, Ticket};
+use pandastack_postgres::{ByteStream, Entrance};
+use pandastack_types::{SandboxId, SandboxState};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use crate::app::App;
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The log, for as long as the machine is awake.
+    Log,
+    /// A base backup, for which it stays awake.
+    Base,
+}
+
+/// Connects, unless the machine sleeps.
+pub(super) async fn connect(
+    app: &App,
+    sandbox: &SandboxId,
+    purpose: Purpose,
+) -> Result<Box<dyn ByteStream>, ConnectError> {
+    let failed = |why: &str| ConnectError::Failed(why.to_owned());
+    let machine = app.store.sandbox(None, sandbox).await.map_err(|error| failed(&error.to_string()))?;
+    match machine.state {
+        SandboxState::Running => {}
+        SandboxState::Hibernated | SandboxState::Paused => return Err(ConnectError::Asleep),
+        _ => return Err(failed("its machine does not run")),
+    }
+    let port = Entrance::Direct.port();
+    let connected = app.edge.connect(sandbox, port).await;
+    let (stream, mut ticket) = connected.map_err(|trouble| failed(&trouble.sentence(sandbox, port)))?;
+    ticket.set_busy(purpose == Purpose::Base);
+    let end = if purpose == Purpose::Base { ticket.cut() } else { ticket.closing() };
+    Ok(Box::new(Leaving { stream, end: Box::pin(end.cancelled_owned()), _ticket: ticket }))
+}
+
+/// A stream that ends when its machine is about to stop.
+struct Leaving {
+    stream: GuestStream,
+    end: Pin<Box<WaitForCancellationFutureOwned>>,
+    _ticket: Ticket,
+}
+
+impl AsyncRead for Leaving {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Leaving {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,145 @@
+"""Backups of databases on real machines: any instant comes back, and what cannot be restored is said."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Iterator, List, Optional
+
+import pytest
+from conftest import wait_for
+from platform_process import command_lines, read_text
+from test_database_durability import REVIVE_SECONDS_MAX, kill_machine
+from test_databases import make
+
+from pandastack import BadRequestError, Database, DatabaseBackups, PandaStack
+
+psycopg = pytest.importorskip("psycopg")
+
+#: A base backup reads all files of a server, and may wait for those of others.
+BASE_SECONDS_MAX = 180
+
+
+@pytest.fixture(scope="module")
+def database(client: PandaStack) -> Iterator[Database]:
+    made = make(client, "backed up")
+    yield made
+    client.databases.delete(made["id"])
+
+
+def first_base(client: PandaStack, database_id: str) -> None:
+    wait_for("a base backup", lambda: client.databases.backups(database_id)["healthy"], BASE_SECONDS_MAX)
+
+
+def archive_dir() -> Path:
+    """Where the platform under test keeps its backups."""
+    port = os.environ["PANDASTACK_API"].rsplit(":", 1)[1].strip("/")
+    lines = {pid: line for pid, line in command_lines().items() if " control " in line and f":{port} " in line}
+    (pid,) = lines
+    environment = read_text(Path(f"/proc/{pid}/environ"))
+    found = re.search(r"PANDASTACK_BACKUPS=file://([^\0]+)", environment)
+    assert found is not None, environment
+    return Path(found.group(1))
+
+
+def insert(url: str, number: int) -> datetime:
+    """Commits a number and answers a time after which it is there, and before which the next one is not."""
+    with psycopg.connect(url, autocommit=True, connect_timeout=REVIVE_SECONDS_MAX) as connection:
+        connection.execute("INSERT INTO steps VALUES (%s)", [number])
+        row = connection.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        at: datetime = row[0]
+        return at
+
+
+def steps(url: str) -> List[int]:
+    with psycopg.connect(url) as connection:
+        return [row[0] for row in connection.execute("SELECT n FROM steps ORDER BY n")]
+
+
+def test_any_instant_comes_back_as_a_new_database(client: PandaStack, database: Database) -> None:
+    url = database["connection_url"]
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE steps (n int)")
+    first_base(client, database["id"])
+    instants = [insert(url, number) for number in range(3)]
+    # The log goes on where a machine ended.
+    kill_machine(client, database["id"])
+    instants += [insert(url, number) for number in range(3, 6)]
+
+    def restored(number: int) -> List[int]:
+        copy = client.databases.restore(database["id"], instants[number], label=f"as of {number}")
+        try:
+            assert copy["cloned_from"] == database["id"] and copy["password"] != database["password"]
+            there = steps(copy["connection_url"])
+            # It is a database like any other.
+            insert(copy["connection_url"], 100)
+            return there
+        finally:
+            client.databases.delete(copy["id"])
+
+    with ThreadPoolExecutor() as at_once:
+        found = list(at_once.map(restored, [1, 4]))
+    assert found == [[0, 1], [0, 1, 2, 3, 4]]
+    assert steps(url) == list(range(6))
+    backups = client.databases.backups(database["id"])
+    assert (backups["healthy"], backups["following"], backups["retention_days"]) == (True, True, 7)
+    assert len(backups["restorable"]) == 1 and backups["base_backups"][0]["size_bytes"] > 1_000_000
+
+
+def test_what_cannot_be_restored_is_refused_at_once(client: PandaStack, database: Database) -> None:
+    first_base(client, database["id"])
+    known = len(client.databases.list())
+    with pytest.raises(BadRequestError, match="before the earliest time that can be restored"):
+        client.databases.restore(database["id"], datetime(2020, 1, 1, tzinfo=timezone.utc))
+    with pytest.raises(BadRequestError, match="after the latest time that can be restored"):
+        client.databases.restore(database["id"], datetime.now(timezone.utc) + timedelta(hours=1))
+    assert len(client.databases.list()) == known
+
+
+def test_a_drill_restores_and_checks(client: PandaStack, database: Database) -> None:
+    first_base(client, database["id"])
+    drill = client.databases.drill(database["id"])
+    assert drill["ok"], drill
+    assert client.databases.backups(database["id"])["last_drill"] == drill
+
+
+def test_an_archive_that_is_down_is_caught_up_with(client: PandaStack, database: Database) -> None:
+    first_base(client, database["id"])
+    folder = archive_dir() / database["id"] / "wal"
+    away = folder.with_name("away")
+    before = client.databases.backups(database["id"])
+    folder.rename(away)
+    try:
+        folder.touch()
+        with psycopg.connect(database["connection_url"], autocommit=True) as connection:
+            connection.execute("CREATE TABLE meanwhile AS SELECT * FROM generate_series(1, 10000)")
+        wait_for("it says so", lambda: "failing_since" in client.databases.backups(database["id"]))
+        failing = client.databases.backups(database["id"])
+        assert failing["healthy"] is False and failing["error"]
+    finally:
+        folder.unlink()
+        away.rename(folder)
+    after = wait_for("it catches up", lambda: caught_up(client, database["id"]))
+    assert after["latest_restorable"] > before["latest_restorable"]
+
+
+def caught_up(client: PandaStack, database_id: str) -> Optional[DatabaseBackups]:
+    backups = client.databases.backups(database_id)
+    return backups if backups["healthy"] and backups["lag_bytes"] == 0 else None
+
+
+def test_a_sleeping_database_is_left_alone_and_a_deleted_one_takes_its_backups_along(client: PandaStack) -> None:
+    database = make(client, "sleeper")
+    first_base(client, database["id"])
+    client.databases.pause(database["id"])
+    wait_for("its log is not followed", lambda: not client.databases.backups(database["id"])["following"])
+    assert client.databases.get(database["id"])["status"] == "hibernated"
+    assert client.databases.backups(database["id"])["healthy"]
+    folder = archive_dir() / database["id"]
+    assert folder.is_dir()
+    client.databases.delete(database["id"])
+    assert not [each for each in folder.rglob("*") if each.is_file()]
