@@ -189,9 +189,12 @@ impl Work {
 
     fn note_failure(&self, error: &ArchiverError) {
         // A server that stops or sleeps has put nothing into its log that is not archived, or holds it back for the next session.
-        let expected = matches!(error, ArchiverError::Connect(ConnectError::Asleep) | ArchiverError::Ended);
+        let stopped = matches!(error, ArchiverError::Connect(ConnectError::Asleep) | ArchiverError::Ended);
+        let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
         tracing::debug!(%error, "archiving pauses");
         self.status.send_modify(|status| {
+            // A connection that breaks says nothing yet: whether the server sleeps, or cannot be reached, the next one tells.
+            let expected = stopped || (broke && status.connected);
             status.connected = false;
             if expected {
                 (status.failing_since, status.last_error) = (None, None);

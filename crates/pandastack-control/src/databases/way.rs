@@ -1,16 +1,21 @@
 //! How the edge reaches databases: through the door of their machine, which wakes it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_edge::{Ticket, Trouble};
 use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, InUse};
 use pandastack_types::{DatabaseId, SandboxId};
+use tokio::time::Instant;
 
 use super::revive;
-use crate::app::App;
+use crate::app::{App, lost};
 use crate::store::StoreError;
 use crate::store::databases::DatabaseState;
+
+/// How long the report of a loss may take.
+const REPORT_WAIT: Duration = Duration::from_secs(5);
 
 /// Every database that is ready.
 pub(crate) struct StoredDatabases(pub(crate) Arc<App>);
@@ -42,8 +47,8 @@ impl Databases for StoredDatabases {
         };
         match (record.state, record.sandbox) {
             (DatabaseState::Ready, Some(sandbox)) => match connect(&self.0, &sandbox, endpoint).await {
-                Err(error) => self.connect_again(&id, endpoint, error).await,
-                connected => connected,
+                Ok(backend) => Ok(backend),
+                Err(trouble) => self.connect_again(&id, endpoint, trouble, &sandbox).await,
             },
             (DatabaseState::Creating, _) => {
                 Err(ConnectError::NotReady(format!("database `{id}` is still being made")))
@@ -65,32 +70,43 @@ impl StoredDatabases {
         &self,
         id: &DatabaseId,
         endpoint: &Endpoint,
-        error: ConnectError,
+        trouble: Trouble,
+        tried: &SandboxId,
     ) -> Result<Backend, ConnectError> {
-        let record = self.0.store.database(None, id).await;
-        let lost = match record {
-            Ok(record) => revive::is_lost(&self.0, &record).await.unwrap_or(false),
-            Err(_) => false,
-        };
-        if !lost {
-            return Err(error);
+        let runs = matches!(trouble, Trouble::PortClosed | Trouble::InsideOnly(_));
+        let machine = if runs { None } else { self.successor(id, tried).await };
+        let machine = machine.unwrap_or_else(|| Err(explain(&trouble, tried, endpoint)))?;
+        connect(&self.0, &machine, endpoint).await.map_err(|trouble| explain(&trouble, &machine, endpoint))
+    }
+
+    /// The machine that replaces one which was lost; `None` if it was not. Its host may know of a loss before its report is here.
+    async fn successor(&self, id: &DatabaseId, tried: &SandboxId) -> Option<Result<SandboxId, ConnectError>> {
+        let mut events = self.0.events.subscribe();
+        let deadline = Instant::now() + REPORT_WAIT;
+        loop {
+            let record = self.0.store.database(None, id).await.ok()?;
+            if let Some(other) = record.sandbox.as_ref().filter(|sandbox| *sandbox != tried) {
+                return Some(Ok(other.clone()));
+            }
+            if revive::is_lost(&self.0, &record).await.unwrap_or(false) {
+                let machine = revive::await_machine(&self.0, id).await;
+                return Some(machine.map_err(|error| ConnectError::Unavailable(error.to_string())));
+            }
+            tokio::time::timeout_at(deadline, lost(&mut events)).await.ok()?;
         }
-        let machine = revive::await_machine(&self.0, id).await;
-        let machine = machine.map_err(|error| ConnectError::Unavailable(error.to_string()))?;
-        connect(&self.0, &machine, endpoint).await
     }
 }
 
 #[async_trait]
 impl Databases for OneMachine {
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
-        connect(&self.app, &self.sandbox, endpoint).await
+        let connected = connect(&self.app, &self.sandbox, endpoint).await;
+        connected.map_err(|trouble| explain(&trouble, &self.sandbox, endpoint))
     }
 }
 
-async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
-    let connected = app.edge.connect(sandbox, endpoint.entrance.port()).await;
-    let (stream, ticket) = connected.map_err(|trouble| explain(&trouble, sandbox, endpoint))?;
+async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint) -> Result<Backend, Trouble> {
+    let (stream, ticket) = app.edge.connect(sandbox, endpoint.entrance.port()).await?;
     let (closing, cut) = (ticket.closing(), ticket.cut());
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
 }
