@@ -78,6 +78,11 @@ impl Client {
         self.call(Method::GET, &["databases", id.as_str(), "stats"], LOOK_SECONDS).receive().await
     }
 
+    /// Lets a copy restored from the backups take over from a database whose host does not answer.
+    pub async fn fail_over_database(&self, id: &DatabaseId) -> Result<Database> {
+        self.call(Method::POST, &["databases", id.as_str(), "failover"], RESTORE_SECONDS).receive().await
+    }
+
     /// What of a database can be restored, and how its backup goes.
     pub async fn database_backups(&self, id: &DatabaseId) -> Result<DatabaseBackups> {
         self.call(Method::GET, &["databases", id.as_str(), "backups"], LOOK_SECONDS).receive().await

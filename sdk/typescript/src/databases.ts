@@ -161,7 +161,7 @@ export class DatabasesAPI {
   /** Change a database; what is not given stays. */
   async update(
     id: string,
-    options: { label?: string; alwaysOn?: boolean; protected?: boolean; storageMb?: number },
+    options: { label?: string; alwaysOn?: boolean; protected?: boolean; storageMb?: number; size?: string },
   ): Promise<Database> {
     const { alwaysOn, storageMb, ...rest } = options;
     const call = post(path(id), given({ ...rest, always_on: alwaysOn, storage_mb: storageMb }), MACHINE_MS_MAX);
@@ -211,6 +211,11 @@ export class DatabasesAPI {
   async drill(id: string): Promise<DatabaseDrill> {
     const call = post(path(id, "/backups/drill"), undefined, RESTORE_MS_MAX);
     return withCamelCase((await this.#transport.send(call)).record()) as unknown as DatabaseDrill;
+  }
+
+  /** Let a copy restored from the backups take over from a database whose host does not answer. */
+  async failover(id: string): Promise<Database> {
+    return databaseOf((await this.#transport.send(post(path(id, "/failover"), undefined, RESTORE_MS_MAX))).record());
   }
 
   /** Give a database a new password; the old one works no more. */

@@ -111,3 +111,19 @@ def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> Non
     with pytest.raises(BadRequestError):
         client.databases.update(database["id"], storage_mb=8 << 10)
     assert client.volumes.list() == [], "its volume is its own"
+
+
+def test_another_size_keeps_data_and_address(client: PandaStack, database: Database) -> None:
+    url = database["connection_url"]
+    before = numbers(url)
+    waiting = threading.Thread(target=client.databases.update, args=(database["id"],), kwargs={"size": "2g"})
+    waiting.start()
+    wait_for("its server stopped", lambda: client.databases.get(database["id"])["status"] != "running" or not waiting.is_alive())
+    assert numbers(url) == before, "who connects meanwhile is held"
+    waiting.join()
+    resized = client.databases.get(database["id"])
+    assert (resized["size"], resized["connection_url"]) == ("2g", url)
+    buffers = client.databases.query(database["id"], "SELECT pg_size_bytes(current_setting('shared_buffers')) > 400 * 1024 * 1024")
+    assert buffers["rows"] == [[True]]
+    with pytest.raises(BadRequestError, match="size"):
+        client.databases.update(database["id"], size="3g")

@@ -9,11 +9,11 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Dict, Iterator, List, Optional
 
 import httpx
 import pytest
-from pandastack import PandaStackError
+from pandastack import ConflictError, Database, PandaStackError
 
 from platform_process import BINARY, wait_until
 from replicated import POSTGRES_PROGRAMS, ReplicatedPlatform
@@ -24,7 +24,7 @@ SECOND = "second-host"
 class SecondAgent:
     """Another agent of the same control, with a data directory and a network of its own."""
 
-    def __init__(self, platform: ReplicatedPlatform) -> None:
+    def __init__(self, platform: ReplicatedPlatform, warm: str = "base") -> None:
         self.data_dir = platform.root / "second"
         self.data_dir.mkdir()
         self.runtime_dir = Path("/run/pandastack-pdsb")
@@ -36,7 +36,7 @@ class SecondAgent:
             "PANDASTACK_SUBNET": "10.217.0.0/16",
         }
         command = [
-            BINARY, "agent", "--host", SECOND, "--warm", "base",
+            BINARY, "agent", "--host", SECOND, "--warm", warm,
             # The one that follows: it passes reports on.
             "--control", platform.controls[1].socket, "--link-secret-file", str(platform.secret),
         ]
@@ -104,6 +104,42 @@ def test_sandboxes_land_on_both_and_a_lost_host_is_shown_as_lost(platform: Repli
     finally:
         for sandbox in client.sandboxes.list():
             sandbox.delete()
+        second.remove()
+
+
+def test_a_database_goes_on_elsewhere_when_its_host_is_lost(platform: ReplicatedPlatform) -> None:
+    client = platform.client()
+    second = SecondAgent(platform, "postgres-16")
+    made: List[str] = []
+    try:
+        wait_until("the second host reports", lambda: is_reachable(platform, SECOND), 60)
+        home = lambda database: client.sandboxes.get(database["sandbox_id"]).raw["host"]
+
+        def lands_there() -> Optional[Database]:
+            try:
+                database = client.databases.create()
+            except PandaStackError:
+                return None  # PostgreSQL is still being prepared.
+            made.append(database["id"])
+            return database if home(database) == SECOND else None
+
+        found: Dict[str, Database] = {}
+        wait_until("a database on the second host", lambda: found.update(it=lands_there()) or found["it"], 300)
+        database = found["it"]
+        client.databases.query(database["id"], "CREATE TABLE kept AS SELECT 42 AS n")
+        wait_until("a base backup", lambda: client.databases.backups(database["id"])["healthy"], 120)
+        with pytest.raises(ConflictError, match="host answers"):
+            client.databases.failover(database["id"])
+        archived = client.databases.backups(database["id"])["latest_restorable"]
+        wait_until("the log is archived", lambda: client.databases.backups(database["id"])["latest_restorable"] > archived, 60)
+        second.kill()
+        wait_until("it may fail over", lambda: client.databases.get(database["id"])["failover_available"], 60)
+        moved = client.databases.failover(database["id"])
+        assert (moved["connection_url"], home(moved) == SECOND) == (database["connection_url"], False)
+        assert client.databases.query(database["id"], "SELECT n FROM kept")["rows"] == [[42]]
+    finally:
+        for known in made:
+            client.databases.delete(known)
         second.remove()
 
 

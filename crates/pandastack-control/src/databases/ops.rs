@@ -13,7 +13,7 @@ use pandastack_types::preview::Visibility;
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId, WorkspaceId};
 
 use super::server::{self, Descent};
-use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, mark, owner};
+use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, mark, owner, revive};
 use crate::app::{App, Marked, now};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
@@ -163,15 +163,24 @@ fn idle_seconds(always_on: bool) -> u64 {
     if always_on { TTL_SECONDS_MAX } else { DATABASE_IDLE_SECONDS }
 }
 
-/// Changes what can be changed of a database that exists.
+/// Changes what can be changed of a database that exists. Runs to its end even if the caller is dropped.
 pub(super) async fn change(
+    app: &Arc<App>,
+    record: DatabaseRecord,
+    request: PatchDatabase,
+) -> ApiResult<DatabaseRecord> {
+    let for_task = Arc::clone(app);
+    app.owned(async move { change_marked(&for_task, record, request).await }).await
+}
+
+async fn change_marked(
     app: &Arc<App>,
     record: DatabaseRecord,
     request: PatchDatabase,
 ) -> ApiResult<DatabaseRecord> {
     if request == PatchDatabase::default() {
         return Err(ApiError::bad_request(
-            "nothing to change: give label, always_on, protected or storage_mb",
+            "nothing to change: give label, always_on, protected, storage_mb or size",
         ));
     }
     check_label(request.label.as_deref())?;
@@ -193,7 +202,32 @@ pub(super) async fn change(
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
     record.spec.label = request.label.or(record.spec.label);
     app.store.update_database(&record).await?;
-    Ok(record)
+    match request.size {
+        Some(size) => resize(app, record, &size).await,
+        None => Ok(record),
+    }
+}
+
+/// Gives a database a machine of another size. Its server stops cleanly first, so that it starts without replaying its log; whoever connects
+/// meanwhile is held.
+async fn resize(app: &Arc<App>, record: DatabaseRecord, size: &str) -> ApiResult<DatabaseRecord> {
+    let size = format!("{}g", size_gib(Some(size), None)?);
+    if size == record.spec.size {
+        return Ok(record);
+    }
+    ready(&record)?;
+    server::stop(app, &record).await?;
+    let mut resized = record.clone();
+    resized.spec.size = size;
+    app.store.update_database(&resized).await?;
+    match revive::replace(app, resized).await {
+        Ok(_) => Ok(app.store.database(Some(&record.workspace), &record.id).await?),
+        Err(error) => {
+            // As it was: without a machine it counts as lost, and is brought back.
+            app.store.update_database(&record).await?;
+            Err(error)
+        }
+    }
 }
 
 /// Room for data, and what of it is taken, in bytes.

@@ -1,4 +1,4 @@
-//! A database whose machine was lost gets another one with the same volume.
+//! A database whose machine was lost, or has the wrong size, gets another one with the same volume.
 //!
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
@@ -100,6 +100,11 @@ async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<SandboxId>
     if !is_lost(app, &record).await? {
         return ops::ready(&record).cloned();
     }
+    replace(app, record).await
+}
+
+/// Gives a database another machine with its volume, of the size that its record says. Whoever connects meanwhile is held.
+pub(super) async fn replace(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<SandboxId> {
     let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
         ApiError::conflict("its data was on the machine's own disk, which is lost; delete the database")
@@ -109,7 +114,7 @@ async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<SandboxId>
     let path = Some(DATA_PATH.to_owned());
     request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
     let (workspace, of) = (record.workspace.clone(), owner(&record.id));
-    let machine = machines::create::create_owned(app, workspace, request, of).await?;
+    let machine = machines::create::create_patiently(app, workspace, request, of).await?;
     start(app, &record, &machine).await?;
     let sandbox = Some(machine.id.clone());
     app.store.update_database(&DatabaseRecord { sandbox, ..record }).await?;

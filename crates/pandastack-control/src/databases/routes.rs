@@ -19,7 +19,7 @@ use pandastack_types::limits::{DATABASE_QUERY_MS_MAX, DATABASE_ROWS_MAX};
 use pandastack_types::{DatabaseId, ErrorBody, ErrorCode};
 
 use super::credentials::{DATABASE, is_broker_token, tenant};
-use super::{StoredDatabases, ops, server, view};
+use super::{StoredDatabases, backups, ops, server, view};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -314,19 +314,21 @@ pub(crate) async fn logs(
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.stdout).into_response())
 }
 
-/// Let another copy take over; this server keeps one of each database.
+/// Let a copy that is restored from the backups take over from a database whose host does not answer. It keeps its id, address and
+/// password; what was not archived, some seconds, is lost.
 #[utoipa::path(post, path = "/v1/databases/{id}/failover", tag = "databases", params(("id" = DatabaseId, Path)),
-    responses((status = 404, body = ErrorBody), (status = 501, body = ErrorBody)))]
+    responses((status = 200, body = Database), (status = 404, body = ErrorBody),
+    (status = 409, description = "Its host answers", body = ErrorBody),
+    (status = 501, description = "This server makes no backups", body = ErrorBody)))]
 pub(crate) async fn failover(
     State(app): State<Arc<App>>,
     caller: Caller,
+    headers: HeaderMap,
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<Database>> {
-    find(&app, &caller, &id).await?;
-    Err(ApiError::new(
-        ErrorCode::NotImplemented,
-        "there is one copy of each database on this server; branch it instead",
-    ))
+    let record = find(&app, &caller, &id).await?;
+    let record = backups::fail_over(&app, record).await?;
+    Ok(Json(view::shown(&app, &headers, record).await?))
 }
 
 /// The database that a path and a bearer token mean.

@@ -4,8 +4,8 @@ use http::HeaderMap;
 use pandastack_types::api::{Database, DatabaseConnection, DatabaseStatus};
 use pandastack_types::{DatabaseId, SandboxState};
 
-use super::TEMPLATE;
 use super::credentials::{DATABASE, TENANT, broker_token, password};
+use super::{TEMPLATE, backups};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -44,6 +44,7 @@ impl PublicAddress {
 /// A database as lists show it.
 pub(super) async fn listed(app: &App, record: DatabaseRecord) -> ApiResult<Database> {
     let (status, failure) = status(app, &record).await;
+    let failover_available = backups::can_fail_over(app, &record).await;
     Ok(Database {
         id: record.id,
         status,
@@ -57,7 +58,7 @@ pub(super) async fn listed(app: &App, record: DatabaseRecord) -> ApiResult<Datab
         sandbox_id: record.sandbox,
         cloned_from: record.spec.cloned_from,
         error: failure.or(record.spec.failure),
-        failover_available: false,
+        failover_available,
     })
 }
 

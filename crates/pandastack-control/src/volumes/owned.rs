@@ -24,6 +24,13 @@ pub(crate) async fn claim(app: &App, machine: &SandboxRecord, owner: &str) -> Ap
     Ok(())
 }
 
+/// Leaves a volume to the machine that has it, with which it goes.
+pub(crate) async fn release(app: &App, volume: VolumeRecord) -> ApiResult<()> {
+    let owner = volume.spec.owner.map(|owner| format!("{owner}:replaced"));
+    let spec = VolumeSpecRecord { owner, delete_with_sandbox: true, ..volume.spec };
+    Ok(app.store.update_volume(&volume.id, &spec).await?)
+}
+
 /// Those of a service.
 pub(crate) async fn of(app: &App, workspace: &WorkspaceId, owner: &str) -> ApiResult<Vec<VolumeRecord>> {
     let rows = app.store.volumes(workspace).await?;

@@ -44,6 +44,9 @@ pub struct PatchDatabase {
     /// Room for data in MiB; it can only grow, while the database is awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_mb: Option<u64>,
+    /// Memory: `1g`, `2g`, `4g`, `8g` or `16g`. The server stops and goes on in another machine; sessions end, new ones wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
 }
 
 /// `POST /v1/databases/{id}/clone`.

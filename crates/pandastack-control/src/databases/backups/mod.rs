@@ -10,6 +10,7 @@
 //! | `keeper` | who archives what, base backups in time, deleting what retention lets go |
 //! | `way` | connections that do not wake a machine, nor keep it awake |
 //! | `restore` | a machine's server made into what the archive says |
+//! | `failover` | a restored copy in place of a database that is out of reach |
 //! | `drill` | restores that only prove that they work |
 //! | `routes` | the API |
 //!
@@ -17,12 +18,14 @@
 //! The archive alone says what is there: nothing about it is kept elsewhere, but the outcome of the last drill.
 
 mod drill;
+mod failover;
 pub(crate) mod keeper;
 mod restore;
 pub(crate) mod routes;
 mod way;
 
 pub(super) use drill::remove_left;
+pub(super) use failover::{fail_over, is_possible as can_fail_over};
 pub(super) use restore::restored;
 
 use std::collections::HashMap;

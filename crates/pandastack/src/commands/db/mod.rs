@@ -88,6 +88,11 @@ pub enum Command {
         /// Database
         database: String,
     },
+    /// Let a copy restored from the backups take over from a database whose host does not answer
+    Failover {
+        /// Database
+        database: String,
+    },
     /// Change a database
     Set {
         /// Database
@@ -104,6 +109,9 @@ pub enum Command {
         /// Room for data; it only grows
         #[arg(long, value_name = "MIB")]
         storage_mb: Option<u64>,
+        /// Memory: 1g, 2g, 4g, 8g or 16g; sessions end, new ones wait until it is done
+        #[arg(long, value_name = "SIZE")]
+        size: Option<String>,
     },
     /// Put a database to sleep; the next connection wakes it
     Pause {
@@ -165,9 +173,13 @@ impl Command {
                 let request = CloneDatabase { label, ..CloneDatabase::default() };
                 output.value(&client.branch_database(&id, &request).await?, described)
             }
-            Command::Set { database, label, always_on, protected, storage_mb } => {
+            Command::Failover { database } => {
                 let id = resolve(client, &database).await?;
-                let request = PatchDatabase { label, always_on, protected, storage_mb };
+                output.value(&client.fail_over_database(&id).await?, described)
+            }
+            Command::Set { database, label, always_on, protected, storage_mb, size } => {
+                let id = resolve(client, &database).await?;
+                let request = PatchDatabase { label, always_on, protected, storage_mb, size };
                 output.value(&client.change_database(&id, &request).await?, described)
             }
             Command::Rm { databases } => {

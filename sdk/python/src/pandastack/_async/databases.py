@@ -92,9 +92,13 @@ class AsyncDatabasesAPI:
         always_on: Optional[bool] = None,
         protected: Optional[bool] = None,
         storage_mb: Optional[int] = None,
+        size: Optional[str] = None,
     ) -> Database:
-        """Change a database; what is not given stays. Room for data only grows."""
-        body = _wire.given(label=label, always_on=always_on, protected=protected, storage_mb=storage_mb)
+        """Change a database; what is not given stays. Room for data only grows. For another ``size`` the server goes on in another
+        machine: sessions end, new ones wait."""
+        body = _wire.given(
+            label=label, always_on=always_on, protected=protected, storage_mb=storage_mb, size=size
+        )
         call = _wire.post(_path(database_id), body, seconds_max=_wire.MACHINE_SECONDS_MAX, method="PATCH")
         return cast("Database", (await self._transport.send(call)).record())
 
@@ -142,6 +146,11 @@ class AsyncDatabasesAPI:
         """Prove the backups: restore the latest state, check every table and index, and delete it."""
         call = _wire.post(_path(database_id, "/backups/drill"), seconds_max=RESTORE_SECONDS)
         return cast("DatabaseDrill", (await self._transport.send(call)).record())
+
+    async def failover(self, database_id: str) -> Database:
+        """Let a copy restored from the backups take over from a database whose host does not answer."""
+        call = _wire.post(_path(database_id, "/failover"), seconds_max=RESTORE_SECONDS)
+        return cast("Database", (await self._transport.send(call)).record())
 
     async def reset_credentials(self, database_id: str) -> Database:
         """Give a database a new password; the old one works no more."""

@@ -1,0 +1,93 @@
+//! A restored copy takes over: a database whose host is out of reach goes on elsewhere, under its id, address and password, with what its archive has.
+//!
+//! Must hold: nothing takes over from a machine that can be reached, whose volume has more than the archive. What is left on the lost host is
+//! reached by nobody and writes into no archive, and is deleted when that host is heard again.
+
+use std::sync::Arc;
+
+use pandastack_backup::Target;
+use pandastack_types::SandboxId;
+
+use super::restore;
+use crate::app::App;
+use crate::databases::{ops, owner, server};
+use crate::error::{ApiError, ApiResult};
+use crate::ops as machines;
+use crate::store::databases::DatabaseRecord;
+use crate::store::{SandboxRecord, Select};
+use crate::volumes::owned;
+
+/// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
+pub(in crate::databases) async fn is_possible(app: &App, record: &DatabaseRecord) -> bool {
+    let Some(sandbox) = record.sandbox.as_ref().filter(|_| app.backups.are_made()) else { return false };
+    let machine = app.store.sandbox(None, sandbox).await;
+    machine.is_ok_and(|machine| !app.hosts.reachable(&machine.host))
+}
+
+/// Lets a restored copy take over. Runs to its end even if the caller is dropped.
+pub(in crate::databases) async fn fail_over(
+    app: &Arc<App>,
+    record: DatabaseRecord,
+) -> ApiResult<DatabaseRecord> {
+    let for_task = Arc::clone(app);
+    app.owned(async move {
+        let app = for_task;
+        let _marked = ops::take_mark(&app, &record.id)?;
+        let record = app.store.database(Some(&record.workspace), &record.id).await?;
+        ops::ready(&record)?;
+        app.backups.config()?;
+        if !is_possible(&app, &record).await {
+            let message = "the database's host answers, so nothing takes over: its volume has more than its backups. Restore a copy instead, or wait";
+            return Err(ApiError::conflict(message));
+        }
+        let found = restore::prepare(&app, &record.id, Target::Latest).await?;
+        let (request, of) = (ops::machine_request(&record)?, owner(&record.id));
+        let machine = restore::machine(&app, &record, request, of).await?;
+        let made = make(&app, &record, &machine, &found).await;
+        if let Err(error) = made {
+            machines::delete::delete(&app, machine, Some("it did not take over")).await?;
+            return Err(error);
+        }
+        take_over(&app, record, machine).await
+    })
+    .await
+}
+
+async fn make(
+    app: &Arc<App>,
+    record: &DatabaseRecord,
+    machine: &SandboxRecord,
+    found: &pandastack_backup::Restore,
+) -> ApiResult<()> {
+    let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
+    restore::fill(app, machine, found, room).await?;
+    restore::recover(app, machine, &record.id).await?;
+    server::ask(app, record, &machine.id).await
+}
+
+/// The record first: from then on everybody is led to the new machine, whatever becomes of the rest.
+async fn take_over(
+    app: &Arc<App>,
+    record: DatabaseRecord,
+    machine: SandboxRecord,
+) -> ApiResult<DatabaseRecord> {
+    let of = owner(&record.id);
+    for volume in owned::of(app, &record.workspace, &of).await? {
+        owned::release(app, volume).await?;
+    }
+    owned::claim(app, &machine, &of).await?;
+    let record = DatabaseRecord { sandbox: Some(machine.id.clone()), ..record };
+    app.store.update_database(&record).await?;
+    app.backups.changed.notify_one();
+    remove_others(app, &of, &machine.id).await?;
+    Ok(record)
+}
+
+async fn remove_others(app: &Arc<App>, of: &str, but: &SandboxId) -> ApiResult<()> {
+    for machine in app.store.sandboxes(&Select::Owner(of.to_owned())).await? {
+        if machine.id != *but {
+            machines::delete::delete(app, machine, Some("another machine took over")).await?;
+        }
+    }
+    Ok(())
+}
