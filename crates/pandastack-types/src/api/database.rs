@@ -241,7 +241,7 @@ pub struct DatabaseStats {
 /// `GET /v1/databases/{id}/backups`: what can be restored, and how the backup goes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DatabaseBackups {
-    /// There is a base backup, and nothing keeps the rest from being archived.
+    /// Something can be restored, and nothing keeps the rest from being archived.
     pub healthy: bool,
     /// The log is being followed right now; that of a sleeping database is not.
     pub following: bool,

@@ -96,7 +96,7 @@ async fn shown(app: &App, record: &DatabaseRecord) -> ApiResult<DatabaseBackups>
     });
     let period = |(from, to): &(_, _)| RestorablePeriod { from: *from, to: *to };
     Ok(DatabaseBackups {
-        healthy: error.is_none() && !lost && !window.bases.is_empty(),
+        healthy: error.is_none() && !lost && !window.restorable.is_empty(),
         following: log.connected,
         last_archived_wal: log.last_archived.or(window.end).map(|(_, position)| position.to_string()),
         last_archived_at: log.last_archived_at,
