@@ -11,6 +11,7 @@ mod bare;
 mod functions;
 mod memory;
 mod plot;
+mod postgres;
 mod report;
 mod samples;
 mod state;
@@ -30,6 +31,28 @@ enum Command {
     State(StateArgs),
     /// Cold and warm calls of functions, deploys
     Functions(FunctionsArgs),
+    /// Databases: creates, branches, wakes, the way through the edge, backups
+    Postgres(PostgresArgs),
+}
+
+/// Arguments of `postgres`.
+#[derive(Debug, clap::Args)]
+struct PostgresArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Data directory of the measured platform
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// First address of its network
+    #[arg(long, value_name = "ADDRESS")]
+    network: std::net::Ipv4Addr,
+    /// `pgbench`, with TLS
+    #[arg(long, value_name = "FILE")]
+    pgbench: PathBuf,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
 }
 
 /// Arguments of `functions`.
@@ -89,7 +112,22 @@ async fn main() -> Result<()> {
         Command::Create(args) => create(args).await,
         Command::State(args) => state(args).await,
         Command::Functions(args) => functions(args).await,
+        Command::Postgres(args) => postgres(args).await,
     }
+}
+
+async fn postgres(args: PostgresArgs) -> Result<()> {
+    let client = Client::from_environment()?;
+    let plan = if args.full { postgres::Plan::FULL } else { postgres::Plan::QUICK };
+    let (data_dir, network, pgbench) = (&*args.data_dir, args.network, args.pgbench);
+    let setup = postgres::Setup { client: &client, data_dir, network, pgbench };
+    let mut report = report::Report::new();
+    let measured = postgres::measure(&setup, plan, &mut report).await;
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "postgres")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
 }
 
 async fn functions(args: FunctionsArgs) -> Result<()> {

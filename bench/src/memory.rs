@@ -52,6 +52,15 @@ fn machine_pid(data_dir: &Path, id: &SandboxId) -> Result<u64> {
     read_pid(&path).with_context(|| format!("find the machine in {}", path.display()))
 }
 
+/// The network slot of a sandbox, from the agent's record of it.
+pub fn slot(data_dir: &Path, id: &SandboxId) -> Result<u32> {
+    let path = data_dir.join("store/sandboxes").join(id.as_str()).join("record.json");
+    let record: Value =
+        serde_json::from_slice(&std::fs::read(&path).with_context(|| format!("read {}", path.display()))?)?;
+    let slot = record["slot"].as_u64().and_then(|slot| u32::try_from(slot).ok());
+    slot.with_context(|| format!("{} names no slot", path.display()))
+}
+
 /// Processes of the machines that have a record below a directory.
 pub fn pids(records: &Path) -> Vec<u64> {
     let dirs = std::fs::read_dir(records).into_iter().flatten().flatten();

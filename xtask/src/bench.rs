@@ -1,14 +1,14 @@
 //! `cargo xtask bench`: measurements on a platform of their own.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use anyhow::Result;
 
 use crate::host;
 use crate::platform::Scratch;
 use crate::program::{self, cargo};
-use crate::{tree, up};
+use crate::tree;
 
 /// What to measure.
 #[derive(Debug, clap::Subcommand)]
@@ -31,6 +31,12 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Databases: creates, branches, wakes, the way through the edge, backups
+    Postgres {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
     /// The edge and nginx in front of the same upstream, in turns
     Edge {
         /// Enough samples for percentiles that are worth publishing
@@ -45,72 +51,65 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Create { full } => run_create(full),
         Command::State { full } => run_state(full),
         Command::Functions { full } => run_functions(full),
+        Command::Postgres { full } => run_postgres(full),
         Command::Edge { full } => run_edge(full),
     }
+}
+
+/// Builds the product and what measures it, with the tests: built by themselves, they would have other features of shared dependencies, and all that
+/// stands on those would be compiled twice.
+fn build() -> Result<()> {
+    program::run(cargo(&["build", "--release", "--workspace", "--bins", "--tests"]))
 }
 
 /// Rounds of one proxy worth publishing.
 const EDGE_ROUNDS_FULL: &str = "15";
 
 fn run_edge(full: bool) -> Result<ExitCode> {
-    let package = ["--package", "pandastack-bench", "--bin", "pandastack-bench-edge"];
-    program::run(cargo(&[&["build", "--release"], package.as_slice()].concat()))?;
+    build()?;
     let mut bench = program::program(tree::target_dir().join("release/pandastack-bench-edge"));
-    bench.arg("run").arg("--nginx").arg(nginx()?);
+    bench.arg("run").arg("--nginx").arg(unpacked("nginx", "usr/sbin/nginx")?);
     bench.args(full.then_some(["--rounds", EDGE_ROUNDS_FULL]).into_iter().flatten());
     bench.arg("--results").arg(tree::root().join("bench/results"));
     program::run(bench)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// nginx from its Debian package, unpacked and not installed: a measurement must not leave a server running.
-fn nginx() -> Result<PathBuf> {
-    let dir = tree::target_dir().join("nginx");
-    let found = dir.join("usr/sbin/nginx");
+/// A program of a Debian package, unpacked and not installed: a measurement must not leave a server running.
+fn unpacked(package: &str, program_path: &str) -> Result<PathBuf> {
+    let dir = tree::target_dir().join(package);
+    let found = dir.join(program_path);
     if !found.exists() {
         std::fs::create_dir_all(&dir)?;
-        let script = "apt-get download nginx && dpkg -x nginx_*.deb . && rm nginx_*.deb";
+        let script = "apt-get download \"$1\" && dpkg -x \"$1\"_*.deb . && rm \"$1\"_*.deb";
         let mut unpack = program::program("sh");
-        unpack.args(["-c", script]).current_dir(&dir);
+        unpack.args(["-c", script, "unpack", package]).current_dir(&dir);
         program::run(unpack)?;
     }
     Ok(found)
 }
 
-fn run_state(full: bool) -> Result<ExitCode> {
-    up::build_product()?;
-    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
+/// Measures a platform of its own that has these templates. `more` adds what only that measurement is told.
+fn measure(
+    name: &str,
+    templates: &[&str],
+    full: bool,
+    more: impl FnOnce(&mut process::Command, &Scratch) -> Result<()>,
+) -> Result<ExitCode> {
+    build()?;
     host::install_for_product()?;
     let scratch = Scratch::start()?;
     let platform = scratch.platform()?;
-    for name in ["base", "code-interpreter"] {
-        platform.build_template(name)?;
+    for template in templates {
+        platform.build_template(template)?;
     }
-    let mut bench = platform.point(host::as_root(tree::target_dir().join("release/pandastack-bench")));
-    bench.arg("state").args(full.then_some("--full"));
-    bench.arg("--data-dir").arg(&platform.ready.data_dir);
-    bench.arg("--results").arg(tree::root().join("bench/results"));
-    bench.arg("--plots").arg(tree::root().join("bench/plots"));
-    program::run(bench)?;
-    for left in scratch.stop()? {
-        eprintln!("warning: left behind: {left}");
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn run_functions(full: bool) -> Result<ExitCode> {
-    up::build_product()?;
-    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
-    host::install_for_product()?;
-    let scratch = Scratch::start()?;
-    let platform = scratch.platform()?;
-    platform.build_template("code-interpreter")?;
     // The processes of machines belong to root.
     let mut bench = platform.point(host::as_root(tree::target_dir().join("release/pandastack-bench")));
-    bench.arg("functions").args(full.then_some("--full"));
+    bench.arg(name).args(full.then_some("--full"));
     bench.arg("--data-dir").arg(&platform.ready.data_dir);
     let results = tree::root().join("bench/results");
     bench.arg("--results").arg(&results);
+    more(&mut bench, &scratch)?;
     program::run(bench)?;
     host::give_back(&results)?;
     for left in scratch.stop()? {
@@ -119,9 +118,29 @@ fn run_functions(full: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn run_state(full: bool) -> Result<ExitCode> {
+    measure("state", &["base", "code-interpreter"], full, |bench, _| {
+        bench.arg("--plots").arg(tree::root().join("bench/plots"));
+        Ok(())
+    })
+}
+
+fn run_functions(full: bool) -> Result<ExitCode> {
+    measure("functions", &["code-interpreter"], full, |_, _| Ok(()))
+}
+
+fn run_postgres(full: bool) -> Result<ExitCode> {
+    host::install_for_tests()?;
+    measure("postgres", &["base", "postgres-16"], full, |bench, scratch| {
+        bench.arg("--network").arg(scratch.network());
+        // The one of the tests' server speaks no TLS.
+        bench.arg("--pgbench").arg(unpacked("postgresql-15", "usr/lib/postgresql/15/bin/pgbench")?);
+        Ok(())
+    })
+}
+
 fn run_create(full: bool) -> Result<ExitCode> {
-    up::build_product()?;
-    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
+    build()?;
     host::install_for_product()?;
     let scratch = Scratch::start()?;
     let platform = scratch.platform()?;

@@ -180,6 +180,11 @@ impl Scratch {
         Ok(Self { platform: Some(platform), place, orphans_before })
     }
 
+    /// First address of its network.
+    pub fn network(&self) -> &str {
+        self.place.subnet.split('/').next().unwrap_or_default()
+    }
+
     /// The platform.
     pub fn platform(&self) -> Result<&Platform> {
         self.platform.as_ref().context("the platform was stopped")

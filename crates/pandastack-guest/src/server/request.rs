@@ -16,7 +16,7 @@ use crate::process::{InputEntry, SpawnContext, spawn_process};
 use crate::volume;
 
 /// How long user processes may take to freeze. One that waits for a disk freezes when it is served.
-const FREEZE_WAIT_MAX: Duration = Duration::from_secs(2);
+const FREEZE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl Server {
     pub(super) fn handle_request(&mut self, id: u32, request: Request) {

@@ -1,0 +1,262 @@
+//! Managed databases: what creating, branching, waking and restoring cost, and what the way through the edge takes.
+//!
+//! Clients are `psql` and `pgbench`, as people use them. Yardsticks are taken in the same run: a create of `base`, a bare restore of it, and
+//! `pgbench` straight to the machine's own address, past the edge.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use pandastack_client::Client;
+use pandastack_types::DatabaseId;
+use pandastack_types::api::{CloneDatabase, CreateDatabase, Database, DatabaseConnection, DatabaseQuery};
+use tokio::process::Command;
+
+use crate::api::{create, delete, ms_since};
+use crate::bare::Bare;
+use crate::report::Report;
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Creates, each beside one of `base`.
+    pub creates: u32,
+    /// MiB of a database that is branched.
+    pub branched_mib: u32,
+    /// Branches and wakes.
+    pub rounds: u32,
+    /// Seconds of each `pgbench`, and how often both ways take turns.
+    pub pgbench_seconds: u32,
+    pub pgbench_turns: u32,
+}
+
+impl Plan {
+    /// Minutes on an emulated machine.
+    pub const QUICK: Plan =
+        Plan { creates: 10, branched_mib: 256, rounds: 5, pgbench_seconds: 5, pgbench_turns: 3 };
+    /// For publication.
+    pub const FULL: Plan =
+        Plan { creates: 50, branched_mib: 1024, rounds: 20, pgbench_seconds: 20, pgbench_turns: 10 };
+}
+
+/// How long something that is done in the background is waited for.
+const WAIT_MAX: Duration = Duration::from_secs(300);
+/// Between two looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const MIB: u64 = 1024 * 1024;
+/// Addresses of a network slot: two of four are used.
+const ADDRESSES_PER_SLOT: u32 = 4;
+
+/// What is measured, and with what.
+pub struct Setup<'a> {
+    /// The platform.
+    pub client: &'a Client,
+    /// Its data directory.
+    pub data_dir: &'a Path,
+    /// First address of its network.
+    pub network: std::net::Ipv4Addr,
+    /// `pgbench`.
+    pub pgbench: PathBuf,
+}
+
+/// Measures all of it.
+pub async fn measure(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
+    creates(setup, plan, report).await.context("creates")?;
+    let database = new(setup.client).await?;
+    way(setup, &database, plan, report).await.context("the way through the edge")?;
+    branches(setup, &database, plan, report).await.context("branches")?;
+    wakes(setup, &database, plan, report).await.context("wakes")?;
+    backups(setup, &database, report).await.context("backups")?;
+    setup.client.delete_database(&database.id).await?;
+    compare(report);
+    Ok(())
+}
+
+fn compare(report: &mut Report) {
+    let create = "create of base, beside databases";
+    report.ratio_bar("database: create to first SELECT 1 through TLS", create, 10.0);
+    report.ratio_bar("database: branch", create, 2.0);
+    report.ratio_bar("disk taken by a branch", "disk taken by its original", 0.02);
+    let wake = report.median("wake to first SELECT 1").zip(report.median("SELECT 1 awake"));
+    let restore = report.median("bare restore");
+    report.bar(
+        "wake, over the same awake / bare restore",
+        wake.zip(restore).map(|((w, a), r)| (w - a) / r),
+        1.2,
+    );
+    let lost = report.median("pgbench straight").zip(report.median("pgbench through the edge"));
+    report.bar(
+        "share of transactions that the edge costs",
+        lost.map(|(straight, edge)| 1.0 - edge / straight),
+        0.05,
+    );
+    let ms = |rate: f64| 1000.0 / rate;
+    report.bar(
+        "ms that the edge adds to a transaction",
+        lost.map(|(straight, edge)| ms(edge) - ms(straight)),
+        1.0,
+    );
+    report.bar("commit to restorable, s", report.median("commit to restorable").map(ms_to_s), 5.0);
+}
+
+fn ms_to_s(ms: f64) -> f64 {
+    ms / 1000.0
+}
+
+async fn creates(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
+    let client = setup.client;
+    for _ in 0..plan.creates {
+        let began = Instant::now();
+        let sandbox = create(client, "base").await?;
+        report.sample("create of base, beside databases", "ms", ms_since(began));
+        delete(client, &sandbox.id).await?;
+        let began = Instant::now();
+        let database = new(client).await?;
+        report.sample("database: create", "ms", ms_since(began));
+        select(&database).await?;
+        report.sample("database: create to first SELECT 1 through TLS", "ms", ms_since(began));
+        client.delete_database(&database.id).await?;
+    }
+    Ok(())
+}
+
+/// `pgbench` through the edge and straight to the machine, in turns.
+async fn way(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
+    let through = connection(database)?.connection_url.clone();
+    let straight = straight_url(setup, database)?;
+    setup.pgbench(&through, &["--initialize", "--quiet", "--scale=1"]).await?;
+    let seconds = plan.pgbench_seconds.to_string();
+    for turn in 0..plan.pgbench_turns {
+        let mut ways = [("pgbench through the edge", &through), ("pgbench straight", &straight)];
+        if turn % 2 == 1 {
+            ways.reverse();
+        }
+        for (name, url) in ways {
+            let options = ["--select-only", "--no-vacuum", "--protocol=prepared", "--time", &seconds];
+            let printed = String::from_utf8(setup.pgbench(url, &options).await?.stdout)?;
+            let rate = printed.lines().find_map(|line| line.strip_prefix("tps = "));
+            let rate = rate.and_then(|rest| rest.split(' ').next()).context("pgbench printed no rate")?;
+            report.sample(name, "1/s", rate.parse()?);
+        }
+    }
+    Ok(())
+}
+
+async fn branches(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
+    let client = setup.client;
+    let empty = free_bytes(setup)?;
+    // A row takes a page: nothing is compressed.
+    let rows = u64::from(plan.branched_mib) * MIB / 8192;
+    query(client, &database.id, "CREATE TABLE filler (body text)").await?;
+    query(client, &database.id, "ALTER TABLE filler ALTER body SET STORAGE PLAIN").await?;
+    let fill = format!("INSERT INTO filler SELECT repeat('x', 8000) FROM generate_series(1, {rows})");
+    query(client, &database.id, &fill).await?;
+    query(client, &database.id, "CHECKPOINT").await?;
+    report.sample("disk taken by its original", "MiB", mib(empty.saturating_sub(free_bytes(setup)?)));
+    for _ in 0..plan.rounds {
+        let before = free_bytes(setup)?;
+        let began = Instant::now();
+        let branch = client.branch_database(&database.id, &CloneDatabase::default()).await?;
+        report.sample("database: branch", "ms", ms_since(began));
+        report.sample("disk taken by a branch", "MiB", mib(before.saturating_sub(free_bytes(setup)?)));
+        client.delete_database(&branch.id).await?;
+    }
+    query(client, &database.id, "DROP TABLE filler").await
+}
+
+async fn wakes(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
+    let mut bare = Bare::open(setup.data_dir, "base").await.context("prepare the bare engine")?;
+    for _ in 0..plan.rounds {
+        report.sample("bare restore", "ms", bare.restore().await?);
+        setup.client.pause_database(&database.id).await?;
+        for name in ["wake to first SELECT 1", "SELECT 1 awake"] {
+            let began = Instant::now();
+            select(database).await?;
+            report.sample(name, "ms", ms_since(began));
+        }
+    }
+    Ok(())
+}
+
+async fn backups(setup: &Setup<'_>, database: &Database, report: &mut Report) -> Result<()> {
+    let client = setup.client;
+    let deadline = Instant::now() + WAIT_MAX;
+    while !client.database_backups(&database.id).await?.healthy {
+        ensure!(Instant::now() < deadline, "there is no base backup");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    let began = Instant::now();
+    query(client, &database.id, "CREATE TABLE last (n int)").await?;
+    let committed = jiff::Timestamp::now();
+    while client
+        .database_backups(&database.id)
+        .await?
+        .latest_restorable
+        .is_none_or(|latest| latest < committed)
+    {
+        ensure!(Instant::now() < deadline, "a commit was not archived");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    report.sample("commit to restorable", "ms", ms_since(began));
+    let drill = client.drill_database(&database.id).await?;
+    ensure!(drill.ok, "the drill failed: {:?}", drill.error);
+    report.sample("restore drill", "ms", drill.took_ms as f64);
+    Ok(())
+}
+
+async fn new(client: &Client) -> Result<Database> {
+    let database = client.create_database(&CreateDatabase::default()).await?;
+    Ok(client.get_database(&database.id).await?)
+}
+
+fn connection(database: &Database) -> Result<&DatabaseConnection> {
+    database.connection.as_ref().context("the database has no address")
+}
+
+async fn select(database: &Database) -> Result<()> {
+    let url = &connection(database)?.connection_url;
+    let printed = run(Command::new("psql").args([url, "-XAtq", "-c", "SELECT 1"])).await?;
+    ensure!(printed.stdout == b"1\n", "psql printed {:?}", String::from_utf8_lossy(&printed.stdout));
+    Ok(())
+}
+
+async fn query(client: &Client, id: &DatabaseId, sql: &str) -> Result<()> {
+    let timeout_ms = Some(u64::try_from(WAIT_MAX.as_millis())?);
+    let request = DatabaseQuery { sql: sql.to_owned(), timeout_ms, ..DatabaseQuery::default() };
+    client.query_database(id, &request).await?;
+    Ok(())
+}
+
+/// The machine's own address on this host, past the edge. TLS ends at the edge, so there is none here.
+fn straight_url(setup: &Setup<'_>, database: &Database) -> Result<String> {
+    let machine = database.sandbox_id.as_ref().context("the database has no machine")?;
+    let slot = crate::memory::slot(setup.data_dir, machine)?;
+    let address = std::net::Ipv4Addr::from_bits(setup.network.to_bits() + slot * ADDRESSES_PER_SLOT + 2);
+    let DatabaseConnection { username, password, database, .. } = connection(database)?;
+    Ok(format!("postgresql://{username}:{password}@{address}:5432/{database}?sslmode=disable"))
+}
+
+impl Setup<'_> {
+    async fn pgbench(&self, url: &str, options: &[&str]) -> Result<Output> {
+        run(Command::new(&self.pgbench).args(options).arg(url)).await
+    }
+}
+
+async fn run(command: &mut Command) -> Result<Output> {
+    let output = command.output().await.with_context(|| format!("start {command:?}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} ended with {}: {}", output.status, said.trim());
+    Ok(output)
+}
+
+/// Room on the platform's store.
+fn free_bytes(setup: &Setup<'_>) -> Result<u64> {
+    rustix::fs::sync();
+    let room = rustix::fs::statvfs(setup.data_dir.join("store")).context("look at the store")?;
+    Ok(room.f_bavail * room.f_frsize)
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / MIB as f64
+}
