@@ -4,7 +4,7 @@
 //!               Created            Paused
 //!   creating ------------> running ------> paused
 //!      |                   ^  |  ^ Resumed   |
-//!      | CreateFailed      |  |  +-----------+
+//!      |                   |  |  +-----------+
 //!      |             Woken |  | Hibernated   | Hibernated
 //!      |                   |  v              |
 //!      |                 hibernated <--------+
@@ -50,8 +50,6 @@ pub enum Residency {
 pub enum Transition {
     /// It is ready for its first command.
     Created,
-    /// It could not be made; nothing is left of it.
-    CreateFailed,
     /// Its processors were stopped.
     Paused,
     /// Its processors run again.
@@ -96,7 +94,6 @@ impl SandboxState {
         use Transition as T;
         match (self, transition) {
             (S::Creating | S::Running, T::Created) => Ok(S::Running),
-            (S::Creating | S::Failed, T::CreateFailed) => Ok(S::Failed),
             (S::Running | S::Paused, T::Paused) => Ok(S::Paused),
             (S::Paused | S::Running, T::Resumed) => Ok(S::Running),
             (S::Running | S::Paused | S::Hibernated, T::Hibernated) => Ok(S::Hibernated),
@@ -138,7 +135,6 @@ impl Transition {
     pub fn as_str(self) -> &'static str {
         match self {
             Transition::Created => "created",
-            Transition::CreateFailed => "create_failed",
             Transition::Paused => "paused",
             Transition::Resumed => "resumed",
             Transition::Hibernated => "hibernated",

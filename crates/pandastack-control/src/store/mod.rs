@@ -120,17 +120,15 @@ pub enum Durability {
 
 /// How durable a transition must be by itself. `created` and `deleting` are not, because who makes them waits for
 /// [`Store::sync`] while the host works, before the client is told: once the row in `creating` is on disk, reconciling
-/// with the host finds the rest. `create_failed`, `lost` and `deleted` are found again the same way.
+/// with the host finds the rest. `lost` and `deleted` are found again the same way.
 pub fn durability_of(transition: Transition) -> Durability {
     match transition {
         Transition::Paused | Transition::Resumed | Transition::Hibernated | Transition::Woken => {
             Durability::Power
         }
-        Transition::Created
-        | Transition::CreateFailed
-        | Transition::Lost
-        | Transition::Deleting
-        | Transition::Deleted => Durability::Process,
+        Transition::Created | Transition::Lost | Transition::Deleting | Transition::Deleted => {
+            Durability::Process
+        }
     }
 }
 

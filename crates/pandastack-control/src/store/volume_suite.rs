@@ -41,7 +41,7 @@ async fn attach(
 }
 
 async fn delete(store: &dyn Store, id: &SandboxId) {
-    for transition in [Transition::CreateFailed, Transition::Deleting, Transition::Deleted] {
+    for transition in [Transition::Lost, Transition::Deleting, Transition::Deleted] {
         store.transition(id, transition, &Change::at(now())).await.unwrap();
     }
 }
@@ -69,7 +69,7 @@ pub(super) async fn a_volume_has_one_writer_or_readers(store: &dyn Store) {
     assert_eq!(store.sandboxes(&Select::Workspace(ws())).await.unwrap().len(), 1);
 
     // The hold ends with the row of the sandbox, and not before.
-    store.transition(&writer, Transition::CreateFailed, &Change::at(now())).await.unwrap();
+    store.transition(&writer, Transition::Lost, &Change::at(now())).await.unwrap();
     is_held(attach(store, &volume, false, 2).await, &writer);
     for transition in [Transition::Deleting, Transition::Deleted] {
         store.transition(&writer, transition, &Change::at(now())).await.unwrap();
