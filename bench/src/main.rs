@@ -10,10 +10,12 @@ mod api;
 mod bare;
 mod functions;
 mod memory;
+mod network;
 mod plot;
 mod report;
 mod samples;
 mod state;
+mod wake;
 
 use std::path::PathBuf;
 
@@ -30,6 +32,38 @@ enum Command {
     State(StateArgs),
     /// Cold and warm calls of functions, deploys
     Functions(FunctionsArgs),
+    /// Network slots
+    Network(NetworkArgs),
+    /// Requests through the edge that wake sandboxes
+    Wake(WakeArgs),
+}
+
+/// Arguments of `wake`.
+#[derive(Debug, clap::Args)]
+struct WakeArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Address and port of the edge
+    #[arg(long, value_name = "ADDRESS")]
+    edge: String,
+    /// Data directory of the measured platform
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
+}
+
+/// Arguments of `network`.
+#[derive(Debug, clap::Args)]
+struct NetworkArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
 }
 
 /// Arguments of `functions`.
@@ -89,6 +123,8 @@ async fn main() -> Result<()> {
         Command::Create(args) => create(args).await,
         Command::State(args) => state(args).await,
         Command::Functions(args) => functions(args).await,
+        Command::Network(args) => network(&args),
+        Command::Wake(args) => wake(args).await,
     }
 }
 
@@ -100,6 +136,29 @@ async fn functions(args: FunctionsArgs) -> Result<()> {
     // Also when something failed: what was measured before is worth seeing.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "functions")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
+}
+
+async fn wake(args: WakeArgs) -> Result<()> {
+    let client = Client::from_environment()?;
+    let plan = if args.full { wake::Plan::FULL } else { wake::Plan::QUICK };
+    let mut report = report::Report::new();
+    let measured = wake::measure(&client, &args.edge, &args.data_dir, plan, &mut report).await;
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "wake")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
+}
+
+fn network(args: &NetworkArgs) -> Result<()> {
+    let plan = if args.full { network::Plan::FULL } else { network::Plan::QUICK };
+    let mut report = report::Report::new();
+    let measured = network::measure(plan, &mut report);
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "network")?;
     eprintln!("raw samples: {}", path.display());
     measured
 }

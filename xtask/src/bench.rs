@@ -31,6 +31,12 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Network slots: taken from a filled pool, and made
+    Network {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
     /// The edge and nginx in front of the same upstream, in turns
     Edge {
         /// Enough samples for percentiles that are worth publishing
@@ -45,21 +51,47 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Create { full } => run_create(full),
         Command::State { full } => run_state(full),
         Command::Functions { full } => run_functions(full),
+        Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
     }
+}
+
+fn run_network(full: bool) -> Result<ExitCode> {
+    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
+    let results = tree::root().join("bench/results");
+    let mut bench = host::as_root(tree::target_dir().join("release/pandastack-bench"));
+    bench.arg("network").args(full.then_some("--full")).arg("--results").arg(&results);
+    program::run(bench)?;
+    host::give_back(&results)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Rounds of one proxy worth publishing.
 const EDGE_ROUNDS_FULL: &str = "15";
 
 fn run_edge(full: bool) -> Result<ExitCode> {
-    let package = ["--package", "pandastack-bench", "--bin", "pandastack-bench-edge"];
-    program::run(cargo(&[&["build", "--release"], package.as_slice()].concat()))?;
+    up::build_product()?;
+    program::run(cargo(&["build", "--release", "--package", "pandastack-bench"]))?;
+    let results = tree::root().join("bench/results");
     let mut bench = program::program(tree::target_dir().join("release/pandastack-bench-edge"));
     bench.arg("run").arg("--nginx").arg(nginx()?);
     bench.args(full.then_some(["--rounds", EDGE_ROUNDS_FULL]).into_iter().flatten());
-    bench.arg("--results").arg(tree::root().join("bench/results"));
+    bench.arg("--results").arg(&results);
     program::run(bench)?;
+    host::install_for_product()?;
+    let scratch = Scratch::start()?;
+    let platform = scratch.platform()?;
+    platform.build_template("base")?;
+    // The bare engine is driven directly, which takes root as the agent does.
+    let mut bench = platform.point(host::as_root(tree::target_dir().join("release/pandastack-bench")));
+    bench.arg("wake").args(full.then_some("--full"));
+    bench.arg("--edge").arg(platform.ready.api_url.trim_start_matches("http://"));
+    bench.arg("--data-dir").arg(&platform.ready.data_dir).arg("--results").arg(&results);
+    program::run(bench)?;
+    host::give_back(&results)?;
+    for left in scratch.stop()? {
+        eprintln!("warning: left behind: {left}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
