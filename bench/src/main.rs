@@ -10,11 +10,13 @@ mod api;
 mod bare;
 mod functions;
 mod memory;
+mod network;
 mod plot;
 mod postgres;
 mod report;
 mod samples;
 mod state;
+mod wake;
 
 use std::path::PathBuf;
 
@@ -33,6 +35,10 @@ enum Command {
     Functions(FunctionsArgs),
     /// Databases: creates, branches, wakes, the way through the edge, backups
     Postgres(PostgresArgs),
+    /// Network slots
+    Network(NetworkArgs),
+    /// Requests through the edge that wake sandboxes
+    Wake(WakeArgs),
 }
 
 /// Arguments of `postgres`.
@@ -50,6 +56,34 @@ struct PostgresArgs {
     /// `pgbench`, with TLS
     #[arg(long, value_name = "FILE")]
     pgbench: PathBuf,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
+}
+
+/// Arguments of `wake`.
+#[derive(Debug, clap::Args)]
+struct WakeArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Address and port of the edge
+    #[arg(long, value_name = "ADDRESS")]
+    edge: String,
+    /// Data directory of the measured platform
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
+}
+
+/// Arguments of `network`.
+#[derive(Debug, clap::Args)]
+struct NetworkArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
     /// Where the raw samples go
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
@@ -113,6 +147,8 @@ async fn main() -> Result<()> {
         Command::State(args) => state(args).await,
         Command::Functions(args) => functions(args).await,
         Command::Postgres(args) => postgres(args).await,
+        Command::Network(args) => network(&args),
+        Command::Wake(args) => wake(args).await,
     }
 }
 
@@ -138,6 +174,29 @@ async fn functions(args: FunctionsArgs) -> Result<()> {
     // Also when something failed: what was measured before is worth seeing.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "functions")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
+}
+
+async fn wake(args: WakeArgs) -> Result<()> {
+    let client = Client::from_environment()?;
+    let plan = if args.full { wake::Plan::FULL } else { wake::Plan::QUICK };
+    let mut report = report::Report::new();
+    let measured = wake::measure(&client, &args.edge, &args.data_dir, plan, &mut report).await;
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "wake")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
+}
+
+fn network(args: &NetworkArgs) -> Result<()> {
+    let plan = if args.full { network::Plan::FULL } else { network::Plan::QUICK };
+    let mut report = report::Report::new();
+    let measured = network::measure(plan, &mut report);
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "network")?;
     eprintln!("raw samples: {}", path.display());
     measured
 }

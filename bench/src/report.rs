@@ -58,6 +58,11 @@ impl Report {
         self.figures.iter().find(|figure| figure.name == name)?.samples.percentile(50.0)
     }
 
+    /// A percentile of a figure, if it was measured.
+    pub fn percentile(&self, name: &str, percent: f64) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.name == name)?.samples.percentile(percent)
+    }
+
     /// The highest sample of a figure, if it was measured.
     pub fn highest(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.name == name)?.samples.percentile(100.0)

@@ -37,6 +37,12 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Network slots: taken from a filled pool, and made
+    Network {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
     /// The edge and nginx in front of the same upstream, in turns
     Edge {
         /// Enough samples for percentiles that are worth publishing
@@ -52,6 +58,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::State { full } => run_state(full),
         Command::Functions { full } => run_functions(full),
         Command::Postgres { full } => run_postgres(full),
+        Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
     }
 }
@@ -62,17 +69,31 @@ fn build() -> Result<()> {
     program::run(cargo(&["build", "--release", "--workspace", "--bins", "--tests"]))
 }
 
+fn run_network(full: bool) -> Result<ExitCode> {
+    build()?;
+    let results = tree::root().join("bench/results");
+    let mut bench = host::as_root(tree::target_dir().join("release/pandastack-bench"));
+    bench.arg("network").args(full.then_some("--full")).arg("--results").arg(&results);
+    program::run(bench)?;
+    host::give_back(&results)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Rounds of one proxy worth publishing.
 const EDGE_ROUNDS_FULL: &str = "15";
 
 fn run_edge(full: bool) -> Result<ExitCode> {
     build()?;
+    let results = tree::root().join("bench/results");
     let mut bench = program::program(tree::target_dir().join("release/pandastack-bench-edge"));
     bench.arg("run").arg("--nginx").arg(unpacked("nginx", "usr/sbin/nginx")?);
     bench.args(full.then_some(["--rounds", EDGE_ROUNDS_FULL]).into_iter().flatten());
-    bench.arg("--results").arg(tree::root().join("bench/results"));
+    bench.arg("--results").arg(&results);
     program::run(bench)?;
-    Ok(ExitCode::SUCCESS)
+    measure("wake", &["base"], full, |bench, scratch| {
+        bench.arg("--edge").arg(scratch.platform()?.ready.api_url.trim_start_matches("http://"));
+        Ok(())
+    })
 }
 
 /// A program of a Debian package, unpacked and not installed: a measurement must not leave a server running.

@@ -29,7 +29,8 @@ pub(crate) async fn metrics(observed: Observed) -> SandboxMetrics {
         },
         None => None,
     };
-    SandboxMetrics { at: Timestamp::now(), status: state, host, guest }
+    // What was refused is counted where it is told: control adds it.
+    SandboxMetrics { at: Timestamp::now(), status: state, host, egress_denied: 0, guest }
 }
 
 fn guest_view(stats: &Stats) -> GuestView {

@@ -2,7 +2,8 @@
 
 use pandastack_types::BuildId;
 use pandastack_types::api::{
-    Build, CreateToken, Host, Me, Quota, QuotaReport, Template, TokenCreated, TokenInfo,
+    Build, CreateToken, Host, Me, PatchWorkspace, Quota, QuotaReport, Template, TokenCreated, TokenInfo,
+    Workspace,
 };
 use reqwest::Method;
 
@@ -48,6 +49,16 @@ impl Client {
     /// Sets what the workspace may have.
     pub async fn set_quota(&self, quota: &Quota) -> Result<QuotaReport> {
         self.call(Method::PUT, &["me", "quota"], LOOK_SECONDS).json(quota).receive().await
+    }
+
+    /// The workspace, and what it gives to new sandboxes.
+    pub async fn workspace(&self) -> Result<Workspace> {
+        self.call(Method::GET, &["me", "workspace"], LOOK_SECONDS).receive().await
+    }
+
+    /// Changes what it gives to new sandboxes.
+    pub async fn patch_workspace(&self, patch: &PatchWorkspace) -> Result<Workspace> {
+        self.call(Method::PATCH, &["me", "workspace"], LOOK_SECONDS).json(patch).receive().await
     }
 
     /// Keys of the workspace, without their secrets.

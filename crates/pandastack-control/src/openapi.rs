@@ -10,7 +10,7 @@ use crate::databases::routes as databases;
 use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
-    sandboxes, snapshots, sockets, templates, tokens,
+    sandboxes, snapshots, sockets, templates, tokens, workspace,
 };
 use crate::schedules::routes as schedules;
 use crate::volumes::routes as volumes;
@@ -43,7 +43,8 @@ use crate::volumes::routes as volumes;
         templates::build_logs,
         volumes::create, volumes::list, volumes::get_one, volumes::change, volumes::grow, volumes::clone_volume,
         volumes::snapshot, volumes::delete_one,
-        tokens::me, tokens::list, tokens::create, tokens::delete, quota::get, quota::set, hosts::list,
+        tokens::me, tokens::list, tokens::create, tokens::delete, quota::get, quota::set, workspace::get,
+        workspace::change, hosts::list,
         observe::usage, observe::audit,
         functions::create, functions::list, functions::look, functions::patch, functions::remove,
         deploy_routes::deploy, deploy_routes::versions, deploy_routes::deploy_log, deploy_routes::rollback,

@@ -106,9 +106,10 @@ pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<Report
 
 async fn note_denials(app: &App, report: &HostReport) -> ApiResult<()> {
     for denial in &report.denials {
-        let noted = app.amend(&denial.sandbox, &Amendment::EgressDenied(denial.sentence())).await;
-        match noted {
-            Ok(_) | Err(StoreError::NotFound { .. }) => {}
+        let denied = Amendment::EgressDenied { detail: denial.sentence(), count: denial.count };
+        match app.amend(&denial.sandbox, &denied).await {
+            Ok(_) => app.metrics.count_denied(denial.count),
+            Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }

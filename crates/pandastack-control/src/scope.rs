@@ -20,7 +20,7 @@ pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope 
     if ADMIN_ROUTES.iter().any(|route| under(route)) {
         return Scope::Admin;
     }
-    if under("/me/quota") && method != Method::GET {
+    if (under("/me/quota") || under("/me/workspace")) && method != Method::GET {
         return Scope::Admin;
     }
     // A GET that asks for another protocol opens a session in the sandbox.
@@ -58,6 +58,8 @@ mod tests {
             (Method::DELETE, "/v1/me/tokens/pds_1", &none, Scope::Admin),
             (Method::GET, "/v1/me/quota", &none, Scope::Read),
             (Method::PUT, "/v1/me/quota", &none, Scope::Admin),
+            (Method::GET, "/v1/me/workspace", &none, Scope::Read),
+            (Method::PATCH, "/v1/me/workspace", &none, Scope::Admin),
             (Method::GET, "/hosts", &none, Scope::Admin),
             (Method::GET, "/audit", &none, Scope::Admin),
             (Method::GET, "/hostsome", &none, Scope::Read),

@@ -11,7 +11,7 @@
 //! | `server` | connections, limits per client, stopping |
 //! | `destination` | which requests are for a sandbox |
 //! | `names` | which sandbox stands behind an app's name now |
-//! | `route`, `control_routes`, `site` | what is known of a sandbox, kept while its source is away |
+//! | `route`, `control_routes`, `control_servers`, `site` | what is known of a sandbox, kept while its source is away |
 //! | `access` | private previews |
 //! | `gate` | hold and wake; knows nothing of sandboxes |
 //! | `door` | the agreement with the agent about when the guest may be used |
@@ -30,6 +30,7 @@ mod access;
 mod access_log;
 mod body;
 mod control_routes;
+mod control_servers;
 mod destination;
 mod door;
 mod edge;

@@ -19,6 +19,9 @@
 //!  host postroute   masquerade
 //! ```
 //!
+//! Who answers for names is the agent. While it is restarted the kernel would refuse in its place; those refusals are
+//! dropped on their way out, so that guests try again, as they do with a network that loses a packet.
+//!
 //! A policy is the set `open` and the chains `inspect` and `egress`, replaced together; everything else never changes.
 //! Connections that passed by a name are marked with their policy, and go on after the name's address is forgotten, until
 //! another policy comes.
@@ -27,7 +30,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use libc::{
-    IPPROTO_TCP, IPPROTO_UDP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_POST_ROUTING, NF_INET_PRE_ROUTING,
+    IPPROTO_TCP, IPPROTO_UDP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
+    NF_INET_PRE_ROUTING,
 };
 use pandastack_types::network::{Cidr, NetworkPolicy, PortRange};
 
@@ -128,6 +132,12 @@ pub(crate) fn host(plan: &Plan, resolver: ResolverPorts) -> Batch {
     }
     batch.add_rule("input", from_slot().drop());
 
+    // While no agent runs, queries wait and are asked again, instead of failing at once.
+    batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
+    let to_slot = || Rule::new().output_links(&slots).ipv4();
+    batch.add_rule("output", to_slot().refuses_datagram().drop());
+    batch.add_rule("output", to_slot().refuses_connection().drop());
+
     batch.add_chain("resolve", nat(NF_INET_PRE_ROUTING, PRIORITY_DESTINATION_NAT));
     for (protocol, port) in resolver.each() {
         let query = from_slot().ipv4().destination_in(plan.subnet).destination_port(protocol, DNS_PORT);
@@ -227,6 +237,9 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_rule("input", answers());
     let proxied = from_guest().redirected().destination_port(IPPROTO_TCP, PROXY_PORT);
     batch.add_rule("input", proxied.accept());
+    // While no agent runs, nobody listens there: connections wait and are tried again, instead of failing at once.
+    batch.add_chain("output", filter(NF_INET_LOCAL_OUT, PRIORITY_FILTER, Policy::Accept));
+    batch.add_rule("output", Rule::new().output_link(TAP_NAME).ipv4().refuses_connection().drop());
 
     batch.add_chain("forward", filter(NF_INET_FORWARD, PRIORITY_FILTER, Policy::Drop));
     // Only answers pass by connection: what the guest asks is checked packet by packet, so that a policy change holds

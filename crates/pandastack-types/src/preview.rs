@@ -44,6 +44,20 @@ impl Visibility {
     }
 }
 
+impl std::str::FromStr for Visibility {
+    type Err = UnknownVisibility;
+
+    fn from_str(text: &str) -> Result<Self, UnknownVisibility> {
+        let named = [Visibility::Unlisted, Visibility::Private, Visibility::Off];
+        named.into_iter().find(|visibility| visibility.as_str() == text).ok_or(UnknownVisibility)
+    }
+}
+
+/// A word that is not the name of a visibility.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be `unlisted`, `private` or `off`")]
+pub struct UnknownVisibility;
+
 /// The credentials of one sandbox's previews.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PreviewKey(String);

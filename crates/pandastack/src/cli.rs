@@ -11,7 +11,7 @@ use crate::commands::{
 };
 use crate::commands::{
     app, audit, bench, completion, db, forward, function, host, mcp, quota, run, sandbox, schedule, snapshot,
-    template, token, usage, volume, whoami,
+    template, token, usage, volume, whoami, workspace,
 };
 use crate::output::Output;
 
@@ -73,6 +73,9 @@ pub enum Command {
     /// Show and set what the workspace may have
     #[command(subcommand)]
     Quota(quota::Command),
+    /// Show and set what the workspace gives to new sandboxes
+    #[command(subcommand)]
+    Workspace(workspace::Command),
     /// Show the hosts that run sandboxes
     #[command(subcommand)]
     Host(host::Command),
@@ -132,6 +135,10 @@ impl Command {
             // take the mask over into the guests' trees. What is secret says so itself, with a mode of its own.
             nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
         }
+        #[cfg(feature = "server")]
+        if matches!(self, Command::Control(_) | Command::Agent(_) | Command::Edge(_)) {
+            crate::supervise::descriptors::allow_many();
+        }
         match self {
             #[cfg(feature = "server")]
             Command::Up(args) => up::run(args, output),
@@ -151,6 +158,7 @@ impl Command {
             Command::Schedule(command) => command.run(output),
             Command::Token(command) => command.run(output),
             Command::Quota(command) => command.run(output),
+            Command::Workspace(command) => command.run(output),
             Command::Host(command) => command.run(output),
             Command::Whoami => whoami::run(output),
             Command::Usage(args) => usage::run(args, output),

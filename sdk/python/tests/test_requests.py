@@ -244,6 +244,15 @@ def test_network_policies(server, client, sandbox):
     assert (sent["network"], sent["visibility"]) == ({"egress": "none"}, "private")
 
 
+def test_workspace(server, client):
+    answer = {"id": "default", "default_visibility": "private"}
+    server.on("GET", "/v1/me/workspace", 200, answer)
+    server.on("PATCH", "/v1/me/workspace", 200, answer)
+    assert client.workspace() == answer
+    assert client.set_workspace(default_visibility="private") == answer
+    assert server.requests[-1].json == {"default_visibility": "private"}
+
+
 def test_rollback_and_lineage(server, sandbox):
     server.on("POST", "/v1/sandboxes/s1/rollback", 200, {"id": "s1", "status": "running"})
     assert sandbox.rollback("snap").status == "running"

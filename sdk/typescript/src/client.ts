@@ -211,6 +211,17 @@ export class PandaStack {
     return (await this.#transport.send({ ...post("/me/quota", given(body)), method: "PUT" })).record();
   }
 
+  /** The workspace's `id`, and what it gives to new sandboxes: `default_visibility`. */
+  async workspace(): Promise<JsonObject> {
+    return (await this.#transport.send(get("/me/workspace"))).record();
+  }
+
+  /** Set what new sandboxes get unless their create says otherwise. Needs an admin key. */
+  async setWorkspace(settings: { defaultVisibility?: Visibility }): Promise<JsonObject> {
+    const body = given({ default_visibility: settings.defaultVisibility });
+    return (await this.#transport.send({ ...post("/me/workspace", body), method: "PATCH" })).record();
+  }
+
   /** Create a sandbox, run one command in it and delete it, in one round trip. */
   async run(cmd: Command, options: RunOptions = {}): Promise<RunResult> {
     const body = { ...execBody(cmd, options), ...given({ template: options.template }) };

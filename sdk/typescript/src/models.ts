@@ -124,6 +124,7 @@ export type SandboxMetrics = WireRecord<{
   at: string;
   status: string;
   host: Record<string, number>;
+  egress_denied?: number;
   guest?: Record<string, number>;
 }>;
 

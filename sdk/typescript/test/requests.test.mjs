@@ -256,6 +256,16 @@ test("network policies", async (t) => {
   assert.deepEqual([server.last.json.network, server.last.json.visibility], [{ egress: "none" }, "private"]);
 });
 
+test("what a workspace gives to new sandboxes", async (t) => {
+  const { server, client } = await setup(t);
+  const answer = { id: "default", default_visibility: "private" };
+  server.on("GET", "/v1/me/workspace", 200, answer);
+  server.on("PATCH", "/v1/me/workspace", 200, answer);
+  assert.deepEqual(await client.workspace(), answer);
+  assert.deepEqual(await client.setWorkspace({ defaultVisibility: "private" }), answer);
+  assert.deepEqual(server.last.json, { default_visibility: "private" });
+});
+
 test("rollback, lineage, leases", async (t) => {
   const { server, sandbox } = await setup(t);
   server.on("POST", "/v1/sandboxes/s1/rollback", 200, { ...SANDBOX, status: "running" });

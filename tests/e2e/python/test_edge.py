@@ -15,9 +15,8 @@ import httpx
 import pytest
 from pandastack import Sandbox
 
-from platform_process import BINARY, Platform, free_port, read_text, wait_until
-
-SERVE = "nohup python3 -m http.server 8000 --bind 0.0.0.0 >/dev/null 2>&1 &"
+from edge_process import EdgeProcess, serve
+from platform_process import BINARY, Platform, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -30,50 +29,25 @@ def platform() -> Iterator[Platform]:
 
 
 @pytest.fixture(scope="module")
-def edge(platform: Platform) -> Iterator[str]:
-    """Address of an edge beside the platform."""
-    address = f"127.0.0.1:{free_port()}"
-    log = platform.root / "edge.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [BINARY, "edge", "--edge-listen", address], env=platform.environment, stdout=output, stderr=output
-        )
-
-    def is_up() -> bool:
-        assert process.poll() is None, read_text(log)
-        try:
-            return httpx.get(f"http://{address}/healthz").status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    try:
-        wait_until("the edge answers", is_up, 30)
-        yield address
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+def edge(platform: Platform) -> Iterator[EdgeProcess]:
+    """An edge beside the platform."""
+    with EdgeProcess(platform.environment, platform.root / "edge.log") as running:
+        yield running
 
 
 @pytest.fixture
 def served(platform: Platform) -> Iterator[Sandbox]:
-    sandbox = platform.client().sandboxes.create(template="base")
-    sandbox.exec(SERVE)
-    wait_until("the server listens", lambda: 8000 in [port.port for port in sandbox.ports()], 60)
+    sandbox = serve(platform.client().sandboxes.create(template="base"))
     yield sandbox
     sandbox.delete()
 
 
-def get(edge: str, sandbox: Sandbox) -> int:
-    host = f"8000-{sandbox.id}.example.com"
-    return httpx.get(f"http://{edge}/", headers={"Host": host}, timeout=60).status_code
-
-
-def test_a_dead_control_is_not_noticed(platform: Platform, edge: str, served: Sandbox) -> None:
-    assert get(edge, served) == 200
+def test_a_dead_control_is_not_noticed(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
+    assert edge.get(served) == 200
     pid = platform.role_pid("control")
     os.kill(pid, signal.SIGSTOP)
     try:
-        assert [get(edge, served) for _ in range(10)] == [200] * 10
+        assert [edge.get(served) for _ in range(10)] == [200] * 10
     finally:
         os.kill(pid, signal.SIGCONT)
     answers: List[int] = []
@@ -81,7 +55,7 @@ def test_a_dead_control_is_not_noticed(platform: Platform, edge: str, served: Sa
 
     def hammer() -> None:
         while not done.is_set():
-            answers.append(get(edge, served))
+            answers.append(edge.get(served))
 
     thread = threading.Thread(target=hammer)
     thread.start()
@@ -93,20 +67,20 @@ def test_a_dead_control_is_not_noticed(platform: Platform, edge: str, served: Sa
     assert answers and set(answers) == {200}
 
 
-def test_an_agent_that_restarts_is_waited_for(platform: Platform, edge: str, served: Sandbox) -> None:
-    assert get(edge, served) == 200
+def test_an_agent_that_restarts_is_waited_for(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
+    assert edge.get(served) == 200
     platform.kill_role("agent")
-    assert get(edge, served) == 200
+    assert edge.get(served) == 200
 
 
-def test_news_reach_the_edge(platform: Platform, edge: str, served: Sandbox) -> None:
-    assert get(edge, served) == 200
+def test_news_reach_the_edge(platform: Platform, edge: EdgeProcess, served: Sandbox) -> None:
+    assert edge.get(served) == 200
     config = json.loads(platform.config_path().read_text())
     key = {"Authorization": f"Bearer {config['token']}"}
     url = f"{config['api_url']}/v1/sandboxes/{served.id}/preview"
     for visibility, status in [("off", 404), ("private", 403), ("unlisted", 200)]:
         assert httpx.put(url, headers=key, json={"visibility": visibility}).status_code == 200
-        wait_until(f"the edge knows of {visibility}", lambda: get(edge, served) == status, 30)
+        wait_until(f"the edge knows of {visibility}", lambda: edge.get(served) == status, 30)
 
 
 def test_tls_beside_http_on_one_address(platform: Platform, served: Sandbox) -> None:

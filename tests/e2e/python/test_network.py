@@ -167,6 +167,17 @@ def test_refusals_are_events(client: PandaStack) -> None:
             return all(any(line.startswith(part) for line in found) for part in wanted)
 
         wait_until("the refusals are told", told, 60)
+        counted = sandbox.metrics()["egress_denied"]
+        assert counted >= 3, counted
+        sandbox.hibernate()
+        assert sandbox.metrics()["egress_denied"] >= counted, "the count outlives sleep"
+        assert refused_by_all(client) >= counted
+
+
+def refused_by_all(client: PandaStack) -> int:
+    page = httpx.get(f"{client.base_url}/metrics").text
+    [line] = [line for line in page.splitlines() if line.startswith("pandastack_egress_denied_total ")]
+    return int(line.split()[1])
 
 
 def test_an_open_connection_ends_with_its_permission(client: PandaStack) -> None:

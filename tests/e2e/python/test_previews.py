@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Iterator, List
+from typing import Iterator, List, Tuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -185,6 +185,29 @@ def test_visibility(client: PandaStack, served: Sandbox) -> None:
         set_visibility("unlisted")
     bad = httpx.put(f"{base}/preview", headers=key, json={"visibility": "sometimes"})
     assert bad.status_code == 400 and "visibility" in bad.json()["error"]
+
+
+def audited(client: PandaStack) -> List[Tuple[str, str, int]]:
+    return [(entry["method"], entry["route"], entry["status"]) for entry in client.audit(limit=20)]
+
+
+def test_a_workspace_has_a_default(client: PandaStack) -> None:
+    assert client.workspace()["default_visibility"] == "unlisted"
+    changed = subprocess.run(
+        [os.environ["PANDASTACK_BIN"], "workspace", "set", "--default-visibility", "private", "--json"],
+        capture_output=True, text=True, check=True,
+    )
+    try:
+        assert json.loads(changed.stdout) == client.workspace()
+        wait_for("the change is in the audit log", lambda: ("PATCH", "/v1/me/workspace", 200) in audited(client))
+        with client.sandboxes.create(template="base", ttl_seconds=600, metadata=RUN) as sandbox:
+            with browser(sandbox) as http:
+                assert http.get("/").status_code == 403
+        with client.sandboxes.create(template="base", ttl_seconds=600, metadata=RUN, visibility="off") as sandbox:
+            with browser(sandbox) as http:
+                assert http.get("/").status_code == 404
+    finally:
+        assert client.set_workspace(default_visibility="unlisted")["default_visibility"] == "unlisted"
 
 
 def test_a_hundred_requests_wake_a_sleeper_once(served: Sandbox) -> None:

@@ -13,8 +13,9 @@ from typing import Dict, Iterator, List, Optional
 
 import httpx
 import pytest
-from pandastack import ConflictError, Database, PandaStackError
+from pandastack import ConflictError, Database, PandaStackError, Sandbox
 
+from edge_process import EdgeProcess, serve
 from platform_process import BINARY, wait_until
 from replicated import POSTGRES_PROGRAMS, ReplicatedPlatform
 
@@ -154,22 +155,14 @@ def test_two_servers_are_one_and_either_may_be_killed(platform: ReplicatedPlatfo
     gone = lambda client: short.id not in {found.id for found in client.sandboxes.list()}
     wait_until("its lifetime ended", lambda: gone(here) and gone(there), 30)
 
-    # A command that streams through one server goes on while the other, which leads, is killed.
-    lines = []
-    command = "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done"
-    stream = lambda: mirror.exec_stream(command, on_stdout=lines.append, timeout_seconds=60)
-    streaming = threading.Thread(target=stream)
-    streaming.start()
-    wait_until("the command runs", lambda: lines, 30)
-    first.kill()
-    killed_at = time.monotonic()
-    assert there.sandboxes.get(sandbox.id).exec("true").exit_code == 0, "sandboxes do not need the leader"
-    made = there.sandboxes.create(template="base", ttl_seconds=1, on_timeout="kill")
-    wait_until("the other server leads", lambda: leads(platform, second.url), 15)
-    assert time.monotonic() - killed_at < 10
-    wait_until("it ends lifetimes", lambda: made.id not in {f.id for f in there.sandboxes.list()}, 30)
-    streaming.join(timeout=60)
-    assert "".join(lines).split() == ["1", "2", "3", "4", "5", "6"]
+    served, later = serve(sandbox), serve(there.sandboxes.create(template="base", ttl_seconds=600))
+    sockets = ",".join(control.socket for control in platform.controls)
+    edge = ["--control", sockets, "--link-secret-file", str(platform.secret)]
+    with EdgeProcess(platform.environment, platform.root / "edge.log", *edge) as edge_of_both:
+        assert edge_of_both.get(served) == 200
+        kill_the_leader(platform, mirror)
+        assert edge_of_both.get(later) == 200, "the edge asks the server that is left"
+    later.delete()
 
     # Who comes back follows, and serves.
     first.start()
@@ -177,6 +170,27 @@ def test_two_servers_are_one_and_either_may_be_killed(platform: ReplicatedPlatfo
     assert leads(platform, first.url), "what is the leader's is passed on"
     first.client().sandboxes.get(sandbox.id).delete()
     assert sandbox.id not in {found.id for found in there.sandboxes.list()}
+
+
+def kill_the_leader(platform: ReplicatedPlatform, mirror: Sandbox) -> None:
+    """A command that streams through one server goes on while the other, which leads, is killed."""
+    first, second = platform.controls
+    there = second.client()
+    lines: List[str] = []
+    command = "for i in 1 2 3 4 5 6; do echo $i; sleep 1; done"
+    stream = lambda: mirror.exec_stream(command, on_stdout=lines.append, timeout_seconds=60)
+    streaming = threading.Thread(target=stream)
+    streaming.start()
+    wait_until("the command runs", lambda: lines, 30)
+    first.kill()
+    killed_at = time.monotonic()
+    assert there.sandboxes.get(mirror.id).exec("true").exit_code == 0, "sandboxes do not need the leader"
+    made = there.sandboxes.create(template="base", ttl_seconds=1, on_timeout="kill")
+    wait_until("the other server leads", lambda: leads(platform, second.url), 15)
+    assert time.monotonic() - killed_at < 10
+    wait_until("it ends lifetimes", lambda: made.id not in {f.id for f in there.sandboxes.list()}, 30)
+    streaming.join(timeout=60)
+    assert "".join(lines).split() == ["1", "2", "3", "4", "5", "6"]
 
 
 def leads(platform: ReplicatedPlatform, url: str) -> bool:

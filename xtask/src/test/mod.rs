@@ -39,6 +39,9 @@ pub struct Args {
     /// Only these suites
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<Suite>,
+    /// Also what takes many minutes: every slot that a host can have
+    #[arg(long)]
+    full: bool,
 }
 
 /// One line of the summary.
@@ -52,7 +55,7 @@ struct Line {
 pub fn run(args: Args) -> Result<ExitCode> {
     let chosen: Vec<Suite> =
         ALL.into_iter().filter(|s| args.only.is_empty() || args.only.contains(s)).collect();
-    let mut session = Session::default();
+    let mut session = Session::new(args.full);
     let mut lines = Vec::new();
     for suite in chosen {
         for (name, part) in parts(suite) {

@@ -16,9 +16,16 @@ use crate::{host, postgres, python, tidy, tree};
 #[derive(Default)]
 pub struct Session {
     scratch: Option<Scratch>,
+    /// Tests that take many minutes run, too.
+    full: bool,
 }
 
 impl Session {
+    /// With the tests that take many minutes, or without.
+    pub fn new(full: bool) -> Self {
+        Self { scratch: None, full }
+    }
+
     pub fn tidy(&mut self) -> Result<Counts> {
         let formatted = cargo(&["fmt", "--all", "--check"]).status().context("start cargo fmt")?.success();
         let mut counts = Counts::one(formatted);
@@ -40,6 +47,7 @@ impl Session {
         host::install_for_product()?;
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
+        tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
         let (output, success) = tee(tests, "rust")?;
         Ok(of_cargo(&output).with_status(success))
     }

@@ -9,11 +9,13 @@ mod nginx;
 mod proxy;
 mod servers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde::Serialize;
 
 use load::{Requests, Round};
 use proxy::Proxy;
@@ -22,6 +24,8 @@ use proxy::Proxy;
 const CONNECTIONS: usize = 64;
 /// WebSockets held open: what the bar names.
 const WEBSOCKETS: usize = 10_000;
+/// Open files of each process.
+const DESCRIPTORS: u64 = 65_536;
 
 #[derive(Parser)]
 struct Args {
@@ -76,6 +80,8 @@ async fn run(
     websockets: usize,
     results: Option<PathBuf>,
 ) -> Result<()> {
+    let began_at = jiff::Timestamp::now();
+    allow_many_descriptors()?;
     let scratch = tempfile::tempdir().context("a directory for the servers")?;
     let upstream = proxy::start_upstream()?;
     let edge = Proxy::edge(scratch.path(), upstream.port)?;
@@ -94,17 +100,53 @@ async fn run(
         }
     }
     report(&samples);
+    let mut held = None;
     if websockets > 0 {
-        let held = load::hold_websockets(&edge, websockets).await?;
-        println!("{websockets} idle WebSockets: {} MiB", held / (1024 * 1024));
+        let bytes = load::hold_websockets(&edge, websockets).await?;
+        println!("{websockets} idle WebSockets: {} MiB", bytes / (1024 * 1024));
+        held = Some(Held { websockets, bytes });
     }
-    if let Some(results) = results {
-        std::fs::create_dir_all(&results)?;
-        let path = results.join("edge.json");
-        std::fs::write(&path, serde_json::to_vec_pretty(&samples)?)
+    let measured = Measured { began_at, rounds: samples, held };
+    match results {
+        Some(results) => measured.write(&results),
+        None => Ok(()),
+    }
+}
+
+/// Everything of one run, as it is written down.
+#[derive(Serialize)]
+struct Measured {
+    began_at: jiff::Timestamp,
+    rounds: Vec<Round>,
+    held: Option<Held>,
+}
+
+/// What idle WebSockets cost the edge.
+#[derive(Serialize)]
+struct Held {
+    websockets: usize,
+    bytes: u64,
+}
+
+impl Measured {
+    fn write(&self, results: &Path) -> Result<()> {
+        std::fs::create_dir_all(results)?;
+        let path = results.join(format!("edge-{}.json", self.began_at.as_second()));
+        std::fs::write(&path, serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("write {}", path.display()))?;
+        eprintln!("raw samples: {}", path.display());
+        Ok(())
     }
-    Ok(())
+}
+
+/// Two for each WebSocket, in this process and those it starts.
+fn allow_many_descriptors() -> Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    // Only root may have more than it was started with.
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, most.max(DESCRIPTORS));
+    raised
+        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, most, most))
+        .context("raise the limit of open files")
 }
 
 /// Medians of the rounds, side by side.

@@ -82,10 +82,14 @@ pub(crate) async fn create_patiently(
 async fn run(
     app: &Arc<App>,
     workspace: WorkspaceId,
-    request: CreateSandbox,
+    mut request: CreateSandbox,
     key: Option<IdempotencyKey>,
     owner: Option<String>,
 ) -> ApiResult<SandboxRecord> {
+    // A service says itself how its machines are reached; what users want of their sandboxes must not close an app.
+    if request.visibility.is_none() && owner.is_none() {
+        request.visibility = Some(app.store.workspace_settings(&workspace).await?.default_visibility);
+    }
     let mut plan = match &request.from_snapshot {
         Some(_) => plan_from_snapshot(app, workspace, &request).await?,
         None => plan_from_template(app, workspace, &request, owner.as_deref()).await?,

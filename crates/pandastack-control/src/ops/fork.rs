@@ -168,6 +168,7 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
         pause_ms: None,
         failure: None,
         usage: Default::default(),
+        egress_denied: 0,
         ..parent.spec.clone()
     };
     let own_ttl = (!spec.persistent).then_some(spec.ttl_seconds);

@@ -21,6 +21,7 @@ pub(crate) mod sockets;
 pub(crate) mod sse;
 pub(crate) mod templates;
 pub(crate) mod tokens;
+pub(crate) mod workspace;
 
 use std::sync::Arc;
 
@@ -178,6 +179,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/templates/{name}", get(templates::get))
         .route("/me", get(tokens::me))
         .route("/me/quota", get(quota::get).merge(put(quota::set)))
+        .route("/me/workspace", get(workspace::get).merge(patch(workspace::change)))
         .route("/me/tokens", get(tokens::list).merge(post(tokens::create)))
         .route("/me/tokens/{prefix}", delete(tokens::delete))
         .route("/hosts", get(hosts::list))

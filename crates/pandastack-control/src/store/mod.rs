@@ -23,6 +23,7 @@ mod suite;
 #[cfg(test)]
 mod volume_suite;
 pub mod volumes;
+pub mod workspaces;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -330,6 +331,7 @@ pub trait Store:
     + databases::DatabaseStore
     + replicas::ReplicaStore
     + quotas::QuotaStore
+    + workspaces::WorkspaceStore
 {
     /// Waits until everything committed so far survives power loss.
     async fn sync(&self) -> Result<()>;

@@ -124,6 +124,8 @@ pub struct SandboxSpecRecord {
     pub usage: Usage,
     /// What it may reach.
     pub network: NetworkPolicy,
+    /// How often it wanted to reach something that it may not.
+    pub egress_denied: u64,
     /// Who may open its ports.
     pub visibility: Visibility,
     /// How often the credentials of its previews were revoked.
@@ -158,6 +160,7 @@ impl Default for SandboxSpecRecord {
             failure: None,
             usage: Usage::default(),
             network: NetworkPolicy::default(),
+            egress_denied: 0,
             visibility: Visibility::default(),
             preview_revision: 0,
             volumes: Vec::new(),
@@ -276,8 +279,13 @@ pub enum Amendment {
     PreviewsRevoked,
     /// It may reach other things.
     Network(Box<NetworkPolicy>),
-    /// It wanted to reach something that it may not: a sentence.
-    EgressDenied(String),
+    /// It wanted to reach something that it may not.
+    EgressDenied {
+        /// What, as a sentence.
+        detail: String,
+        /// How often since this was last told.
+        count: u64,
+    },
 }
 
 impl SandboxRecord {
@@ -365,7 +373,10 @@ impl SandboxRecord {
                 self.spec.network = policy.as_ref().clone();
                 ("network_changed", Some(network_detail(policy)))
             }
-            Amendment::EgressDenied(detail) => ("egress_denied", Some(detail.clone())),
+            Amendment::EgressDenied { detail, count } => {
+                self.spec.egress_denied = self.spec.egress_denied.saturating_add(*count);
+                ("egress_denied", Some(detail.clone()))
+            }
             Amendment::Promoted => {
                 self.spec.candidate = false;
                 self.expires_at = match self.spec.persistent {

@@ -77,6 +77,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         hosts_are_replaced,
         tokens_have_a_quota_and_a_last_one,
         quotas_are_kept_and_count_what_is_there,
+        settings_of_a_workspace_are_its_own,
         idempotency,
         old_rows_are_pruned,
         concurrent_writers_lose_nothing,
@@ -113,6 +114,19 @@ async fn quotas_are_kept_and_count_what_is_there(store: &dyn Store) {
     store.insert_sandboxes(&[sized(1, 256)], None).await.unwrap();
     let used = QuotaUse { sandboxes: 2, cpu: 3, memory_mb: 768, snapshot_mb: 0 };
     assert_eq!(store.quota_use(&ws()).await.unwrap(), used);
+}
+
+async fn settings_of_a_workspace_are_its_own(store: &dyn Store) {
+    use pandastack_types::api::{PatchWorkspace, WorkspaceSettings};
+    use pandastack_types::preview::Visibility;
+    let other: WorkspaceId = "other".parse().unwrap();
+    assert_eq!(store.workspace_settings(&ws()).await.unwrap(), WorkspaceSettings::default());
+    let private = WorkspaceSettings { default_visibility: Visibility::Private };
+    let patch = PatchWorkspace { default_visibility: Some(Visibility::Private) };
+    assert_eq!(store.patch_workspace(&ws(), &patch).await.unwrap(), private);
+    assert_eq!(store.patch_workspace(&ws(), &PatchWorkspace::default()).await.unwrap(), private);
+    assert_eq!(store.workspace_settings(&ws()).await.unwrap(), private);
+    assert_eq!(store.workspace_settings(&other).await.unwrap(), WorkspaceSettings::default());
 }
 
 async fn owned_machines_are_listed_by_their_owner_only(store: &dyn Store) {

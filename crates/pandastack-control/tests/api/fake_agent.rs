@@ -19,7 +19,7 @@ use pandastack_types::agent_api::{
     AgentCreate, AgentFork, AgentForked, AgentSandbox, AgentSnapshot, AgentSnapshotDone, AgentTemplate,
     ChildOutcome, HostReport, INCARNATION_HEADER, ReportAnswer, Source, TemplateInfo, Usage,
 };
-use pandastack_types::api::TemplateStatus;
+use pandastack_types::api::{HostView, SandboxMetrics, TemplateStatus};
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{ErrorBody, ErrorCode, HostId, Residency, SandboxId, SandboxState, SnapshotId};
 use serde_json::{Value, json};
@@ -232,6 +232,7 @@ impl FakeAgent {
             .route("/fs/stat", get(missing))
             .route("/fs/dir", get(done))
             .route("/ports", get(done))
+            .route("/metrics", get(metrics))
             .route("/logs", get(done));
         let agent = Router::new()
             .route("/sandboxes", post(create))
@@ -345,6 +346,17 @@ async fn create(State(agent): State<FakeAgent>, Json(body): Json<AgentCreate>) -
 async fn look(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> Response {
     match agent.lock().sandboxes.get(&id) {
         Some(sandbox) => Json(sandbox.clone()).into_response(),
+        None => refuse(ErrorCode::NotFound, "no such sandbox"),
+    }
+}
+
+async fn metrics(State(agent): State<FakeAgent>, UrlPath(id): UrlPath<SandboxId>) -> Response {
+    match agent.lock().sandboxes.get(&id) {
+        Some(sandbox) => {
+            let host = HostView { cpu_count: sandbox.cpu, ..HostView::default() };
+            let (at, status) = (Timestamp::now(), sandbox.state);
+            Json(SandboxMetrics { at, status, host, egress_denied: 0, guest: None }).into_response()
+        }
         None => refuse(ErrorCode::NotFound, "no such sandbox"),
     }
 }

@@ -145,6 +145,42 @@ async fn only_an_admin_key_sets_quotas() {
 }
 
 #[tokio::test]
+async fn a_workspace_says_who_may_open_its_new_sandboxes() {
+    let mut world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let before = world.create().await;
+    let set = async |world: &World, body: serde_json::Value| {
+        world.send(world.request(Method::PATCH, "/v1/me/workspace").json(&body)).await
+    };
+    let shown = world.get("/v1/me/workspace").await.expect(200);
+    assert_eq!(shown, json!({"id": "default", "default_visibility": "unlisted"}));
+    let changed = set(&world, json!({"default_visibility": "private"})).await.expect(200);
+    assert_eq!(changed["default_visibility"], "private");
+    assert_eq!(set(&world, json!({})).await.expect(200), changed, "what is absent stays");
+    for bad in [json!({"default_visibility": "sometimes"}), json!({"visibility": "off"})] {
+        set(&world, bad).await.refused(400, "bad_request");
+    }
+    world.restart().await;
+    agent.report().await;
+    let visibility = async |id: &str| {
+        let preview = world.get(&format!("/v1/sandboxes/{id}/preview")).await.expect(200);
+        preview["visibility"].as_str().unwrap().to_owned()
+    };
+    let after = world.create().await;
+    assert_eq!(visibility(&after).await, "private", "also after a restart");
+    assert_eq!(visibility(&before).await, "unlisted", "what exists keeps what it has");
+    let own = world.post("/v1/sandboxes", json!({"visibility": "off"})).await.expect(201);
+    assert_eq!(visibility(own["id"].as_str().unwrap()).await, "off");
+    let made = world.post("/v1/me/tokens", json!({"scope": "sandboxes"})).await.expect(201);
+    let request = |method: Method| {
+        let url = format!("{}/v1/me/workspace", world.base);
+        world.http.request(method, url).bearer_auth(made["token"].as_str().unwrap())
+    };
+    world.send(request(Method::GET)).await.expect(200);
+    world.send(request(Method::PATCH).json(&json!({}))).await.refused(403, "forbidden");
+}
+
+#[tokio::test]
 async fn an_address_that_guesses_keys_is_slowed_down_and_its_neighbours_are_not() {
     let world = World::start().await;
     world.get("/v1/me").await.expect(200);

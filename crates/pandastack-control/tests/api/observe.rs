@@ -1,3 +1,4 @@
+use pandastack_types::agent_api::{AgentDenial, HostReport};
 use reqwest::Method;
 use serde_json::json;
 
@@ -134,4 +135,34 @@ async fn metrics_name_no_sandbox() {
     assert!(!page.contains(&id));
     assert!(page.contains("pandastack_process_resident_bytes "), "{page}");
     assert!(page.contains("pandastack_host_sandboxes{host=\"host-a\"} "), "{page}");
+}
+
+#[tokio::test]
+async fn what_was_refused_is_counted() {
+    let mut world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let id = world.create().await;
+    let denial = |count| AgentDenial {
+        sandbox: id.parse().unwrap(),
+        protocol: "tcp".to_owned(),
+        address: Some([10, 0, 0, 1].into()),
+        port: Some(80),
+        name: None,
+        count,
+    };
+    let gone = AgentDenial { sandbox: "gone".parse().unwrap(), ..denial(100) };
+    for denials in [vec![denial(1), denial(4), gone], vec![denial(2)]] {
+        agent.send(HostReport { denials, ..agent.report_now() }).await;
+    }
+    let metrics = async |world: &World| world.get(&format!("/v1/sandboxes/{id}/metrics")).await.expect(200);
+    assert_eq!(metrics(&world).await["egress_denied"], 7);
+    let page = world.http.get(format!("{}/metrics", world.base)).send().await.unwrap().text().await.unwrap();
+    assert!(page.lines().any(|line| line == "pandastack_egress_denied_total 7"), "{page}");
+    world.restart().await;
+    agent.report().await;
+    assert_eq!(metrics(&world).await["egress_denied"], 7, "it is written down");
+    let fork = world.post(&format!("/v1/sandboxes/{id}/fork"), json!({})).await.expect(201);
+    let child =
+        world.get(&format!("/v1/sandboxes/{}/metrics", fork["id"].as_str().unwrap())).await.expect(200);
+    assert_eq!(child["egress_denied"], 0, "a fork begins anew");
 }

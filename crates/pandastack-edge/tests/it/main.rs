@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod attacks;
+mod control;
 mod harness;
 mod protocols;

@@ -148,6 +148,27 @@ impl Rule {
         self.meta(NFT_META_L4PROTO).compare(NFT_CMP_NEQ, &[protocol as u8])
     }
 
+    /// Is the kernel's answer to a connection that nobody listens for: a reset without a sequence number, which that of a
+    /// connection that existed has.
+    pub(crate) fn refuses_connection(self) -> Self {
+        const RESET: [u8; 4] = [0, 0x04, 0, 0];
+        self.protocol(libc::IPPROTO_TCP)
+            .payload(NFT_PAYLOAD_TRANSPORT_HEADER, 12, 4)
+            .mask(RESET)
+            .compare(NFT_CMP_EQ, &RESET)
+            .payload(NFT_PAYLOAD_TRANSPORT_HEADER, 4, 4)
+            .compare(NFT_CMP_EQ, &[0; 4])
+    }
+
+    /// Is word that a datagram came to nobody.
+    pub(crate) fn refuses_datagram(self) -> Self {
+        const DESTINATION_UNREACHABLE: u8 = 3;
+        const PORT: u8 = 3;
+        self.protocol(libc::IPPROTO_ICMP)
+            .payload(NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
+            .compare(NFT_CMP_EQ, &[DESTINATION_UNREACHABLE, PORT])
+    }
+
     /// Goes to one of these ports, of TCP or UDP, asked for before.
     pub(crate) fn destination_port_in(self, ports: PortRange) -> Self {
         self.payload(NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2).expression("range", |a| {

@@ -78,6 +78,23 @@ impl Guest {
         self.next_frame(patience, parse_datagram)
     }
 
+    /// Begins a TCP connection from this port, and says how it was answered: the flags of the first answer that came in time.
+    pub fn connect(&mut self, port: u16, to: (Ipv4Addr, u16), patience: Duration) -> Option<u8> {
+        self.send_frame(GUEST_MAC, ETHERTYPE_IPV4, &syn_packet((GUEST_IP, port), to));
+        self.next_frame(patience, |frame| {
+            let packet =
+                frame.get(14..).filter(|packet| frame[12..14] == ETHERTYPE_IPV4 && packet[9] == 6)?;
+            let is_answer = packet[12..16] == to.0.octets() && packet[22..24] == port.to_be_bytes();
+            is_answer.then(|| packet[33])
+        })
+    }
+
+    /// Whether word came that a datagram reached nobody.
+    pub fn is_refused(&mut self, patience: Duration) -> bool {
+        let refused = |frame: &[u8]| (frame[12..14] == ETHERTYPE_IPV4 && frame[23] == 1).then_some(());
+        self.next_frame(patience, refused).is_some()
+    }
+
     /// A datagram that is already there.
     pub fn received(&mut self) -> Option<Datagram> {
         self.next_frame(Duration::ZERO, parse_datagram)
@@ -122,16 +139,42 @@ fn parse_datagram(frame: &[u8]) -> Option<Datagram> {
     })
 }
 
-pub fn udp_packet(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), payload: &[u8]) -> Vec<u8> {
-    let length = (28 + payload.len()) as u16;
+/// Of IP and TCP: over pairs of bytes, the length is even.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let mut sum: u32 = bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+fn ip_header(protocol: u8, from: Ipv4Addr, to: Ipv4Addr, length: u16) -> Vec<u8> {
     let mut packet = vec![0x45, 0];
     packet.extend(length.to_be_bytes());
-    packet.extend([0, 1, 0x40, 0, 64, 17, 0, 0]);
-    packet.extend(from.0.octets());
-    packet.extend(to.0.octets());
-    let sum: u32 = packet.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend([0, 1, 0x40, 0, 64, protocol, 0, 0]);
+    packet.extend(from.octets());
+    packet.extend(to.octets());
+    let sum = checksum(&packet);
+    packet[10..12].copy_from_slice(&sum);
+    packet
+}
+
+fn syn_packet(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> Vec<u8> {
+    const HEADER_BYTES: u16 = 20;
+    let mut segment = [from.1.to_be_bytes(), to.1.to_be_bytes()].concat();
+    // Sequence 1000, nothing acknowledged, five words of header, SYN, a window.
+    segment.extend([0, 0, 3, 232, 0, 0, 0, 0, 0x50, 0x02, 0x20, 0, 0, 0, 0, 0]);
+    let [high, low] = HEADER_BYTES.to_be_bytes();
+    let pseudo = [&from.0.octets()[..], &to.0.octets(), &[0, 6, high, low], &segment].concat();
+    segment[16..18].copy_from_slice(&checksum(&pseudo));
+    let mut packet = ip_header(6, from.0, to.0, 20 + HEADER_BYTES);
+    packet.extend(segment);
+    packet
+}
+
+pub fn udp_packet(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), payload: &[u8]) -> Vec<u8> {
+    let length = (28 + payload.len()) as u16;
+    let mut packet = ip_header(17, from.0, to.0, length);
     packet.extend(from.1.to_be_bytes());
     packet.extend(to.1.to_be_bytes());
     packet.extend((length - 20).to_be_bytes());

@@ -5,7 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pandastack_net::{Adopted, Cidr, NetError, NetworkPolicy, PoolStats, SlotIndex, SlotPool};
+use nix::sys::resource::{Resource, setrlimit};
+use pandastack_net::{
+    Adopted, Cidr, NetError, NetworkPolicy, PoolStats, SLOTS_PER_HOST_MAX, SlotIndex, SlotPool,
+};
 
 use crate::guest::Guest;
 use crate::lab::{config, in_lab, sh, until};
@@ -62,6 +65,43 @@ fn several_hundred_slots_leave_nothing() {
         pool.shutdown().await.unwrap();
         assert_eq!(census(&directory), before);
         assert!(!directory.join("netns").exists());
+    });
+}
+
+/// Takes many minutes and gigabytes of the kernel's memory: `cargo xtask test --full` asks for it.
+#[test]
+fn every_slot_of_a_host_is_made_for_real() {
+    const NAME: &str = "every_slot_of_a_host_is_made_for_real";
+    const DESCRIPTORS: u64 = 131_072;
+    if std::env::var_os("PANDASTACK_TEST_FULL").is_none() {
+        return eprintln!("skipped: {NAME}: takes many minutes; `cargo xtask test --full` runs it");
+    }
+    in_lab(NAME, |directory| async move {
+        setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS).unwrap();
+        let before = census(&directory);
+        let mut config = config(&directory);
+        config.take_deadline = Duration::from_secs(60);
+        let pool = SlotPool::open(config).unwrap();
+        let started = Instant::now();
+        let mut leased = Vec::new();
+        while leased.len() < SLOTS_PER_HOST_MAX {
+            leased.push(pool.take(&NetworkPolicy::all()).await.unwrap());
+        }
+        let made = started.elapsed();
+        let distinct: BTreeSet<_> = leased.iter().map(|slot| (slot.index, slot.address)).collect();
+        assert_eq!(distinct.len(), SLOTS_PER_HOST_MAX, "a slot was leased twice");
+        assert_eq!(census(&directory).namespaces, SLOTS_PER_HOST_MAX);
+        let refused = pool.take(&NetworkPolicy::all()).await.unwrap_err();
+        assert!(matches!(refused, NetError::Exhausted { capacity: SLOTS_PER_HOST_MAX }), "{refused}");
+        let started = Instant::now();
+        drop(leased);
+        pool.shutdown().await.unwrap();
+        eprintln!(
+            "measured: {SLOTS_PER_HOST_MAX} slots, {:.0} made/s, {:.0} destroyed/s",
+            SLOTS_PER_HOST_MAX as f64 / made.as_secs_f64(),
+            SLOTS_PER_HOST_MAX as f64 / started.elapsed().as_secs_f64()
+        );
+        assert_eq!(census(&directory), before);
     });
 }
 

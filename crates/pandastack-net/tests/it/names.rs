@@ -1,6 +1,7 @@
 //! Policies by name, and what is told of refusals.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};
@@ -98,6 +99,43 @@ fn names_survive_a_restart_of_the_agent() {
         assert!(passes(&mut guest, &internet, "resolved before", (SERVER, PORT)));
         assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
         assert_eq!(resolve(&mut guest, "b.com."), Err(ResponseCode::NXDomain));
+        second.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn guests_wait_while_the_agent_is_restarted() {
+    in_lab("guests_wait_while_the_agent_is_restarted", |directory| async move {
+        const SYN_ACK: u8 = 0x12;
+        const SOON: Duration = Duration::from_millis(200);
+        let _internet = Internet::connect();
+        let by_name = policy(r#"{"allow":["a.com"]}"#);
+        let first = SlotPool::open(config(&directory)).unwrap();
+        let slot = first.take(&by_name).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        let mut port = 5000;
+        let mut connect = |guest: &mut Guest, patience| {
+            port += 1;
+            guest.connect(port, (SERVER, 443), patience)
+        };
+        assert_eq!(connect(&mut guest, PATIENCE), Some(SYN_ACK));
+        drop(first);
+        // Its listeners close a moment later. Then nothing comes: no refusal either.
+        let mut answer = Some(SYN_ACK);
+        for _ in 0..20 {
+            answer = connect(&mut guest, SOON);
+            if answer != Some(SYN_ACK) {
+                break;
+            }
+        }
+        assert_eq!(answer, None, "the kernel answered in the agent's place");
+        guest.send("a query", (GUEST_DNS, 53));
+        assert!(!guest.is_refused(SOON), "the kernel answered in the resolver's place");
+        let second = SlotPool::open(config(&directory)).unwrap();
+        second.adopt(&[(slot.index, by_name)]).await.unwrap();
+        assert_eq!(connect(&mut guest, PATIENCE), Some(SYN_ACK));
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
         second.shutdown().await.unwrap();
     });
 }

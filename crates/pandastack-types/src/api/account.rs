@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::preview::Visibility;
 use crate::{HostId, WorkspaceId};
 
 /// What a key may do; each includes those before it.
@@ -151,6 +152,33 @@ pub struct QuotaReport {
     pub quota: Quota,
     /// What it has.
     pub used: QuotaUse,
+}
+
+/// `GET /v1/me/workspace`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Workspace {
+    /// Which.
+    pub id: WorkspaceId,
+    /// What it gives to sandboxes that are created without a value of their own.
+    #[serde(flatten)]
+    pub settings: WorkspaceSettings,
+}
+
+/// What a workspace gives to sandboxes that are created without a value of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct WorkspaceSettings {
+    /// Who may open the ports of a new sandbox.
+    pub default_visibility: Visibility,
+}
+
+/// Body of `PATCH /v1/me/workspace`. What is absent stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchWorkspace {
+    /// Who may open the ports of sandboxes created from now on; those that exist keep what they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_visibility: Option<Visibility>,
 }
 
 /// A host, as operators see it.

@@ -21,7 +21,8 @@ mod template;
 mod volume;
 
 pub use account::{
-    CreateToken, Host, Me, Quota, QuotaReport, QuotaUse, Scope, TokenCreated, TokenInfo, Version,
+    CreateToken, Host, Me, PatchWorkspace, Quota, QuotaReport, QuotaUse, Scope, TokenCreated, TokenInfo,
+    Version, Workspace, WorkspaceSettings,
 };
 pub use app::{
     AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,

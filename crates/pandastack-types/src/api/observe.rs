@@ -16,6 +16,9 @@ pub struct SandboxMetrics {
     pub status: SandboxState,
     /// What its host sees.
     pub host: HostView,
+    /// Connections and names that its network policy refused, over its whole life, as far as its events tell of them.
+    #[serde(default)]
+    pub egress_denied: u64,
     /// What the machine itself sees; absent while it does not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestView>,

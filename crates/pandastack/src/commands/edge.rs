@@ -30,7 +30,8 @@ pub struct Args {
     /// Address to serve previews on
     #[arg(long, env = "PANDASTACK_EDGE_LISTEN", default_value = "0.0.0.0:80", value_name = "ADDRESS")]
     edge_listen: SocketAddr,
-    /// Where control hears agents and edges: unix:/path or http://address:port [default: this machine's]
+    /// Where control hears agents and edges: `unix:/path` or `http://address:port`, of several servers with commas between
+    /// them [default: this machine's]
     #[arg(long, env = "PANDASTACK_CONTROL", value_name = "ADDRESS")]
     control: Option<String>,
     /// Name of this edge in control's log

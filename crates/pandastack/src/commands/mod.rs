@@ -44,6 +44,7 @@ pub mod up;
 pub mod usage;
 pub mod volume;
 pub mod whoami;
+pub mod workspace;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -14,6 +14,7 @@
 //! Every child holds the read end of a pipe as its standard input. The write end is ours, so a child learns that `up`
 //! is gone, even by `kill -9`, and stops instead of staying behind without a supervisor.
 
+pub mod descriptors;
 pub mod lock;
 mod role;
 pub mod secret;

@@ -403,6 +403,7 @@ class SandboxMetrics(TypedDict, total=False):
     at: str
     status: str
     host: Dict[str, float]
+    egress_denied: int
     guest: Dict[str, float]
 
 

@@ -27,6 +27,7 @@ mod snapshots;
 mod sqlite;
 mod tokens;
 mod volumes;
+mod workspaces;
 
 use std::borrow::Cow;
 use std::path::Path;

@@ -53,8 +53,8 @@ pub struct Args {
     env: Vec<String>,
     #[command(flatten)]
     network: super::network::PolicyArgs,
-    /// Who may open its ports
-    #[arg(long, value_name = "unlisted|private|off", value_parser = parse_visibility)]
+    /// Who may open its ports [default: what the workspace gives]
+    #[arg(long, value_name = "unlisted|private|off")]
     visibility: Option<Visibility>,
     /// Volume to mount, at /volumes/NAME unless said; may be given several times
     #[arg(long, value_name = "NAME[:PATH][:ro]", value_parser = parse_volume)]
@@ -73,12 +73,6 @@ fn parse_volume(text: &str) -> Result<AttachVolume, String> {
         None => (rest, None),
     };
     Ok(AttachVolume { name: name.to_owned(), path, read_only })
-}
-
-fn parse_visibility(text: &str) -> Result<Visibility, String> {
-    let named = [Visibility::Unlisted, Visibility::Private, Visibility::Off];
-    let found = named.into_iter().find(|visibility| visibility.as_str() == text);
-    found.ok_or_else(|| "say `unlisted`, `private` or `off`".to_owned())
 }
 
 /// Carries it out.

@@ -26,6 +26,9 @@ fn details(metrics: &SandboxMetrics) -> String {
         ("disk", size(host.disk_bytes)),
         ("network", format!("{} sent, {} received", size(host.sent_bytes), size(host.received_bytes))),
     ];
+    if metrics.egress_denied > 0 {
+        rows.push(("refused", format!("{} connections and names", metrics.egress_denied)));
+    }
     if let Some(guest) = &metrics.guest {
         rows.extend([
             ("guest load", format!("{:.2}", guest.load_1m)),

@@ -149,6 +149,15 @@ class AsyncPandaStack:
         body = {name: limit for name, limit in limits.items() if limit is not None}
         return (await self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
 
+    async def workspace(self) -> Dict[str, Any]:
+        """The workspace's ``id``, and what it gives to new sandboxes: ``default_visibility``."""
+        return (await self._transport.send(_wire.get("/me/workspace"))).record()
+
+    async def set_workspace(self, *, default_visibility: Optional[Visibility] = None) -> Dict[str, Any]:
+        """Set what new sandboxes get unless their create says otherwise. Needs an admin key."""
+        body = _wire.given(default_visibility=default_visibility)
+        return (await self._transport.send(_wire.post("/me/workspace", body, method="PATCH"))).record()
+
     async def close(self) -> None:
         """Close the connections. Sandboxes live on."""
         await self._transport.close()

@@ -150,6 +150,15 @@ class PandaStack:
         body = {name: limit for name, limit in limits.items() if limit is not None}
         return (self._transport.send(_wire.post("/me/quota", body, method="PUT"))).record()
 
+    def workspace(self) -> Dict[str, Any]:
+        """The workspace's ``id``, and what it gives to new sandboxes: ``default_visibility``."""
+        return (self._transport.send(_wire.get("/me/workspace"))).record()
+
+    def set_workspace(self, *, default_visibility: Optional[Visibility] = None) -> Dict[str, Any]:
+        """Set what new sandboxes get unless their create says otherwise. Needs an admin key."""
+        body = _wire.given(default_visibility=default_visibility)
+        return (self._transport.send(_wire.post("/me/workspace", body, method="PATCH"))).record()
+
     def close(self) -> None:
         """Close the connections. Sandboxes live on."""
         self._transport.close()

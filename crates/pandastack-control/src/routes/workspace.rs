@@ -1,0 +1,32 @@
+//! The caller's workspace, and what it gives to new sandboxes.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use pandastack_types::ErrorBody;
+use pandastack_types::api::{PatchWorkspace, Workspace};
+
+use crate::app::App;
+use crate::auth::Caller;
+use crate::error::ApiResult;
+use crate::extract::JsonBody;
+
+/// The workspace, and what it gives to sandboxes that are created without a value of their own.
+#[utoipa::path(get, path = "/v1/me/workspace", tag = "keys", responses((status = 200, body = Workspace)))]
+pub(crate) async fn get(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Workspace>> {
+    let settings = app.store.workspace_settings(&caller.workspace).await?;
+    Ok(Json(Workspace { id: caller.workspace, settings }))
+}
+
+/// Change what new sandboxes get; those that exist keep what they have. Needs an admin key.
+#[utoipa::path(patch, path = "/v1/me/workspace", tag = "keys", request_body = PatchWorkspace, responses(
+    (status = 200, body = Workspace), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
+pub(crate) async fn change(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    JsonBody(patch): JsonBody<PatchWorkspace>,
+) -> ApiResult<Json<Workspace>> {
+    let settings = app.store.patch_workspace(&caller.workspace, &patch).await?;
+    Ok(Json(Workspace { id: caller.workspace, settings }))
+}

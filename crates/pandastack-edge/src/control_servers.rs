@@ -1,0 +1,136 @@
+//! The control servers that an edge may ask. They share one record, so any will do: whoever answered last is asked first,
+//! and the next one when it does not answer.
+//!
+//! Requests are signed like an agent's reports.
+
+use std::time::Duration;
+
+use pandastack_types::HostId;
+use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::route::RouteUnavailable;
+
+/// How long a server may take to connect, and to begin its answer where nothing else is said.
+pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// Servers, and whose turn it is.
+pub(crate) struct ControlServers {
+    /// At least one.
+    servers: Vec<ControlServer>,
+    turn: watch::Sender<usize>,
+    name: HostId,
+    link: LinkKey,
+}
+
+struct ControlServer {
+    name: String,
+    http: reqwest::Client,
+    base: String,
+}
+
+impl ControlServers {
+    /// Those at `unix:/path` or `http://address:port`, of several with commas between them.
+    pub(crate) fn new(addresses: &str, name: HostId, link: LinkKey) -> reqwest::Result<Self> {
+        let servers = addresses.split(',').map(|address| ControlServer::new(address.trim()));
+        let servers = servers.collect::<reqwest::Result<_>>()?;
+        Ok(Self { servers, turn: watch::Sender::new(0), name, link })
+    }
+
+    pub(crate) fn link(&self) -> &LinkKey {
+        &self.link
+    }
+
+    /// Asks; each server once at most. `None` when there is no such thing.
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        wait: Duration,
+    ) -> Result<Option<T>, RouteUnavailable> {
+        let mut failed = RouteUnavailable("there is no control server to ask".to_owned());
+        for _ in &self.servers {
+            let turn = *self.turn.borrow();
+            match self.ask(turn, path, wait).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => failed = error,
+            }
+            self.move_on(turn);
+        }
+        Err(failed)
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        turn: usize,
+        path: &str,
+        wait: Duration,
+    ) -> Result<Option<T>, RouteUnavailable> {
+        let answer = self.request(turn, path).timeout(wait).send().await;
+        let answer = answer.map_err(|error| self.failed(turn, &error))?;
+        if answer.status() == reqwest::StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let answer = answer.error_for_status().map_err(|error| self.failed(turn, &error))?;
+        answer.json().await.map(Some).map_err(|error| self.failed(turn, &error))
+    }
+
+    /// Opens a stream at the server whose turn it is.
+    pub(crate) async fn open(&self, path: &str) -> Result<Following, RouteUnavailable> {
+        let moved = self.turn.subscribe();
+        let turn = *moved.borrow();
+        let opening = tokio::time::timeout(ANSWER_WAIT, self.request(turn, path).send()).await;
+        let late = |_| RouteUnavailable(format!("control at {} does not answer", self.servers[turn].name));
+        let answer = opening.map_err(late)?.and_then(reqwest::Response::error_for_status);
+        let answer = answer.map_err(|error| self.failed(turn, &error))?;
+        Ok(Following { answer, moved })
+    }
+
+    /// Which server is asked first.
+    pub(crate) fn turn(&self) -> usize {
+        *self.turn.borrow()
+    }
+
+    /// A server did not answer: the next one is asked first, unless somebody noticed before. Whether all had their turn.
+    pub(crate) fn move_on(&self, from: usize) -> bool {
+        let next = (from + 1) % self.servers.len();
+        self.turn.send_if_modified(|turn| {
+            let moves = *turn == from && next != from;
+            if moves {
+                *turn = next;
+                tracing::info!(control = self.servers[next].name, "another control server is asked");
+            }
+            moves
+        });
+        next == 0
+    }
+
+    fn request(&self, turn: usize, path: &str) -> reqwest::RequestBuilder {
+        let server = &self.servers[turn];
+        let now = jiff::Timestamp::now().as_second();
+        let signature = self.link.sign(Direction::AgentToControl, &self.name, "GET", path, now);
+        server.http.get(format!("{}{path}", server.base)).header(LINK_HEADER, signature)
+    }
+
+    fn failed(&self, turn: usize, error: &reqwest::Error) -> RouteUnavailable {
+        RouteUnavailable(format!("control at {}: {error}", self.servers[turn].name))
+    }
+}
+
+/// A stream from a server.
+pub(crate) struct Following {
+    pub(crate) answer: reqwest::Response,
+    /// Changes when another server is asked instead: what this one says may be late.
+    pub(crate) moved: watch::Receiver<usize>,
+}
+
+impl ControlServer {
+    fn new(address: &str) -> reqwest::Result<Self> {
+        let builder = reqwest::Client::builder().connect_timeout(ANSWER_WAIT).no_proxy();
+        let (builder, base) = match address.strip_prefix("unix:") {
+            Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
+            None => (builder, address.trim_end_matches('/').to_owned()),
+        };
+        Ok(Self { name: address.to_owned(), http: builder.build()?, base })
+    }
+}

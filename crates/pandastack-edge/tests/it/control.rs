@@ -1,0 +1,134 @@
+//! An edge of its own asks control servers, and the next one when one is gone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Router, http::StatusCode};
+use pandastack_edge::{AccessLog, ControlRoutes, Edge, RouteSource};
+use pandastack_types::SandboxId;
+use pandastack_types::agent_api::EdgeRoute;
+use pandastack_types::link::LinkKey;
+use pandastack_types::preview::Visibility;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{ID, PATIENCE};
+
+/// A control server that knows one sandbox. It ends with its task, and its connections with it.
+struct Control {
+    address: String,
+    seen: Arc<Seen>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Seen {
+    asked: AtomicUsize,
+    followed: AtomicUsize,
+    follower: Notify,
+    ended: CancellationToken,
+}
+
+impl Control {
+    async fn start() -> Self {
+        let seen = Arc::new(Seen::default());
+        let router = Router::new()
+            .route("/internal/v1/routes/{id}", get(route))
+            .route("/internal/v1/routes", get(changes))
+            .with_state(Arc::clone(&seen));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { address, seen, task }
+    }
+
+    async fn kill(self) {
+        self.seen.ended.cancel();
+        self.task.abort();
+        let _ = self.task.await;
+    }
+
+    async fn is_followed(&self) {
+        while self.seen.followed.load(Ordering::SeqCst) == 0 {
+            tokio::time::timeout(PATIENCE, self.seen.follower.notified()).await.expect("nobody follows");
+        }
+    }
+}
+
+async fn route(State(seen): State<Arc<Seen>>, Path(id): Path<String>) -> Response {
+    if seen.ended.is_cancelled() {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    seen.asked.fetch_add(1, Ordering::SeqCst);
+    if id != ID {
+        return StatusCode::NOT_FOUND.into_response();
+    }
+    Json(EdgeRoute {
+        host: "host-a".parse().unwrap(),
+        agent_address: "unix:/nowhere".to_owned(),
+        incarnation: 7,
+        visibility: Visibility::Private,
+        preview_revision: 0,
+    })
+    .into_response()
+}
+
+async fn changes(State(seen): State<Arc<Seen>>) -> Body {
+    seen.followed.fetch_add(1, Ordering::SeqCst);
+    seen.follower.notify_one();
+    let ended = seen.ended.clone();
+    Body::from_stream(futures::stream::once(async move {
+        ended.cancelled().await;
+        Ok::<_, std::convert::Infallible>("\n")
+    }))
+}
+
+fn routes_of(servers: &[&Control]) -> Arc<ControlRoutes> {
+    let addresses: Vec<_> = servers.iter().map(|server| server.address.as_str()).collect();
+    let link = LinkKey::new(&[7; 32]).unwrap();
+    ControlRoutes::new(&addresses.join(", "), "edge".parse().unwrap(), link).unwrap()
+}
+
+#[tokio::test]
+async fn the_next_server_is_asked_when_one_is_gone() {
+    let (first, second) = (Control::start().await, Control::start().await);
+    let routes = routes_of(&[&first, &second]);
+    let (known, unknown): (SandboxId, SandboxId) = (ID.parse().unwrap(), SandboxId::random());
+    let found = routes.find(&known).await.unwrap().unwrap();
+    assert_eq!(found.visibility, Visibility::Private);
+    assert_eq!(second.seen.asked.load(Ordering::SeqCst), 0, "one is enough");
+    first.kill().await;
+    assert!(routes.find(&known).await.unwrap().is_some());
+    assert!(routes.find(&unknown).await.unwrap().is_none(), "not there is an answer, too");
+    assert_eq!(second.seen.asked.load(Ordering::SeqCst), 2);
+    second.kill().await;
+    let error = routes.find(&known).await.err().unwrap();
+    assert!(error.to_string().contains("control at http://127.0.0.1:"), "{error}");
+}
+
+#[tokio::test]
+async fn changes_are_heard_from_whoever_is_left() {
+    let (first, second) = (Control::start().await, Control::start().await);
+    let routes = routes_of(&[&first, &second]);
+    let edge = Edge::new(Arc::clone(&routes) as _, AccessLog::open(None).unwrap());
+    let stop = CancellationToken::new();
+    let following = {
+        let (routes, edge, stop) = (Arc::clone(&routes), Arc::clone(&edge), stop.clone());
+        tokio::spawn(async move { routes.follow(&edge, stop).await })
+    };
+    first.is_followed().await;
+    assert_eq!(second.seen.followed.load(Ordering::SeqCst), 0);
+    first.kill().await;
+    second.is_followed().await;
+    stop.cancel();
+    tokio::time::timeout(PATIENCE, following).await.unwrap().unwrap();
+    edge.shut_down().await;
+    second.kill().await;
+}
