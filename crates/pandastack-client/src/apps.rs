@@ -2,8 +2,8 @@
 
 use pandastack_types::DeploymentId;
 use pandastack_types::api::{
-    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,
-    CreateApp, DeployApp, Deployment, ImportAppEnv, RollbackApp, SetAppEnv,
+    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppPreview,
+    AppSettings, CreateApp, DeployApp, Deployment, ImportAppEnv, RollbackApp, SetAppEnv,
 };
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
@@ -108,6 +108,22 @@ impl Client {
         let mut query = vec![("follow", if follow { "1" } else { "0" })];
         query.extend(search.map(|search| ("search", search)));
         call.query(&query).events().await.map(LineStream)
+    }
+
+    /// Previews of an app.
+    pub async fn app_previews(&self, app: &str) -> Result<Vec<AppPreview>> {
+        let list: List<AppPreview> = self.app_call(Method::GET, app, &["previews"]).receive().await?;
+        Ok(list.into_vec())
+    }
+
+    /// The preview of one pull request.
+    pub async fn app_preview(&self, app: &str, number: u32) -> Result<AppPreview> {
+        self.app_call(Method::GET, app, &["previews", &number.to_string()]).receive().await
+    }
+
+    /// Removes the preview of a pull request.
+    pub async fn remove_app_preview(&self, app: &str, number: u32) -> Result<()> {
+        self.app_call(Method::DELETE, app, &["previews", &number.to_string()]).finish().await
     }
 
     /// Variables of an app.

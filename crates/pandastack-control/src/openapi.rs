@@ -59,6 +59,7 @@ use crate::volumes::routes as volumes;
         apps::routes::cancel, apps::routes::rollback, apps::routes::restart, apps::runtime_logs::runtime_logs,
         apps::env::list, apps::env::set, apps::env::remove, apps::env::import,
         apps::domains::add, apps::domains::list, apps::domains::show, apps::domains::remove, apps::hooks::hook,
+        apps::previews::list, apps::previews::show, apps::previews::remove,
         databases::create, databases::list, databases::look, databases::change, databases::delete,
         databases::connection, databases::query, databases::clone, databases::reset_credentials,
         databases::pause, databases::wake, databases::stats, databases::logs, databases::failover,

@@ -242,6 +242,12 @@ pub const APP_TEXT_BYTES_MAX: usize = 4096;
 pub const DEPLOYMENTS_PER_APP_MAX: u64 = 100;
 /// Versions of an app kept asleep for a rollback, beside the live one; the oldest is deleted first.
 pub const VERSIONS_KEPT: usize = 3;
+/// Previews of one app. Beyond it: 429 `quota_exceeded` to the delivery that would make another.
+pub const PREVIEWS_PER_APP_MAX: u64 = 20;
+/// Versions of a preview kept asleep beside the live one.
+pub const PREVIEW_VERSIONS_KEPT: usize = 1;
+/// Closed pull requests of one app that are remembered, so that a late delivery does not bring a preview back.
+pub const CLOSED_PULLS_KEPT: usize = 200;
 /// Names of one app beside its own. Beyond it: 429 `quota_exceeded`.
 pub const DOMAINS_PER_APP_MAX: u64 = 50;
 /// Bytes of an uploaded source. Beyond it: 413 `body_too_large`. It streams; memory does not grow with it.

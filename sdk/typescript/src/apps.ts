@@ -96,6 +96,21 @@ export class AppsAPI {
     return this.#lines(get(path(app, "/runtime-logs"), query));
   }
 
+  /** Previews of pull requests; each is an app too, by its `name`. */
+  async previews(app: string): Promise<JsonObject[]> {
+    return (await this.#transport.send(get(path(app, "/previews")))).records("items");
+  }
+
+  /** The preview of one pull request. */
+  async getPreview(app: string, number: number): Promise<JsonObject> {
+    return (await this.#transport.send(get(path(app, `/previews/${segment(String(number), "number")}`)))).record();
+  }
+
+  /** Remove a preview; the next commit of its pull request makes it anew. */
+  async removePreview(app: string, number: number): Promise<void> {
+    await this.#transport.send(del(path(app, `/previews/${segment(String(number), "number")}`)));
+  }
+
   /** Variables; secrets are masked. */
   async listEnv(app: string): Promise<JsonObject[]> {
     return (await this.#transport.send(get(path(app, "/env")))).records("env");

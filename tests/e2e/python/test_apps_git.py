@@ -190,6 +190,96 @@ def test_a_hostile_repository_hurts_only_its_build(world: Tuple[Platform, Path],
     client.call("DELETE", "/apps/evil", 204)
 
 
+#: Says what its build and its run could see.
+TELLTALE = {
+    "pandastack.toml": '[app]\nbuild_command = "sh see.sh > built.txt"\n',
+    "see.sh": 'echo "$OPEN $SECRET $LIVE $TRIAL" | tr -s " "; grep -rlq s3cret /proc/[0-9]*/environ && echo leaked; true\n',
+    "main.py": """
+import os, subprocess
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        seen = "VERSION | " + open("built.txt").read() + "| " + subprocess.check_output(["sh", "see.sh"], text=True)
+        self.send_response(200); self.end_headers(); self.wfile.write(" ".join(seen.split()).encode())
+HTTPServer(("0.0.0.0", int(os.environ["PORT"])), Handler).serve_forever()
+""",
+}
+
+
+def telltale(version: str) -> Dict[str, str]:
+    return {**TELLTALE, "main.py": TELLTALE["main.py"].replace("VERSION", version)}
+
+
+class Hook:
+    """A repository's host that tells of pull requests."""
+
+    def __init__(self, client: Client, app: str, secret: str) -> None:
+        self.url, self.secret, self.sent = client.call("GET", f"/apps/{app}", 200)["webhook_url"], secret, 0
+
+    def pull(self, action: str, number: int, commit: str, *, head: int = 1, at: str = "", expect: int = 202) -> Dict[str, Any]:
+        ends = {"head": {"ref": "fix", "sha": commit, "repo": {"id": head}}, "base": {"ref": "main", "repo": {"id": 1}}}
+        about = {"title": "A fix", "updated_at": at or f"2026-01-01T00:{self.sent:02}:00Z", **ends}
+        body = json.dumps({"action": action, "number": number, "pull_request": about}).encode()
+        proof = "sha256=" + hmac.new(self.secret.encode(), body, hashlib.sha256).hexdigest()
+        self.sent += 1
+        names = {"x-github-event": "pull_request", "x-github-delivery": f"d{self.sent}", "x-hub-signature-256": proof}
+        told = httpx.post(self.url, content=body, headers=names, timeout=60)
+        assert told.status_code == expect, told.text
+        answer: Dict[str, Any] = told.json()
+        return answer
+
+
+def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, Path], client: Client) -> None:
+    repository = Repository(world[1], "previewed.git")
+    client.call("POST", "/apps", 201, json={"name": "store", "git_url": repository.url, "webhook_secret": "hush", "env": {"OPEN": "open"}})
+    for key, secret, scope in [("SECRET", True, "all"), ("LIVE", False, "production"), ("TRIAL", False, "preview")]:
+        value = "s3cret" if secret else key.lower()
+        client.call("PUT", f"/apps/store/env/{key}", 200, json={"value": value, "secret": secret, "scope": scope})
+    hook = Hook(client, "store", "hush")
+    first = repository.push(telltale("one"), "fix")
+    told = hook.pull("opened", 7, first)
+    assert told["preview"] == "pr-7-store"
+    client.live("pr-7-store", told["deployment_id"])
+    assert client.page("pr-7-store") == "one | open s3cret trial leaked | open s3cret trial leaked"
+    (listed,) = client.call("GET", "/apps/store/previews", 200)["items"]
+    assert (listed["number"], listed["git_commit"], listed["fork"], listed["status"]) == (7, first, False, "running")
+    assert "pr-7-store" not in [app["name"] for app in client.call("GET", "/apps", 200)["items"]]
+    client.call("PATCH", "/apps/pr-7-store", 409, json={"port": 1})
+    # Forks: not unless allowed, and then without secrets.
+    assert "fork" in hook.pull("opened", 8, first, head=2, expect=200)["ignored"]
+    client.call("PATCH", "/apps/store", 200, json={"previews": "all"})
+    forked = hook.pull("opened", 8, first, head=2)
+    second = repository.push(telltale("two"), "fix")
+    updated = hook.pull("synchronize", 7, second)
+    client.live("pr-8-store", forked["deployment_id"])
+    assert client.page("pr-8-store") == "one | open trial | open trial"
+    client.live("pr-7-store", updated["deployment_id"])
+    assert client.page("pr-7-store").startswith("two |")
+    # They outlive the server, and closing one ends it wholly and for good.
+    machine = client.call("GET", "/apps/store/previews/7", 200)["sandbox_id"]
+    kill(world[0], "control")
+    wait_until("the server is back", lambda: answers(client, "/apps/store/previews/7"), 60)
+    assert client.page("pr-7-store").startswith("two |")
+    assert hook.pull("closed", 7, second, at="2026-02-01T00:00:00Z")["preview"] == "pr-7-store"
+    wait_until("its machine is gone", lambda: client.http.get(f"/sandboxes/{machine}").status_code == 404, 60)
+    wait_until("its rows are gone", lambda: client.http.get("/apps/pr-7-store").status_code == 404, 60)
+    assert httpx.get(client.url + "/", headers={"host": "pr-7-store.localhost"}, timeout=60).status_code == 404
+    assert "closed" in hook.pull("synchronize", 7, second, expect=200)["ignored"]
+    assert [one["number"] for one in client.call("GET", "/apps/store/previews", 200)["items"]] == [8]
+    # The rest goes with the app.
+    machine = client.call("GET", "/apps/store/previews/8", 200)["sandbox_id"]
+    client.call("DELETE", "/apps/store", 204)
+    assert client.http.get("/apps/pr-8-store").status_code == 404
+    assert client.http.get(f"/sandboxes/{machine}").status_code == 404
+
+
+def answers(client: Client, path: str) -> bool:
+    try:
+        return client.http.get(path).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
 def kill(platform: Platform, role: str) -> None:
     found = [pid for pid, line in command_lines().items() if f" {role}" in line and str(platform.data_dir) in line]
     assert found, f"no {role} of {platform.data_dir}"

@@ -185,7 +185,7 @@ impl Build<'_> {
         directory: &str,
     ) -> Result<(), BuildError> {
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
-        let mut env = self.of.spec.production_env();
+        let mut env = self.of.spec.env_values();
         env.extend(build_env(plan));
         env.insert("PORT".to_owned(), self.of.spec.port.to_string());
         let exit = machine.run(&step(command.to_owned(), env, directory, left), self.log).await?;

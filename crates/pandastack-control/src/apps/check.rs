@@ -4,6 +4,7 @@ use pandastack_detect::Framework;
 use pandastack_types::api::AppSettings;
 use pandastack_types::limits::{APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, TTL_SECONDS_MAX};
 
+use super::previews;
 use super::record::{AppSpec, EnvEntry};
 use crate::error::{ApiError, ApiResult};
 
@@ -31,8 +32,8 @@ pub(super) fn name(name: &str, api_host: &str) -> ApiResult<()> {
         ));
     }
     let platform = api_host.split('.').next().is_some_and(|first| first.eq_ignore_ascii_case(name));
-    if RESERVED.contains(&name) || name.starts_with("fn-") || uuid::Uuid::try_parse(name).is_ok() || platform
-    {
+    let taken = RESERVED.contains(&name) || name.starts_with("fn-") || previews::is_name(name);
+    if taken || uuid::Uuid::try_parse(name).is_ok() || platform {
         return refuse(format!("`{name}` means something else in addresses here; choose another name"));
     }
     Ok(())
@@ -74,6 +75,7 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
     set(&mut spec.start_command, settings.start_command);
     set(&mut spec.root_directory, settings.root_directory);
     set(&mut spec.webhook_secret, settings.webhook_secret);
+    spec.previews = settings.previews.unwrap_or(spec.previews);
     apply_numbers(spec, settings.port, settings.idle_timeout_seconds)?;
     if let Some(path) = settings.health_path {
         if !path.starts_with('/')
@@ -190,7 +192,9 @@ mod tests {
             assert!(name(good, "localhost").is_ok(), "{good}");
         }
         let long = "a".repeat(NAME_CHARS_MAX + 1);
-        for bad in ["", "A", "1a", "8000-a", "a-", "-a", "a.b", "a_b", "api", "fn-a", &long, "panda"] {
+        for bad in
+            ["", "A", "1a", "8000-a", "a-", "-a", "a.b", "a_b", "api", "fn-a", "pr-1-a", &long, "panda"]
+        {
             assert!(name(bad, "panda.example.com").is_err(), "{bad}");
         }
         assert!(name("a0b1c2d3-7d7f-4c58-9d0e-0d2b7a0f9a55", "x").is_err(), "an id");

@@ -23,7 +23,7 @@ use super::log::Log;
 use super::machine::Machine;
 use super::record::{AppRecord, DeploymentRecord};
 use super::serve::Serving;
-use super::{Stop, tidy};
+use super::{Stop, previews, tidy};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 
@@ -63,6 +63,7 @@ struct Deploy {
 impl Deploy {
     async fn steps(&mut self) -> Result<(), BuildError> {
         let of = self.app.store.app(None, self.record.app.as_str()).await.map_err(ApiError::from)?;
+        let of = previews::settled(self.app.store.as_ref(), of).await.map_err(ApiError::from)?;
         self.record.spec.attempts += 1;
         self.go(DeploymentStatus::Building).await?;
         if self.record.spec.artifact.is_none() && self.record.spec.from.is_none() {

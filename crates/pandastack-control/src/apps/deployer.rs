@@ -16,7 +16,7 @@ use pandastack_types::{AppId, SandboxState};
 
 use super::record::DeploymentRecord;
 use super::routes::returning_to;
-use super::{Stop, deploy, log, tidy};
+use super::{Stop, deploy, log, removal, tidy};
 use crate::app::{App, lost, now};
 use crate::error::ApiResult;
 use crate::store::StoreError;
@@ -37,7 +37,7 @@ pub(crate) async fn run(app: Arc<App>) {
             resumed = resume(&app).await.is_ok();
         }
         let looked = match resumed {
-            true => replace_lost(&app).await.and(begin_due(&app).await),
+            true => sweep_and_begin(&app).await,
             false => Ok(()),
         };
         if let Err(error) = looked {
@@ -50,6 +50,12 @@ pub(crate) async fn run(app: Arc<App>) {
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
     }
+}
+
+async fn sweep_and_begin(app: &Arc<App>) -> ApiResult<()> {
+    removal::sweep(app).await?;
+    replace_lost(app).await?;
+    begin_due(app).await
 }
 
 /// Takes up what another process left.

@@ -52,7 +52,7 @@ pub(crate) async fn add(
     headers: HeaderMap,
     JsonBody(wanted): JsonBody<AddAppDomain>,
 ) -> ApiResult<(StatusCode, Json<AppDomain>)> {
-    let record = of.find(&app, &caller).await?;
+    let record = of.find_own(&app, &caller).await?;
     let domain = check::domain(&wanted.domain)?;
     let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
     if host.split(':').next().is_some_and(|host| host.eq_ignore_ascii_case(&domain)) {

@@ -60,7 +60,7 @@ pub(crate) async fn set(
     of: OfApp,
     JsonBody(wanted): JsonBody<SetAppEnv>,
 ) -> ApiResult<Json<AppEnvSet>> {
-    let (record, key) = (of.find(&app, &caller).await?, of.second);
+    let (record, key) = (of.find_own(&app, &caller).await?, of.second);
     let SetAppEnv { value, secret, scope } = wanted;
     let entry = EnvEntry { value, secret, scope, updated_at: now() };
     check::put_env(&mut record.spec.clone(), &key, entry.clone())?;
@@ -76,7 +76,7 @@ pub(crate) async fn set(
 #[utoipa::path(delete, path = "/v1/apps/{id}/env/{key}", tag = "apps", params(("id" = String, Path), ("key" = String, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
-    let record = of.find(&app, &caller).await?;
+    let record = of.find_own(&app, &caller).await?;
     if !record.spec.env.contains_key(&of.second) {
         return Err(ApiError::not_found("variable", &of.second));
     }
@@ -97,7 +97,7 @@ pub(crate) async fn import(
     of: OfApp,
     JsonBody(wanted): JsonBody<ImportAppEnv>,
 ) -> ApiResult<Json<AppEnvImported>> {
-    let record = of.find(&app, &caller).await?;
+    let record = of.find_own(&app, &caller).await?;
     let pairs = parse(&wanted.dotenv)?;
     let entry = |value: &str| EnvEntry {
         value: value.to_owned(),

@@ -1,4 +1,4 @@
-//! Pushes told by a repository's host: GitHub, GitLab, Gitea (and Forgejo).
+//! Pushes and pull requests told by a repository's host: GitHub, GitLab, Gitea (and Forgejo).
 //!
 //! | | proof | kind | names a delivery |
 //! |---|---|---|---|
@@ -7,8 +7,10 @@
 //! | GitLab | `X-Gitlab-Token`: the secret itself | `X-Gitlab-Event` | `X-Gitlab-Event-UUID` |
 //!
 //! Must hold: nothing of a body counts before its proof does, and proofs are compared in constant time; an app without a
-//! secret has no webhook; a delivery that comes twice begins one deployment. The answer does not wait for anything.
+//! secret has no webhook; a delivery that comes twice begins one deployment, and one that failed here may come again. The
+//! answer does not wait for anything.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Json;
@@ -25,9 +27,10 @@ use serde::Deserialize;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
-use super::check;
+use super::pulls::{self, Pull};
 use super::record::{AppRecord, DeploymentRecord};
 use super::routes::queue;
+use super::{check, previews};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::Id;
@@ -35,7 +38,7 @@ use crate::extract::Id;
 /// Bytes of a delivery's name that are kept.
 const DELIVERY_BYTES_MAX: usize = 200;
 /// Says in a commit's message that it is not deployed.
-const SKIP: [&str; 4] = ["[skip ci]", "[ci skip]", "[skip deploy]", "[deploy skip]"];
+pub(super) const SKIP: [&str; 4] = ["[skip ci]", "[ci skip]", "[skip deploy]", "[deploy skip]"];
 
 /// Outside of what needs an API key: the secret is the proof.
 pub(crate) fn routes() -> Router<Arc<App>> {
@@ -61,7 +64,7 @@ struct Commit {
     message: String,
 }
 
-/// A repository's host tells of a push. Proved by the app's webhook secret, not by an API key.
+/// A repository's host tells of a push or a pull request. Proved by the app's webhook secret, not by an API key.
 #[utoipa::path(post, path = "/v1/hooks/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = HookAnswer), (status = 200, description = "Nothing to deploy", body = HookAnswer),
     (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody)), security(()))]
@@ -88,25 +91,44 @@ pub(crate) async fn hook(
         let message = "the delivery is not signed with this app's webhook secret";
         return Err(ApiError::new(ErrorCode::Unauthorized, message));
     }
-    let push = match told(&parts.headers, &body, &record)? {
+    let told = match told(&parts.headers, &body, &record)? {
         Told::Nothing(why) => return Ok(ignored(why)),
-        Told::Push(push) => push,
+        told => told,
     };
-    if let Some(delivery) = delivery(&parts.headers)
-        && !app.store.claim_delivery(&record.id, &delivery, now()).await?
+    let delivery = delivery(&parts.headers);
+    if let Some(delivery) = &delivery
+        && !app.store.claim_delivery(&record.id, delivery, now()).await?
     {
         return Ok(ignored("this delivery was taken before".to_owned()));
     }
-    let mut new = DeploymentRecord::queued(&record, "push", now());
-    check::git_ref(&push.after)?;
-    new.spec.git_ref = Some(push.after.clone());
-    new.spec.git_commit = Some(push.after);
-    let (status, Json(deployment)) = queue(&app, new).await?;
-    Ok((status, Json(HookAnswer { deployment_id: Some(deployment.id), ignored: None })))
+    let taken = take(&app, &record, told).await;
+    if let (Err(_), Some(delivery)) = (&taken, &delivery) {
+        app.store.release_delivery(&record.id, delivery).await?;
+    }
+    taken
+}
+
+/// Carries out what a delivery says.
+async fn take(app: &Arc<App>, record: &AppRecord, told: Told) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+    match told {
+        Told::Nothing(why) => Ok(ignored(why)),
+        Told::Pull(pull) => {
+            previews::take(app, record, pull).await.map(|(status, told)| (status, Json(told)))
+        }
+        Told::Push(push) => {
+            check::git_ref(&push.after)?;
+            let mut new = DeploymentRecord::queued(record, "push", now());
+            new.spec.git_ref = Some(push.after.clone());
+            new.spec.git_commit = Some(push.after);
+            let (status, Json(deployment)) = queue(app, new).await?;
+            let told = HookAnswer { deployment_id: Some(deployment.id), preview: None, ignored: None };
+            Ok((status, Json(told)))
+        }
+    }
 }
 
 fn ignored(why: String) -> (StatusCode, Json<HookAnswer>) {
-    (StatusCode::OK, Json(HookAnswer { deployment_id: None, ignored: Some(why) }))
+    (StatusCode::OK, Json(HookAnswer { deployment_id: None, preview: None, ignored: Some(why) }))
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -142,6 +164,7 @@ fn delivery(headers: &HeaderMap) -> Option<String> {
 #[derive(Debug, PartialEq)]
 enum Told {
     Push(Push),
+    Pull(Pull),
     Nothing(String),
 }
 
@@ -149,36 +172,55 @@ enum Told {
 fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> ApiResult<Told> {
     let nothing = |why: &str| Ok(Told::Nothing(why.to_owned()));
     let names = ["x-github-event", "x-gitea-event", "x-gitlab-event"];
-    match names.into_iter().find_map(|name| header(headers, name)) {
-        Some("push" | "Push Hook") => {}
+    let event = names.into_iter().find_map(|name| header(headers, name));
+    match event {
         Some("ping") => return nothing("pong"),
-        Some(other) => return Ok(Told::Nothing(format!("`{other}` is not a push"))),
+        Some(_) if app.spec.git_url.is_none() => return nothing("the app has no git_url"),
+        Some(_) => {}
         None => {
             return Err(ApiError::bad_request(
                 "the delivery does not say what happened: no X-GitHub-Event or alike",
             ));
         }
     }
-    if app.spec.git_url.is_none() {
-        return nothing("the app has no git_url");
-    }
     let unreadable =
         |error: serde_json::Error| ApiError::bad_request(format!("the delivery is not readable: {error}"));
+    let payload = payload(headers, body);
+    let pull = match event.unwrap_or_default() {
+        "push" | "Push Hook" => {
+            let push = serde_json::from_slice(&payload).map_err(unreadable)?;
+            return Ok(of_push(push, app));
+        }
+        "pull_request" | "pull_request_sync" => pulls::from_github(&payload),
+        "Merge Request Hook" => pulls::from_gitlab(&payload),
+        other => return Ok(Told::Nothing(format!("`{other}` is not a push or a pull request"))),
+    };
+    Ok(match pull.map_err(unreadable)? {
+        Ok(pull) => pulls::unwanted(&app.spec, &pull).map_or(Told::Pull(pull), Told::Nothing),
+        Err(why) => Told::Nothing(why),
+    })
+}
+
+/// The JSON of a delivery, which may be a field of a form.
+fn payload<'a>(headers: &HeaderMap, body: &'a [u8]) -> Cow<'a, [u8]> {
     let form = header(headers, "content-type")
         .is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
-    let push: Push = match form {
-        true => {
-            let mut pairs = url::form_urlencoded::parse(body);
-            let payload = pairs.find(|(key, _)| key == "payload").map(|(_, value)| value).unwrap_or_default();
-            serde_json::from_str(&payload).map_err(unreadable)?
-        }
-        false => serde_json::from_slice(body).map_err(unreadable)?,
-    };
+    if !form {
+        return Cow::Borrowed(body);
+    }
+    let mut pairs = url::form_urlencoded::parse(body);
+    let payload = pairs.find(|(key, _)| key == "payload").map(|(_, value)| value.into_owned());
+    Cow::Owned(payload.unwrap_or_default().into_bytes())
+}
+
+/// What a push means for an app.
+fn of_push(push: Push, app: &AppRecord) -> Told {
+    let nothing = |why: &str| Told::Nothing(why.to_owned());
     let Some(branch) = push.reference.strip_prefix("refs/heads/") else {
         return nothing("it is not a push to a branch");
     };
     if branch != app.spec.branch() {
-        return Ok(Told::Nothing(format!("`{branch}` is not the branch `{}`", app.spec.branch())));
+        return Told::Nothing(format!("`{branch}` is not the branch `{}`", app.spec.branch()));
     }
     if push.deleted || push.after.is_empty() || push.after.bytes().all(|byte| byte == b'0') {
         return nothing("the branch was deleted");
@@ -188,7 +230,7 @@ fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> ApiResult<Told> {
     if head.is_some_and(|head| SKIP.iter().any(|skip| head.message.contains(skip))) {
         return nothing("its message says to skip it");
     }
-    Ok(Told::Push(push))
+    Told::Push(push)
 }
 
 #[cfg(test)]
@@ -203,6 +245,7 @@ mod tests {
             name: "a".to_owned(),
             revision: 1,
             active: None,
+            preview_of: None,
             created_at: now(),
             updated_at: now(),
             spec: AppSpec { git_url: Some("https://x/y".into()), ..AppSpec::default() },

@@ -14,10 +14,11 @@
 //! |---|---|
 //! | `record`, `store` | what is written down |
 //! | `routes`, `upload`, `env`, `domains`, `runtime_logs`, `hooks`, `view`, `check` | the API |
+//! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
 //! | `source`, `build`, `serve` | those steps, each in a machine |
 //! | `machine`, `output`, `log` | calls to a machine, and what it says |
-//! | `tidy` | which machines and snapshots an app needs; the rest is deleted |
+//! | `tidy`, `removal` | which machines and snapshots an app needs; the rest is deleted; and apps themselves |
 //! | `names` | what stands behind a host name |
 //!
 //! Must hold: a deployment that fails or is stopped leaves what serves alone; after a crash at any point a deployment goes
@@ -39,7 +40,10 @@ pub(crate) mod log;
 mod machine;
 pub(crate) mod names;
 mod output;
+pub(crate) mod previews;
+mod pulls;
 pub mod record;
+mod removal;
 pub(crate) mod routes;
 pub(crate) mod runtime_logs;
 mod serve;
@@ -51,7 +55,7 @@ mod tidy;
 pub(crate) mod upload;
 mod view;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pandastack_types::{AppId, DeploymentId};
@@ -85,6 +89,8 @@ struct Shared {
     running: HashMap<DeploymentId, Running>,
     /// Apps with machines that are given a source and have no deployment yet, once for each.
     uploads: Vec<AppId>,
+    /// Apps that are being deleted by this process.
+    removing: HashSet<AppId>,
 }
 
 struct Running {
@@ -126,6 +132,18 @@ impl Drop for Uploading<'_> {
     }
 }
 
+/// Keeps an app from being deleted twice at once.
+struct Removing<'a> {
+    apps: &'a Apps,
+    app: AppId,
+}
+
+impl Drop for Removing<'_> {
+    fn drop(&mut self) {
+        self.apps.shared().removing.remove(&self.app);
+    }
+}
+
 impl Apps {
     fn shared(&self) -> MutexGuard<'_, Shared> {
         // Every critical section leaves the maps whole, so a panic elsewhere does not make them wrong.
@@ -151,6 +169,12 @@ impl Apps {
     /// Whether an app has machines that nothing refers to yet.
     pub(crate) fn is_uploading(&self, app: &AppId) -> bool {
         self.shared().uploads.contains(app)
+    }
+
+    /// Notes that an app is being deleted, until dropped. `None` if it is already.
+    fn removing(&self, app: &AppId) -> Option<Removing<'_>> {
+        let first = self.shared().removing.insert(app.clone());
+        first.then(|| Removing { apps: self, app: app.clone() })
     }
 
     /// Notes that a deployment begins; answers what stops it.

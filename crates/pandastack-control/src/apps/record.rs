@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use pandastack_types::api::{DeploymentStatus, EnvScope};
+use pandastack_types::api::{AppPreviews, DeploymentStatus, EnvScope};
 use pandastack_types::{AppId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ pub struct AppRecord {
     pub revision: i64,
     /// The version that serves.
     pub active: Option<DeploymentId>,
+    /// The app that it is a preview of.
+    pub preview_of: Option<AppId>,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it was last changed or deployed.
@@ -64,6 +66,12 @@ pub struct AppSpec {
     pub memory_mb: Option<u32>,
     /// Secret of its webhook.
     pub webhook_secret: Option<String>,
+    /// Which pull requests get a preview.
+    pub previews: AppPreviews,
+    /// Pull requests that were closed, and when: a delivery from before brings no preview back.
+    pub closed_pulls: BTreeMap<u32, Timestamp>,
+    /// What a preview is a preview of.
+    pub pull: Option<PullSpec>,
     /// Variables by name.
     pub env: BTreeMap<String, EnvEntry>,
     /// A machine with installed dependencies, from which builds begin.
@@ -90,6 +98,9 @@ impl Default for AppSpec {
             cpu: None,
             memory_mb: None,
             webhook_secret: None,
+            previews: AppPreviews::default(),
+            closed_pulls: BTreeMap::new(),
+            pull: None,
             env: BTreeMap::new(),
             cache: None,
             deleting: false,
@@ -103,11 +114,39 @@ impl AppSpec {
         self.git_branch.as_deref().unwrap_or("main")
     }
 
-    /// Variables of the app itself, not of previews.
-    pub fn production_env(&self) -> BTreeMap<String, String> {
-        let seen = self.env.iter().filter(|(_, entry)| entry.scope != EnvScope::Preview);
-        seen.map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
+    /// Variables that its machines see: an app not those of previews, a preview not those of production, and one of a
+    /// fork no secret.
+    pub fn seen_env(&self) -> impl Iterator<Item = (&String, &EnvEntry)> {
+        self.env.iter().filter(|(_, entry)| match &self.pull {
+            None => entry.scope != EnvScope::Preview,
+            Some(pull) => entry.scope != EnvScope::Production && !(pull.fork && entry.secret),
+        })
     }
+
+    /// The same as the machines get them.
+    pub fn env_values(&self) -> BTreeMap<String, String> {
+        self.seen_env().map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
+    }
+}
+
+/// The pull request of a preview. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PullSpec {
+    /// Its number.
+    pub number: u32,
+    /// Its title.
+    pub title: String,
+    /// Branch that it would merge.
+    pub branch: String,
+    /// Its address.
+    pub url: Option<String>,
+    /// Its newest commit.
+    pub commit: String,
+    /// Whether the branch is of another repository.
+    pub fork: bool,
+    /// When it was last changed, by its host's clock.
+    pub told_at: Option<Timestamp>,
 }
 
 /// The value of a variable.

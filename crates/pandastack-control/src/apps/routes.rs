@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::deploy::change;
 use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, Source};
-use super::{Stop, check, domains, env, log, tidy, upload, view};
+use super::{Stop, check, domains, env, log, previews, removal, tidy, upload, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -42,6 +42,8 @@ pub(crate) fn repeatable() -> Router<Arc<App>> {
         .route("/apps/{id}/env", get(env::list))
         .route("/apps/{id}/env/import", post(env::import))
         .route("/apps/{id}/env/{key}", put(env::set).merge(delete(env::remove)))
+        .route("/apps/{id}/previews", get(previews::list))
+        .route("/apps/{id}/previews/{number}", get(previews::show).merge(delete(previews::remove)))
         .route("/apps/{id}/domains", get(domains::list).merge(post(domains::add)))
         .route("/apps/{id}/domains/{domain}", get(domains::show).merge(delete(domains::remove)))
 }
@@ -65,11 +67,26 @@ impl<S: Send + Sync> FromRequestParts<S> for OfApp {
 }
 
 impl OfApp {
-    /// The app, if it is the caller's.
+    /// The app, if it is the caller's. A preview has the settings of its app.
     pub(super) async fn find(&self, app: &App, caller: &Caller) -> ApiResult<AppRecord> {
         let unknown = || ApiError::not_found("app", &self.id);
         let record = app.store.app(Some(&caller.workspace), &self.id).await?;
-        if record.spec.deleting { Err(unknown()) } else { Ok(record) }
+        if record.spec.deleting {
+            return Err(unknown());
+        }
+        Ok(previews::settled(app.store.as_ref(), record).await?)
+    }
+
+    /// The same for a call that changes settings, which a preview has none of its own.
+    pub(super) async fn find_own(&self, app: &App, caller: &Caller) -> ApiResult<AppRecord> {
+        let record = self.find(app, caller).await?;
+        match &record.preview_of {
+            None => Ok(record),
+            Some(of) => Err(ApiError::conflict(format!(
+                "`{}` is a preview and has the settings of its app; change those of `{of}`",
+                record.name
+            ))),
+        }
     }
 
     async fn deployment(&self, app: &App, of: &AppRecord) -> ApiResult<DeploymentRecord> {
@@ -112,6 +129,7 @@ pub(crate) async fn create(
         name: request.name,
         revision: 1,
         active: None,
+        preview_of: None,
         created_at: at,
         updated_at: at,
         spec,
@@ -139,7 +157,7 @@ fn apply_size(
     crate::validate::create(&machine)
 }
 
-/// Apps of the workspace, oldest first.
+/// Apps of the workspace, oldest first; without previews.
 #[utoipa::path(get, path = "/v1/apps", tag = "apps", responses((status = 200, body = Items<api::App>)))]
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
@@ -148,7 +166,7 @@ pub(crate) async fn list(
 ) -> ApiResult<Json<Items<api::App>>> {
     let mut items = Vec::new();
     for record in app.store.apps(Some(&caller.workspace)).await? {
-        if !record.spec.deleting {
+        if !record.spec.deleting && record.preview_of.is_none() {
             items.push(view::app(&app, &headers, record).await?);
         }
     }
@@ -178,7 +196,7 @@ pub(crate) async fn update(
     headers: HeaderMap,
     JsonBody(settings): JsonBody<AppSettings>,
 ) -> ApiResult<Json<api::App>> {
-    let record = of.find(&app, &caller).await?;
+    let record = of.find_own(&app, &caller).await?;
     let mut spec = record.spec.clone();
     check::apply(&mut spec, settings.clone())?;
     let record = change(&app, &record.id, |record| {
@@ -189,22 +207,12 @@ pub(crate) async fn update(
     Ok(Json(view::app(&app, &headers, record).await?))
 }
 
-/// Delete an app with its versions, logs and names.
+/// Delete an app with its versions, previews, logs and names.
 #[utoipa::path(delete, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
     let record = of.find(&app, &caller).await?;
-    change(&app, &record.id, |record| record.spec.deleting = true).await?;
-    app.names_changed();
-    let owner = Arc::clone(&app);
-    app.owned(async move {
-        match owner.apps.running(&record.id) {
-            // Its own end tidies up, and with that deletes the app.
-            Some(running) if owner.apps.stop(&running, Stop::Canceled) => Ok(()),
-            _ => tidy::app(&owner, &record.id).await,
-        }
-    })
-    .await?;
+    removal::run(&app, record.id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

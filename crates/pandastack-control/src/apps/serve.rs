@@ -80,7 +80,7 @@ impl Serving<'_> {
         };
         start.port = self.of.spec.port;
         let mut env = start.env.clone();
-        env.extend(self.of.spec.production_env());
+        env.extend(self.of.spec.env_values());
         env.insert("PORT".to_owned(), self.of.spec.port.to_string());
         let machine = Machine::create(self.app, self.of, Some(artifact), Purpose::Serve(env)).await?;
         self.start(&machine, start).await?;

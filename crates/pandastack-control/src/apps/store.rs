@@ -14,12 +14,14 @@ use crate::store::Result;
 /// Apps, deployments, logs, names and deliveries.
 #[async_trait]
 pub trait AppStore: Send + Sync {
-    /// Adds an app. Quota: `APPS_PER_WORKSPACE_MAX`; a name that is taken is refused.
+    /// Adds an app. Quota: `APPS_PER_WORKSPACE_MAX`, for a preview `PREVIEWS_PER_APP_MAX`; a name that is taken is refused.
     async fn insert_app(&self, app: &AppRecord) -> Result<()>;
     /// One app of a workspace, or of any, by id or name.
     async fn app(&self, workspace: Option<&WorkspaceId>, id_or_name: &str) -> Result<AppRecord>;
-    /// Apps of a workspace, or of all, oldest first.
+    /// Apps of a workspace, or of all, with previews, oldest first.
     async fn apps(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<AppRecord>>;
+    /// Previews of an app, oldest first.
+    async fn previews(&self, of: &AppId) -> Result<Vec<AppRecord>>;
     /// Replaces the settings of an app if nobody else did since it was read. `false` if somebody did.
     async fn put_app(&self, app: &AppRecord) -> Result<bool>;
     /// Removes an app with all that belongs to it.
@@ -56,6 +58,8 @@ pub trait AppStore: Send + Sync {
 
     /// Notes a delivery of a webhook. `false` if it was noted before.
     async fn claim_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<bool>;
+    /// Forgets one delivery, so that it may come again.
+    async fn release_delivery(&self, app: &AppId, delivery: &str) -> Result<()>;
     /// Forgets deliveries older than that.
     async fn prune_deliveries(&self, before: Timestamp) -> Result<u64>;
 }

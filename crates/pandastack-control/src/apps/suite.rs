@@ -1,7 +1,7 @@
 //! What every store must do for apps; part of [`crate::store`]'s suite, run on each backend.
 
 use pandastack_types::api::DeploymentStatus as S;
-use pandastack_types::limits::{DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX};
+use pandastack_types::limits::{DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEWS_PER_APP_MAX};
 use pandastack_types::{AppId, WorkspaceId};
 
 use super::record::{AppRecord, AppSpec, DeploymentRecord, DomainRecord};
@@ -16,6 +16,7 @@ fn new_app(name: &str) -> AppRecord {
         name: name.to_owned(),
         revision: 1,
         active: None,
+        preview_of: None,
         created_at: now(),
         updated_at: now(),
         spec: AppSpec { git_url: Some("https://é.example/a".into()), ..AppSpec::default() },
@@ -36,6 +37,31 @@ pub(crate) async fn apps_are_found_by_id_and_name(store: &dyn Store) {
     assert_eq!(store.app(None, "shop").await.unwrap().spec.port, 3000);
     store.delete_app(&app.id).await.unwrap();
     assert!(store.apps(None).await.unwrap().is_empty());
+}
+
+pub(crate) async fn previews_belong_to_an_app(store: &dyn Store) {
+    let (app, other) = (new_app("shop"), new_app("other"));
+    store.insert_app(&app).await.unwrap();
+    store.insert_app(&other).await.unwrap();
+    let preview = |of: &AppRecord, number: u64| AppRecord {
+        preview_of: Some(of.id.clone()),
+        created_at: after_seconds(now(), number).unwrap(),
+        ..new_app(&format!("pr-{number}-{}", of.name))
+    };
+    for number in 0..PREVIEWS_PER_APP_MAX {
+        store.insert_app(&preview(&app, number)).await.unwrap();
+    }
+    let one_more = store.insert_app(&preview(&app, PREVIEWS_PER_APP_MAX)).await;
+    assert!(matches!(one_more, Err(StoreError::Quota { limit: PREVIEWS_PER_APP_MAX, .. })));
+    store.insert_app(&preview(&other, 0)).await.unwrap();
+    let found = store.previews(&app.id).await.unwrap();
+    assert_eq!(found.len() as u64, PREVIEWS_PER_APP_MAX);
+    assert_eq!((found[0].name.as_str(), found[0].preview_of.as_ref()), ("pr-0-shop", Some(&app.id)));
+    store.delete_app(&found[0].id).await.unwrap();
+    store.insert_app(&preview(&app, 0)).await.unwrap();
+    // An app may be gone before its previews are.
+    store.delete_app(&app.id).await.unwrap();
+    assert_eq!(store.previews(&app.id).await.unwrap().len() as u64, PREVIEWS_PER_APP_MAX);
 }
 
 pub(crate) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
@@ -118,6 +144,8 @@ pub(crate) async fn domains_and_deliveries_are_unique(store: &dyn Store) {
     assert!(matches!(store.insert_domain(&domain(&app, "b.example")).await, Err(StoreError::Quota { .. })));
     assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap());
     assert!(!store.claim_delivery(&app.id, "1", now()).await.unwrap());
+    store.release_delivery(&app.id, "1").await.unwrap();
+    assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap(), "it may come again");
     assert!(store.claim_delivery(&other.id, "1", now()).await.unwrap());
     assert_eq!(store.prune_deliveries(after_seconds(now(), 1).unwrap()).await.unwrap(), 2);
     assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap());

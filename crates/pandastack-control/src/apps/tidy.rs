@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use pandastack_types::api::{DeploymentStatus, SnapshotKind};
-use pandastack_types::limits::VERSIONS_KEPT;
+use pandastack_types::limits::{PREVIEW_VERSIONS_KEPT, VERSIONS_KEPT};
 use pandastack_types::{AppId, DeploymentId, SandboxId, SnapshotId};
 
 use super::machine::OWNER_LABEL;
@@ -34,6 +34,7 @@ pub(super) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
         return needed;
     }
     needed.snapshots.extend(app.spec.cache.clone());
+    let kept_max = if app.preview_of.is_some() { PREVIEW_VERSIONS_KEPT } else { VERSIONS_KEPT };
     let mut kept = HashSet::new();
     for one in deployments {
         let serves = one.status == DeploymentStatus::Live;
@@ -48,7 +49,7 @@ pub(super) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
             continue;
         };
         // A rollback has the machine of the version it returned to, which counts once.
-        let counted = serves || kept.contains(machine) || kept.len() < VERSIONS_KEPT;
+        let counted = serves || kept.contains(machine) || kept.len() < kept_max;
         if !counted {
             continue;
         }
@@ -107,6 +108,7 @@ mod tests {
             name: "a".to_owned(),
             revision: 1,
             active: None,
+            preview_of: None,
             created_at: now(),
             updated_at: now(),
             spec: AppSpec::default(),
@@ -141,6 +143,12 @@ mod tests {
         assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "what is under way is");
         versions[2] = version(S::RolledBack, "e");
         assert_eq!(machines(&versions), ["c", "d", "e", "f", "g"], "two of one machine count once");
+        let preview = AppRecord { preview_of: Some("b".parse().unwrap()), ..of() };
+        assert_eq!(
+            needed(&preview, &versions).machines.len(),
+            3,
+            "of a preview: under way, live, and one more"
+        );
         let deleting = AppRecord { spec: AppSpec { deleting: true, ..AppSpec::default() }, ..of() };
         assert_eq!(needed(&deleting, &versions), Needed::default());
     }

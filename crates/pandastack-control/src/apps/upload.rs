@@ -75,7 +75,8 @@ async fn from_git(app: &App, of: &AppRecord, wanted: DeployApp) -> ApiResult<(St
     let reference = wanted.git_ref.filter(|text| !text.is_empty());
     reference.as_deref().map_or(Ok(()), check::git_ref)?;
     let mut new = DeploymentRecord::queued(of, "api", now());
-    new.spec.git_ref = reference;
+    // A preview is of its pull request's newest commit.
+    new.spec.git_ref = reference.or_else(|| of.spec.pull.as_ref().map(|pull| pull.commit.clone()));
     new.spec.clear_cache = wanted.clear_cache;
     queue(app, new).await
 }

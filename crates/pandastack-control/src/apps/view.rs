@@ -1,8 +1,8 @@
 //! Records of apps as clients see them.
 
 use http::HeaderMap;
-use pandastack_types::SandboxState;
 use pandastack_types::api::{self, AppStatus, DeploymentStatus};
+use pandastack_types::{SandboxId, SandboxState};
 
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
 use super::source::shown_url;
@@ -19,10 +19,7 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
     let deployments = state.store.deployments(&record.id).await?;
     let live = deployments.iter().find(|one| Some(&one.id) == record.active.as_ref());
     let sandbox_id = live.and_then(|one| one.spec.machine.clone());
-    let machine = match &sandbox_id {
-        Some(id) => state.store.sandbox(None, id).await.ok().map(|machine| machine.state),
-        None => None,
-    };
+    let machine = state_of(state, sandbox_id.as_ref()).await;
     let status = status(machine, sandbox_id.is_some(), deployments.first());
     let found = live.or(deployments.first()).and_then(|one| one.spec.framework.clone());
     let template = state.hosts.templates().into_iter().find(|one| one.name == record.spec.template);
@@ -56,9 +53,45 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
         status,
         url: Some(url),
         webhook_url,
+        previews: spec.previews,
+        preview_of: record.preview_of,
         created_at: record.created_at,
         updated_at: record.updated_at,
     })
+}
+
+/// A preview as the caller sees it.
+pub(super) async fn preview(
+    state: &App,
+    headers: &HeaderMap,
+    record: AppRecord,
+) -> ApiResult<api::AppPreview> {
+    let deployments = state.store.deployments(&record.id).await?;
+    let live = deployments.iter().find(|one| Some(&one.id) == record.active.as_ref());
+    let sandbox_id = live.and_then(|one| one.spec.machine.clone());
+    let machine = state_of(state, sandbox_id.as_ref()).await;
+    let pull = record.spec.pull.clone().unwrap_or_default();
+    Ok(api::AppPreview {
+        status: status(machine, sandbox_id.is_some(), deployments.first()),
+        url: Some(beside(headers, &record.name)),
+        deployment: self::deployments(&record, deployments).into_iter().next(),
+        app_id: record.preview_of.unwrap_or_else(|| record.id.clone()),
+        id: record.id,
+        name: record.name,
+        number: pull.number,
+        title: pull.title,
+        branch: pull.branch,
+        fork: pull.fork,
+        pull_url: pull.url,
+        git_commit: pull.commit,
+        sandbox_id,
+        created_at: record.created_at,
+        updated_at: record.updated_at,
+    })
+}
+
+async fn state_of(state: &App, machine: Option<&SandboxId>) -> Option<SandboxState> {
+    state.store.sandbox(None, machine?).await.ok().map(|machine| machine.state)
 }
 
 fn hook_url(headers: &HeaderMap, record: &AppRecord) -> Option<String> {

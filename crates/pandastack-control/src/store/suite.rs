@@ -14,7 +14,7 @@ use super::*;
 use crate::app::now;
 use crate::apps::suite::{
     a_deployment_goes_live_in_one_step, apps_are_found_by_id_and_name, domains_and_deliveries_are_unique,
-    logs_are_read_from_any_line,
+    logs_are_read_from_any_line, previews_belong_to_an_app,
 };
 use crate::auth::new_key;
 use crate::functions::suite::{
@@ -84,6 +84,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         audit_entries_are_kept_in_order,
         usage_is_summed_by_period_and_sandbox,
         apps_are_found_by_id_and_name,
+        previews_belong_to_an_app,
         a_deployment_goes_live_in_one_step,
         logs_are_read_from_any_line,
         domains_and_deliveries_are_unique,

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::AppPreviews;
 use crate::{AppId, DeploymentId, SandboxId, WorkspaceId};
 
 /// `POST /v1/apps`. Without `git_url` the app is deployed by uploads or from sandboxes.
@@ -71,6 +72,9 @@ pub struct AppSettings {
     /// Secret of its webhook. An empty text closes the webhook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_secret: Option<String>,
+    /// Which pull requests get a preview; `branches` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previews: Option<AppPreviews>,
 }
 
 /// Where an app stands.
@@ -147,6 +151,12 @@ pub struct App {
     /// Where its repository may tell of pushes, if it has a webhook secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,
+    /// Which pull requests get a preview.
+    #[serde(default)]
+    pub previews: AppPreviews,
+    /// The app that this one is a preview of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview_of: Option<AppId>,
     /// When it was made.
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
@@ -256,7 +266,7 @@ pub struct Deployment {
     pub workspace: WorkspaceId,
     /// Where it stands.
     pub status: DeploymentStatus,
-    /// What began it: `api`, `upload`, `sandbox`, `push`, `rollback`, `restart`, `recovery`.
+    /// What began it: `api`, `upload`, `sandbox`, `push`, `pull_request`, `rollback`, `restart`, `recovery`.
     pub trigger: String,
     /// Commit that was built.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -304,6 +314,17 @@ pub enum EnvScope {
     Production,
     /// Previews of pull requests.
     Preview,
+}
+
+impl EnvScope {
+    /// Its name in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Production => "production",
+            Self::Preview => "preview",
+        }
+    }
 }
 
 /// A variable of an app.
@@ -437,6 +458,9 @@ pub struct HookAnswer {
     /// The deployment it began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<DeploymentId>,
+    /// The preview that it is about. Without a deployment, it is being removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<String>,
     /// Why it began none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ignored: Option<String>,

@@ -6,6 +6,7 @@
 
 mod account;
 mod app;
+mod app_preview;
 mod command;
 mod context;
 mod database;
@@ -29,6 +30,7 @@ pub use app::{
     AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, HookAnswer,
     ImportAppEnv, RollbackApp, SetAppEnv,
 };
+pub use app_preview::{AppPreview, AppPreviews};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use context::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode};
 pub use database::{

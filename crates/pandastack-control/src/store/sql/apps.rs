@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::DeploymentStatus;
-use pandastack_types::limits::{APPS_PER_WORKSPACE_MAX, DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX};
+use pandastack_types::limits::{
+    APPS_PER_WORKSPACE_MAX, DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEWS_PER_APP_MAX,
+};
 use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 
 use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
@@ -24,6 +26,7 @@ struct AppRow {
     name: String,
     revision: i64,
     active_deployment_id: Option<String>,
+    preview_of: Option<String>,
     created_at_us: i64,
     updated_at_us: i64,
     spec: String,
@@ -38,6 +41,7 @@ impl TryFrom<AppRow> for AppRecord {
             name: row.name,
             revision: row.revision,
             active: row.active_deployment_id.map(id).transpose()?,
+            preview_of: row.preview_of.map(id).transpose()?,
             created_at: time(row.created_at_us)?,
             updated_at: time(row.updated_at_us)?,
             spec: from_json("app spec", &row.spec)?,
@@ -97,17 +101,10 @@ impl AppStore for SqlStore {
         let spec = to_json("app spec", &app.spec)?;
         let mut write = self.write(Durability::Power).await?;
         write.lock_workspace(&app.workspace).await?;
-        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM apps WHERE workspace_id = $1")
-            .bind(app.workspace.as_str())
-            .fetch_one(write.conn())
-            .await
-            .map_err(database)?;
-        if unsigned(count) >= APPS_PER_WORKSPACE_MAX {
-            return Err(StoreError::Quota { what: "apps", limit: APPS_PER_WORKSPACE_MAX });
-        }
+        check_room(write.conn(), app).await?;
         let added = sqlx::query(
-            "INSERT INTO apps (id, workspace_id, name, revision, active_deployment_id, created_at_us, updated_at_us, spec) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO NOTHING",
+            "INSERT INTO apps (id, workspace_id, name, revision, active_deployment_id, created_at_us, updated_at_us, spec, preview_of) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (name) DO NOTHING",
         )
         .bind(app.id.as_str())
         .bind(app.workspace.as_str())
@@ -117,6 +114,7 @@ impl AppStore for SqlStore {
         .bind(app.created_at.as_microsecond())
         .bind(app.updated_at.as_microsecond())
         .bind(spec)
+        .bind(app.preview_of.as_ref().map(AppId::as_str))
         .execute(write.conn())
         .await
         .map_err(database)?;
@@ -145,6 +143,16 @@ impl AppStore for SqlStore {
         .fetch_all(&self.readers)
         .await
         .map_err(database)?;
+        records(rows)
+    }
+
+    async fn previews(&self, of: &AppId) -> Result<Vec<AppRecord>> {
+        let rows: Vec<AppRow> =
+            sqlx::query_as("SELECT * FROM apps WHERE preview_of = $1 ORDER BY created_at_us, id")
+                .bind(of.as_str())
+                .fetch_all(&self.readers)
+                .await
+                .map_err(database)?;
         records(rows)
     }
 
@@ -371,6 +379,17 @@ impl AppStore for SqlStore {
         Ok(added.rows_affected() == 1)
     }
 
+    async fn release_delivery(&self, app: &AppId, delivery: &str) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        sqlx::query("DELETE FROM app_deliveries WHERE app_id = $1 AND delivery = $2")
+            .bind(app.as_str())
+            .bind(delivery)
+            .execute(write.conn())
+            .await
+            .map_err(database)?;
+        write.commit().await
+    }
+
     async fn prune_deliveries(&self, before: Timestamp) -> Result<u64> {
         let mut write = self.write(Durability::Process).await?;
         let gone = sqlx::query("DELETE FROM app_deliveries WHERE at_us < $1")
@@ -381,6 +400,29 @@ impl AppStore for SqlStore {
         write.commit().await?;
         Ok(gone.rows_affected())
     }
+}
+
+/// Refuses an app or preview beyond how many there may be.
+async fn check_room(conn: &mut sqlx::AnyConnection, app: &AppRecord) -> Result<()> {
+    let (statement, of, what, limit) = match &app.preview_of {
+        None => (
+            "SELECT COUNT(*) FROM apps WHERE workspace_id = $1 AND preview_of IS NULL",
+            app.workspace.as_str(),
+            "apps",
+            APPS_PER_WORKSPACE_MAX,
+        ),
+        Some(of) => (
+            "SELECT COUNT(*) FROM apps WHERE preview_of = $1",
+            of.as_str(),
+            "previews of one app",
+            PREVIEWS_PER_APP_MAX,
+        ),
+    };
+    let count: i64 = sqlx::query_scalar(statement).bind(of).fetch_one(conn).await.map_err(database)?;
+    if unsigned(count) >= limit {
+        return Err(StoreError::Quota { what, limit });
+    }
+    Ok(())
 }
 
 async fn put(

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use pandastack_client::{Client, ClientError};
 use pandastack_detect::{MANIFEST, Manifest};
-use pandastack_types::api::{App, AppSettings, CreateApp, DeployApp, Deployment};
+use pandastack_types::api::{App, AppPreviews, AppSettings, CreateApp, DeployApp, Deployment};
 use tokio_util::io::ReaderStream;
 
 use super::{follow, init, source};
@@ -62,6 +62,9 @@ pub struct Args {
     /// Path that must answer before a version goes live
     #[arg(long, value_name = "PATH")]
     health: Option<String>,
+    /// Which pull requests get a preview: off, branches, all
+    #[arg(long, value_name = "WHICH", value_parser = previews)]
+    previews: Option<AppPreviews>,
     /// A variable of a new app; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
@@ -74,6 +77,12 @@ pub struct Args {
     /// Return at once instead of following the deployment
     #[arg(long, short)]
     detach: bool,
+}
+
+fn previews(word: &str) -> Result<AppPreviews, String> {
+    let all = [AppPreviews::Off, AppPreviews::Branches, AppPreviews::All];
+    let found = all.into_iter().find(|one| one.as_str() == word);
+    found.ok_or_else(|| "must be `off`, `branches` (those of the repository) or `all` (forks too)".to_owned())
 }
 
 /// Carries it out.
@@ -112,6 +121,7 @@ async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -
         root_directory: args.root.clone().or_else(|| manifest.root_directory.clone()),
         port: args.port.or(manifest.port),
         health_path: args.health.clone().or_else(|| manifest.health_path.clone()),
+        previews: args.previews,
         ..AppSettings::default()
     };
     match client.get_app(name).await {

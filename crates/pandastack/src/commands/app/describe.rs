@@ -37,5 +37,7 @@ pub(super) fn app(app: &App) -> String {
         ("template", app.template.clone()),
         ("machine", app.sandbox_id.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("webhook", text(&app.webhook_url)),
+        ("previews", app.previews.as_str().to_owned()),
+        ("preview of", app.preview_of.as_ref().map(ToString::to_string).unwrap_or_default()),
     ])
 }

@@ -29,6 +29,9 @@ pub enum Command {
         /// Never show them again
         #[arg(long)]
         secret: bool,
+        /// Who sees them: all, production (the app itself), preview (of pull requests)
+        #[arg(long, default_value = "all", value_parser = scope)]
+        scope: EnvScope,
     },
     /// Remove variables
     Rm {
@@ -47,7 +50,16 @@ pub enum Command {
         /// Never show them again
         #[arg(long)]
         secret: bool,
+        /// Who sees them: all, production (the app itself), preview (of pull requests)
+        #[arg(long, default_value = "all", value_parser = scope)]
+        scope: EnvScope,
     },
+}
+
+fn scope(word: &str) -> Result<EnvScope, String> {
+    let all = [EnvScope::All, EnvScope::Production, EnvScope::Preview];
+    let found = all.into_iter().find(|one| one.as_str() == word);
+    found.ok_or_else(|| "must be `all`, `production` or `preview`".to_owned())
 }
 
 impl Command {
@@ -56,11 +68,13 @@ impl Command {
         match self {
             Command::List { app } => {
                 let env = client.app_env(&app).await?;
-                output.table(&env, ["KEY", "VALUE"], |one| [one.key.clone(), one.value.clone()])?;
+                output.table(&env, ["KEY", "VALUE", "SCOPE"], |one| {
+                    [one.key.clone(), one.value.clone(), one.scope.as_str().to_owned()]
+                })?;
             }
-            Command::Set { app, pairs: words, secret } => {
+            Command::Set { app, pairs: words, secret, scope } => {
                 for (key, value) in pairs(&words)?.unwrap_or_default() {
-                    let set = SetAppEnv { value, secret, scope: EnvScope::All };
+                    let set = SetAppEnv { value, secret, scope };
                     let done = client.set_app_env(&app, &key, &set).await?;
                     eprintln!("{}", done.note.unwrap_or_default());
                     output.line(&key)?;
@@ -72,10 +86,10 @@ impl Command {
                     output.line(&key)?;
                 }
             }
-            Command::Import { app, file, secret } => {
+            Command::Import { app, file, secret, scope } => {
                 let dotenv =
                     std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-                let request = ImportAppEnv { dotenv, secret, scope: EnvScope::All };
+                let request = ImportAppEnv { dotenv, secret, scope };
                 let done = client.import_app_env(&app, &request).await?;
                 output.value(&done, |done| format!("{} set, {} in all", done.imported, done.total))?;
             }

@@ -6,6 +6,7 @@ mod domains;
 mod env;
 mod init;
 mod logs;
+mod previews;
 mod source;
 mod versions;
 
@@ -63,6 +64,9 @@ pub enum Command {
     /// List, add and remove names
     #[command(subcommand)]
     Domains(domains::Command),
+    /// List, show and remove previews of pull requests
+    #[command(subcommand)]
+    Previews(previews::Command),
     /// Run a command in the machine that serves
     Exec {
         /// The app's name or id
@@ -111,6 +115,7 @@ impl Command {
             Command::Cancel { app, deployment } => versions::cancel(client, &app, deployment, output).await,
             Command::Env(command) => command.run(client, output).await,
             Command::Domains(command) => command.run(client, output).await,
+            Command::Previews(command) => command.run(client, output).await,
             Command::Exec { app, command } => exec(client, &app, command, output).await,
             Command::Open { app } => {
                 let app = client.get_app(&app).await?;

@@ -109,6 +109,18 @@ class AsyncAppsAPI:
         async for line in self._lines(_wire.get(_path(app, "/runtime-logs"), query)):
             yield line
 
+    async def previews(self, app: str) -> List[Dict[str, Any]]:
+        """Previews of pull requests; each is an app too, by its ``name``."""
+        return (await self._transport.send(_wire.get(_path(app, "/previews")))).records("items")
+
+    async def get_preview(self, app: str, number: int) -> Dict[str, Any]:
+        """The preview of one pull request."""
+        return (await self._transport.send(_wire.get(_path(app, f"/previews/{int(number)}")))).record()
+
+    async def remove_preview(self, app: str, number: int) -> None:
+        """Remove a preview; the next commit of its pull request makes it anew."""
+        await self._transport.send(_wire.delete(_path(app, f"/previews/{int(number)}")))
+
     async def list_env(self, app: str) -> List[Dict[str, Any]]:
         """Variables; secrets are masked."""
         return (await self._transport.send(_wire.get(_path(app, "/env")))).records("env")

@@ -110,6 +110,18 @@ class AppsAPI:
         for line in self._lines(_wire.get(_path(app, "/runtime-logs"), query)):
             yield line
 
+    def previews(self, app: str) -> List[Dict[str, Any]]:
+        """Previews of pull requests; each is an app too, by its ``name``."""
+        return (self._transport.send(_wire.get(_path(app, "/previews")))).records("items")
+
+    def get_preview(self, app: str, number: int) -> Dict[str, Any]:
+        """The preview of one pull request."""
+        return (self._transport.send(_wire.get(_path(app, f"/previews/{int(number)}")))).record()
+
+    def remove_preview(self, app: str, number: int) -> None:
+        """Remove a preview; the next commit of its pull request makes it anew."""
+        self._transport.send(_wire.delete(_path(app, f"/previews/{int(number)}")))
+
     def list_env(self, app: str) -> List[Dict[str, Any]]:
         """Variables; secrets are masked."""
         return (self._transport.send(_wire.get(_path(app, "/env")))).records("env")

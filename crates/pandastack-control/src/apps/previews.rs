@@ -1,0 +1,338 @@
+//! Previews: what a pull request would make of an app, at an address of its own.
+//!
+//! A preview is an app whose record names the one that it belongs to. So it is built, served, put to sleep, recovered and
+//! deleted by what does that for apps, in machines of its own. Its settings are those of its app at the time they are
+//! needed ([`settled`]); only what it is a preview of is its own.
+//!
+//! ```text
+//!   opened, new commits --> its record is made or changed --> a deployment, queued
+//!   closed --> its record is marked --> machines, then rows deleted (super::removal)
+//! ```
+//!
+//! Must hold: a preview of a fork never sees a secret, be it a variable, the repository's token, or what a machine that
+//! had them keeps; no preview begins from what its app installed, since production's variables were there; a delivery
+//! that comes late brings nothing back that was closed after it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::{HeaderMap, StatusCode};
+use jiff::Timestamp;
+use pandastack_types::api::{self, AppPreviews, HookAnswer, Items};
+use pandastack_types::limits::CLOSED_PULLS_KEPT;
+use pandastack_types::{AppId, ErrorBody};
+
+use super::deploy::change;
+use super::pulls::{Change, Pull};
+use super::record::{AppRecord, AppSpec, DeploymentRecord, PullSpec};
+use super::routes::{OfApp, queue};
+use super::source::shown_url;
+use super::{removal, view};
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::store::{self, Store, StoreError};
+
+/// What began a preview's deployment.
+const TRIGGER: &str = "pull_request";
+
+/// Beginning of a preview's name; no app may have one like it.
+const NAME_START: &str = "pr-";
+
+/// Name of a preview.
+fn name_of(app: &AppRecord, number: u32) -> String {
+    format!("{NAME_START}{number}-{}", app.name)
+}
+
+/// Whether a name could be that of a preview.
+pub(super) fn is_name(name: &str) -> bool {
+    let number = name.strip_prefix(NAME_START).and_then(|rest| rest.split_once('-'));
+    number.is_some_and(|(number, _)| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// An app as it is built and served: a preview has the settings of its app.
+pub(super) async fn settled(store: &dyn Store, record: AppRecord) -> store::Result<AppRecord> {
+    let Some(of) = &record.preview_of else { return Ok(record) };
+    let of = store.app(None, of.as_str()).await?;
+    Ok(AppRecord { spec: overlaid(record.spec, of.spec), ..record })
+}
+
+/// The settings of a preview.
+fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
+    // Without a word on where it comes from, it is treated as what can do most harm.
+    let fork = own.pull.as_ref().is_none_or(|pull| pull.fork);
+    let mut spec = AppSpec {
+        git_url: of.git_url.clone().map(|url| if fork { shown_url(&url) } else { url }),
+        git_token: of.git_token.clone().filter(|_| !fork),
+        webhook_secret: None,
+        previews: AppPreviews::Off,
+        closed_pulls: Default::default(),
+        cache: own.cache,
+        deleting: own.deleting,
+        pull: Some(own.pull.unwrap_or_else(|| PullSpec { fork: true, ..PullSpec::default() })),
+        ..of
+    };
+    spec.env = spec.seen_env().map(|(key, entry)| (key.clone(), entry.clone())).collect();
+    spec
+}
+
+/// Carries out what a delivery says of a pull request.
+pub(super) async fn take(app: &Arc<App>, of: &AppRecord, pull: Pull) -> ApiResult<(StatusCode, HookAnswer)> {
+    let answer = HookAnswer { deployment_id: None, preview: Some(name_of(of, pull.number)), ignored: None };
+    let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
+    if pull.change == Change::Closed {
+        return Ok(match close(app, of, &pull).await? {
+            true => (StatusCode::ACCEPTED, answer),
+            false => (StatusCode::OK, ignored("it has no preview")),
+        });
+    }
+    let closed_at = of.spec.closed_pulls.get(&pull.number);
+    let late = closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at <= *closed_at);
+    if late && pull.change != Change::Reopened {
+        return Ok((StatusCode::OK, ignored("the pull request was closed after this")));
+    }
+    let Some(preview) = ensure(app, of, &pull).await? else {
+        return Ok((StatusCode::OK, ignored("a newer change of the pull request is known already")));
+    };
+    let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
+    new.spec.git_ref = Some(pull.commit.clone());
+    new.spec.git_commit = Some(pull.commit);
+    let (status, Json(deployment)) = queue(app, new).await?;
+    Ok((status, HookAnswer { deployment_id: Some(deployment.id), ..answer }))
+}
+
+/// The preview of a pull request, made or brought up to date. `None` if it knows of a newer change.
+async fn ensure(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<Option<AppRecord>> {
+    let name = name_of(of, pull.number);
+    let found = match app.store.app(None, &name).await {
+        Ok(found) => found,
+        Err(StoreError::NotFound { .. }) => {
+            let new = new_preview(of, name.clone(), pull);
+            match app.store.insert_app(&new).await {
+                Ok(()) => {
+                    app.names_changed();
+                    return Ok(Some(new));
+                }
+                // Another delivery was faster by a moment.
+                Err(StoreError::Exists { .. }) => app.store.app(None, &name).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if found.preview_of.as_ref() != Some(&of.id) {
+        let message = format!("the name `{name}` is another app's; delete that one to have this preview");
+        return Err(ApiError::conflict(message));
+    }
+    if found.spec.deleting {
+        let message = format!("preview `{name}` is being removed; deliver this again in a moment");
+        return Err(ApiError::conflict(message));
+    }
+    let changed = change(app, &found.id, |record| note_pull(&mut record.spec, pull)).await?;
+    let is_newest = changed.spec.pull.as_ref().is_some_and(|known| known.commit == pull.commit);
+    Ok(is_newest.then_some(changed))
+}
+
+/// Notes what became of a pull request, unless something newer is known.
+fn note_pull(spec: &mut AppSpec, pull: &Pull) {
+    let known = spec.pull.clone().unwrap_or_default();
+    if known.told_at.zip(pull.at).is_some_and(|(known, at)| at < known) {
+        return;
+    }
+    // What was installed while it was trusted is not for a fork.
+    if pull.fork && !known.fork {
+        spec.cache = None;
+    }
+    spec.pull = Some(PullSpec { fork: pull.fork || known.fork, ..pull_spec(pull) });
+}
+
+fn new_preview(of: &AppRecord, name: String, pull: &Pull) -> AppRecord {
+    let at = now();
+    AppRecord {
+        id: AppId::random(),
+        workspace: of.workspace.clone(),
+        name,
+        revision: 1,
+        active: None,
+        preview_of: Some(of.id.clone()),
+        created_at: at,
+        updated_at: at,
+        spec: AppSpec { pull: Some(pull_spec(pull)), ..AppSpec::default() },
+    }
+}
+
+fn pull_spec(pull: &Pull) -> PullSpec {
+    PullSpec {
+        number: pull.number,
+        title: pull.title.clone(),
+        branch: pull.branch.clone(),
+        url: pull.url.clone(),
+        commit: pull.commit.clone(),
+        fork: pull.fork,
+        told_at: pull.at,
+    }
+}
+
+/// Notes that a pull request is closed and begins to remove its preview. `false` if it has none.
+async fn close(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<bool> {
+    let at = pull.at.unwrap_or_else(now);
+    change(app, &of.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
+    let preview = match app.store.app(None, &name_of(of, pull.number)).await {
+        Ok(found) if found.preview_of.as_ref() == Some(&of.id) => found,
+        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    removal::mark(app, &preview.id).await?;
+    // The answer does not wait: what is marked is removed also if this process ends.
+    removal::begin(app, preview.id);
+    Ok(true)
+}
+
+/// Remembers the newest [`CLOSED_PULLS_KEPT`].
+fn note_closed(spec: &mut AppSpec, number: u32, at: Timestamp) {
+    spec.closed_pulls.insert(number, at);
+    while spec.closed_pulls.len() > CLOSED_PULLS_KEPT {
+        let Some(oldest) = spec.closed_pulls.iter().min_by_key(|(_, at)| **at).map(|(number, _)| *number)
+        else {
+            return;
+        };
+        spec.closed_pulls.remove(&oldest);
+    }
+}
+
+/// The preview that a path names.
+async fn of_path(app: &App, caller: &Caller, of: &OfApp) -> ApiResult<AppRecord> {
+    let record = of.find(app, caller).await?;
+    let unknown = || ApiError::not_found("preview", &of.second);
+    let number: u32 = of.second.parse().map_err(|_| unknown())?;
+    let mut all = app.store.previews(&record.id).await?.into_iter();
+    all.find(|one| one.spec.pull.as_ref().is_some_and(|pull| pull.number == number) && !one.spec.deleting)
+        .ok_or_else(unknown)
+}
+
+/// Previews of an app, oldest first.
+#[utoipa::path(get, path = "/v1/apps/{id}/previews", tag = "apps", operation_id = "list_app_previews",
+    params(("id" = String, Path)),
+    responses((status = 200, body = Items<api::AppPreview>), (status = 404, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<Items<api::AppPreview>>> {
+    let record = of.find(&app, &caller).await?;
+    let mut items = Vec::new();
+    for preview in app.store.previews(&record.id).await? {
+        if !preview.spec.deleting {
+            items.push(view::preview(&app, &headers, preview).await?);
+        }
+    }
+    Ok(Json(Items { items }))
+}
+
+/// The preview of one pull request.
+#[utoipa::path(get, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "get_app_preview",
+    params(("id" = String, Path), ("number" = u32, Path)),
+    responses((status = 200, body = api::AppPreview), (status = 404, body = ErrorBody)))]
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+) -> ApiResult<Json<api::AppPreview>> {
+    let preview = of_path(&app, &caller, &of).await?;
+    Ok(Json(view::preview(&app, &headers, preview).await?))
+}
+
+/// Remove a preview. The next commit of its pull request makes it anew.
+#[utoipa::path(delete, path = "/v1/apps/{id}/previews/{number}", tag = "apps", operation_id = "delete_app_preview",
+    params(("id" = String, Path), ("number" = u32, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
+    let preview = of_path(&app, &caller, &of).await?;
+    removal::run(&app, preview.id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use pandastack_types::api::EnvScope;
+
+    use super::*;
+    use crate::apps::record::EnvEntry;
+
+    fn entry(secret: bool, scope: EnvScope) -> EnvEntry {
+        EnvEntry { value: "v".into(), secret, scope, updated_at: now() }
+    }
+
+    fn production() -> AppSpec {
+        AppSpec {
+            git_url: Some("https://me:pass@git.example/a.git".into()),
+            git_token: Some("t0ken".into()),
+            webhook_secret: Some("hush".into()),
+            port: 3000,
+            cache: Some("installed".parse().unwrap()),
+            env: [
+                ("OPEN", entry(false, EnvScope::All)),
+                ("SECRET", entry(true, EnvScope::All)),
+                ("LIVE", entry(false, EnvScope::Production)),
+                ("LIVE_SECRET", entry(true, EnvScope::Production)),
+                ("TRIAL", entry(false, EnvScope::Preview)),
+                ("TRIAL_SECRET", entry(true, EnvScope::Preview)),
+            ]
+            .map(|(key, entry)| (key.to_owned(), entry))
+            .into(),
+            ..AppSpec::default()
+        }
+    }
+
+    fn preview(fork: bool) -> AppSpec {
+        let pull = PullSpec { number: 7, fork, ..PullSpec::default() };
+        overlaid(AppSpec { pull: Some(pull), ..AppSpec::default() }, production())
+    }
+
+    #[test]
+    fn a_preview_sees_what_is_meant_for_it() {
+        let keys = |spec: &AppSpec| spec.seen_env().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys(&production()), ["LIVE", "LIVE_SECRET", "OPEN", "SECRET"]);
+        let own = preview(false);
+        assert_eq!(keys(&own), ["OPEN", "SECRET", "TRIAL", "TRIAL_SECRET"]);
+        assert_eq!((own.port, own.git_token.as_deref()), (3000, Some("t0ken")));
+        assert_eq!((own.cache, own.webhook_secret), (None, None), "neither is for a preview");
+        assert!(!own.env.contains_key("LIVE"), "also where variables are shown");
+    }
+
+    #[test]
+    fn a_fork_sees_no_secret() {
+        let unknown = overlaid(AppSpec::default(), production());
+        for fork in [preview(true), unknown] {
+            assert_eq!(fork.env.keys().collect::<Vec<_>>(), ["OPEN", "TRIAL"]);
+            assert_eq!(fork.git_token, None);
+            assert_eq!(fork.git_url.as_deref(), Some("https://git.example/a.git"));
+            let said = serde_json::to_string(&fork).unwrap();
+            assert!(!["t0ken", "hush", "pass"].iter().any(|secret| said.contains(secret)), "{said}");
+        }
+    }
+
+    #[test]
+    fn closed_ones_are_remembered_up_to_a_limit() {
+        let mut spec = AppSpec::default();
+        let at = |seconds: usize| Timestamp::from_second(seconds as i64).unwrap();
+        for number in 0..=CLOSED_PULLS_KEPT {
+            note_closed(&mut spec, u32::try_from(number).unwrap(), at(number));
+        }
+        assert_eq!(spec.closed_pulls.len(), CLOSED_PULLS_KEPT);
+        assert!(!spec.closed_pulls.contains_key(&0), "the oldest is forgotten");
+    }
+
+    #[test]
+    fn no_app_may_have_a_preview_s_name() {
+        for name in ["pr-1-shop", "pr-12-a-b"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["pr-shop", "pr-1", "pr--shop", "pr-1a-shop", "shop"] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Deleting an app: first it is marked, so that nothing finds it any more; then its machines and snapshots go, then its
+//! rows. Its previews go with it.
+//!
+//! Must hold: what is marked is removed, also if this process ends meanwhile: [`sweep`] finds it again, and previews whose
+//! app is gone.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pandastack_types::AppId;
+
+use super::deploy::change;
+use super::{Stop, tidy};
+use crate::app::App;
+use crate::error::ApiResult;
+
+/// Deletes an app with its previews; finishes even if the caller goes away.
+pub(super) async fn run(app: &Arc<App>, id: AppId) -> ApiResult<()> {
+    mark(app, &id).await?;
+    let owner = Arc::clone(app);
+    app.owned(async move { finish(&owner, &id).await }).await
+}
+
+/// From here on nothing finds it.
+pub(super) async fn mark(app: &App, id: &AppId) -> ApiResult<()> {
+    change(app, id, |record| record.spec.deleting = true).await?;
+    app.names_changed();
+    Ok(())
+}
+
+/// Removes what is marked, in the background.
+pub(super) fn begin(app: &Arc<App>, id: AppId) {
+    let owner = Arc::clone(app);
+    app.tasks.spawn(async move {
+        if let Err(error) = finish(&owner, &id).await {
+            tracing::warn!(app = %id, %error, cause = error.causes(), "an app is deleted later");
+        }
+    });
+}
+
+async fn finish(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
+    for preview in app.store.previews(id).await? {
+        mark(app, &preview.id).await?;
+        finish_one(app, &preview.id).await?;
+    }
+    finish_one(app, id).await
+}
+
+async fn finish_one(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
+    // Two at once would stumble over each other's machines.
+    let Some(_removing) = app.apps.removing(id) else { return Ok(()) };
+    match app.apps.running(id) {
+        // Its own end tidies up, and with that deletes the app.
+        Some(running) if app.apps.stop(&running, Stop::Canceled) => Ok(()),
+        _ => tidy::app(app, id).await,
+    }
+}
+
+/// Removes what was marked and is still there, and previews without an app.
+pub(super) async fn sweep(app: &Arc<App>) -> ApiResult<()> {
+    let all = app.store.apps(None).await?;
+    let there: HashSet<_> = all.iter().filter(|one| !one.spec.deleting).map(|one| one.id.clone()).collect();
+    for one in &all {
+        let orphan = one.preview_of.as_ref().is_some_and(|of| !there.contains(of));
+        if orphan && !one.spec.deleting {
+            mark(app, &one.id).await?;
+        }
+        if (orphan || one.spec.deleting) && app.apps.running(&one.id).is_none() {
+            begin(app, one.id.clone());
+        }
+    }
+    Ok(())
+}

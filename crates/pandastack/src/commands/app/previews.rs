@@ -1,0 +1,88 @@
+//! `pandastack app previews`.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use pandastack_client::Client;
+use pandastack_types::api::AppPreview;
+
+use super::describe;
+use crate::output::{Output, age, fields};
+
+/// Its commands.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// List previews
+    #[command(visible_alias = "ls")]
+    List {
+        /// The app's name or id
+        app: String,
+    },
+    /// Show the preview of a pull request
+    Get {
+        /// The app's name or id
+        app: String,
+        /// Number of the pull request
+        number: u32,
+    },
+    /// Remove a preview; the next commit of its pull request makes it anew
+    Rm {
+        /// The app's name or id
+        app: String,
+        /// Number of the pull request
+        number: u32,
+    },
+}
+
+impl Command {
+    /// Carries it out.
+    pub(super) async fn run(self, client: &Client, output: Output) -> Result<ExitCode> {
+        match self {
+            Command::List { app } => {
+                let (previews, now) = (client.app_previews(&app).await?, Timestamp::now());
+                output.table(&previews, ["PULL", "STATUS", "BRANCH", "COMMIT", "URL", "UPDATED"], |one| {
+                    [
+                        one.number.to_string(),
+                        describe::status(one.status).to_owned(),
+                        branch(one),
+                        one.git_commit.chars().take(10).collect(),
+                        one.url.clone().unwrap_or_default(),
+                        age(one.updated_at, now),
+                    ]
+                })?;
+            }
+            Command::Get { app, number } => {
+                output.value(&client.app_preview(&app, number).await?, described)?;
+            }
+            Command::Rm { app, number } => {
+                client.remove_app_preview(&app, number).await?;
+                output.line(&number.to_string())?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn branch(preview: &AppPreview) -> String {
+    let fork = if preview.fork { " (fork)" } else { "" };
+    format!("{}{fork}", preview.branch)
+}
+
+fn described(preview: &AppPreview) -> String {
+    let deployment = preview.deployment.as_ref();
+    let id = |id: &dyn ToString| id.to_string();
+    fields(&[
+        ("name", preview.name.clone()),
+        ("id", preview.id.to_string()),
+        ("title", preview.title.clone()),
+        ("branch", branch(preview)),
+        ("commit", preview.git_commit.clone()),
+        ("pull request", preview.pull_url.clone().unwrap_or_default()),
+        ("status", describe::status(preview.status).to_owned()),
+        ("url", preview.url.clone().unwrap_or_default()),
+        ("machine", preview.sandbox_id.as_ref().map(|machine| id(machine)).unwrap_or_default()),
+        ("deployment", deployment.map(|one| id(&one.id)).unwrap_or_default()),
+        ("error", deployment.and_then(|one| one.error.clone()).unwrap_or_default()),
+    ])
+}
