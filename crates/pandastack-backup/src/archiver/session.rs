@@ -173,15 +173,37 @@ impl Work {
 
     /// Puts away everything that the server has, and leaves.
     async fn wind_up(&self, mut stream: WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
-        self.catch_up(&mut stream, writer).await?;
-        self.put_away(&mut stream, writer).await?;
-        stream.finish().await?.replication.close().await;
-        Ok(())
+        let mut flushed = Lsn(0);
+        loop {
+            self.catch_up(&mut stream, writer, flushed).await?;
+            self.put_away(&mut stream, writer).await?;
+            let mut replication = stream.finish().await?.replication;
+            // Asked between two streams: an answer within one tells what was sent, not what there is.
+            flushed = replication.identify().await?.flushed;
+            if flushed <= writer.received() {
+                replication.close().await;
+                return Ok(());
+            }
+            let (timeline, from) = (writer.timeline(), writer.rewind());
+            match replication.start(&self.login.slot, timeline, from).await? {
+                Started::Streaming(again) => stream = again,
+                // The rest is on a timeline that the next session goes over to.
+                Started::Ended(ended) => {
+                    ended.replication.close().await;
+                    return Ok(());
+                }
+            }
+        }
     }
 
-    /// Receives what the server has by now. It answers before it looks for more log to send, so only a second answer with nothing before it says
-    /// that there is no more.
-    async fn catch_up(&self, stream: &mut WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
+    /// Receives what the server has by now, and everything before `until`. It answers before it looks for more log to send, so one answer
+    /// says nothing, and a second one with nothing before it that there is likely no more.
+    async fn catch_up(
+        &self,
+        stream: &mut WalStream,
+        writer: &mut LogWriter,
+        until: Lsn,
+    ) -> Result<(), ArchiverError> {
         let mut quiet = false;
         stream.confirm(writer.received(), writer.archived(), true).await?;
         loop {
@@ -189,7 +211,7 @@ impl Work {
                 WalMessage::Done => return Ok(()),
                 WalMessage::Keepalive { sent_at, .. } => {
                     writer.note_answer(sent_at);
-                    if std::mem::replace(&mut quiet, true) {
+                    if std::mem::replace(&mut quiet, true) && writer.received() >= until {
                         return Ok(());
                     }
                     stream.confirm(writer.received(), writer.archived(), true).await?;

@@ -49,7 +49,8 @@ fn shared(one: u32, two: u32) -> Vec<String> {
     let mut shared = Vec::new();
     for (fd, name) in &first {
         let Some(other) = second.get(fd) else { continue };
-        let stateless = matches!(name.as_str(), "/dev/null" | "/dev/urandom") || name == "/";
+        // By their ends: whoever runs in a root of its own sees longer paths.
+        let stateless = ["/dev/null", "/dev/urandom"].iter().any(|end| name.ends_with(end)) || name == "/";
         let same = match name.as_str() {
             "anon_inode:[eventfd]" => info(one, *fd, "eventfd-id") == info(two, *fd, "eventfd-id"),
             "anon_inode:[signalfd]" => false,
