@@ -59,7 +59,7 @@ struct Keepers {
 struct Keeper {
     sandbox: SandboxId,
     archiver: Archiver,
-    _tending: AbortOnDropHandle<()>,
+    tending: AbortOnDropHandle<()>,
 }
 
 impl Keepers {
@@ -68,14 +68,29 @@ impl Keepers {
         let ready = self.app.store.databases_in(DatabaseState::Ready).await?;
         let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
         let machines: HashMap<DatabaseId, SandboxId> = ready.iter().filter_map(machine_of).collect();
-        self.all.retain(|id, keeper| machines.get(id) == Some(&keeper.sandbox));
-        self.shared(|kept| kept.retain(|id, _| machines.contains_key(id)));
+        self.end(|id, keeper| machines.get(id) != Some(&keeper.sandbox)).await;
         for record in ready {
             if let Some(sandbox) = record.sandbox.clone().filter(|_| !self.all.contains_key(&record.id)) {
                 self.begin(record, sandbox)?;
             }
         }
         Ok(())
+    }
+
+    /// Ends keepers, and says so when they write into no archive any more.
+    async fn end(&mut self, is_over: impl Fn(&DatabaseId, &Keeper) -> bool) {
+        let over: Vec<DatabaseId> =
+            self.all.iter().filter(|(id, keeper)| is_over(id, keeper)).map(|(id, _)| id.clone()).collect();
+        for id in over {
+            if let Some(Keeper { archiver, tending, .. }) = self.all.remove(&id) {
+                tending.abort();
+                // Only its end matters.
+                let _ = tending.await;
+                archiver.stop().await;
+            }
+            self.shared(|kept| kept.remove(&id));
+        }
+        self.app.backups.ended.notify_waiters();
     }
 
     fn begin(&mut self, record: DatabaseRecord, sandbox: SandboxId) -> ApiResult<()> {
@@ -102,7 +117,7 @@ impl Keepers {
         };
         let tending = AbortOnDropHandle::new(tokio::spawn(tending.run()));
         self.shared(|kept| kept.insert(id.clone(), Kept { log, base_error }));
-        self.all.insert(id, Keeper { sandbox, archiver, _tending: tending });
+        self.all.insert(id, Keeper { sandbox, archiver, tending });
         Ok(())
     }
 

@@ -37,6 +37,7 @@ use pandastack_types::link::LinkKey;
 use pandastack_types::{DatabaseId, ErrorCode};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::Instant;
 
 use super::credentials::administrator;
 use crate::app::App;
@@ -49,6 +50,8 @@ const SLOT: &str = "pandastack";
 const BASE_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Base backups that are taken at once: each reads a whole database.
 const BASES_AT_ONCE: usize = 1;
+/// How long a keeper may take to end.
+const KEEPER_WAIT: Duration = Duration::from_secs(30);
 /// How often the restore of a database is tried.
 const DRILL_EVERY: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
@@ -58,6 +61,8 @@ pub(crate) struct Backups {
     kept: Mutex<HashMap<DatabaseId, Kept>>,
     /// Told when databases may have come, moved or gone.
     pub(super) changed: Notify,
+    /// Told when keepers have ended.
+    ended: Notify,
     bases: Semaphore,
 }
 
@@ -72,8 +77,8 @@ struct Kept {
 impl Backups {
     /// With these settings; `None` for no backups.
     pub(crate) fn new(config: Option<BackupConfig>) -> Self {
-        let (kept, changed) = (Mutex::default(), Notify::new());
-        Self { config, kept, changed, bases: Semaphore::new(BASES_AT_ONCE) }
+        let bases = Semaphore::new(BASES_AT_ONCE);
+        Self { config, kept: Mutex::default(), changed: Notify::new(), ended: Notify::new(), bases }
     }
 
     /// Whether there are any.
@@ -109,10 +114,24 @@ async fn catalog(app: &App, archive: &Archive, id: &DatabaseId) -> ApiResult<Cat
     Ok(catalog)
 }
 
-/// Deletes the archive of a database. Safe to repeat.
+/// Deletes the archive of a database whose machines are gone, once nobody writes into it. Safe to repeat.
 pub(super) async fn remove(app: &App, id: &DatabaseId) -> ApiResult<()> {
     if !app.backups.are_made() {
         return Ok(());
+    }
+    let deadline = Instant::now() + KEEPER_WAIT;
+    loop {
+        let ended = app.backups.ended.notified();
+        tokio::pin!(ended);
+        ended.as_mut().enable();
+        if app.backups.kept(id).is_none() {
+            break;
+        }
+        app.backups.changed.notify_one();
+        if tokio::time::timeout_at(deadline, ended).await.is_err() {
+            let message = format!("the backup of database `{id}` does not end; try again shortly");
+            return Err(ApiError::new(ErrorCode::Unavailable, message));
+        }
     }
     app.backups.archive(&app.link, id)?.remove_all().await.map_err(unavailable)
 }
