@@ -65,7 +65,8 @@ async fn make(
     server::ask(app, record, &machine.id).await
 }
 
-/// The record first: from then on everybody is led to the new machine, whatever becomes of the rest.
+/// Volumes first, so that a machine which the record names has its own; with the record everybody is led to the new one. A server that stops
+/// before that has changed nothing that a second try does not mend.
 async fn take_over(
     app: &Arc<App>,
     record: DatabaseRecord,

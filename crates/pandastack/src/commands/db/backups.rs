@@ -45,11 +45,12 @@ pub async fn restore(client: &Client, args: RestoreArgs, output: Output) -> Resu
     let id = resolve(client, &args.database).await?;
     let request = CloneDatabase { label: args.label, target_time: Some(args.at), size: None };
     let mut database = client.branch_database(&id, &request).await?;
-    let _progress = Progress::start("Restoring");
+    let progress = Progress::start("Restoring");
     while database.status == DatabaseStatus::Provisioning && !args.no_wait {
         tokio::time::sleep(LOOK_EVERY).await;
         database = client.get_database(&database.id).await?;
     }
+    drop(progress);
     if database.status == DatabaseStatus::Failed {
         let why = database.error.unwrap_or_else(|| "the restore failed".to_owned());
         let hint = format!("delete what is left with `pandastack db rm {}`", database.id);

@@ -16,6 +16,7 @@ use pandastack_types::api::{CloneDatabase, CreateDatabase, Database, PatchDataba
 
 use crate::failure::Failure;
 use crate::output::{Output, age};
+use crate::progress::Progress;
 use describe::{described, listed};
 
 /// Its commands. A database is named by its id, the beginning of it, or its label.
@@ -175,7 +176,10 @@ impl Command {
             }
             Command::Failover { database } => {
                 let id = resolve(client, &database).await?;
-                output.value(&client.fail_over_database(&id).await?, described)
+                let progress = Progress::start("Restoring elsewhere");
+                let moved = client.fail_over_database(&id).await?;
+                drop(progress);
+                output.value(&moved, described)
             }
             Command::Set { database, label, always_on, protected, storage_mb, size } => {
                 let id = resolve(client, &database).await?;
@@ -221,7 +225,10 @@ impl Command {
             }
             Command::Backup { database } => {
                 let id = resolve(client, &database).await?;
-                output.value(&client.back_up_database(&id).await?, |base| base.name.clone())
+                let progress = Progress::start("Backing up");
+                let base = client.back_up_database(&id).await?;
+                drop(progress);
+                output.value(&base, |base| base.name.clone())
             }
             Command::Stats { database } => {
                 let id = resolve(client, &database).await?;
