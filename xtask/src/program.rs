@@ -32,10 +32,17 @@ pub fn program(name: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Cargo, building where [`tree::target_dir`] says.
+/// Cargo, building where [`tree::target_dir`] says. What the outer cargo told this program about its own package stays
+/// here: build scripts watch those variables, so that a person's builds and ours would undo each other's work.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).env("CARGO_TARGET_DIR", tree::target_dir());
+    for (name, _) in std::env::vars_os() {
+        let about_us = [b"CARGO_PKG_".as_slice(), b"CARGO_MANIFEST_"];
+        if about_us.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
     command
 }
 

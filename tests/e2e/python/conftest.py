@@ -33,10 +33,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "own_platform: starts platforms of its own")
     config.addinivalue_line("markers", "e2b(feature, detail): the feature of E2B's clients that a test proves")
     missing = [name for name in ("PANDASTACK_API", "PANDASTACK_API_KEY") if not os.environ.get(name)]
     if missing:
         raise pytest.UsageError(f"{' and '.join(missing)} must name a running server: see tests/e2e/README.md")
+
+
+def pytest_collection_modifyitems(items: List[pytest.Function]) -> None:
+    """Whoever starts platforms is marked, so that those tests can run beside the others: `-m own_platform`."""
+    for item in items:
+        if {"Platform", "ReplicatedPlatform"} & vars(item.module).keys():
+            item.add_marker("own_platform")
 
 
 def wait_for(what: str, probe: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use crate::platform::Scratch;
@@ -53,7 +53,7 @@ impl Session {
     }
 
     pub fn python(&mut self) -> Result<Counts> {
-        pytest(program(python::ensure()?), "sdk/python/tests")
+        pytest(program(python::ensure()?), "sdk/python/tests", "sdk/python/tests", &[])
     }
 
     pub fn typescript(&mut self) -> Result<Counts> {
@@ -72,13 +72,26 @@ impl Session {
         Ok(Counts::one(true))
     }
 
+    /// Tests that start, kill and count platforms of their own run beside those that share one: an emulated machine
+    /// keeps one processor busy, and much of a test is waiting.
     pub fn e2e_python(&mut self) -> Result<Counts> {
         host::install_for_tests()?;
+        let (interpreter, postgres) = (python::ensure()?, postgres::ensure()?);
         let platform = self.platform()?;
-        // Some of them start, kill and count platforms of their own, which takes root.
-        let mut python = platform.point(host::as_root(python::ensure()?));
-        python.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
-        pytest(python, "tests/e2e/python")
+        let lane = |log: &str, marked: &str| {
+            // Platforms of one's own take root.
+            let mut python = platform.point(host::as_root(&interpreter));
+            python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
+            pytest(python, log, "tests/e2e/python", &["-m", marked])
+        };
+        let (own, shared) = std::thread::scope(|lanes| {
+            let own = lanes.spawn(|| lane("tests/e2e/python-own-platforms", "own_platform"));
+            let shared = lane("tests/e2e/python", "not own_platform");
+            (own.join(), shared)
+        });
+        let mut counts = shared?;
+        counts.add(&own.map_err(|_| anyhow!("the tests with platforms of their own were not run"))??);
+        Ok(counts)
     }
 
     pub fn e2e_typescript(&mut self) -> Result<Counts> {
@@ -109,11 +122,12 @@ fn build_tests() -> Result<()> {
     program::run(cargo(&["test", "--release", "--workspace", "--no-run"]))
 }
 
-fn pytest(mut python: Command, tests: &str) -> Result<Counts> {
+fn pytest(mut python: Command, log: &str, tests: &str, chosen: &[&str]) -> Result<Counts> {
     python
         .args(["-m", "pytest", "-rsfE", "-p", "no:cacheprovider", tests])
+        .args(chosen)
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    let (output, success) = tee(python, tests)?;
+    let (output, success) = tee(python, log)?;
     Ok(of_pytest(&output).with_status(success))
 }
 
