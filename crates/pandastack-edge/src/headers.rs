@@ -102,8 +102,34 @@ fn names(headers: &HeaderMap, token: &str) -> bool {
     values.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case(token))
 }
 
+/// Whether a header is one that is not passed on as it is. The few that a head has are looked at once, which costs less than
+/// looking for each of these in it.
+fn is_ours(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authorization"
+            | "transfer-encoding"
+            | "upgrade"
+            | "te"
+            | "expect"
+            | "authorization"
+            | "x-real-ip"
+            | "x-forwarded-server"
+            | "x-forwarded-prefix"
+            | "x-forwarded-scheme"
+            | "x-forwarded-ssl"
+            | "proxy"
+    )
+}
+
 /// Removes what belongs to one connection.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if !headers.keys().any(is_ours) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
         let named: Vec<HeaderName> =
@@ -119,12 +145,10 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     headers.remove(UPGRADE);
 }
 
-/// Makes a client's head one for the guest.
-pub fn to_guest(parts: &mut Parts, client: &Client) {
-    let trailers =
-        parts.headers.get(TE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
-    strip_hop_by_hop(&mut parts.headers);
-    let headers = &mut parts.headers;
+/// Removes what a guest must not see, or believe.
+fn strip_claims(headers: &mut HeaderMap) {
+    let trailers = headers.get(TE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    strip_hop_by_hop(headers);
     headers.remove(EXPECT);
     // Clients of the API may send their key along; the program in the sandbox must never see it.
     if headers.get(AUTHORIZATION).is_some_and(|value| value.as_bytes().windows(4).any(|part| part == b"pds_"))
@@ -136,6 +160,14 @@ pub fn to_guest(parts: &mut Parts, client: &Client) {
     }
     for name in &CLAIMS {
         headers.remove(name);
+    }
+}
+
+/// Makes a client's head one for the guest.
+pub fn to_guest(parts: &mut Parts, client: &Client) {
+    let headers = &mut parts.headers;
+    if headers.keys().any(is_ours) {
+        strip_claims(headers);
     }
     // HTTP/2 and absolute forms carry the host in the URI; the guest gets the usual form.
     if let Some(authority) = parts.uri.authority()
@@ -191,6 +223,15 @@ mod tests {
         assert_eq!(get("x-forwarded-port"), ["8080"]);
         assert_eq!(get("forwarded"), ["for=203.0.113.9;host=\"80-a.localhost:8080\";proto=http"]);
         assert!(get("x-real-ip").is_empty() && get("proxy").is_empty());
+    }
+
+    #[test]
+    fn every_header_of_ours_is_looked_for() {
+        for name in CLAIMS.iter().chain(&HOP_BY_HOP).chain(&[CONNECTION, UPGRADE, TE, EXPECT, AUTHORIZATION])
+        {
+            assert!(is_ours(name), "{name}");
+        }
+        assert!(!is_ours(&HOST) && !is_ours(&CONTENT_LENGTH));
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod door;
 mod edge;
 mod exchange;
 pub mod gate;
+mod head_clock;
 mod headers;
 pub mod limits;
 mod names;

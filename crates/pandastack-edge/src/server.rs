@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use http::{HeaderValue, Request, Response};
@@ -23,6 +23,7 @@ use tower::ServiceExt;
 use crate::body::ResponseBody;
 use crate::destination::{Destination, Target, destination};
 use crate::edge::Edge;
+use crate::head_clock::HeadClock;
 use crate::headers::Client;
 use crate::limits::{
     CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, HEADER_LINES_MAX, STOP_WAIT,
@@ -200,14 +201,14 @@ where
             Ok::<_, Infallible>(shared.server.answer(request, &shared.client).await)
         }
     });
-    let head_wait = shared.server.head_wait;
-    let builder = builder(head_wait);
+    let (head_wait, clock) = (shared.server.head_wait, HeadClock::new());
+    let builder = builder(head_wait, clock.clone());
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
-    // The parser's own clock starts with the first line; this one covers a client that never gets there.
-    let mut silent = pin!(tokio::time::sleep(head_wait));
-    let (mut stopping, mut watched) = (false, true);
+    let mut late = pin!(tokio::time::sleep(head_wait));
+    let mut stopping = false;
     loop {
         tokio::select! {
+            biased;
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection broke");
@@ -218,21 +219,24 @@ where
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = silent.as_mut(), if watched => {
-                if !shared.asked.load(Ordering::Relaxed) {
+            () = late.as_mut() => {
+                let (now, due) = (Instant::now(), clock.due());
+                // The parser's clock starts once it is known which HTTP this is; some clients never get there.
+                let silent = !shared.asked.load(Ordering::Relaxed);
+                if silent || due.is_some_and(|due| due <= now) {
                     return;
                 }
-                watched = false;
+                late.as_mut().reset(due.unwrap_or(now + head_wait).into());
             }
         }
     }
 }
 
-fn builder(head_wait: Duration) -> Builder<TokioExecutor> {
+fn builder(head_wait: Duration, clock: HeadClock) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
-        .timer(TokioTimer::new())
+        .timer(clock)
         .header_read_timeout(head_wait)
         .max_buf_size(HEAD_BYTES_MAX)
         .max_headers(HEADER_LINES_MAX)

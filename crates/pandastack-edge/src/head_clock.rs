@@ -1,0 +1,98 @@
+//! How long a connection has waited for the head of its next request.
+//!
+//! The HTTP library starts and drops a timer for every head. As a timer of the runtime that costs a place in its wheel each
+//! time; here it is a number that the connection's own task looks at when its one timer fires.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::rt::{Sleep, Timer};
+
+/// The clock of one connection.
+#[derive(Clone)]
+pub(crate) struct HeadClock(Arc<Wait>);
+
+struct Wait {
+    began: Instant,
+    /// When the head is late, in microseconds since `began`; 0 while none is waited for.
+    due_us: AtomicU64,
+}
+
+impl Wait {
+    fn set(&self, deadline: Instant) {
+        let us = deadline.saturating_duration_since(self.began).as_micros();
+        self.due_us.store(u64::try_from(us).unwrap_or(u64::MAX).max(1), Ordering::Relaxed);
+    }
+}
+
+impl HeadClock {
+    /// For a connection that begins now.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Wait { began: Instant::now(), due_us: AtomicU64::new(0) }))
+    }
+
+    /// When the head that is waited for is late; `None` while none is.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self.0.due_us.load(Ordering::Relaxed) {
+            0 => None,
+            us => self.0.began.checked_add(Duration::from_micros(us)),
+        }
+    }
+}
+
+impl Timer for HeadClock {
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Sleep>> {
+        self.sleep_until(Instant::now() + duration)
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        self.0.set(deadline);
+        Box::pin(WaitsForHead(Arc::clone(&self.0)))
+    }
+
+    // Not by another one: the end of the old would stop the clock of the new.
+    fn reset(&self, _sleep: &mut Pin<Box<dyn Sleep>>, deadline: Instant) {
+        self.0.set(deadline);
+    }
+}
+
+/// Exists while a head is waited for.
+struct WaitsForHead(Arc<Wait>);
+
+impl Future for WaitsForHead {
+    type Output = ();
+
+    /// Never: whoever drives the connection looks at the clock.
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+impl Sleep for WaitsForHead {}
+
+impl Drop for WaitsForHead {
+    fn drop(&mut self) {
+        self.0.due_us.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_runs_while_a_head_is_waited_for() {
+        let clock = HeadClock::new();
+        assert_eq!(clock.due(), None);
+        let mut wait = clock.sleep(Duration::from_secs(9));
+        let first = clock.due().expect("it runs");
+        assert!(first > Instant::now() + Duration::from_secs(8));
+        clock.reset(&mut wait, first + Duration::from_secs(1));
+        assert_eq!(clock.due().expect("it still runs"), first + Duration::from_secs(1));
+        drop(wait);
+        assert_eq!(clock.due(), None);
+    }
+}
