@@ -132,10 +132,12 @@ impl Shared {
 
     /// A slot for a new call.
     pub(super) fn reserve(&self) -> Result<Opened, ClientError> {
+        let mut calls = lock(&self.calls);
+        // Looked at with the table in hand: `close` empties the table after it said why, so a call that comes in between
+        // would be in a table that nobody empties again, and would never end.
         if let Some(reason) = self.closed_reason() {
             return Err(reason);
         }
-        let mut calls = lock(&self.calls);
         if calls.open.len() >= STREAMS_MAX {
             return Err(ClientError::TooManyCalls { max: STREAMS_MAX });
         }

@@ -15,6 +15,8 @@ mod pack;
 mod read;
 mod tar_stream;
 mod unpack;
+#[cfg(test)]
+mod unpack_fuzz;
 mod walk;
 mod write;
 

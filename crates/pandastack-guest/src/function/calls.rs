@@ -24,6 +24,8 @@ pub(super) enum Part {
 /// The end of a call.
 #[derive(Debug, Clone)]
 pub(super) struct Done {
+    /// What was answered, unless it was streamed before.
+    pub(super) answer: Option<(Head, Vec<u8>)>,
     pub(super) outcome: Outcome,
     pub(super) message: Option<String>,
     pub(super) exit_code: Option<i32>,
@@ -117,6 +119,7 @@ impl Calls {
         let mut state = self.lock();
         if let Phase::Over { message, exit_code } = &state.phase {
             let done = Done {
+                answer: None,
                 outcome: Outcome::Crashed,
                 message: Some(message.clone()),
                 exit_code: *exit_code,
@@ -163,12 +166,18 @@ impl Calls {
     }
 
     /// Ends a call. Whatever was printed for it was noted before.
-    pub(super) fn finish(&self, id: &str, outcome: Outcome, message: Option<String>) {
+    pub(super) fn finish(
+        &self,
+        id: &str,
+        answer: Option<(Head, Vec<u8>)>,
+        outcome: Outcome,
+        message: Option<String>,
+    ) {
         let mut state = self.lock();
         let Some(at) = state.under_way.iter().position(|call| call.id == id) else { return };
         let call = state.under_way.swap_remove(at);
         drop(state);
-        let done = Done { outcome, message, exit_code: None, log_dropped_bytes: call.log_dropped };
+        let done = Done { answer, outcome, message, exit_code: None, log_dropped_bytes: call.log_dropped };
         let _ = call.to.send(Part::Done(done));
     }
 
@@ -206,7 +215,8 @@ impl Calls {
         let dropped = under_way.into_iter().map(|call| (call.to, call.log_dropped));
         for (to, log_dropped_bytes) in dropped.chain(waiting.into_iter().map(|waiting| (waiting.to, 0))) {
             let message = Some(message.to_owned());
-            let done = Done { outcome: Outcome::Crashed, message, exit_code, log_dropped_bytes };
+            let done =
+                Done { answer: None, outcome: Outcome::Crashed, message, exit_code, log_dropped_bytes };
             let _ = to.send(Part::Done(done));
         }
     }
@@ -257,7 +267,7 @@ mod tests {
         assert_eq!(calls.next().unwrap().call.id, "a");
         calls.printed(Stream::Stdout, b"hello");
         assert!(calls.answer("a").unwrap().send(Part::Data(b"1".to_vec())));
-        calls.finish("a", Outcome::Success, None);
+        calls.finish("a", None, Outcome::Success, None);
         assert!(matches!(parts.recv().unwrap(), Part::Log(Stream::Stdout, text) if text == b"hello"));
         assert!(matches!(parts.recv().unwrap(), Part::Data(_)));
         assert!(matches!(parts.recv().unwrap(), Part::Done(done) if done.outcome == Outcome::Success));
@@ -271,7 +281,7 @@ mod tests {
         calls.next().unwrap();
         calls.printed(Stream::Stderr, &vec![b'x'; LOG_BYTES_MAX]);
         calls.printed(Stream::Stderr, b"too much");
-        calls.finish("a", Outcome::Success, None);
+        calls.finish("a", None, Outcome::Success, None);
         assert!(matches!(parts.recv().unwrap(), Part::Log(_, text) if text.len() == LOG_BYTES_MAX));
         assert!(matches!(parts.recv().unwrap(), Part::Done(done) if done.log_dropped_bytes == 8));
     }

@@ -16,6 +16,60 @@ use super::handler::Handler;
 /// How long the end of a killed handler is waited for.
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
+/// Bytes of frames that wait for others to go out with them.
+const OUTBOX_BYTES_MAX: usize = 2 * PART_BYTES_MAX;
+
+/// Frames on their way out, as few packets as may be: each costs an emulated machine more than what is in it. What somebody
+/// follows as it comes (a stream, a log) goes when there is nothing to add; an answer that is read whole goes with its end.
+#[derive(Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+    streams: bool,
+    followed: bool,
+}
+
+impl Outbox {
+    fn add(&mut self, stream: &mut TcpStream, part: Part) -> io::Result<()> {
+        match part {
+            Part::Head(head) => {
+                self.streams = head.streaming;
+                self.bytes.extend(encode_json(Kind::Head, &head));
+            }
+            Part::Data(bytes) => self.add_frames(stream, Kind::Data, &[], &bytes)?,
+            Part::Log(from, bytes) => {
+                self.followed = true;
+                self.add_frames(stream, Kind::Log, &[from.byte()], &bytes)?;
+            }
+            Part::Done(_) => {}
+        }
+        self.followed |= self.streams;
+        Ok(())
+    }
+
+    fn add_frames(
+        &mut self,
+        stream: &mut TcpStream,
+        kind: Kind,
+        start: &[u8],
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        for part in bytes.chunks(PART_BYTES_MAX) {
+            self.bytes.extend(encode(kind, &[start, part].concat()));
+            if self.bytes.len() >= OUTBOX_BYTES_MAX {
+                self.send(stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, stream: &mut TcpStream) -> io::Result<()> {
+        self.followed = false;
+        let sent = stream.write_all(&self.bytes);
+        self.bytes.clear();
+        sent
+    }
+}
+
 /// Serves a connection to its end.
 pub(super) fn serve(mut stream: TcpStream, calls: &Calls, handler: &Handler) {
     // Small frames must not wait for the other side's delayed acknowledgement.
@@ -60,14 +114,16 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
     let deadline = begun + Duration::from_millis(call.timeout_ms);
     let (id, timeout_ms) = (call.id.clone(), call.timeout_ms);
     let parts = calls.submit(call, event.to_vec(), deadline);
-    let done = match pass_on(stream, &parts, deadline)? {
+    let mut outbox = Outbox::default();
+    let done = match pass_on(stream, &mut outbox, &parts, deadline)? {
         Some(done) => done,
         None => {
             handler.kill();
             // Its last words, then its end.
-            let ended = pass_on(stream, &parts, Instant::now() + KILL_WAIT)?;
-            calls.finish(&id, Outcome::Timeout, None);
+            let ended = pass_on(stream, &mut outbox, &parts, Instant::now() + KILL_WAIT)?;
+            calls.finish(&id, None, Outcome::Timeout, None);
             Done {
+                answer: None,
                 outcome: Outcome::Timeout,
                 message: Some(format!("the call took longer than {timeout_ms} ms and was killed")),
                 exit_code: None,
@@ -75,6 +131,10 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
             }
         }
     };
+    if let Some((head, body)) = done.answer {
+        outbox.add(stream, Part::Head(head))?;
+        outbox.add(stream, Part::Data(body))?;
+    }
     let end = End {
         outcome: done.outcome,
         message: done.message,
@@ -83,34 +143,33 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
         memory_peak_kb: handler.memory_peak_kb(),
         log_dropped_bytes: done.log_dropped_bytes,
     };
-    stream.write_all(&encode_json(Kind::End, &end))
+    outbox.bytes.extend(encode_json(Kind::End, &end));
+    outbox.send(stream)
 }
 
-/// Passes parts on until the call is done; `None` when the time is over first.
-fn pass_on(stream: &mut TcpStream, parts: &Receiver<Part>, until: Instant) -> io::Result<Option<Done>> {
+/// Passes parts on until the call is done; `None` when the time is over first. What is left in the outbox goes with the end.
+fn pass_on(
+    stream: &mut TcpStream,
+    outbox: &mut Outbox,
+    parts: &Receiver<Part>,
+    until: Instant,
+) -> io::Result<Option<Done>> {
     loop {
+        let at_hand = parts.try_recv().ok();
+        if at_hand.is_none() && outbox.followed {
+            outbox.send(stream)?;
+        }
         let left = until.saturating_duration_since(Instant::now());
-        let part = match parts.recv_timeout(left) {
+        let part = match at_hand.map_or_else(|| parts.recv_timeout(left), Ok) {
+            Ok(Part::Done(done)) => return Ok(Some(done)),
             Ok(part) => part,
             Err(RecvTimeoutError::Timeout) => return Ok(None),
             Err(RecvTimeoutError::Disconnected) => {
                 let message = Some("the runtime lost the call".to_owned());
                 let (outcome, exit_code) = (Outcome::Crashed, None);
-                return Ok(Some(Done { outcome, message, exit_code, log_dropped_bytes: 0 }));
+                return Ok(Some(Done { answer: None, outcome, message, exit_code, log_dropped_bytes: 0 }));
             }
         };
-        match part {
-            Part::Done(done) => return Ok(Some(done)),
-            Part::Head(head) => stream.write_all(&encode_json(Kind::Head, &head))?,
-            Part::Data(bytes) => send(stream, Kind::Data, &[], &bytes)?,
-            Part::Log(from, bytes) => send(stream, Kind::Log, &[from.byte()], &bytes)?,
-        }
+        outbox.add(stream, part)?;
     }
-}
-
-fn send(stream: &mut TcpStream, kind: Kind, start: &[u8], bytes: &[u8]) -> io::Result<()> {
-    for part in bytes.chunks(PART_BYTES_MAX) {
-        stream.write_all(&encode(kind, &[start, part].concat()))?;
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! As much of HTTP/1.1 as a server needs that only the handler's own process talks to.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
 
 /// Bytes of a request's head. Beyond it the connection ends.
@@ -148,14 +148,13 @@ fn read_line(reader: &mut BufReader<TcpStream>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Answers with a JSON body, and `extra` header lines that each end in CRLF.
-pub(super) fn answer(stream: &mut TcpStream, status: &str, extra: &str, body: &[u8]) -> io::Result<()> {
+/// An answer with a JSON body, and `extra` header lines that each end in CRLF. Whole, so that it is one write and one packet.
+pub(super) fn answer(status: &str, extra: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{extra}\r\n"
     )
     .into_bytes();
-    // One write, one packet.
     bytes.extend_from_slice(body);
-    stream.write_all(&bytes)
+    bytes
 }

@@ -9,7 +9,7 @@
 //!
 //! Requests may be pipelined: a bootstrap sends its answer and asks for the next call at once.
 
-use std::io::{self, BufReader};
+use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Instant, SystemTime};
 
@@ -22,6 +22,8 @@ use super::http::{Body, RequestHead, answer, read_head};
 use super::output::Output;
 
 const START: &str = "/2018-06-01/runtime/";
+/// How a request for the next call begins.
+const ASKS_NEXT: &[u8] = b"GET /2018-06-01/runtime/invocation/next ";
 
 struct Api<'a> {
     stream: TcpStream,
@@ -29,13 +31,15 @@ struct Api<'a> {
     calls: &'a Calls,
     output: &'a Output,
     handler: &'a Handler,
+    /// An answer that goes out with the next call.
+    held: Vec<u8>,
 }
 
 /// Serves a connection to its end.
 pub(super) fn serve(stream: TcpStream, calls: &Calls, output: &Output, handler: &Handler) {
     let _ = stream.set_nodelay(true);
     let Ok(read_side) = stream.try_clone() else { return };
-    let mut api = Api { stream, reader: BufReader::new(read_side), calls, output, handler };
+    let mut api = Api { stream, reader: BufReader::new(read_side), calls, output, handler, held: Vec::new() };
     loop {
         match api.serve_one() {
             Ok(true) => {}
@@ -66,16 +70,25 @@ impl Api<'_> {
 
     fn refuse(&mut self, status: &str, message: &str) -> io::Result<()> {
         let body = json!({"errorMessage": message, "errorType": "InvalidRequest"}).to_string();
-        answer(&mut self.stream, status, "", body.as_bytes())
+        self.stream.write_all(&answer(status, "", body.as_bytes()))
     }
 
+    /// Takes note of an answer. A handler that has asked for the next call already is told with that one: it would only
+    /// wake to wait again, on the processor that the answer needs on its way out.
     fn accept(&mut self) -> io::Result<()> {
-        answer(&mut self.stream, "202 Accepted", "", b"{\"status\":\"OK\"}")
+        let accepted = answer("202 Accepted", "", b"{\"status\":\"OK\"}");
+        if self.reader.buffer().starts_with(ASKS_NEXT) {
+            self.held = accepted;
+            return Ok(());
+        }
+        self.stream.write_all(&accepted)
     }
 
     fn next(&mut self) -> io::Result<bool> {
         let Some(taken) = self.calls.next() else { return Ok(false) };
-        answer(&mut self.stream, "200 OK", &heads_of(&taken), &taken.event)?;
+        let mut bytes = std::mem::take(&mut self.held);
+        bytes.extend(answer("200 OK", &heads_of(&taken), &taken.event));
+        self.stream.write_all(&bytes)?;
         Ok(true)
     }
 
@@ -87,55 +100,58 @@ impl Api<'_> {
         let mode = head.header("lambda-runtime-function-response-mode");
         let streaming = mode.is_some_and(|mode| mode.eq_ignore_ascii_case("streaming"));
         let content_type = head.header("content-type").unwrap_or_default().to_owned();
-        to.send(Part::Head(Head { streaming, content_type }));
-        let too_large = self.pass_on(body, &to, streaming)?;
+        let answered = Head { streaming, content_type };
+        let (answer, too_large) = if streaming {
+            to.send(Part::Head(answered));
+            self.pass_on(body, &to)?;
+            (None, false)
+        } else {
+            // With the end of the call, in one step: whoever waits for it wakes once.
+            let (bytes, is_cut) = self.read_all(body)?;
+            (Some((answered, bytes)), is_cut)
+        };
         let broken = body.trailer("lambda-runtime-function-error-type").map(str::to_owned);
         self.output.drain();
         match (too_large, broken) {
             (true, _) => {
                 let message =
                     format!("ResponseTooLarge: an answer is at most {ANSWER_BYTES_MAX} bytes; stream it");
-                self.calls.finish(id, Outcome::Error, Some(message));
+                self.calls.finish(id, None, Outcome::Error, Some(message));
                 return self.refuse("413 Payload Too Large", "the answer is too large");
             }
             (false, Some(kind)) => {
-                self.calls.finish(id, Outcome::Error, Some(format!("the answer broke off: {kind}")));
+                let message = format!("the answer broke off: {kind}");
+                self.calls.finish(id, answer, Outcome::Error, Some(message));
             }
-            (false, None) => self.calls.finish(id, Outcome::Success, None),
+            (false, None) => self.calls.finish(id, answer, Outcome::Success, None),
         }
         self.accept()
     }
 
-    /// `true` when an answer that does not stream has more than it may.
-    fn pass_on(&mut self, body: &mut Body, to: &Answer, streaming: bool) -> io::Result<bool> {
-        let mut passed = 0;
+    /// What nobody waits for is read to its end all the same.
+    fn pass_on(&mut self, body: &mut Body, to: &Answer) -> io::Result<()> {
         loop {
             let part = body.read_part(&mut self.reader, PART_BYTES_MAX)?;
             if part.is_empty() {
-                return Ok(!streaming && passed > ANSWER_BYTES_MAX);
+                return Ok(());
             }
-            passed += part.len();
-            // What nobody waits for, and what is too much, is read to its end all the same.
-            if streaming || passed <= ANSWER_BYTES_MAX {
-                to.send(Part::Data(part));
-            }
+            to.send(Part::Data(part));
         }
     }
 
     fn fail(&mut self, body: &mut Body, id: &str) -> io::Result<()> {
-        let error = self.read_all(body)?;
-        let Some(to) = self.calls.answer(id) else {
+        let (error, _) = self.read_all(body)?;
+        if self.calls.answer(id).is_none() {
             return self.refuse("400 Bad Request", "no call with this id is under way");
-        };
-        to.send(Part::Head(Head { streaming: false, content_type: "application/json".to_owned() }));
-        to.send(Part::Data(error));
+        }
+        let head = Head { streaming: false, content_type: "application/json".to_owned() };
         self.output.drain();
-        self.calls.finish(id, Outcome::Error, None);
+        self.calls.finish(id, Some((head, error)), Outcome::Error, None);
         self.accept()
     }
 
     fn fail_start(&mut self, body: &mut Body) -> io::Result<()> {
-        let error = self.read_all(body)?;
+        let (error, _) = self.read_all(body)?;
         self.output.drain();
         let error: serde_json::Value = serde_json::from_slice(&error).unwrap_or_default();
         let text =
@@ -147,15 +163,16 @@ impl Api<'_> {
         Ok(())
     }
 
-    /// A whole body, cut at [`ANSWER_BYTES_MAX`].
-    fn read_all(&mut self, body: &mut Body) -> io::Result<Vec<u8>> {
-        let mut all = Vec::new();
+    /// A whole body, and whether it was cut: more than [`ANSWER_BYTES_MAX`] is read, but not kept.
+    fn read_all(&mut self, body: &mut Body) -> io::Result<(Vec<u8>, bool)> {
+        let (mut all, mut is_cut) = (Vec::new(), false);
         loop {
             let part = body.read_part(&mut self.reader, PART_BYTES_MAX)?;
             if part.is_empty() {
-                return Ok(all);
+                return Ok((all, is_cut));
             }
-            if all.len() + part.len() <= ANSWER_BYTES_MAX {
+            is_cut |= all.len() + part.len() > ANSWER_BYTES_MAX;
+            if !is_cut {
                 all.extend_from_slice(&part);
             }
         }
