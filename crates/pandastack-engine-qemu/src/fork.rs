@@ -49,15 +49,12 @@ pub(crate) async fn fork(
     for batch in prepared {
         born.push(bear(parent, batch).await);
     }
-    let adopting = async {
-        let mut outcomes = Vec::new();
-        for batch in born {
-            outcomes.extend(adopt_batch(parent, batch).await);
-        }
-        outcomes
-    };
     // In this order: children can wait, the parent's users do.
-    let ((), outcomes) = tokio::join!(go_on(parent, resumed), adopting);
+    go_on(parent, resumed).await;
+    let mut outcomes = Vec::new();
+    for batch in born {
+        outcomes.extend(adopt_batch(parent, batch).await);
+    }
     Ok(outcomes)
 }
 

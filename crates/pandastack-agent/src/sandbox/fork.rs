@@ -107,9 +107,9 @@ impl Driver {
                 }
             };
         let prepared = futures::future::join_all(prepared.into_iter().zip(&records).map(with_disk)).await;
-        // The parent goes on and the children begin at the same time: neither waits for the other's guest.
         let (machine, host) = (live.machine.clone(), &Arc::clone(&self.host));
         let (sender, resumed) = oneshot::channel();
+        let (parent_runs, parent_ran) = oneshot::channel::<()>();
         let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
             let live = launch::bring_up_child(host, &mut record, forked?, true, Stages::begin()).await?;
             Ok((record, live))
@@ -117,10 +117,13 @@ impl Driver {
         let children = async {
             let sender = was_running.then_some(sender);
             let forked = launch::fork_children(host, machine.as_ref(), prepared, sender).await;
+            // Nobody uses the children yet; the parent's users wait. Who goes first has the processors.
+            let _ = parent_ran.await;
             in_turns(records.into_iter().zip(forked).map(bring_up)).await
         };
         let resume = async {
             let resumed = if was_running { self.thaw_resumed(resumed).await } else { Ok(()) };
+            drop(parent_runs);
             resumed.map(|()| began.elapsed().as_secs_f64() * 1e3)
         };
         match tokio::join!(resume, children) {
