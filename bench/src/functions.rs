@@ -1,4 +1,5 @@
-//! Functions: what a cold and a warm call cost over what they do, how many a second, and what deploying again takes.
+//! Functions: what a cold and a warm call cost over what they do, how many a second, what deploying again takes, and how
+//! late a schedule calls one.
 //!
 //! Yardsticks are taken in the same run and in turns: a create of the template that the function stands on, and the same
 //! handler as a plain program through exec, as somebody without functions would run it.
@@ -11,9 +12,10 @@ use anyhow::{Context, Result, bail, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use pandastack_client::Client;
+use pandastack_types::ScheduleId;
 use pandastack_types::api::{
-    CreateFunction, DeployStatus, Function, FunctionRunStatus, FunctionSettings, InvokeFunction, Isolation,
-    Run, Runtime,
+    CreateFunction, CreateSchedule, DeployStatus, Function, FunctionRunStatus, FunctionSettings,
+    InvokeFunction, Isolation, Run, RunStatus, Runtime, ScheduleRun, ScheduleTiming,
 };
 
 use crate::api::{create, delete, exec, ms_since};
@@ -30,13 +32,15 @@ pub struct Plan {
     pub sustained_seconds: u64,
     /// Deploys with dependencies that did not change.
     pub deploys: u32,
+    /// Times at which each of several schedules calls a function.
+    pub fires: u32,
 }
 
 impl Plan {
     /// Minutes on an emulated machine.
-    pub const QUICK: Plan = Plan { cold: 15, warm: 200, sustained_seconds: 10, deploys: 5 };
+    pub const QUICK: Plan = Plan { cold: 15, warm: 200, sustained_seconds: 10, deploys: 5, fires: 10 };
     /// For publication.
-    pub const FULL: Plan = Plan { cold: 60, warm: 2000, sustained_seconds: 60, deploys: 20 };
+    pub const FULL: Plan = Plan { cold: 60, warm: 2000, sustained_seconds: 60, deploys: 20, fires: 60 };
 }
 
 /// Template whose Python has pandas.
@@ -52,6 +56,10 @@ const EMPTY: &str = "def fetch(request):\n    return ''\n";
 const CALLERS: usize = 8;
 /// Machines that these share.
 const MACHINES: u32 = 2;
+/// Schedules that are due at the same times.
+const SCHEDULES: usize = 5;
+/// Seconds between two of those times.
+const FIRE_EVERY_SECONDS: u64 = 2;
 /// How long a deploy or the end of an idle machine is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// Between two looks at either.
@@ -62,6 +70,7 @@ pub async fn measure(client: &Client, data_dir: &Path, plan: Plan, report: &mut 
     cold(client, plan, report).await.context("cold calls")?;
     warm(client, data_dir, plan, report).await.context("warm calls")?;
     deploys(client, plan, report).await.context("deploys")?;
+    fires(client, plan, report).await.context("schedules")?;
     compare(report);
     Ok(())
 }
@@ -82,6 +91,11 @@ fn compare(report: &mut Report) {
         "deploy with unchanged dependencies, s",
         report.median("deploy, dependencies unchanged").map(|ms| ms / 1000.0),
         3.0,
+    );
+    report.bar(
+        "warm call of a schedule answered, ms after its time, p99",
+        report.percentile("its warm call answered, after its time", 99.0),
+        250.0,
     );
     report.bar("machines of an idle function", report.median("machines of an idle function"), 0.0);
 }
@@ -175,6 +189,50 @@ async fn deploys(client: &Client, plan: Plan, report: &mut Report) -> Result<()>
     let newest = client.function_versions(&function.name).await?.into_iter().next();
     ensure!(newest.is_some_and(|version| version.dependencies_reused), "dependencies were installed again");
     Ok(client.delete_function(&function.name).await?)
+}
+
+async fn fires(client: &Client, plan: Plan, report: &mut Report) -> Result<()> {
+    let function = deploy_new(client, "bench-fire", EMPTY, FunctionSettings::default(), None).await?;
+    invoke(client, &function).await?;
+    let mut schedules = Vec::new();
+    for number in 0..SCHEDULES {
+        let timing = ScheduleTiming { every_seconds: Some(FIRE_EVERY_SECONDS), ..ScheduleTiming::default() };
+        let request = CreateSchedule {
+            name: format!("bench-{number}"),
+            timing,
+            function_id: Some(function.name.clone()),
+            ..CreateSchedule::default()
+        };
+        schedules.push(client.create_schedule(&request).await?.id);
+    }
+    for schedule in schedules {
+        let runs = ended_runs(client, &schedule, plan.fires).await?;
+        client.delete_schedule(&schedule).await?;
+        for run in runs {
+            let after = |at: jiff::Timestamp| at.duration_since(run.scheduled_for).as_secs_f64() * 1e3;
+            report.sample("run of a schedule begun, after its time", "ms", after(run.started_at));
+            let ended = run.ended_at.context("a run that succeeded has no end")?;
+            report.sample("its warm call answered, after its time", "ms", after(ended));
+        }
+    }
+    Ok(client.delete_function(&function.name).await?)
+}
+
+/// The first runs of a schedule, once there are as many and they have ended.
+async fn ended_runs(client: &Client, schedule: &ScheduleId, count: u32) -> Result<Vec<ScheduleRun>> {
+    let deadline = Instant::now() + WAIT_MAX;
+    loop {
+        let runs = client.list_schedule_runs(schedule, count).await?;
+        if let Some(run) = runs.iter().find(|run| run.status == RunStatus::Error) {
+            bail!("a run failed: {:?}", run.error);
+        }
+        let ended = runs.iter().filter(|run| run.status == RunStatus::Success).count();
+        if ended >= count as usize {
+            return Ok(runs);
+        }
+        ensure!(Instant::now() < deadline, "{ended} of {count} runs ended");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 async fn deploy_new(

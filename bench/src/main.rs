@@ -15,6 +15,7 @@ mod plot;
 mod postgres;
 mod report;
 mod samples;
+mod scale;
 mod state;
 mod wake;
 
@@ -39,6 +40,37 @@ enum Command {
     Network(NetworkArgs),
     /// Requests through the edge that wake sandboxes
     Wake(WakeArgs),
+    /// Many lives, many machines, many streams, large files
+    Scale(ScaleArgs),
+}
+
+/// Arguments of `scale`.
+#[derive(Debug, clap::Args)]
+struct ScaleArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    only: Vec<scale::Part>,
+    /// Idle sandboxes at once, instead of the plan's
+    #[arg(long, value_name = "COUNT")]
+    idle: Option<u32>,
+    /// Data directory of the measured platform
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Its runtime directory
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: PathBuf,
+    /// Prefix of its interfaces
+    #[arg(long, value_name = "PREFIX")]
+    net_prefix: String,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
+    /// Where the plots go
+    #[arg(long, value_name = "DIR", default_value = "bench/plots")]
+    plots: PathBuf,
 }
 
 /// Arguments of `postgres`.
@@ -149,7 +181,23 @@ async fn main() -> Result<()> {
         Command::Postgres(args) => postgres(args).await,
         Command::Network(args) => network(&args),
         Command::Wake(args) => wake(args).await,
+        Command::Scale(args) => scale(args).await,
     }
+}
+
+async fn scale(args: ScaleArgs) -> Result<()> {
+    let client = Client::from_environment()?;
+    let mut plan = if args.full { scale::Plan::FULL } else { scale::Plan::QUICK };
+    plan.idle = args.idle.unwrap_or(plan.idle);
+    let place =
+        scale::Place { data_dir: args.data_dir, runtime_dir: args.runtime_dir, net_prefix: args.net_prefix };
+    let mut report = report::Report::new();
+    let measured = scale::measure(&client, &place, plan, &args.only, &mut report, &args.plots).await;
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "scale")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
 }
 
 async fn postgres(args: PostgresArgs) -> Result<()> {

@@ -17,7 +17,7 @@ pub async fn measure(client: &Client, data_dir: &Path, count: u32, report: &mut 
         alive.push(create(client, "base").await?.id);
     }
     for id in &alive {
-        report.sample("memory of an idle sandbox (PSS)", "MiB", pss_mib(machine_pid(data_dir, id)?)?);
+        report.sample("memory of an idle sandbox (PSS)", "MiB", sandbox_pss_mib(data_dir, id)?);
     }
     for pid in pids(&data_dir.join("store/zygotes")) {
         report.sample("memory of a zygote (PSS)", "MiB", pss_mib(pid)?);
@@ -26,6 +26,11 @@ pub async fn measure(client: &Client, data_dir: &Path, count: u32, report: &mut 
         delete(client, id).await?;
     }
     Ok(())
+}
+
+/// The proportional share of a sandbox's process.
+pub fn sandbox_pss_mib(data_dir: &Path, id: &SandboxId) -> Result<f64> {
+    pss_mib(machine_pid(data_dir, id)?)
 }
 
 /// Bytes of a sandbox's memory that nobody shares with it, as the kernel counts them: what it wrote since it was made.

@@ -1,7 +1,7 @@
 //! Managed databases: what creating, branching, waking and restoring cost, and what the way through the edge takes.
 //!
-//! Clients are `psql` and `pgbench`, as people use them. Yardsticks are taken in the same run: a create of `base`, a bare restore of it, and
-//! `pgbench` straight to the machine's own address, past the edge.
+//! Clients are `psql` and `pgbench`, as people use them. Yardsticks are taken in the same run: a create of `base`, a bare restore of the
+//! databases' template, and `pgbench` straight to the machine's own address, past the edge.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use pandastack_client::Client;
 use pandastack_types::DatabaseId;
-use pandastack_types::api::{CloneDatabase, CreateDatabase, Database, DatabaseConnection, DatabaseQuery};
+use pandastack_types::api::{
+    CloneDatabase, CreateDatabase, Database, DatabaseConnection, DatabaseQuery, DatabaseRows,
+};
 use tokio::process::Command;
 
 use crate::api::{create, delete, ms_since};
@@ -44,6 +46,10 @@ impl Plan {
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// Between two looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const TPS_EDGE: &str = "pgbench, 4 clients, through the edge";
+const TPS_STRAIGHT: &str = "pgbench, 4 clients, straight";
+const QUERIES_EDGE: &str = "single queries through the edge";
+const QUERIES_STRAIGHT: &str = "single queries straight";
 const MIB: u64 = 1024 * 1024;
 /// Addresses of a network slot: two of four are used.
 const ADDRESSES_PER_SLOT: u32 = 4;
@@ -67,7 +73,7 @@ pub async fn measure(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Resu
     way(setup, &database, plan, report).await.context("the way through the edge")?;
     branches(setup, &database, plan, report).await.context("branches")?;
     wakes(setup, &database, plan, report).await.context("wakes")?;
-    backups(setup, &database, report).await.context("backups")?;
+    backups(setup, &database, plan, report).await.context("backups")?;
     setup.client.delete_database(&database.id).await?;
     compare(report);
     Ok(())
@@ -76,27 +82,16 @@ pub async fn measure(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Resu
 fn compare(report: &mut Report) {
     let create = "create of base, beside databases";
     report.ratio_bar("database: create to first SELECT 1 through TLS", create, 10.0);
-    report.ratio_bar("database: branch", create, 2.0);
+    report.ratio_bar("database: branch", "database: create", 2.0);
     report.ratio_bar("disk taken by a branch", "disk taken by its original", 0.02);
-    let wake = report.median("wake to first SELECT 1").zip(report.median("SELECT 1 awake"));
-    let restore = report.median("bare restore");
-    report.bar(
-        "wake, over the same awake / bare restore",
-        wake.zip(restore).map(|((w, a), r)| (w - a) / r),
-        1.2,
-    );
-    let lost = report.median("pgbench straight").zip(report.median("pgbench through the edge"));
-    report.bar(
-        "share of transactions that the edge costs",
-        lost.map(|(straight, edge)| 1.0 - edge / straight),
-        0.05,
-    );
+    report.ratio_bar("database: wake", "bare restore of its template", 1.2);
+    let (through, straight) = (report.median(TPS_EDGE), report.median(TPS_STRAIGHT));
+    let lost = through.zip(straight).map(|(through, straight)| 1.0 - through / straight);
+    report.bar("share of transactions that the edge costs", lost, 0.05);
     let ms = |rate: f64| 1000.0 / rate;
-    report.bar(
-        "ms that the edge adds to a transaction",
-        lost.map(|(straight, edge)| ms(edge) - ms(straight)),
-        1.0,
-    );
+    let added = report.median(QUERIES_EDGE).zip(report.median(QUERIES_STRAIGHT));
+    let added = added.map(|(through, straight)| ms(through) - ms(straight));
+    report.bar("ms that the edge adds to a query", added, 1.0);
     report.bar("commit to restorable, s", report.median("commit to restorable").map(ms_to_s), 5.0);
 }
 
@@ -121,23 +116,25 @@ async fn creates(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// `pgbench` through the edge and straight to the machine, in turns.
+/// `pgbench` through the edge and straight to the machine, in turns: its own transactions by as many clients as keep the
+/// machine busy, and single queries one after another.
 async fn way(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
     let through = connection(database)?.connection_url.clone();
     let straight = straight_url(setup, database)?;
-    setup.pgbench(&through, &["--initialize", "--quiet", "--scale=1"]).await?;
+    setup.pgbench(&through, &["--initialize", "--quiet", "--scale=10"]).await?;
     let seconds = plan.pgbench_seconds.to_string();
+    let transactions = ["--client=4", "--no-vacuum", "--time", &seconds];
+    let queries = ["--select-only", "--protocol=prepared", "--no-vacuum", "--time", &seconds];
     for turn in 0..plan.pgbench_turns {
-        let mut ways = [("pgbench through the edge", &through), ("pgbench straight", &straight)];
+        let mut ways = [(&through, TPS_EDGE, QUERIES_EDGE), (&straight, TPS_STRAIGHT, QUERIES_STRAIGHT)];
         if turn % 2 == 1 {
             ways.reverse();
         }
-        for (name, url) in ways {
-            let options = ["--select-only", "--no-vacuum", "--protocol=prepared", "--time", &seconds];
-            let printed = String::from_utf8(setup.pgbench(url, &options).await?.stdout)?;
-            let rate = printed.lines().find_map(|line| line.strip_prefix("tps = "));
-            let rate = rate.and_then(|rest| rest.split(' ').next()).context("pgbench printed no rate")?;
-            report.sample(name, "1/s", rate.parse()?);
+        for (url, tps, _) in ways {
+            report.sample(tps, "1/s", setup.rate(url, &transactions).await?);
+        }
+        for (url, _, single) in ways {
+            report.sample(single, "1/s", setup.rate(url, &queries).await?);
         }
     }
     Ok(())
@@ -162,13 +159,17 @@ async fn branches(setup: &Setup<'_>, database: &Database, plan: Plan, report: &m
         report.sample("disk taken by a branch", "MiB", mib(before.saturating_sub(free_bytes(setup)?)));
         client.delete_database(&branch.id).await?;
     }
-    query(client, &database.id, "DROP TABLE filler").await
+    query(client, &database.id, "DROP TABLE filler").await.map(drop)
 }
 
 async fn wakes(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
-    let mut bare = Bare::open(setup.data_dir, "base").await.context("prepare the bare engine")?;
+    let mut bare = Bare::open(setup.data_dir, "postgres-16").await.context("prepare the bare engine")?;
     for _ in 0..plan.rounds {
-        report.sample("bare restore", "ms", bare.restore().await?);
+        report.sample("bare restore of its template", "ms", bare.restore().await?);
+        setup.client.pause_database(&database.id).await?;
+        let began = Instant::now();
+        setup.client.wake_database(&database.id).await?;
+        report.sample("database: wake", "ms", ms_since(began));
         setup.client.pause_database(&database.id).await?;
         for name in ["wake to first SELECT 1", "SELECT 1 awake"] {
             let began = Instant::now();
@@ -179,30 +180,46 @@ async fn wakes(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut 
     Ok(())
 }
 
-async fn backups(setup: &Setup<'_>, database: &Database, report: &mut Report) -> Result<()> {
+async fn backups(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Report) -> Result<()> {
     let client = setup.client;
     let deadline = Instant::now() + WAIT_MAX;
     while !client.database_backups(&database.id).await?.healthy {
         ensure!(Instant::now() < deadline, "there is no base backup");
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    let began = Instant::now();
-    query(client, &database.id, "CREATE TABLE last (n int)").await?;
-    let committed = jiff::Timestamp::now();
-    while client
-        .database_backups(&database.id)
-        .await?
-        .latest_restorable
-        .is_none_or(|latest| latest < committed)
-    {
-        ensure!(Instant::now() < deadline, "a commit was not archived");
-        tokio::time::sleep(LOOK_EVERY).await;
+    // The first one also waits for what was written before it.
+    restorable(client, &database.id, "CREATE TABLE last (n int)").await?;
+    for _ in 0..plan.rounds {
+        let took_ms = restorable(client, &database.id, "INSERT INTO last VALUES (1)").await?;
+        report.sample("commit to restorable", "ms", took_ms);
     }
-    report.sample("commit to restorable", "ms", ms_since(began));
     let drill = client.drill_database(&database.id).await?;
     ensure!(drill.ok, "the drill failed: {:?}", drill.error);
     report.sample("restore drill", "ms", drill.took_ms as f64);
     Ok(())
+}
+
+/// Commits something; milliseconds until the archive has it.
+async fn restorable(client: &Client, id: &DatabaseId, sql: &str) -> Result<f64> {
+    query(client, id, sql).await?;
+    let began = Instant::now();
+    let end = query(client, id, "SELECT pg_current_wal_lsn()").await?;
+    let end = end.rows.first().and_then(|row| position(row.first()?.as_str()?));
+    let end = end.context("the server did not say how long its log is")?;
+    loop {
+        let archived = client.database_backups(id).await?.last_archived_wal;
+        if archived.as_deref().and_then(position).is_some_and(|archived| archived >= end) {
+            return Ok(ms_since(began));
+        }
+        ensure!(began.elapsed() < WAIT_MAX, "a commit was not archived");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// A position of the log, which is written as two halves.
+fn position(text: &str) -> Option<u64> {
+    let (high, low) = text.split_once('/')?;
+    Some((u64::from_str_radix(high, 16).ok()? << 32) | u64::from_str_radix(low, 16).ok()?)
 }
 
 async fn new(client: &Client) -> Result<Database> {
@@ -221,11 +238,10 @@ async fn select(database: &Database) -> Result<()> {
     Ok(())
 }
 
-async fn query(client: &Client, id: &DatabaseId, sql: &str) -> Result<()> {
+async fn query(client: &Client, id: &DatabaseId, sql: &str) -> Result<DatabaseRows> {
     let timeout_ms = Some(u64::try_from(WAIT_MAX.as_millis())?);
     let request = DatabaseQuery { sql: sql.to_owned(), timeout_ms, ..DatabaseQuery::default() };
-    client.query_database(id, &request).await?;
-    Ok(())
+    Ok(client.query_database(id, &request).await?)
 }
 
 /// The machine's own address on this host, past the edge. TLS ends at the edge, so there is none here.
@@ -240,6 +256,14 @@ fn straight_url(setup: &Setup<'_>, database: &Database) -> Result<String> {
 impl Setup<'_> {
     async fn pgbench(&self, url: &str, options: &[&str]) -> Result<Output> {
         run(Command::new(&self.pgbench).args(options).arg(url)).await
+    }
+
+    /// Transactions a second.
+    async fn rate(&self, url: &str, options: &[&str]) -> Result<f64> {
+        let printed = String::from_utf8(self.pgbench(url, options).await?.stdout)?;
+        let rate = printed.lines().find_map(|line| line.strip_prefix("tps = "));
+        let rate = rate.and_then(|rest| rest.split(' ').next()).context("pgbench printed no rate")?;
+        Ok(rate.parse()?)
     }
 }
 

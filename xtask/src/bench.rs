@@ -43,6 +43,18 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Many lives, many machines at once, many streams, large files, with plots
+    Scale {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+        /// Only these parts: churn, idle, bursts, streams, transfer
+        #[arg(long, value_name = "PART,...")]
+        only: Option<String>,
+        /// Idle sandboxes at once, instead of the plan's
+        #[arg(long, value_name = "COUNT")]
+        idle: Option<u32>,
+    },
     /// The edge and nginx in front of the same upstream, in turns
     Edge {
         /// Enough samples for percentiles that are worth publishing
@@ -60,6 +72,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Postgres { full } => run_postgres(full),
         Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
+        Command::Scale { full, only, idle } => run_scale(full, only, idle),
     }
 }
 
@@ -142,6 +155,17 @@ fn measure(
 fn run_state(full: bool) -> Result<ExitCode> {
     measure("state", &["base", "code-interpreter"], full, |bench, _| {
         bench.arg("--plots").arg(tree::root().join("bench/plots"));
+        Ok(())
+    })
+}
+
+fn run_scale(full: bool, only: Option<String>, idle: Option<u32>) -> Result<ExitCode> {
+    measure("scale", &["base"], full, |bench, scratch| {
+        let place = scratch.place();
+        bench.arg("--runtime-dir").arg(&place.runtime_dir).arg("--net-prefix").arg(&place.net_prefix);
+        bench.arg("--plots").arg(tree::root().join("bench/plots"));
+        bench.args(only.map(|parts| format!("--only={parts}")));
+        bench.args(idle.map(|count| format!("--idle={count}")));
         Ok(())
     })
 }

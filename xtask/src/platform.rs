@@ -180,6 +180,11 @@ impl Scratch {
         Ok(Self { platform: Some(platform), place, orphans_before })
     }
 
+    /// What is its alone.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// First address of its network.
     pub fn network(&self) -> &str {
         self.place.subnet.split('/').next().unwrap_or_default()

@@ -12,7 +12,7 @@ mod servers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
@@ -26,6 +26,8 @@ const CONNECTIONS: usize = 64;
 const WEBSOCKETS: usize = 10_000;
 /// Open files of each process.
 const DESCRIPTORS: u64 = 65_536;
+/// Those of them that are no WebSocket's.
+const OTHER_DESCRIPTORS: u64 = 512;
 
 #[derive(Parser)]
 struct Args {
@@ -81,7 +83,9 @@ async fn run(
     results: Option<PathBuf>,
 ) -> Result<()> {
     let began_at = jiff::Timestamp::now();
-    allow_many_descriptors()?;
+    // The edge has two descriptors for each.
+    let websockets =
+        websockets.min((allow_many_descriptors()?.saturating_sub(OTHER_DESCRIPTORS) / 2) as usize);
     let scratch = tempfile::tempdir().context("a directory for the servers")?;
     let upstream = proxy::start_upstream()?;
     let edge = Proxy::edge(scratch.path(), upstream.port)?;
@@ -103,7 +107,9 @@ async fn run(
     let mut held = None;
     if websockets > 0 {
         let bytes = load::hold_websockets(&edge, websockets).await?;
-        println!("{websockets} idle WebSockets: {} MiB", bytes / (1024 * 1024));
+        let mib = bytes as f64 / f64::from(1 << 20);
+        let all = mib * WEBSOCKETS as f64 / websockets as f64;
+        println!("{websockets} idle WebSockets: {mib:.0} MiB, so {all:.0} MiB for {WEBSOCKETS}");
         held = Some(Held { websockets, bytes });
     }
     let measured = Measured { began_at, rounds: samples, held };
@@ -139,14 +145,16 @@ impl Measured {
     }
 }
 
-/// Two for each WebSocket, in this process and those it starts.
-fn allow_many_descriptors() -> Result<()> {
+/// As many open files as this process and those it starts may have, which is answered.
+fn allow_many_descriptors() -> Result<u64> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // Only root may have more than it was started with.
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, most.max(DESCRIPTORS));
-    raised
-        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, most, most))
-        .context("raise the limit of open files")
+    // Only some may have more than they were started with.
+    for wanted in [DESCRIPTORS.max(most), most] {
+        if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
+            return Ok(wanted);
+        }
+    }
+    bail!("the limit of open files could not be raised to {most}")
 }
 
 /// Medians of the rounds, side by side.

@@ -1,0 +1,121 @@
+//! How much one host takes: many lives one after another, many machines at once, many streams, large files.
+//!
+//! Each part can be run by itself. What a part leaves behind is counted before and after it, so a leak shows where it was
+//! made. The bars stand in `bench/README.md`.
+
+mod bursts;
+mod churn;
+mod footprint;
+mod idle;
+mod streams;
+mod transfer;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use pandastack_client::Client;
+use pandastack_types::api::{CreateSandbox, Sandbox};
+
+use crate::report::Report;
+
+pub use footprint::Place;
+
+/// Life of a measured sandbox, should this program die: the longest run is shorter.
+const TTL_SECONDS: u64 = 6 * 3600;
+/// Open files of this program: a stream has a connection.
+const DESCRIPTORS: u64 = 16_384;
+
+/// A part of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Lives one after another
+    Churn,
+    /// Machines that are there and do nothing
+    Idle,
+    /// Creates at once
+    Bursts,
+    /// Streams at once
+    Streams,
+    /// A large file up and down
+    Transfer,
+}
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Sandboxes made, used and deleted one after another.
+    pub lives: u32,
+    /// Idle sandboxes at once.
+    pub idle: u32,
+    /// Creates with each number of callers.
+    pub creates: u32,
+    /// Streams at once, and the sandboxes they are spread over.
+    pub streams: (u32, u32),
+    /// Size of the file.
+    pub file_mib: u32,
+}
+
+impl Plan {
+    /// Minutes on an emulated machine.
+    pub const QUICK: Plan = Plan { lives: 500, idle: 100, creates: 100, streams: (200, 10), file_mib: 256 };
+    /// For publication.
+    pub const FULL: Plan =
+        Plan { lives: 10_000, idle: 500, creates: 400, streams: (1000, 50), file_mib: 1024 };
+}
+
+/// Measures those parts.
+pub async fn measure(
+    client: &Client,
+    place: &Place,
+    plan: Plan,
+    parts: &[Part],
+    report: &mut Report,
+    plots: &Path,
+) -> Result<()> {
+    raise_descriptors()?;
+    warm_up(client).await?;
+    let wanted = |part| parts.is_empty() || parts.contains(&part);
+    if wanted(Part::Idle) {
+        idle::measure(client, place, plan.idle, report, plots).await.context("idle sandboxes")?;
+    }
+    if wanted(Part::Churn) {
+        churn::measure(client, place, plan.lives, report, plots).await.context("lives one after another")?;
+    }
+    if wanted(Part::Bursts) {
+        bursts::measure(client, plan.creates, report).await.context("creates at once")?;
+    }
+    if wanted(Part::Streams) {
+        streams::measure(client, plan.streams, report).await.context("streams at once")?;
+    }
+    if wanted(Part::Transfer) {
+        transfer::measure(client, place, plan.file_mib, report, plots).await.context("a large file")?;
+    }
+    Ok(())
+}
+
+/// The first creates make the zygote and connections.
+async fn warm_up(client: &Client) -> Result<()> {
+    for _ in 0..3 {
+        let sandbox = create(client).await?;
+        crate::api::exec(client, &sandbox.id, "true").await?;
+        crate::api::delete(client, &sandbox.id).await?;
+    }
+    Ok(())
+}
+
+/// Makes a sandbox of `base`.
+async fn create(client: &Client) -> Result<Sandbox> {
+    let request = CreateSandbox {
+        template: Some("base".to_owned()),
+        ttl_seconds: Some(TTL_SECONDS),
+        ..CreateSandbox::default()
+    };
+    client.create_sandbox(&request, &uuid::Uuid::new_v4().to_string()).await.context("create")
+}
+
+fn raise_descriptors() -> Result<()> {
+    let (now, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = DESCRIPTORS.max(now).min(most);
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, most).context("raise the limit of open files")
+}
