@@ -30,8 +30,6 @@ pub(crate) const UID_FIRST: u32 = 0x7000_0000;
 const UID_COUNT: u32 = 0x0fff_0000;
 /// Memory left to the host and to the agent when the configuration names no limit.
 const HOST_RESERVE_MB: u64 = 1024;
-/// Share of a guest's memory that is promised at once: pages are shared with the template until written.
-const PROMISED_PERCENT: u64 = 25;
 
 /// One agent's shared state.
 pub(crate) struct Host {
@@ -116,7 +114,7 @@ impl Host {
 
     /// Refuses a machine that the host has no room for.
     pub(crate) fn admit(&self, shape: Shape, count: u64) -> Result<()> {
-        let wanted = promised_mb(shape) * count;
+        let wanted = self.promised_mb(shape) * count;
         let free = self.memory_free_mb();
         if wanted > free {
             return Err(AgentError::NoCapacity(format!(
@@ -135,9 +133,15 @@ impl Host {
 
     /// Memory not promised to anyone, and really there.
     pub(crate) fn memory_free_mb(&self) -> u64 {
-        let awake = self.sandboxes().values().filter_map(SandboxHandle::awake_shape).map(promised_mb).sum();
+        let shapes: Vec<Shape> = self.sandboxes().values().filter_map(SandboxHandle::awake_shape).collect();
+        let awake = shapes.into_iter().map(|shape| self.promised_mb(shape)).sum();
         let unpromised = self.memory_total_mb().saturating_sub(awake);
         unpromised.min(meminfo_mb("MemAvailable:").saturating_sub(HOST_RESERVE_MB / 2))
+    }
+
+    /// What is promised to a machine at once: pages are shared with its template until it writes them.
+    fn promised_mb(&self, shape: Shape) -> u64 {
+        u64::from(shape.memory_mib) * u64::from(self.config.memory_promised_percent) / 100
     }
 
     /// Removes a snapshot and what is kept warm of it.
@@ -154,10 +158,6 @@ impl Host {
             tracing::warn!(dir = shown, %error, "a directory stays behind");
         }
     }
-}
-
-fn promised_mb(shape: Shape) -> u64 {
-    u64::from(shape.memory_mib) * PROMISED_PERCENT / 100
 }
 
 fn meminfo_mb(key: &str) -> u64 {

@@ -9,7 +9,8 @@
 //! | [`capture`] | writing a machine down, in place or by a twin |
 //! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
 //! | [`recover`] | taking over what a killed predecessor left |
-//! | [`http`], [`report`] | the wire to control |
+//! | [`http`], [`report`], [`control`] | the wire to control |
+//! | [`databases`] | the way of machines to databases |
 //! | [`cgroup`] | control groups |
 //! | [`files`], [`trees`], [`exec`] | the data path |
 //! | [`logs`], [`log_limit`], [`observe`] | what a sandbox writes and uses |
@@ -25,6 +26,8 @@ mod byte_range;
 mod capture;
 pub mod cgroup;
 mod config;
+mod control;
+mod databases;
 mod denials;
 mod embedded;
 mod error;

@@ -7,14 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pandastack_types::SnapshotId;
 use pandastack_types::agent_api::{HostReport, REPORT_SECONDS, ReportAnswer};
-use pandastack_types::link::{Direction, LINK_HEADER};
+use reqwest::Method;
 
-use crate::config::AgentConfig;
+use crate::control::ControlServer;
 use crate::host::Host;
 use crate::sandbox::SandboxHandle;
-
-/// How long control may take to answer a report.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// What the host has to say now.
 pub(crate) fn report(host: &Host) -> HostReport {
@@ -29,6 +26,7 @@ pub(crate) fn report(host: &Host) -> HostReport {
         isolation: capabilities.isolation.as_str().to_owned(),
         memory_total_mb: host.memory_total_mb(),
         memory_free_mb: host.memory_free_mb(),
+        memory_promised_percent: host.config.memory_promised_percent,
         disk_free_bytes: host.store.free_space().map_or(0, |space| space.available_bytes()),
         slots_free: u32::try_from(slots.capacity.saturating_sub(slots.in_use)).unwrap_or(u32::MAX),
         templates: host.templates.list(),
@@ -47,7 +45,7 @@ fn snapshots(host: &Host) -> Vec<SnapshotId> {
 
 /// Reports until the agent stops.
 pub(crate) async fn run(host: Arc<Host>) {
-    let servers = servers(&host.config);
+    let servers = ControlServer::all(&host.config);
     let (mut answered, mut turn) = (true, 0);
     loop {
         let server = &servers[turn % servers.len()];
@@ -75,33 +73,11 @@ pub(crate) async fn run(host: Arc<Host>) {
     }
 }
 
-/// A control server.
-struct Server {
-    name: String,
-    client: reqwest::Client,
-    base: String,
-}
-
-/// Those that the agent was told of, at least one.
-fn servers(config: &AgentConfig) -> Vec<Server> {
-    let server = |name: &str| {
-        let builder = reqwest::Client::builder().timeout(ANSWER_MAX);
-        let (builder, base) = match name.strip_prefix("unix:") {
-            Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
-            None => (builder, name.trim_end_matches('/').to_owned()),
-        };
-        Server { name: name.to_owned(), client: builder.build().unwrap_or_default(), base }
-    };
-    config.control.split(',').map(|name| server(name.trim())).collect()
-}
-
-async fn send(host: &Host, Server { client, base, .. }: &Server) -> anyhow::Result<ReportAnswer> {
+async fn send(host: &Host, server: &ControlServer) -> anyhow::Result<ReportAnswer> {
     let path = format!("/internal/v1/hosts/{}/report", host.config.host);
-    let now = Timestamp::now().as_second();
-    let signature = host.config.link.sign(Direction::AgentToControl, &host.config.host, "POST", &path, now);
     let denials = host.denials.take();
     let body = HostReport { denials: denials.clone(), ..report(host) };
-    let request = client.post(format!("{base}{path}")).header(LINK_HEADER, signature).json(&body);
+    let request = server.call(&host.config, Method::POST, &path).json(&body);
     let answered = async {
         let response = request.send().await?;
         if !response.status().is_success() {

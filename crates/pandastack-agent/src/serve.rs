@@ -16,7 +16,7 @@ use crate::config::{AgentConfig, EngineChoice, Listen};
 use crate::host::{Host, HostParts};
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
-use crate::{blocking, denials, http, recover, report, snapshot_zygote};
+use crate::{blocking, databases, denials, http, recover, report, snapshot_zygote};
 
 /// How long the KVM probe may take; a working one takes milliseconds.
 const KVM_PROBE_MAX: Duration = Duration::from_secs(2);
@@ -36,6 +36,7 @@ pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::
     }
     host.tasks.spawn(report::run(host.clone()));
     host.tasks.spawn(denials::run(host.clone()));
+    host.tasks.spawn(databases::run(host.clone()));
     host.tasks.spawn(snapshot_zygote::run(host.clone()));
     host.tasks.spawn(host.log_limit.clone().run(shutdown.clone()));
     let served = listen(&host, shutdown).await;

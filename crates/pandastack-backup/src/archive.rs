@@ -6,6 +6,8 @@
 //! Left to others: what is put when ([`Archiver`](crate::Archiver), [`take_base`](crate::take_base)), and what a listing means
 //! ([`Catalog`](crate::Catalog)).
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,6 +30,8 @@ use crate::seal::{self, Bound, Key, Opened, SealError};
 pub struct Archive {
     store: Arc<dyn ObjectStore>,
     root: Path,
+    /// The folder of it, if the store is one.
+    folder: Option<PathBuf>,
     database: String,
     key: Key,
 }
@@ -122,7 +126,8 @@ impl Archive {
             let folder = url.to_file_path().map_err(|()| bad("it is no path on this machine".to_owned()))?;
             std::fs::create_dir_all(&folder).map_err(|error| bad(error.to_string()))?;
             let store = LocalFileSystem::new_with_prefix(&folder).map_err(|error| bad(error.to_string()))?;
-            return Self::over(Arc::new(store.with_fsync(true)), Path::default(), database, key);
+            let archive = Self::over(Arc::new(store.with_fsync(true)), Path::default(), database, key)?;
+            return Ok(Self { folder: Some(folder.join(database)), ..archive });
         }
         let settings = settings.iter().map(|(name, value)| (name, value));
         let (store, prefix) =
@@ -141,7 +146,7 @@ impl Archive {
             return Err(ArchiveError::Database(database.to_owned()));
         }
         let root = prefix.join(database);
-        Ok(Self { store, root, database: database.to_owned(), key })
+        Ok(Self { store, root, folder: None, database: database.to_owned(), key })
     }
 
     /// Seals and puts an object with a time. It is durable when this returns.
@@ -183,7 +188,21 @@ impl Archive {
         for listed in self.list().await? {
             self.remove(&listed.entry).await?;
         }
-        Ok(())
+        self.remove_folder().await
+    }
+
+    /// A store of objects has no folders; one that is a folder keeps them when they are empty. What is none of ours stays, and its folder.
+    async fn remove_folder(&self) -> Result<(), ArchiveError> {
+        let Some(folder) = self.folder.clone() else { return Ok(()) };
+        let name = folder.display().to_string();
+        let removed = tokio::task::spawn_blocking(move || remove_empty(&folder)).await;
+        let source = match removed {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => return Err(ArchiveError::GivenUp(name)),
+        };
+        let source = object_store::Error::Generic { store: "LocalFileSystem", source: source.into() };
+        Err(ArchiveError::Store { act: "remove", name, source })
     }
 
     /// Everything there is, in the order of names. What is none of ours is left out.
@@ -227,6 +246,24 @@ impl Archive {
 
     fn path(&self, entry: &Entry) -> Path {
         entry.name().split('/').fold(self.root.clone(), |path, part| path.join(part))
+    }
+}
+
+/// Removes a folder and those below it, as far as they are empty.
+fn remove_empty(folder: &std::path::Path) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_empty(&entry.path())?;
+        }
+    }
+    match std::fs::remove_dir(folder) {
+        Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => Ok(()),
+        removed => removed,
     }
 }
 
@@ -323,6 +360,21 @@ mod tests {
         archive.remove(&segment).await.unwrap();
         archive.remove_all().await.unwrap();
         assert!(archive.list().await.unwrap().is_empty());
+        assert!(folder.path().join("db-1/wal/notes.txt").is_file(), "what is none of ours stays");
+    }
+
+    #[tokio::test]
+    async fn a_removed_archive_leaves_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (archive(folder.path(), "db-1"), archive(folder.path(), "db-2"));
+        for archive in [&one, &other] {
+            archive.put(&history(), Timestamp::now(), Bytes::new()).await.unwrap();
+        }
+        one.remove_all().await.unwrap();
+        one.remove_all().await.unwrap();
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["db-2"]);
     }
 
     #[tokio::test]

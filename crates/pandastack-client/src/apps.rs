@@ -1,10 +1,11 @@
 //! Apps: making, deploying, following, returning.
 
-use pandastack_types::DeploymentId;
 use pandastack_types::api::{
-    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppPreview,
-    AppSettings, CreateApp, DeployApp, Deployment, ImportAppEnv, RollbackApp, SetAppEnv,
+    AddAppDomain, App, AppDatabase, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet,
+    AppPreview, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment, ImportAppEnv, RollbackApp,
+    SetAppEnv,
 };
+use pandastack_types::{DatabaseId, DeploymentId};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
@@ -145,6 +146,22 @@ impl Client {
     /// Sets many variables.
     pub async fn import_app_env(&self, app: &str, request: &ImportAppEnv) -> Result<AppEnvImported> {
         self.app_call(Method::POST, app, &["env", "import"]).json(request).receive().await
+    }
+
+    /// Attaches a database.
+    pub async fn attach_database(
+        &self,
+        app: &str,
+        database: &DatabaseId,
+        request: &AttachDatabase,
+    ) -> Result<AppDatabase> {
+        let call = self.app_call(Method::PUT, app, &["databases", database.as_str()]);
+        call.json(request).receive().await
+    }
+
+    /// Detaches a database.
+    pub async fn detach_database(&self, app: &str, database: &DatabaseId) -> Result<()> {
+        self.app_call(Method::DELETE, app, &["databases", database.as_str()]).finish().await
     }
 
     /// Names of an app beside its own.

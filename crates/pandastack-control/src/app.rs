@@ -7,7 +7,6 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use jiff::Timestamp;
 use pandastack_edge::Edge;
 use pandastack_types::api::Event;
 use pandastack_types::link::LinkKey;
@@ -22,9 +21,11 @@ use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
 use crate::checkpoint::CheckpointClock;
+pub(crate) use crate::clock::now;
 use crate::databases::PublicAddress;
 use crate::databases::backups::Backups;
 use crate::databases::revive::Revivals;
+use crate::databases::room::Rooms;
 use crate::error::{ApiError, ApiResult};
 use crate::functions::Functions;
 use crate::hosts::Hosts;
@@ -67,6 +68,7 @@ pub(crate) struct App {
     pub(crate) schedules: Arc<Schedules>,
     pub(crate) apps: Apps,
     pub(crate) revivals: Revivals,
+    pub(crate) rooms: Rooms,
     pub(crate) backups: Backups,
     pub(crate) tasks: TaskTracker,
     pub(crate) shutdown: CancellationToken,
@@ -167,12 +169,6 @@ impl App {
         let task = self.tasks.spawn(work.instrument(tracing::Span::current()));
         task.await.unwrap_or_else(|failed| Err(ApiError::internal(failed)))
     }
-}
-
-/// The time, as precise as the store keeps it.
-pub(crate) fn now() -> Timestamp {
-    let now = Timestamp::now();
-    Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now)
 }
 
 /// Ids of sandboxes and snapshots that this process is making or deleting; reconciling leaves them alone.

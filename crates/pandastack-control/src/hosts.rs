@@ -182,7 +182,7 @@ impl Hosts {
         let unknown = || PlacementRefused::UnknownTemplate(template.to_owned());
         let entry = entries.get_mut(&host).ok_or_else(unknown)?;
         let template = entry.template(template).cloned().ok_or_else(unknown)?;
-        let memory_mb = u64::from(memory_mb.unwrap_or(template.template.memory_mb));
+        let memory_mb = entry.promised_to(memory_mb.unwrap_or(template.template.memory_mb));
         entry.promised_mb += memory_mb;
         Ok(Placement {
             client: entry.client.clone(),
@@ -291,11 +291,17 @@ impl Entry {
         })
     }
 
+    /// Memory that the host promises to a sandbox of so much.
+    fn promised_to(&self, memory_mb: u32) -> u64 {
+        u64::from(memory_mb) * u64::from(self.summary.memory_promised_percent) / 100
+    }
+
     fn candidate(&self, template: &str, reachable: bool) -> Candidate {
         Candidate {
             host: self.summary.host.clone(),
             reachable,
             memory_free_mb: self.memory_free_mb(),
+            memory_promised_percent: self.summary.memory_promised_percent,
             slots_free: self.summary.slots_free,
             template: self.template(template).map(|known| (known.status, known.template.memory_mb)),
         }

@@ -23,6 +23,7 @@ mod audit;
 mod auth;
 mod bootstrap;
 mod checkpoint;
+pub mod clock;
 mod config;
 mod contexts;
 mod databases;

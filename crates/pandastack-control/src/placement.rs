@@ -12,6 +12,8 @@ pub(crate) struct Candidate {
     pub(crate) host: HostId,
     pub(crate) reachable: bool,
     pub(crate) memory_free_mb: u64,
+    /// Percent of a sandbox's memory that has to be free.
+    pub(crate) memory_promised_percent: u32,
     pub(crate) slots_free: u32,
     /// The template there, if its catalogue has it, with the memory it needs.
     pub(crate) template: Option<(TemplateStatus, u32)>,
@@ -25,7 +27,7 @@ pub(crate) enum PlacementRefused {
     #[error("no host answers at present; try again in a few seconds")]
     NoHosts,
     #[error(
-        "no host has {memory_mb} MiB of memory and a network slot free; delete or hibernate some sandboxes, or add a host"
+        "no host has room for {memory_mb} MiB of memory and a network slot free; delete or hibernate some sandboxes, or add a host"
     )]
     Full { memory_mb: u32 },
 }
@@ -42,7 +44,8 @@ pub(crate) fn choose(template: &str, candidates: &[Candidate]) -> Result<HostId,
     };
     able.into_iter()
         .filter(|(candidate, (_, memory_mb))| {
-            candidate.memory_free_mb >= u64::from(*memory_mb) && candidate.slots_free > 0
+            let promised = u64::from(*memory_mb) * u64::from(candidate.memory_promised_percent) / 100;
+            candidate.memory_free_mb >= promised && candidate.slots_free > 0
         })
         .max_by_key(|(candidate, (status, _))| {
             // The id breaks ties, so that the same facts always give the same answer.
@@ -65,6 +68,7 @@ mod tests {
             host: name.parse().unwrap(),
             reachable: true,
             memory_free_mb: free,
+            memory_promised_percent: 100,
             slots_free: 1,
             template: Some((status, 512)),
         }
@@ -91,6 +95,11 @@ mod tests {
         check(&[], Err(PlacementRefused::NoHosts));
         check(&[Candidate { reachable: false, ..host("a", 9999, Ready) }], Err(PlacementRefused::NoHosts));
         check(&[host("a", 511, Ready)], Err(PlacementRefused::Full { memory_mb: 512 }));
+        check(&[Candidate { memory_promised_percent: 10, ..host("a", 51, Ready) }], Ok("a"));
+        check(
+            &[Candidate { memory_promised_percent: 10, ..host("a", 50, Ready) }],
+            Err(PlacementRefused::Full { memory_mb: 512 }),
+        );
         check(
             &[Candidate { slots_free: 0, ..host("a", 9999, Ready) }],
             Err(PlacementRefused::Full { memory_mb: 512 }),

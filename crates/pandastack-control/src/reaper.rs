@@ -16,6 +16,7 @@ use pandastack_types::{SandboxId, SandboxState, Transition};
 use tokio::time::Instant;
 
 use crate::app::{App, now};
+use crate::clock;
 use crate::error::ApiResult;
 use crate::ops;
 use crate::ops::lifecycle::Move;
@@ -50,6 +51,7 @@ pub(crate) async fn run(app: Arc<App>) {
         tokio::select! {
             () = app.shutdown.cancelled() => return,
             () = app.expiry_changed.notified() => {}
+            () = clock::moved() => {}
             () = tokio::time::sleep_until(wake_at.min(Instant::now() + SLEEP_MAX)) => {}
         }
     }

@@ -31,6 +31,7 @@ use crate::config::ControlConfig;
 use crate::databases::StoredDatabases;
 use crate::databases::backups::Backups;
 use crate::databases::revive::Revivals;
+use crate::databases::room::Rooms;
 use crate::e2b_directory::StoredDirectory;
 use crate::functions::Functions;
 use crate::hosts::Hosts;
@@ -273,6 +274,7 @@ fn new_app(
         schedules: Arc::new(Schedules::new(config.schedules_private_targets)),
         apps: Apps::default(),
         revivals: Revivals::default(),
+        rooms: Rooms::default(),
         backups: Backups::new(config.backups.clone()),
         tasks: TaskTracker::new(),
         shutdown: CancellationToken::new(),

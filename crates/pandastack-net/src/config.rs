@@ -158,6 +158,11 @@ impl Plan {
         20_000 + sum % 10_000
     }
 
+    /// The same for connections to databases, away from every resolver's.
+    pub(crate) fn database_port(&self) -> u16 {
+        self.resolver_port() - 10_000
+    }
+
     /// The host's address on the slot's veth pair.
     pub(crate) fn host_side(&self, index: SlotIndex) -> Ipv4Addr {
         self.block(index, 1)

@@ -32,11 +32,11 @@ pub(crate) struct Claim {
 pub(crate) fn prepare(plan: &Plan) -> Result<(Claim, Sockets)> {
     let socket = claim_prefix(plan)?;
     check_subnet(plan)?;
-    let resolver = Sockets::bind(plan.resolver_port())?;
+    let sockets = Sockets::bind(plan)?;
     namespace::prepare_directory(&plan.netns_dir)?;
     slot::set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
-    ruleset::host(plan, resolver.ports()?).commit(&Netlink::open(Subsystem::Netfilter)?)?;
-    Ok((Claim { _socket: socket }, resolver))
+    ruleset::host(plan, sockets.ports()?).commit(&Netlink::open(Subsystem::Netfilter)?)?;
+    Ok((Claim { _socket: socket }, sockets))
 }
 
 /// Takes away what [`prepare`] made, apart from forwarding. There must be no slot left.

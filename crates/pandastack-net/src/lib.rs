@@ -43,9 +43,13 @@ mod tap;
 
 use std::net::Ipv4Addr;
 
+use pandastack_types::network::DATABASES_ADDRESS;
+
 pub use config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SLOTS_PER_HOST_MAX, SlotIndex, SlotLimits};
 pub use error::{NetError, Result};
-pub use names::{DENIALS_WAITING_MAX, Denial};
+pub use names::{
+    DATABASE_CONNECTIONS_MAX, DATABASE_CONNECTIONS_PER_SLOT_MAX, DENIALS_WAITING_MAX, DatabaseCall, Denial,
+};
 pub use pandastack_types::network::{Cidr, NetworkPolicy};
 pub use pool::{Adopted, PoolStats, Slot, SlotPool, Traffic};
 pub use probe::{Check, probe};
@@ -60,6 +64,8 @@ pub const GUEST_PREFIX: u8 = 30;
 
 /// Default gateway of every guest: the slot's end of the tap.
 pub const GUEST_GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 1);
+
+const _: () = assert!(DATABASES_ADDRESS.ip().to_bits() == GUEST_GATEWAY.to_bits());
 
 /// Name server of every guest. The slot passes port 53 of its gateway address on to the agent's resolver.
 pub const GUEST_DNS: Ipv4Addr = GUEST_GATEWAY;

@@ -26,7 +26,7 @@ use crate::config::{NetConfig, SlotIndex};
 use crate::error::{NetError, Result};
 use crate::host::{self, Claim};
 use crate::maker::{Shared, State};
-use crate::names::{Denial, Names, Upstreams};
+use crate::names::{DatabaseCall, Denial, Heard, Names, Upstreams};
 use crate::namespace::NetNs;
 use crate::{blocking, ruleset, slot};
 
@@ -81,7 +81,7 @@ pub struct SlotPool {
     maker: Mutex<Option<JoinHandle<()>>>,
     take_deadline: Duration,
     names: Arc<Names>,
-    denials: Mutex<Option<mpsc::Receiver<Denial>>>,
+    heard: Mutex<Heard>,
     _claim: Claim,
 }
 
@@ -94,8 +94,7 @@ impl SlotPool {
     pub fn open(config: NetConfig) -> Result<Arc<Self>> {
         let plan = config.plan()?;
         let (claim, sockets) = host::prepare(&plan)?;
-        let (names, denials) = Names::new(plan.clone(), Upstreams::new(config.resolver));
-        names.serve(sockets)?;
+        let (names, heard) = Names::open(plan.clone(), Upstreams::new(config.resolver), sockets)?;
         let found = slot::find_all(&plan)?;
         let state = State { occupied: found.clone(), found, ..State::default() };
         let shared = Arc::new(Shared {
@@ -115,9 +114,9 @@ impl SlotPool {
             })
             .map_err(NetError::io("starting the slot maker thread", "slot-maker"))?;
         let maker = Mutex::new(Some(maker));
-        let denials = Mutex::new(Some(denials));
+        let heard = Mutex::new(heard);
         let take_deadline = config.take_deadline;
-        Ok(Arc::new(SlotPool { shared, maker, take_deadline, names, denials, _claim: claim }))
+        Ok(Arc::new(SlotPool { shared, maker, take_deadline, names, heard, _claim: claim }))
     }
 
     /// Leases a slot. Microseconds while the pool is filled; otherwise waits for the maker, up to the deadline.
@@ -190,7 +189,12 @@ impl SlotPool {
 
     /// What policies refused, from now on. There is one reader: a second call gets none.
     pub fn denials(&self) -> Option<mpsc::Receiver<Denial>> {
-        self.denials.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).denials.take()
+    }
+
+    /// Connections of guests to databases, from now on. There is one reader: a second call gets none.
+    pub fn database_calls(&self) -> Option<mpsc::Receiver<DatabaseCall>> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).database_calls.take()
     }
 
     /// Opens the tap of a leased slot again, for a machine that wakes. Fails while another process has it open.

@@ -3,7 +3,7 @@
 use crate::config::{NetConfig, SlotIndex};
 use crate::error::Result;
 use crate::netlink::{Netlink, Subsystem};
-use crate::ruleset::ResolverPorts;
+use crate::ruleset::ListeningPorts;
 use crate::{names, namespace, ruleset, tap};
 
 /// One line of `doctor`.
@@ -47,7 +47,7 @@ pub fn probe() -> Vec<Check> {
 
 fn load_rulesets() -> Result<()> {
     let plan = NetConfig::new("/").plan()?;
-    let resolver = ResolverPorts { udp: 53, tcp: 53 };
+    let resolver = ListeningPorts { udp: 53, tcp: 53, databases: 53 };
     ruleset::host(&plan, resolver).commit(&Netlink::open(Subsystem::Netfilter)?)?;
     ruleset::slot(&plan, SlotIndex(0)).commit(&Netlink::open(Subsystem::Netfilter)?)
 }

@@ -7,19 +7,20 @@
 //!  from the guest                                       to the guest
 //!  slot prerouting  forged MAC or source: drop          host output     (a process of this host)
 //!                   too many connections, bytes: drop   slot prerouting too many bytes: drop
-//!                   gateway:53 -> host's end            slot prerouting slot address -> guest
+//!                   gateway:53, 5432 -> host's end      slot prerouting slot address -> guest
 //!                   `inspect`: web -> the proxy         slot forward    redirected: accept
 //!  slot forward     `egress`: in `open`, or in `named`  slot postroute  source becomes the gateway
 //!                   and not web: accept; rest: told
 //!  slot postroute   source becomes the slot address
 //!  host prerouting  source not behind the link: drop
 //!                   host's end:53 -> our resolver
+//!                   host's end:5432 -> our listener
 //!  host forward     to slots, metadata: drop
 //!  host input       resolver, answers; rest: drop
 //!  host postroute   masquerade
 //! ```
 //!
-//! Who answers for names is the agent. While it is restarted the kernel would refuse in its place; those refusals are
+//! Who answers for names and takes connections to databases is the agent. While it is restarted the kernel would refuse in its place; those refusals are
 //! dropped on their way out, so that guests try again, as they do with a network that loses a packet.
 //!
 //! A policy is the set `open` and the chains `inspect` and `egress`, replaced together; everything else never changes.
@@ -33,12 +34,12 @@ use libc::{
     IPPROTO_TCP, IPPROTO_UDP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
     NF_INET_PRE_ROUTING,
 };
-use pandastack_types::network::{Cidr, NetworkPolicy, PortRange};
+use pandastack_types::network::{Cidr, DATABASES_ADDRESS, NetworkPolicy, PortRange};
 
 use crate::config::{Plan, SlotIndex};
 use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule, SetName};
 use crate::slot::UPLINK_NAME;
-use crate::{GUEST_DNS, GUEST_IP, GUEST_MAC, TAP_NAME};
+use crate::{GUEST_GATEWAY, GUEST_IP, GUEST_MAC, TAP_NAME};
 
 const SLOT_TABLE: &str = "slot";
 
@@ -83,6 +84,10 @@ const LINK_LOCAL: Cidr = Cidr::literal([169, 254, 0, 0], 16);
 
 const DNS_PORT: u16 = 53;
 
+/// What guests find at their gateway: protocol and port.
+const SERVICES: [(libc::c_int, u16); 3] =
+    [(IPPROTO_UDP, DNS_PORT), (IPPROTO_TCP, DNS_PORT), (IPPROTO_TCP, DATABASES_ADDRESS.port())];
+
 /// Before connection tracking, so that forged packets cost no table entry.
 const PRIORITY_RAW: i32 = -300;
 /// After connection tracking, before anything is translated.
@@ -99,21 +104,24 @@ fn nat(number: libc::c_int, priority: i32) -> Hook {
     Hook { kind: "nat", number, priority, policy: Policy::Accept }
 }
 
-/// Where the host's resolver listens.
+/// Where the host listens for guests: the resolver, and connections to databases.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ResolverPorts {
+pub(crate) struct ListeningPorts {
     pub(crate) udp: u16,
     pub(crate) tcp: u16,
+    pub(crate) databases: u16,
 }
 
-impl ResolverPorts {
-    fn each(self) -> [(libc::c_int, u16); 2] {
-        [(IPPROTO_UDP, self.udp), (IPPROTO_TCP, self.tcp)]
+impl ListeningPorts {
+    /// Protocol, the port that guests ask for, and where the host listens for it.
+    fn each(self) -> impl Iterator<Item = (libc::c_int, u16, u16)> {
+        let listening = [self.udp, self.tcp, self.databases];
+        SERVICES.into_iter().zip(listening).map(|((protocol, asked), port)| (protocol, asked, port))
     }
 }
 
 /// The host's table: the same few rules for one slot and for sixteen thousand.
-pub(crate) fn host(plan: &Plan, resolver: ResolverPorts) -> Batch {
+pub(crate) fn host(plan: &Plan, listening: ListeningPorts) -> Batch {
     let slots = plan.link_prefix();
     let from_slot = || Rule::new().input_links(&slots);
     let mut batch = Batch::new(plan.table_name());
@@ -125,9 +133,9 @@ pub(crate) fn host(plan: &Plan, resolver: ResolverPorts) -> Batch {
 
     batch.add_chain("input", filter(NF_INET_LOCAL_IN, PRIORITY_FILTER, Policy::Accept));
     batch.add_rule("input", from_slot().reply().connection_state(CT_ESTABLISHED_OR_RELATED).accept());
-    for (protocol, port) in resolver.each() {
+    for (protocol, _, port) in listening.each() {
         batch.add_rule("input", from_slot().redirected().destination_port(protocol, port).accept());
-        // The resolver is for guests alone.
+        // What guests are served with is for guests alone.
         batch.add_rule("input", Rule::new().input_links_not(&slots).destination_port(protocol, port).drop());
     }
     batch.add_rule("input", from_slot().drop());
@@ -139,8 +147,8 @@ pub(crate) fn host(plan: &Plan, resolver: ResolverPorts) -> Batch {
     batch.add_rule("output", to_slot().refuses_connection().drop());
 
     batch.add_chain("resolve", nat(NF_INET_PRE_ROUTING, PRIORITY_DESTINATION_NAT));
-    for (protocol, port) in resolver.each() {
-        let query = from_slot().ipv4().destination_in(plan.subnet).destination_port(protocol, DNS_PORT);
+    for (protocol, asked, port) in listening.each() {
+        let query = from_slot().ipv4().destination_in(plan.subnet).destination_port(protocol, asked);
         batch.add_rule("resolve", query.redirect_to_port(port));
     }
 
@@ -218,11 +226,11 @@ fn add_limits(batch: &mut Batch, plan: &Plan) {
     }
 }
 
-/// Names to the resolver, the host to the guest, web connections to the proxy.
+/// Names and databases to the host, the host to the guest, web connections to the proxy.
 fn add_redirects(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     batch.add_chain("redirect", nat(NF_INET_PRE_ROUTING, PRIORITY_DESTINATION_NAT));
-    for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
-        let query = from_guest().ipv4().destination(GUEST_DNS).destination_port(protocol, DNS_PORT);
+    for (protocol, port) in SERVICES {
+        let query = from_guest().ipv4().destination(GUEST_GATEWAY).destination_port(protocol, port);
         batch.add_rule("redirect", query.redirect_to(plan.host_side(index)));
     }
     let inbound = from_host().ipv4().source(plan.host_side(index)).destination(plan.slot_side(index));
@@ -246,9 +254,9 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
     // for connections that were open before it.
     batch.add_rule("forward", answers());
     batch.add_rule("forward", from_host().redirected().accept());
-    for protocol in [IPPROTO_UDP, IPPROTO_TCP] {
+    for (protocol, port) in SERVICES {
         let query = from_guest().redirected().ipv4().destination(plan.host_side(index));
-        batch.add_rule("forward", query.destination_port(protocol, DNS_PORT).accept());
+        batch.add_rule("forward", query.destination_port(protocol, port).accept());
     }
     batch.add_rule("forward", from_guest().output_link(UPLINK_NAME).ipv4().jump(EGRESS));
 }

@@ -47,6 +47,9 @@ pub enum ConnectError {
     /// No such database.
     #[error("there is no database `{0}`")]
     Unknown(String),
+    /// Whoever asks may not use it: a sentence.
+    #[error("{0}")]
+    Refused(String),
     /// It is in no state to be used: a sentence.
     #[error("{0}")]
     NotReady(String),
@@ -60,4 +63,10 @@ pub enum ConnectError {
 pub trait Databases: Send + Sync + 'static {
     /// Connects to a database. A sleeping one is woken, and waited for.
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError>;
+
+    /// What a client should be told about an error of the server, by its SQLSTATE, if the platform knows more than the server says.
+    /// Asked for read-only transactions, full disks and cancelled queries only.
+    async fn explain(&self, _endpoint: &Endpoint, _code: &str) -> Option<String> {
+        None
+    }
 }

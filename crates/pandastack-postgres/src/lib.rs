@@ -11,14 +11,16 @@
 //! | `endpoint` | which database a client means |
 //! | `wire` | where messages begin and end; errors in protocol form |
 //! | `server` | listening, TLS, limits of connections |
+//! | `inside` | sessions of machines of the platform, without TLS |
 //! | `relay` | bytes of a session, and whether a query is under way |
+//! | `errors` | a word from the platform in errors of servers |
 //! | `cancel` | tokens that stand for a backend's own |
 //! | `login` | being a client: a session opened with a password |
 //! | `query`, `value` | statements and results as text; JSON |
 //! | `neon`, `websocket` | HTTP and WebSocket as `@neondatabase/serverless` speaks them |
 //!
 //! Must hold: a client is held while its database wakes, never refused for that; nothing after the login is collected in
-//! memory; every mistake of a client is answered in the protocol's own form with what to do; no password is logged or kept.
+//! memory but single errors; every mistake of a client is answered in the protocol's own form with what to do; no password is logged or kept.
 //!
 //! Left to others: which databases there are and how they are reached ([`Databases`]), certificates, keys of the API.
 
@@ -27,6 +29,8 @@
 mod backend;
 mod cancel;
 mod endpoint;
+mod errors;
+mod inside;
 pub mod limits;
 mod login;
 mod neon;
@@ -40,6 +44,7 @@ mod wire;
 
 pub use backend::{Backend, ByteStream, ConnectError, Databases, InUse};
 pub use endpoint::{Endpoint, Entrance};
+pub use inside::Inside;
 pub use login::{Credentials, LoginError, Session, scram_verifier};
 pub use neon::router as http_router;
 pub use query::{Bounds, Column, Outcome, RunError, SqlError, Statement, Transaction, row};

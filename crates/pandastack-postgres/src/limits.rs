@@ -18,6 +18,10 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 pub const LOGIN_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// How long a login by the broker may take, once connected.
 pub const LOGIN_WAIT: Duration = Duration::from_secs(15);
+/// Bytes of an error that may get another hint on its way to the client. Beyond it it passes as it is.
+pub const ERROR_BYTES_MAX: usize = 64 * 1024;
+/// How long it may take to find out what to say to an error. Beyond it the error passes as it is.
+pub const EXPLAIN_WAIT: Duration = Duration::from_secs(2);
 /// Bytes held in each direction of a session.
 pub const RELAY_BUFFER_BYTES: usize = 16 * 1024;
 /// Bytes of a request to the broker. Beyond it: 413.

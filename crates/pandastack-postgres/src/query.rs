@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::backend::Databases;
 use crate::cancel;
 use crate::endpoint::Endpoint;
+use crate::errors;
 use crate::limits::{PARAMETERS_MAX, RESULT_BYTES_MAX};
 use crate::login::{LoginError, Session};
 use crate::wire::IDLE;
@@ -175,6 +176,12 @@ impl Session {
         let ran = tokio::time::timeout(bounds.wait, self.run_all(statements, transaction, bounds)).await;
         let failed = match ran {
             Ok(Err(error @ RunError::TooLarge)) => error,
+            Ok(Err(RunError::Session(LoginError::Sql(mut error)))) => {
+                if let Some(hint) = errors::word(databases, endpoint, &error.code).await {
+                    error.fields.insert('H', hint);
+                }
+                return Err(LoginError::Sql(error).into());
+            }
             Ok(ran) => return ran,
             Err(_) => {
                 let late = format!("the statement was cancelled after {} ms", bounds.wait.as_millis());

@@ -1,18 +1,19 @@
 //! A session once its server is connected: bytes both ways, and whether a query is under way.
 //!
 //! Until the first `ReadyForQuery` the server's messages are read one by one, because the numbers for cancel requests are
-//! replaced; after that bytes pass as they come. A session is busy from a client's request to its `ReadyForQuery`, and while a
+//! replaced; after that bytes pass as they come, but for errors that need a word from the platform. A session is busy from a client's request to its `ReadyForQuery`, and while a
 //! transaction is open. One that is not leaves when the machine is about to stop.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use crate::backend::{Backend, InUse};
+use crate::backend::{Backend, Databases, InUse};
 use crate::cancel::{CancelTable, Ticket};
 use crate::endpoint::Endpoint;
+use crate::errors::{Errors, Piece, code_of, with_hint, word};
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, RELAY_BUFFER_BYTES};
 use crate::wire::{Fatal, Frames, IDLE, Seen, body_bytes, message};
 
@@ -90,26 +91,40 @@ impl Work {
     }
 }
 
+/// Whose session is relayed.
+#[derive(Clone, Copy)]
+pub(crate) struct Whose<'a> {
+    pub(crate) endpoint: &'a Endpoint,
+    /// Knows more of it than its server says.
+    pub(crate) databases: &'a dyn Databases,
+}
+
 /// Relays a session whose startup was sent. `cancel` gives out tokens.
 pub(crate) async fn relay(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,
-    endpoint: &Endpoint,
+    whose: Whose<'_>,
     cancel: &Arc<CancelTable>,
 ) {
-    exchange(client, backend, BytesMut::new(), Some((endpoint, cancel))).await;
+    exchange(client, backend, BytesMut::new(), whose, Some(cancel)).await;
 }
 
 /// Relays a session that is open already. `early` is what the client said since.
-pub(crate) async fn resume(client: impl AsyncRead + AsyncWrite + Unpin, backend: Backend, early: BytesMut) {
-    exchange(client, backend, early, None).await;
+pub(crate) async fn resume(
+    client: impl AsyncRead + AsyncWrite + Unpin,
+    backend: Backend,
+    whose: Whose<'_>,
+    early: BytesMut,
+) {
+    exchange(client, backend, early, whose, None).await;
 }
 
 async fn exchange(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,
     early: BytesMut,
-    login: Option<(&Endpoint, &Arc<CancelTable>)>,
+    whose: Whose<'_>,
+    login: Option<&Arc<CancelTable>>,
 ) {
     let Backend { stream, in_use, closing, cut } = backend;
     let shared = Shared::new(in_use);
@@ -118,13 +133,11 @@ async fn exchange(
     let up = pump(&mut client_reader, &mut server_writer, early, |seen| shared.client_said(seen));
     let down = async {
         let _ticket = match login {
-            Some((endpoint, cancel)) => {
-                greet(&mut server_reader, &mut client_writer, endpoint, cancel).await?
-            }
+            Some(cancel) => greet(&mut server_reader, &mut client_writer, whose.endpoint, cancel).await?,
             None => None,
         };
         shared.server_said(Seen { kind: b'Z', first: Some(IDLE) });
-        pump(&mut server_reader, &mut client_writer, BytesMut::new(), |seen| shared.server_said(seen)).await
+        pump_answers(&mut server_reader, &mut client_writer, whose, |seen| shared.server_said(seen)).await
     };
     let asleep = async {
         closing.cancelled().await;
@@ -173,6 +186,40 @@ async fn pump(
         frames.pass(&buffer[..read], &see);
         to.write_all(&buffer[..read]).await?;
         to.flush().await?;
+    }
+}
+
+/// Passes on what a server says, with a word of the platform's in some errors.
+async fn pump_answers(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    whose: Whose<'_>,
+    see: impl Fn(Seen),
+) -> std::io::Result<()> {
+    let (mut frames, mut errors) = (Frames::default(), Errors::default());
+    let mut buffer = vec![0; RELAY_BUFFER_BYTES];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        frames.pass(&buffer[..read], &see);
+        for piece in errors.cut(&buffer[..read]) {
+            match piece {
+                Piece::Other(bytes) => to.write_all(bytes).await?,
+                Piece::TooLong(bytes) => to.write_all(&bytes).await?,
+                Piece::Error(bytes) => to.write_all(&explained(bytes, whose).await).await?,
+            }
+        }
+        to.flush().await?;
+    }
+}
+
+/// An error, with what the platform knows about it.
+async fn explained(error: Bytes, whose: Whose<'_>) -> Bytes {
+    match word(whose.databases, whose.endpoint, &code_of(&error)).await {
+        Some(hint) => with_hint(&error, &hint),
+        None => error,
     }
 }
 

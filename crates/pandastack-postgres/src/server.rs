@@ -23,7 +23,7 @@ use crate::backend::{Backend, ConnectError, Databases};
 use crate::cancel::CancelTable;
 use crate::endpoint::{Endpoint, NoEndpoint, choose, split_options};
 use crate::limits::{CONNECTIONS_MAX, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, STARTUP_WAIT};
-use crate::relay::relay;
+use crate::relay::{Whose, relay};
 use crate::startup::{Packet, Startup, StartupError, read};
 use crate::wire::Fatal;
 
@@ -167,15 +167,26 @@ impl Server {
             Ok(endpoint) => endpoint,
             Err(fatal) => return refuse(&mut client, &fatal).await,
         };
-        let mut backend = match self.databases.connect(&endpoint).await {
-            Ok(backend) => backend,
-            Err(error) => return refuse(&mut client, &unreachable(error)).await,
-        };
-        if let Err(error) = begin(&mut client, &mut backend, &startup).await {
-            return tracing::debug!(%error, "a session broke off before it began");
-        }
-        relay(client, backend, &endpoint, &self.cancel).await;
+        run_session(client, startup, &endpoint, self.databases.as_ref(), &self.cancel).await;
     }
+}
+
+/// A session of a client that said what it wants, to its end.
+pub(crate) async fn run_session(
+    mut client: impl AsyncRead + AsyncWrite + Unpin,
+    startup: Startup,
+    endpoint: &Endpoint,
+    databases: &dyn Databases,
+    cancel: &Arc<CancelTable>,
+) {
+    let mut backend = match databases.connect(endpoint).await {
+        Ok(backend) => backend,
+        Err(error) => return refuse(&mut client, &unreachable(error)).await,
+    };
+    if let Err(error) = begin(&mut client, &mut backend, &startup).await {
+        return tracing::debug!(%error, "a session broke off before it began");
+    }
+    relay(client, backend, Whose { endpoint, databases }, cancel).await;
 }
 
 /// Small answers must not wait for the client's delayed acknowledgement. A client that is gone is noticed here, so that its
@@ -190,11 +201,7 @@ fn tune(stream: &TcpStream) -> std::io::Result<()> {
 
 /// Which database is meant; its name is taken out of the startup's options.
 pub(crate) fn endpoint_of(startup: &mut Startup, host: Option<&str>) -> Result<Endpoint, Fatal> {
-    let (options, named) = split_options(startup.parameters.get("options").map_or("", String::as_str));
-    match options.is_empty() {
-        true => drop(startup.parameters.remove("options")),
-        false => drop(startup.parameters.insert("options".to_owned(), options)),
-    }
+    let named = take_named(startup);
     choose(host, named.as_deref()).map_err(|none| {
         let code = match none {
             NoEndpoint::Unnamed => "08004",
@@ -207,11 +214,23 @@ pub(crate) fn endpoint_of(startup: &mut Startup, host: Option<&str>) -> Result<E
     })
 }
 
+/// What the startup's options name; taken out of them.
+pub(crate) fn take_named(startup: &mut Startup) -> Option<String> {
+    let (options, named) = split_options(startup.parameters.get("options").map_or("", String::as_str));
+    match options.is_empty() {
+        true => drop(startup.parameters.remove("options")),
+        false => drop(startup.parameters.insert("options".to_owned(), options)),
+    }
+    named
+}
+
 pub(crate) fn unreachable(error: ConnectError) -> Fatal {
     let message = error.to_string();
     match error {
         ConnectError::Unknown(_) => Fatal::new("3D000", message)
             .hint("`pandastack db list` shows the databases; the host name begins with the id"),
+        ConnectError::Refused(_) => Fatal::new("28000", message)
+            .hint("`pandastack app attach <app> <database>` attaches one; then deploy or restart the app"),
         ConnectError::NotReady(_) => Fatal::new("57P03", message).hint("`pandastack db get` shows its state"),
         ConnectError::Unavailable(_) => Fatal::new("08006", message).hint("try again shortly"),
     }
@@ -237,7 +256,7 @@ pub(crate) async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), f
     let _ = stream.shutdown().await;
 }
 
-async fn refuse_startup<T>(
+pub(crate) async fn refuse_startup<T>(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     error: StartupError,
 ) -> Result<Option<T>, StartupError> {

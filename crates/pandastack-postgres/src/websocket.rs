@@ -21,7 +21,7 @@ use crate::backend::Databases;
 use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, SOCKET_MESSAGE_BYTES_MAX, STARTUP_WAIT};
 use crate::login::{Credentials, LoginError, Session};
-use crate::relay::resume;
+use crate::relay::{Whose, resume};
 use crate::server::{endpoint_of, refuse, unreachable};
 use crate::startup::{Packet, read};
 use crate::wire::{Fatal, message, take};
@@ -64,7 +64,10 @@ async fn serve(socket: WebSocket, host: Option<String>, databases: Arc<dyn Datab
     match opened {
         Err(_) => tracing::debug!("a WebSocket did not say what it wants in time"),
         Ok(Err(fatal)) => refuse(&mut stream, &fatal).await,
-        Ok(Ok((session, early))) => resume(stream, session.backend, early).await,
+        Ok(Ok((session, endpoint, early))) => {
+            let whose = Whose { endpoint: &endpoint, databases: databases.as_ref() };
+            resume(stream, session.backend, whose, early).await;
+        }
     }
 }
 
@@ -84,12 +87,12 @@ fn bytes_of(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin {
     tokio::io::join(StreamReader::new(Box::pin(source)), SinkWriter::new(CopyToBytes::new(sink)))
 }
 
-/// Startup and password, up to an open session. Also what the client said beyond them.
+/// Startup and password, up to an open session. Also whose it is, and what the client said beyond them.
 async fn open(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     host: Option<&str>,
     databases: &dyn Databases,
-) -> Result<(Session, BytesMut), Fatal> {
+) -> Result<(Session, Endpoint, BytesMut), Fatal> {
     let broken = |error: std::io::Error| Fatal::new("08006", error.to_string());
     let packet = read(stream).await.map_err(|error| Fatal::new("08P01", error.to_string()))?;
     let Packet::Startup(mut startup) = packet else {
@@ -130,7 +133,7 @@ async fn open(
     greeting.extend_from_slice(&message(b'Z', b"I"));
     stream.write_all(&greeting).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
-    Ok((session, early))
+    Ok((session, endpoint, early))
 }
 
 fn refusal(error: LoginError) -> Fatal {

@@ -30,7 +30,9 @@
 //!
 //! An agent calls control under `/internal/v1`: `POST /hosts/{host}/report` ([`HostReport`], every
 //! [`REPORT_SECONDS`] and after every change) answers [`ReportAnswer`]. Reports are complete, so one that is lost is
-//! made good by the next. An edge asks there for `GET /routes/{sandbox}` ([`EdgeRoute`]) and follows `GET /routes`.
+//! made good by the next. An edge asks there for `GET /routes/{sandbox}` ([`EdgeRoute`]) and follows `GET /routes`. What a
+//! machine says to [`crate::network::DATABASES_ADDRESS`] goes to `GET /databases/{sandbox}` with an upgrade to
+//! [`DATABASE_UPGRADE`]; control decides which databases the machine may mean.
 
 use std::collections::BTreeMap;
 
@@ -40,6 +42,8 @@ use serde::{Deserialize, Serialize};
 use crate::network::NetworkPolicy;
 use crate::{HostId, Residency, SandboxId, SandboxState, SnapshotId, VolumeId};
 
+/// Protocol of a stream that a machine opened to its databases.
+pub const DATABASE_UPGRADE: &str = "pandastack-database";
 /// Header with the incarnation of the sandbox that a call means.
 pub const INCARNATION_HEADER: &str = "x-pandastack-incarnation";
 /// Header with the id of the client's request that a call belongs to.
@@ -341,6 +345,9 @@ pub struct HostReport {
     pub memory_total_mb: u64,
     /// Memory not promised to anyone.
     pub memory_free_mb: u64,
+    /// Percent of a sandbox's memory that this host promises to it; all of it on hosts that do not say.
+    #[serde(default = "all_of_it")]
+    pub memory_promised_percent: u32,
     /// Free space of the store.
     pub disk_free_bytes: u64,
     /// Network slots not in use.
@@ -359,6 +366,10 @@ pub struct HostReport {
     pub denials: Vec<AgentDenial>,
     /// When the report was made.
     pub at: Timestamp,
+}
+
+fn all_of_it() -> u32 {
+    100
 }
 
 /// Something that a sandbox wanted to reach and may not.

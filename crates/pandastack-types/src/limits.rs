@@ -242,12 +242,18 @@ pub const APP_TEXT_BYTES_MAX: usize = 4096;
 pub const DEPLOYMENTS_PER_APP_MAX: u64 = 100;
 /// Versions of an app kept asleep for a rollback, beside the live one; the oldest is deleted first.
 pub const VERSIONS_KEPT: usize = 3;
+/// Seconds between two looks at an app's repository. Outside of it: 400 `bad_request`.
+pub const POLL_SECONDS_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
 /// Previews of one app. Beyond it: 429 `quota_exceeded` to the delivery that would make another.
 pub const PREVIEWS_PER_APP_MAX: u64 = 20;
 /// Versions of a preview kept asleep beside the live one.
 pub const PREVIEW_VERSIONS_KEPT: usize = 1;
 /// Closed pull requests of one app that are remembered, so that a late delivery does not bring a preview back.
 pub const CLOSED_PULLS_KEPT: usize = 200;
+/// Machines of one app that never sleep. Beyond it: 400 `bad_request`.
+pub const MIN_INSTANCES_MAX: u32 = 1;
+/// Databases attached to one app. Beyond it: 429 `quota_exceeded`.
+pub const DATABASES_PER_APP_MAX: usize = 10;
 /// Names of one app beside its own. Beyond it: 429 `quota_exceeded`.
 pub const DOMAINS_PER_APP_MAX: u64 = 50;
 /// Bytes of an uploaded source. Beyond it: 413 `body_too_large`. It streams; memory does not grow with it.

@@ -128,6 +128,18 @@ export class AppsAPI {
     await this.#transport.send(del(path(app, `/env/${segment(key, "variable")}`)));
   }
 
+  /** Attach a database: the variable `env` (`DATABASE_URL`) holds its connection string from the next deployment or restart on. */
+  async attachDatabase(app: string, databaseId: string, options: { env?: string; scope?: string; build?: boolean } = {}): Promise<JsonObject> {
+    const body = given({ env: options.env, scope: options.scope, build: options.build ?? false });
+    const call = post(path(app, `/databases/${segment(databaseId, "database id")}`), body);
+    return (await this.#transport.send({ ...call, method: "PUT" })).record();
+  }
+
+  /** Detach a database; it is out of reach at once. */
+  async detachDatabase(app: string, databaseId: string): Promise<void> {
+    await this.#transport.send(del(path(app, `/databases/${segment(databaseId, "database id")}`)));
+  }
+
   /** Names of an app beside its own. */
   async domains(app: string): Promise<JsonObject[]> {
     return (await this.#transport.send(get(path(app, "/domains")))).records("domains");

@@ -29,7 +29,7 @@ export type DatabaseConnection = WireRecord<{
 /** A managed database; in lists without credentials. */
 export type Database = WireRecord<{
   id: string;
-  /** `provisioning`, `running`, `hibernated`, `failed` or `deleting`. */
+  /** `provisioning`, `running`, `read_only` (its disk is full: see `error`), `hibernated`, `recovering`, `failed` or `deleting`. */
   status: string;
   label?: string;
   size?: string;

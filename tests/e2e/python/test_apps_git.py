@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import httpx
 import pytest
@@ -99,7 +101,7 @@ def world() -> Iterator[Tuple[Platform, Path]]:
         words = ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", GIT_SERVER, root]
         served = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": root})
         assert served.stdout is not None and served.stdout.readline() == "ready\n"
-        running = Platform("pdsg", "10.222.0.0/16", "--warm", "base", "--resolver", RESOLVER)
+        running = Platform("pdsg", "10.222.0.0/16", "--warm", "base", "--resolver", RESOLVER, "--schedules-private-targets")
         try:
             yield running.start(), Path(root)
         finally:
@@ -190,10 +192,38 @@ def test_a_hostile_repository_hurts_only_its_build(world: Tuple[Platform, Path],
     client.call("DELETE", "/apps/evil", 204)
 
 
+def test_looking_at_a_repository_deploys_a_new_commit_once(world: Tuple[Platform, Path], client: Client) -> None:
+    repository = Repository(world[1], "polled.git")
+    first = repository.push({"index.html": "one"})
+    client.call("POST", "/apps", 400, json={"name": "polled", "git_url": repository.url, "poll_seconds": 29})
+    settings = {"git_url": repository.url, "webhook_secret": "hush", "poll_seconds": 3600}
+    client.call("POST", "/apps", 201, json={"name": "polled", **settings})
+
+    def deployed(count: int) -> Any:
+        found = client.call("GET", "/apps/polled/deploys", 200)["items"]
+        return found if len(found) == count else None
+
+    (one,) = wait_until("the first commit is found", lambda: deployed(1), 60)  # type: ignore[misc]
+    assert (one["trigger"], one["git_commit"]) == ("poll", first)
+    client.live("polled", one["id"])
+    second = repository.push({"index.html": "two"})
+    # Setting it again looks at once.
+    client.call("PATCH", "/apps/polled", 200, json={"poll_seconds": 3600})
+    two = wait_until("the second commit is found", lambda: deployed(2), 60)[0]  # type: ignore[index]
+    body = json.dumps({"ref": "refs/heads/main", "after": second}).encode()
+    signature = "sha256=" + hmac.new(b"hush", body, hashlib.sha256).hexdigest()
+    headers = {"x-github-event": "push", "x-github-delivery": "1", "x-hub-signature-256": signature}
+    hook = client.call("GET", "/apps/polled", 200)["webhook_url"]
+    assert "looking" in httpx.post(hook, content=body, headers=headers, timeout=60).json()["ignored"]
+    assert client.live("polled", two["id"])["git_commit"] == second
+    assert client.page("polled") == "two" and deployed(2)
+    client.call("DELETE", "/apps/polled", 204)
+
+
 #: Says what its build and its run could see.
 TELLTALE = {
     "pandastack.toml": '[app]\nbuild_command = "sh see.sh > built.txt"\n',
-    "see.sh": 'echo "$OPEN $SECRET $LIVE $TRIAL" | tr -s " "; grep -rlq s3cret /proc/[0-9]*/environ && echo leaked; true\n',
+    "see.sh": 'echo "$OPEN $SECRET $LIVE $TRIAL" | tr -s " "; grep -qEs "s3cret|t0k3n" /proc/[0-9]*/environ && echo leaked; true\n',
     "main.py": """
 import os, subprocess
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -208,6 +238,34 @@ HTTPServer(("0.0.0.0", int(os.environ["PORT"])), Handler).serve_forever()
 
 def telltale(version: str) -> Dict[str, str]:
     return {**TELLTALE, "main.py": TELLTALE["main.py"].replace("VERSION", version)}
+
+
+class StatusHost(ThreadingHTTPServer):
+    """What a repository's host is told of commits. The first call is answered with an error."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), StatusHandler)
+        self.told: List[Dict[str, Any]] = []
+        self.calls = 0
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def of(self, commit: str) -> List[Tuple[str, str, str]]:
+        return [(one["context"], one["state"], one["target_url"]) for one in self.told if one["path"].endswith(commit)]
+
+
+class StatusHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        host: StatusHost = self.server  # type: ignore[assignment]
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        host.calls += 1
+        if host.calls > 1:
+            assert self.headers["authorization"] == "Bearer t0k3n"
+            host.told.append({"path": self.path, **body})
+        self.send_response(500 if host.calls == 1 else 201)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 class Hook:
@@ -230,8 +288,11 @@ class Hook:
 
 
 def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, Path], client: Client) -> None:
-    repository = Repository(world[1], "previewed.git")
-    client.call("POST", "/apps", 201, json={"name": "store", "git_url": repository.url, "webhook_secret": "hush", "env": {"OPEN": "open"}})
+    (world[1] / "team").mkdir()
+    repository = Repository(world[1], "team/previewed.git")
+    host = StatusHost()
+    settings = {"git_token": "t0k3n", "git_api_url": f"http://127.0.0.1:{host.server_port}/api"}
+    client.call("POST", "/apps", 201, json={"name": "store", "git_url": repository.url, "webhook_secret": "hush", "env": {"OPEN": "open"}, **settings})
     for key, secret, scope in [("SECRET", True, "all"), ("LIVE", False, "production"), ("TRIAL", False, "preview")]:
         value = "s3cret" if secret else key.lower()
         client.call("PUT", f"/apps/store/env/{key}", 200, json={"value": value, "secret": secret, "scope": scope})
@@ -255,10 +316,19 @@ def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, 
     assert client.page("pr-8-store") == "one | open trial | open trial"
     client.live("pr-7-store", updated["deployment_id"])
     assert client.page("pr-7-store").startswith("two |")
+    # The repository's host knows how it went, although it failed at first.
+    context, address = "pandastack/store (preview)", client.url.replace("127.0.0.1", "pr-7-store.localhost")
+    said = [(context, "pending", address), (context, "success", address)]
+    wait_until("the host is told", lambda: host.of(second) == said, 60)
+    assert host.told[0]["path"] == f"/api/repos/team/previewed/statuses/{first}"
+    host.shutdown()
     # They outlive the server, and closing one ends it wholly and for good.
     machine = client.call("GET", "/apps/store/previews/7", 200)["sandbox_id"]
     kill(world[0], "control")
     wait_until("the server is back", lambda: answers(client, "/apps/store/previews/7"), 60)
+    assert client.page("pr-7-store").startswith("two |")
+    late = hook.pull("closed", 7, first, at="2026-01-01T00:00:00Z", expect=200)
+    assert "newer" in late["ignored"], "it was opened again, or changed, after that"
     assert client.page("pr-7-store").startswith("two |")
     assert hook.pull("closed", 7, second, at="2026-02-01T00:00:00Z")["preview"] == "pr-7-store"
     wait_until("its machine is gone", lambda: client.http.get(f"/sandboxes/{machine}").status_code == 404, 60)

@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 from typing import Any, Callable, Iterator, List
 
+import httpx
 import pytest
 from conftest import wait_for
+from database_inside import connects_again, kill_server
 from platform_process import command_lines
 from test_databases import make, psql
 
@@ -83,6 +85,31 @@ def test_a_killed_machine_loses_nothing_acknowledged(client: PandaStack, databas
     with pytest.raises(NotFoundError):
         client.sandboxes.get(before)
     assert psql(url, "-c", "INSERT INTO kept VALUES (0)").returncode == 0
+
+
+def test_a_killed_server_is_started_again(client: PandaStack, raw: httpx.Client, database: Database) -> None:
+    """The machine runs on without it: nobody has to notice but clients, who connect again and wait."""
+    url = database["connection_url"]
+    acknowledged = numbers(url)
+    machine = client.databases.get(database["id"])["sandbox_id"]
+    enough = threading.Event()
+    before = len(acknowledged)
+    writer = threading.Thread(target=write_until_cut, args=(url, acknowledged, enough.set))
+    writer.start()
+    assert enough.wait(60)
+    kill_server(database)
+    writer.join(60)
+    assert not writer.is_alive() and len(acknowledged) > before
+    wait_for("it is back", lambda: connects_again(url), REVIVE_SECONDS_MAX)
+    there = numbers(url)
+    assert there in (acknowledged, [*acknowledged, acknowledged[-1] + 1])
+    assert client.databases.get(database["id"])["sandbox_id"] == machine
+    # Through the pooler too, and whoever follows the log notices by itself.
+    assert psql(database["pooled_url"], "-c", "SELECT 1").stdout == "1\n"
+    starts = lambda: raw.get(f"/databases/{database['id']}/logs").text.count("database system is ready to accept connections")
+    known = starts()
+    kill_server(database)
+    wait_for("it is back though nobody asked", lambda: starts() > known)
 
 
 def test_a_branch_keeps_its_own_data_and_sleeps(client: PandaStack, database: Database) -> None:

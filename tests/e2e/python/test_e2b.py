@@ -469,7 +469,7 @@ MISSING: Dict[str, Any] = {
         "traffic is let through or not, never rewritten; also egress proxies, name servers of a sandbox's own, masked host names",
         lambda: create(network={"rules": {"a.com": [{"transform": {"headers": {"X": "1"}}}]}}),
     ),
-    "volumes": ("there are no volumes yet", lambda: e2b.Volume.create("v")),
+    "volumes": ("the platform's volumes have calls of their own ([volumes](volumes.md)); E2B's are not translated", lambda: e2b.Volume.create("v")),
     "building templates": (
         "templates are recipes of the server (`cargo xtask template`)",
         lambda: e2b.Template.build(e2b.Template().from_base_image(), "mine"),

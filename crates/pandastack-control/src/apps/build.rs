@@ -12,6 +12,7 @@ use pandastack_types::limits::BUILD_SECONDS_MAX;
 use tokio::time::Instant;
 
 use super::SOURCE_DIR;
+use super::databases::{self, Stage};
 use super::log::Log;
 use super::machine::{BUILD_TAG, Machine, Purpose};
 use super::output::Exit;
@@ -186,6 +187,7 @@ impl Build<'_> {
     ) -> Result<(), BuildError> {
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
         let mut env = self.of.spec.env_values();
+        env.extend(databases::urls(self.app, self.of, Stage::Build).await?);
         env.extend(build_env(plan));
         env.insert("PORT".to_owned(), self.of.spec.port.to_string());
         let exit = machine.run(&step(command.to_owned(), env, directory, left), self.log).await?;

@@ -2,7 +2,9 @@
 
 use pandastack_detect::Framework;
 use pandastack_types::api::AppSettings;
-use pandastack_types::limits::{APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, TTL_SECONDS_MAX};
+use pandastack_types::limits::{
+    APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, MIN_INSTANCES_MAX, POLL_SECONDS_RANGE, TTL_SECONDS_MAX,
+};
 
 use super::previews;
 use super::record::{AppSpec, EnvEntry};
@@ -57,8 +59,9 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
             return refuse(format!("`{field}` is at most {APP_TEXT_BYTES_MAX} bytes without NUL"));
         }
     }
-    settings.git_url.as_deref().map_or(Ok(()), git_url)?;
+    settings.git_url.as_deref().map_or(Ok(()), |url| address("git_url", url))?;
     settings.git_branch.as_deref().map_or(Ok(()), git_ref)?;
+    settings.git_api_url.as_deref().map_or(Ok(()), |url| address("git_api_url", url))?;
     settings.framework.as_deref().map_or(Ok(()), framework)?;
     settings.root_directory.as_deref().map_or(Ok(()), root_directory)?;
     let set = |place: &mut Option<String>, given: Option<String>| {
@@ -69,6 +72,8 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
     set(&mut spec.git_url, settings.git_url);
     set(&mut spec.git_branch, settings.git_branch);
     set(&mut spec.git_token, settings.git_token);
+    set(&mut spec.git_api_url, settings.git_api_url);
+    spec.git_host = settings.git_host.or(spec.git_host);
     set(&mut spec.framework, settings.framework);
     set(&mut spec.install_command, settings.install_command);
     set(&mut spec.build_command, settings.build_command);
@@ -76,7 +81,9 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
     set(&mut spec.root_directory, settings.root_directory);
     set(&mut spec.webhook_secret, settings.webhook_secret);
     spec.previews = settings.previews.unwrap_or(spec.previews);
+    apply_poll(spec, settings.poll_seconds)?;
     apply_numbers(spec, settings.port, settings.idle_timeout_seconds)?;
+    apply_instances(spec, settings.min_instances)?;
     if let Some(path) = settings.health_path {
         if !path.starts_with('/')
             || path.len() > APP_TEXT_BYTES_MAX
@@ -86,6 +93,25 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
         }
         spec.health_path = path;
     }
+    Ok(())
+}
+
+fn apply_poll(spec: &mut AppSpec, seconds: Option<u64>) -> ApiResult<()> {
+    let Some(seconds) = seconds else { return Ok(()) };
+    let (least, most) = (POLL_SECONDS_RANGE.start(), POLL_SECONDS_RANGE.end());
+    if seconds != 0 && !POLL_SECONDS_RANGE.contains(&seconds) {
+        return refuse(format!("`poll_seconds` must be {least} to {most}, or 0 for none"));
+    }
+    spec.poll_seconds = Some(seconds).filter(|seconds| *seconds > 0);
+    spec.poll_asked += 1;
+    Ok(())
+}
+
+fn apply_instances(spec: &mut AppSpec, least: Option<u32>) -> ApiResult<()> {
+    if least.is_some_and(|least| least > MIN_INSTANCES_MAX) {
+        return refuse(format!("`min_instances` must be 0 to {MIN_INSTANCES_MAX}"));
+    }
+    spec.min_instances = least.unwrap_or(spec.min_instances);
     Ok(())
 }
 
@@ -105,14 +131,15 @@ fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> Ap
     Ok(())
 }
 
-fn git_url(text: &str) -> ApiResult<()> {
+/// Where a repository or its host's API is; an empty text takes it back.
+fn address(field: &str, text: &str) -> ApiResult<()> {
     if text.is_empty() {
         return Ok(());
     }
     let good =
         url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     if !good || text.len() > APP_TEXT_BYTES_MAX {
-        return refuse("`git_url` must be an address such as https://git.example.com/me/app.git".to_owned());
+        return refuse(format!("`{field}` must be an address such as https://git.example.com/me/app.git"));
     }
     Ok(())
 }
@@ -146,12 +173,11 @@ fn root_directory(text: &str) -> ApiResult<()> {
 
 /// Puts a variable into an app, within its limits.
 pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> ApiResult<()> {
-    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let starts = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    if !starts || !key.chars().all(good) || key.len() > 256 {
-        let shown: String = key.chars().take(40).collect();
+    env_name(key)?;
+    if let Some(attached) = spec.databases.get(key) {
+        let id = &attached.database;
         return refuse(format!(
-            "`{shown}` is not a variable's name: use letters, digits and `_`, not a digit first"
+            "`{key}` holds the address of database `{id}`, which is attached; detach that"
         ));
     }
     if entry.value.len() > ENV_VALUE_BYTES_MAX || entry.value.contains('\0') {
@@ -161,6 +187,19 @@ pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> ApiResu
     // Room for what the platform adds.
     if spec.env.len() > ENV_PAIRS_MAX - 32 {
         return refuse(format!("an app has at most {} variables", ENV_PAIRS_MAX - 32));
+    }
+    Ok(())
+}
+
+/// Refuses what cannot be a variable's name.
+pub(super) fn env_name(key: &str) -> ApiResult<()> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    if !starts || !key.chars().all(good) || key.len() > 256 {
+        let shown: String = key.chars().take(40).collect();
+        return refuse(format!(
+            "`{shown}` is not a variable's name: use letters, digits and `_`, not a digit first"
+        ));
     }
     Ok(())
 }
@@ -212,9 +251,17 @@ mod tests {
         assert!(!with(|s| s.git_url = Some("ext::sh -c x".into())));
         assert!(!with(|s| s.git_branch = Some("--upload-pack=x".into())));
         assert!(!with(|s| s.root_directory = Some("a/../../b".into())));
+        for (seconds, good) in
+            [(0, true), (1, false), (29, false), (30, true), (86_400, true), (86_401, false)]
+        {
+            let settings = AppSettings { poll_seconds: Some(seconds), ..AppSettings::default() };
+            assert_eq!(apply(&mut AppSpec::default(), settings).is_ok(), good, "{seconds}");
+        }
         assert!(!with(|s| s.port = Some(0)));
         assert!(!with(|s| s.idle_timeout_seconds = Some(IDLE_SECONDS_MIN - 1)));
         assert!(with(|s| s.idle_timeout_seconds = Some(IDLE_SECONDS_MIN)));
+        assert!(with(|s| s.min_instances = Some(1)));
+        assert!(!with(|s| s.min_instances = Some(2)));
         assert!(!with(|s| s.framework = Some("rails".into())));
         assert!(!with(|s| s.health_path = Some("x".into())));
         assert!(with(|s| s.start_command = Some("x".repeat(APP_TEXT_BYTES_MAX))));

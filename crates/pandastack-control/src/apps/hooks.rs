@@ -20,20 +20,22 @@ use axum::routing::post;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use pandastack_types::api::HookAnswer;
+use pandastack_types::api::{GitHost, HookAnswer};
 use pandastack_types::limits::HOOK_BODY_BYTES_MAX;
 use pandastack_types::{ErrorBody, ErrorCode};
 use serde::Deserialize;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
+use super::deploy::change;
 use super::pulls::{self, Pull};
 use super::record::{AppRecord, DeploymentRecord};
-use super::routes::queue;
-use super::{check, previews};
+use super::routes::queued;
+use super::{check, poller, previews};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::Id;
+use crate::routes::preview::beside;
 
 /// Bytes of a delivery's name that are kept.
 const DELIVERY_BYTES_MAX: usize = 200;
@@ -101,7 +103,8 @@ pub(crate) async fn hook(
     {
         return Ok(ignored("this delivery was taken before".to_owned()));
     }
-    let taken = take(&app, &record, told).await;
+    note_host(&app, &record, &parts.headers).await?;
+    let taken = take(&app, &record, told, &parts.headers).await;
     if let (Err(_), Some(delivery)) = (&taken, &delivery) {
         app.store.release_delivery(&record.id, delivery).await?;
     }
@@ -109,22 +112,47 @@ pub(crate) async fn hook(
 }
 
 /// Carries out what a delivery says.
-async fn take(app: &Arc<App>, record: &AppRecord, told: Told) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+async fn take(
+    app: &Arc<App>,
+    record: &AppRecord,
+    told: Told,
+    headers: &HeaderMap,
+) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
     match told {
         Told::Nothing(why) => Ok(ignored(why)),
         Told::Pull(pull) => {
-            previews::take(app, record, pull).await.map(|(status, told)| (status, Json(told)))
+            previews::take(app, record, pull, headers).await.map(|(status, told)| (status, Json(told)))
         }
         Told::Push(push) => {
             check::git_ref(&push.after)?;
+            let commit = push.after.clone();
             let mut new = DeploymentRecord::queued(record, "push", now());
             new.spec.git_ref = Some(push.after.clone());
             new.spec.git_commit = Some(push.after);
-            let (status, Json(deployment)) = queue(app, new).await?;
+            new.spec.address = Some(beside(headers, &record.name));
+            if !app.store.insert_deployment_unless(&new, &|newest| poller::is_found(newest, &commit)).await? {
+                return Ok(ignored("this commit was found by looking at the repository before".to_owned()));
+            }
+            let (status, Json(deployment)) = queued(app, new);
             let told = HookAnswer { deployment_id: Some(deployment.id), preview: None, ignored: None };
             Ok((status, Json(told)))
         }
     }
+}
+
+/// Remembers what kind of host this is: it is told how deployments go in its own way.
+async fn note_host(app: &App, record: &AppRecord, headers: &HeaderMap) -> ApiResult<()> {
+    // Gitea also sends the headers of GitHub.
+    let kinds = [
+        ("x-gitea-event", GitHost::Gitea),
+        ("x-gitlab-event", GitHost::Gitlab),
+        ("x-github-event", GitHost::Github),
+    ];
+    let seen = kinds.into_iter().find(|(name, _)| headers.contains_key(*name)).map(|(_, host)| host);
+    if seen.is_some() && seen != record.spec.git_host_seen {
+        change(app, &record.id, |record| record.spec.git_host_seen = seen).await?;
+    }
+    Ok(())
 }
 
 fn ignored(why: String) -> (StatusCode, Json<HookAnswer>) {

@@ -21,6 +21,7 @@ use super::owner_of;
 use super::record::AppRecord;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
+use crate::ops::lifecycle::Move;
 use crate::ops::listening::Watch;
 use crate::ops::{self, NOTHING, call_on};
 use crate::store::{SandboxRecord, SnapshotRecord};
@@ -78,7 +79,7 @@ impl Machine {
             Purpose::Serve(env) => {
                 request.env = Some(env);
                 request.persistent = Some(true);
-                request.idle_timeout_seconds = Some(of.spec.idle_timeout_seconds);
+                request.idle_timeout_seconds = Some(of.spec.idle_seconds());
             }
         }
         let (workspace, owner) = (of.workspace.clone(), owner_of(&of.id));
@@ -147,6 +148,12 @@ impl Machine {
         let patch = PatchLifecycle { idle_timeout_seconds: Some(seconds), ..PatchLifecycle::default() };
         let record = self.app.store.sandbox(None, &self.record.id).await?;
         ops::lifecycle::patch(&self.app, record, patch).await.map(|_| ())
+    }
+
+    /// Wakes it, if it sleeps.
+    pub(super) async fn wake(&self) -> ApiResult<()> {
+        let record = self.app.store.sandbox(None, &self.record.id).await?;
+        ops::lifecycle::go(&self.app, record, self.client.clone(), Move::Wake, false).await.map(drop)
     }
 
     /// Keeps it as it is now.

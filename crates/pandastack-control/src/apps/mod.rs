@@ -14,10 +14,13 @@
 //! |---|---|
 //! | `record`, `store` | what is written down |
 //! | `routes`, `upload`, `env`, `domains`, `runtime_logs`, `hooks`, `view`, `check` | the API |
+//! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
 //! | `source`, `build`, `serve` | those steps, each in a machine |
 //! | `machine`, `output`, `log` | calls to a machine, and what it says |
+//! | `poller` | looking at repositories whose host tells nothing |
+//! | `commit_status`, `reporter` | telling a repository's host how deployments go |
 //! | `tidy`, `removal` | which machines and snapshots an app needs; the rest is deleted; and apps themselves |
 //! | `names` | what stands behind a host name |
 //!
@@ -30,6 +33,9 @@
 
 pub(crate) mod build;
 pub(crate) mod check;
+mod commit_status;
+pub(crate) mod database_way;
+pub(crate) mod databases;
 pub(crate) mod deploy;
 pub(crate) mod deployer;
 pub(crate) mod domains;
@@ -40,10 +46,12 @@ pub(crate) mod log;
 mod machine;
 pub(crate) mod names;
 mod output;
+pub(crate) mod poller;
 pub(crate) mod previews;
 mod pulls;
 pub mod record;
 mod removal;
+pub(crate) mod reporter;
 pub(crate) mod routes;
 pub(crate) mod runtime_logs;
 mod serve;
@@ -58,6 +66,7 @@ mod view;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pandastack_postgres::Inside;
 use pandastack_types::{AppId, DeploymentId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -78,6 +87,10 @@ pub(crate) fn owner_of(app: &AppId) -> String {
 pub(crate) struct Apps {
     /// There may be something to deploy.
     pub(crate) work: Notify,
+    /// Somebody said how often a repository is looked at.
+    pub(crate) polls: Notify,
+    /// Sessions of machines with databases.
+    pub(crate) inside: Inside,
     /// Grows with every change of a deployment or its log.
     news: watch::Sender<u64>,
     shared: Mutex<Shared>,
@@ -113,7 +126,13 @@ pub(crate) enum Stop {
 
 impl Default for Apps {
     fn default() -> Self {
-        Self { work: Notify::new(), news: watch::Sender::new(0), shared: Mutex::default() }
+        Self {
+            work: Notify::new(),
+            polls: Notify::new(),
+            inside: Inside::default(),
+            news: watch::Sender::new(0),
+            shared: Mutex::default(),
+        }
     }
 }
 

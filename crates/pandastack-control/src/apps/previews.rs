@@ -11,7 +11,7 @@
 //!
 //! Must hold: a preview of a fork never sees a secret, be it a variable, the repository's token, or what a machine that
 //! had them keeps; no preview begins from what its app installed, since production's variables were there; a delivery
-//! that comes late brings nothing back that was closed after it.
+//! that comes late brings nothing back that was closed after it, and ends nothing that was opened again after it.
 
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ use super::{removal, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
+use crate::routes::preview::beside;
 use crate::store::{self, Store, StoreError};
 
 /// What began a preview's deployment.
@@ -67,6 +68,8 @@ fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
         git_token: of.git_token.clone().filter(|_| !fork),
         webhook_secret: None,
         previews: AppPreviews::Off,
+        // Each would hold memory until its pull request is closed.
+        min_instances: 0,
         closed_pulls: Default::default(),
         cache: own.cache,
         deleting: own.deleting,
@@ -74,17 +77,24 @@ fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
         ..of
     };
     spec.env = spec.seen_env().map(|(key, entry)| (key.clone(), entry.clone())).collect();
+    spec.databases = spec.seen_databases().map(|(env, one)| (env.clone(), one.clone())).collect();
     spec
 }
 
 /// Carries out what a delivery says of a pull request.
-pub(super) async fn take(app: &Arc<App>, of: &AppRecord, pull: Pull) -> ApiResult<(StatusCode, HookAnswer)> {
+pub(super) async fn take(
+    app: &Arc<App>,
+    of: &AppRecord,
+    pull: Pull,
+    headers: &HeaderMap,
+) -> ApiResult<(StatusCode, HookAnswer)> {
     let answer = HookAnswer { deployment_id: None, preview: Some(name_of(of, pull.number)), ignored: None };
     let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
     if pull.change == Change::Closed {
         return Ok(match close(app, of, &pull).await? {
-            true => (StatusCode::ACCEPTED, answer),
-            false => (StatusCode::OK, ignored("it has no preview")),
+            Closed::Going => (StatusCode::ACCEPTED, answer),
+            Closed::Late => (StatusCode::OK, ignored("a newer change of the pull request is known already")),
+            Closed::NotThere => (StatusCode::OK, ignored("it has no preview")),
         });
     }
     let closed_at = of.spec.closed_pulls.get(&pull.number);
@@ -98,6 +108,7 @@ pub(super) async fn take(app: &Arc<App>, of: &AppRecord, pull: Pull) -> ApiResul
     let mut new = DeploymentRecord::queued(&preview, TRIGGER, now());
     new.spec.git_ref = Some(pull.commit.clone());
     new.spec.git_commit = Some(pull.commit);
+    new.spec.address = Some(beside(headers, &preview.name));
     let (status, Json(deployment)) = queue(app, new).await?;
     Ok((status, HookAnswer { deployment_id: Some(deployment.id), ..answer }))
 }
@@ -136,10 +147,10 @@ async fn ensure(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<Option
 
 /// Notes what became of a pull request, unless something newer is known.
 fn note_pull(spec: &mut AppSpec, pull: &Pull) {
-    let known = spec.pull.clone().unwrap_or_default();
-    if known.told_at.zip(pull.at).is_some_and(|(known, at)| at < known) {
+    if is_newer_known(spec, pull) {
         return;
     }
+    let known = spec.pull.clone().unwrap_or_default();
     // What was installed while it was trusted is not for a fork.
     if pull.fork && !known.fork {
         spec.cache = None;
@@ -174,24 +185,45 @@ fn pull_spec(pull: &Pull) -> PullSpec {
     }
 }
 
-/// Notes that a pull request is closed and begins to remove its preview. `false` if it has none.
-async fn close(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<bool> {
+/// What became of a delivery that says that a pull request is closed.
+enum Closed {
+    /// Its preview is being removed.
+    Going,
+    /// It was changed after that, so it is open.
+    Late,
+    /// It has no preview.
+    NotThere,
+}
+
+/// Notes that a pull request is closed and begins to remove its preview.
+async fn close(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<Closed> {
     let at = pull.at.unwrap_or_else(now);
     change(app, &of.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
     let preview = match app.store.app(None, &name_of(of, pull.number)).await {
         Ok(found) if found.preview_of.as_ref() == Some(&of.id) => found,
-        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(false),
+        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(Closed::NotThere),
         Err(error) => return Err(error.into()),
     };
-    removal::mark(app, &preview.id).await?;
+    // Decided where it is written, so that a delivery which opens it again at this moment is seen.
+    let marked = removal::mark_if(app, &preview.id, |spec| !is_newer_known(spec, pull)).await?;
+    if !marked {
+        return Ok(Closed::Late);
+    }
     // The answer does not wait: what is marked is removed also if this process ends.
     removal::begin(app, preview.id);
-    Ok(true)
+    Ok(Closed::Going)
+}
+
+/// Whether a preview knows of a change after what a delivery tells. Of two in the same second neither is newer.
+fn is_newer_known(spec: &AppSpec, pull: &Pull) -> bool {
+    let known = spec.pull.as_ref().and_then(|known| known.told_at);
+    known.zip(pull.at).is_some_and(|(known, at)| at < known)
 }
 
 /// Remembers the newest [`CLOSED_PULLS_KEPT`].
 fn note_closed(spec: &mut AppSpec, number: u32, at: Timestamp) {
-    spec.closed_pulls.insert(number, at);
+    let last = spec.closed_pulls.entry(number).or_insert(at);
+    *last = at.max(*last);
     while spec.closed_pulls.len() > CLOSED_PULLS_KEPT {
         let Some(oldest) = spec.closed_pulls.iter().min_by_key(|(_, at)| **at).map(|(number, _)| *number)
         else {
@@ -324,6 +356,33 @@ mod tests {
         }
         assert_eq!(spec.closed_pulls.len(), CLOSED_PULLS_KEPT);
         assert!(!spec.closed_pulls.contains_key(&0), "the oldest is forgotten");
+        note_closed(&mut spec, 7, at(1));
+        assert_eq!(spec.closed_pulls[&7], at(7), "one that comes late says nothing new");
+    }
+
+    #[test]
+    fn what_comes_late_is_known_by_its_time() {
+        let at = |seconds| Timestamp::from_second(seconds).ok();
+        let told = |told_at| AppSpec {
+            pull: Some(PullSpec { told_at, ..PullSpec::default() }),
+            ..AppSpec::default()
+        };
+        let closed = |at| Pull {
+            change: Change::Closed,
+            number: 7,
+            title: String::new(),
+            branch: String::new(),
+            base: String::new(),
+            commit: String::new(),
+            url: None,
+            fork: false,
+            at,
+        };
+        assert!(is_newer_known(&told(at(5)), &closed(at(4))), "it was opened again after that");
+        for (known, tells) in [(at(5), at(5)), (at(5), at(6)), (None, at(1)), (at(5), None)] {
+            assert!(!is_newer_known(&told(known), &closed(tells)), "{known:?} {tells:?}");
+        }
+        assert!(!is_newer_known(&AppSpec::default(), &closed(at(1))));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use pandastack_types::api::AppPreviews;
 use serde::Deserialize;
 
+use super::commit_status;
 use super::hooks::SKIP;
 use super::record::AppSpec;
 
@@ -162,8 +163,7 @@ pub(super) fn from_gitlab(payload: &[u8]) -> serde_json::Result<Result<Pull, Str
 
 /// Why a pull request gets no preview, if so. Closing one always counts.
 pub(super) fn unwanted(app: &AppSpec, pull: &Pull) -> Option<String> {
-    let is_commit =
-        matches!(pull.commit.len(), 40 | 64) && pull.commit.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_commit = commit_status::is_commit(&pull.commit);
     match pull.change {
         _ if pull.number == 0 => Some("the pull request has no number".to_owned()),
         Change::Closed => None,

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use pandastack_types::api::{AppPreviews, DeploymentStatus, EnvScope};
-use pandastack_types::{AppId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
+use pandastack_types::api::{AppPreviews, DeploymentStatus, EnvScope, GitHost};
+use pandastack_types::limits::{IDLE_SECONDS_DEFAULT, TTL_SECONDS_MAX};
+use pandastack_types::{AppId, DatabaseId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
 use super::{HEALTH_PATH_DEFAULT, PORT_DEFAULT};
@@ -42,6 +43,12 @@ pub struct AppSpec {
     pub git_branch: Option<String>,
     /// Password or token for the repository.
     pub git_token: Option<String>,
+    /// Kind of the repository's host, as said.
+    pub git_host: Option<GitHost>,
+    /// The same, as its last delivery told.
+    pub git_host_seen: Option<GitHost>,
+    /// Address of that host's API, as said.
+    pub git_api_url: Option<String>,
     /// As said.
     pub framework: Option<String>,
     /// As said.
@@ -58,6 +65,8 @@ pub struct AppSpec {
     pub health_path: String,
     /// Idle seconds before it sleeps.
     pub idle_timeout_seconds: u64,
+    /// Machines that never sleep.
+    pub min_instances: u32,
     /// Template of its machines.
     pub template: String,
     /// Virtual processors, if other than the template's.
@@ -72,8 +81,14 @@ pub struct AppSpec {
     pub closed_pulls: BTreeMap<u32, Timestamp>,
     /// What a preview is a preview of.
     pub pull: Option<PullSpec>,
+    /// Seconds between two looks at the repository, if it is looked at.
+    pub poll_seconds: Option<u64>,
+    /// Grows whenever that is set, even to the same.
+    pub poll_asked: u64,
     /// Variables by name.
     pub env: BTreeMap<String, EnvEntry>,
+    /// Databases that it reaches, by the variable with their address.
+    pub databases: BTreeMap<String, AttachedDatabase>,
     /// A machine with installed dependencies, from which builds begin.
     pub cache: Option<SnapshotId>,
     /// It is being deleted: its machines go first, then its row.
@@ -86,6 +101,9 @@ impl Default for AppSpec {
             git_url: None,
             git_branch: None,
             git_token: None,
+            git_host: None,
+            git_host_seen: None,
+            git_api_url: None,
             framework: None,
             install_command: None,
             build_command: None,
@@ -93,7 +111,8 @@ impl Default for AppSpec {
             root_directory: None,
             port: PORT_DEFAULT,
             health_path: HEALTH_PATH_DEFAULT.to_owned(),
-            idle_timeout_seconds: pandastack_types::limits::IDLE_SECONDS_DEFAULT,
+            idle_timeout_seconds: IDLE_SECONDS_DEFAULT,
+            min_instances: 0,
             template: "base".to_owned(),
             cpu: None,
             memory_mb: None,
@@ -101,7 +120,10 @@ impl Default for AppSpec {
             previews: AppPreviews::default(),
             closed_pulls: BTreeMap::new(),
             pull: None,
+            poll_seconds: None,
+            poll_asked: 0,
             env: BTreeMap::new(),
+            databases: BTreeMap::new(),
             cache: None,
             deleting: false,
         }
@@ -114,6 +136,11 @@ impl AppSpec {
         self.git_branch.as_deref().unwrap_or("main")
     }
 
+    /// After how many idle seconds the machine that serves sleeps. One that never does may be idle for as long as can be said.
+    pub fn idle_seconds(&self) -> u64 {
+        if self.min_instances > 0 { TTL_SECONDS_MAX } else { self.idle_timeout_seconds }
+    }
+
     /// Variables that its machines see: an app not those of previews, a preview not those of production, and one of a
     /// fork no secret.
     pub fn seen_env(&self) -> impl Iterator<Item = (&String, &EnvEntry)> {
@@ -123,7 +150,15 @@ impl AppSpec {
         })
     }
 
-    /// The same as the machines get them.
+    /// Databases that its machines reach, by the same rule; where they are is a secret.
+    pub fn seen_databases(&self) -> impl Iterator<Item = (&String, &AttachedDatabase)> {
+        self.databases.iter().filter(|(_, one)| match &self.pull {
+            None => one.scope != EnvScope::Preview,
+            Some(pull) => one.scope != EnvScope::Production && !pull.fork,
+        })
+    }
+
+    /// Variables as the machines get them.
     pub fn env_values(&self) -> BTreeMap<String, String> {
         self.seen_env().map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
     }
@@ -162,6 +197,18 @@ pub struct EnvEntry {
     pub scope: EnvScope,
     /// When it was set.
     pub updated_at: Timestamp,
+}
+
+/// A database that an app reaches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttachedDatabase {
+    /// The database.
+    pub database: DatabaseId,
+    /// Which deployments reach it.
+    pub scope: EnvScope,
+    /// Whether builds reach it too.
+    #[serde(default)]
+    pub build: bool,
 }
 
 /// A deployment.
@@ -210,6 +257,8 @@ pub struct DeploymentSpec {
     pub git_ref: Option<String>,
     /// Commit that was built.
     pub git_commit: Option<String>,
+    /// Address of the app, as whoever asked for this would reach it.
+    pub address: Option<String>,
     /// The deployment whose version this one returns to.
     pub from: Option<DeploymentId>,
     /// Begin without what earlier builds installed.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use pandastack_types::AppId;
 
 use super::deploy::change;
+use super::record::AppSpec;
 use super::{Stop, tidy};
 use crate::app::App;
 use crate::error::ApiResult;
@@ -23,9 +24,14 @@ pub(super) async fn run(app: &Arc<App>, id: AppId) -> ApiResult<()> {
 
 /// From here on nothing finds it.
 pub(super) async fn mark(app: &App, id: &AppId) -> ApiResult<()> {
-    change(app, id, |record| record.spec.deleting = true).await?;
+    mark_if(app, id, |_| true).await.map(drop)
+}
+
+/// The same, unless its settings speak against it at the moment of writing. Answers whether it is marked.
+pub(super) async fn mark_if(app: &App, id: &AppId, may: impl Fn(&AppSpec) -> bool) -> ApiResult<bool> {
+    let changed = change(app, id, |record| record.spec.deleting |= may(&record.spec)).await?;
     app.names_changed();
-    Ok(())
+    Ok(changed.spec.deleting)
 }
 
 /// Removes what is marked, in the background.

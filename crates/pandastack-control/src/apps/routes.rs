@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::deploy::change;
 use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, Source};
-use super::{Stop, check, domains, env, log, previews, removal, tidy, upload, view};
+use super::{Stop, check, databases, domains, env, log, previews, removal, serve, tidy, upload, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -44,6 +44,7 @@ pub(crate) fn repeatable() -> Router<Arc<App>> {
         .route("/apps/{id}/env/{key}", put(env::set).merge(delete(env::remove)))
         .route("/apps/{id}/previews", get(previews::list))
         .route("/apps/{id}/previews/{number}", get(previews::show).merge(delete(previews::remove)))
+        .route("/apps/{id}/databases/{database}", put(databases::attach).merge(delete(databases::detach)))
         .route("/apps/{id}/domains", get(domains::list).merge(post(domains::add)))
         .route("/apps/{id}/domains/{domain}", get(domains::show).merge(delete(domains::remove)))
 }
@@ -114,6 +115,7 @@ pub(crate) async fn create(
     check::name(&request.name, api_host(&headers))?;
     let at = now();
     let mut spec = AppSpec::default();
+    check_api_url(&app, &request.settings)?;
     check::apply(&mut spec, request.settings)?;
     for (key, value) in request.env.unwrap_or_default() {
         check::put_env(
@@ -135,8 +137,17 @@ pub(crate) async fn create(
         spec,
     };
     app.store.insert_app(&record).await?;
+    app.apps.polls.notify_one();
     app.names_changed();
     Ok((StatusCode::CREATED, Json(view::app(&app, &headers, record).await?)))
+}
+
+/// Refuses an address that this server would not call.
+fn check_api_url(app: &App, settings: &AppSettings) -> ApiResult<()> {
+    match settings.git_api_url.as_deref() {
+        None | Some("") => Ok(()),
+        Some(url) => app.schedules.webhooks().check_url("git_api_url", url).map(|_| ()),
+    }
 }
 
 /// Notes template and size of an app's machines.
@@ -197,6 +208,8 @@ pub(crate) async fn update(
     JsonBody(settings): JsonBody<AppSettings>,
 ) -> ApiResult<Json<api::App>> {
     let record = of.find_own(&app, &caller).await?;
+    check_api_url(&app, &settings)?;
+    let was_idle_seconds = record.spec.idle_seconds();
     let mut spec = record.spec.clone();
     check::apply(&mut spec, settings.clone())?;
     let record = change(&app, &record.id, |record| {
@@ -204,6 +217,10 @@ pub(crate) async fn update(
         let _ = check::apply(&mut record.spec, settings.clone());
     })
     .await?;
+    app.apps.polls.notify_one();
+    if record.spec.idle_seconds() != was_idle_seconds {
+        serve::follow_idle(&app, &record).await;
+    }
     Ok(Json(view::app(&app, &headers, record).await?))
 }
 
@@ -304,9 +321,14 @@ pub(super) async fn queue(
     deployment: DeploymentRecord,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
     app.store.insert_deployment(&deployment).await?;
+    Ok(queued(app, deployment))
+}
+
+/// The answer about a deployment that was queued.
+pub(super) fn queued(app: &App, deployment: DeploymentRecord) -> (StatusCode, Json<Deployment>) {
     app.apps.work.notify_one();
     app.apps.tell();
-    Ok((StatusCode::ACCEPTED, Json(view::deployment(deployment, false))))
+    (StatusCode::ACCEPTED, Json(view::deployment(deployment, false)))
 }
 
 /// Return to an earlier version: the one before the live one, unless another is named.

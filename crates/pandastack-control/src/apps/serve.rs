@@ -10,6 +10,7 @@ use pandastack_types::limits::HEALTH_SECONDS_MAX;
 use tokio::time::Instant;
 
 use super::build::BuildError;
+use super::databases::{self, Stage};
 use super::health;
 use super::log::Log;
 use super::machine::{Machine, Purpose};
@@ -17,7 +18,7 @@ use super::output::Exit;
 use super::record::{AppRecord, DeploymentRecord, StartSpec};
 use super::source::shell;
 use crate::app::App;
-use crate::error::ApiError;
+use crate::error::{ApiError, ApiResult};
 
 /// Tag of the process that serves.
 pub(super) const SERVE_TAG: &str = "pandastack-app";
@@ -81,6 +82,10 @@ impl Serving<'_> {
         start.port = self.of.spec.port;
         let mut env = start.env.clone();
         env.extend(self.of.spec.env_values());
+        for (variable, url) in databases::urls(self.app, self.of, Stage::Run).await? {
+            self.log.say(format!("{variable} leads to a database that is attached")).await;
+            env.insert(variable, url);
+        }
         env.insert("PORT".to_owned(), self.of.spec.port.to_string());
         let machine = Machine::create(self.app, self.of, Some(artifact), Purpose::Serve(env)).await?;
         self.start(&machine, start).await?;
@@ -95,7 +100,7 @@ impl Serving<'_> {
         if status >= 500 {
             return Err(BuildError::Step(format!("it answered with status {status}")));
         }
-        machine.set_idle(self.of.spec.idle_timeout_seconds).await?;
+        machine.set_idle(self.of.spec.idle_seconds()).await?;
         self.log
             .say(format!("the version that was kept answers again after {} ms", began.elapsed().as_millis()))
             .await;
@@ -188,6 +193,22 @@ impl Serving<'_> {
                 self.log.line(&line).await;
             }
         }
+    }
+}
+
+/// Tells the machine that serves when to sleep, and wakes one that never should. One that cannot be told hears of it with the next
+/// deployment.
+pub(super) async fn follow_idle(app: &Arc<App>, of: &AppRecord) {
+    let told = async {
+        let Some(active) = &of.active else { return Ok(()) };
+        let Some(id) = app.store.deployment(&of.id, active).await?.spec.machine else { return Ok(()) };
+        let machine = Machine::open(app, of, &id).await?;
+        machine.set_idle(of.spec.idle_seconds()).await?;
+        if of.spec.min_instances > 0 { machine.wake().await } else { Ok(()) }
+    };
+    let told: ApiResult<()> = told.await;
+    if let Err(error) = told {
+        tracing::info!(app = %of.id, %error, "when to sleep holds from the next deployment on");
     }
 }
 

@@ -32,16 +32,18 @@ find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*'
 /// Unpacks; owners and special permissions of the archive mean nothing here.
 const UNPACK: &str = r#"tar --extract --file "$ARCHIVE" --directory "$DIR" --no-same-owner --no-same-permissions --delay-directory-restore"#;
 
-/// Fetches exactly what was asked for. The password comes by the environment and is asked for by a program, so that it is
-/// in no argument and in no file. Hooks and local transports of the repository are off.
-const FETCH: &str = r#"set -e
+/// Prepares git: the password comes by the environment and is asked for by a program, so that it is in no argument and in
+/// no file. Local transports are off.
+pub(super) const WITH_TOKEN: &str = r#"set -e
 export GIT_TERMINAL_PROMPT=0 GIT_CONFIG_NOSYSTEM=1 GIT_ALLOW_PROTOCOL=http:https
 if [ -n "$GIT_TOKEN" ]; then
   printf '#!/bin/sh\ncase "$1" in Username*) echo x-access-token;; *) printf "%%s\\n" "$GIT_TOKEN";; esac\n' > /run/askpass
   chmod 700 /run/askpass
   export GIT_ASKPASS=/run/askpass
-fi
-rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
+fi"#;
+
+/// Fetches exactly what was asked for. Hooks of the repository are off.
+const FETCH: &str = r#"rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
 git init -q
 git config core.hooksPath /dev/null
 git fetch -q --depth 1 --no-tags --no-recurse-submodules "$GIT_URL" "$GIT_REF" || {
@@ -82,7 +84,7 @@ pub(super) async fn bring(
             env.insert("GIT_URL".to_owned(), url);
             env.insert("GIT_REF".to_owned(), reference);
             env.insert("GIT_TOKEN".to_owned(), app.spec.git_token.clone().unwrap_or_default());
-            format!("{CLEAR} && ( {FETCH} )")
+            format!("{CLEAR} && ( {WITH_TOKEN}\n{FETCH} )")
         }
     };
     let exit = machine.run(&step(script, env, "/", SOURCE_SECONDS_MAX), log).await?;

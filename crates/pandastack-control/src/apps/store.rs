@@ -11,6 +11,15 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 use super::record::{AppRecord, DeploymentRecord, DomainRecord};
 use crate::store::Result;
 
+/// A deployment whose repository's host does not know yet how it goes, or how it ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Untold {
+    /// The deployment.
+    pub deployment: DeploymentRecord,
+    /// Whether the host knows that it began.
+    pub is_begin_told: bool,
+}
+
 /// Apps, deployments, logs, names and deliveries.
 #[async_trait]
 pub trait AppStore: Send + Sync {
@@ -29,6 +38,12 @@ pub trait AppStore: Send + Sync {
 
     /// Adds a deployment and forgets the oldest beyond `DEPLOYMENTS_PER_APP_MAX` that are over.
     async fn insert_deployment(&self, deployment: &DeploymentRecord) -> Result<()>;
+    /// The same, unless `is_needless` says so of the app's newest deployment from its repository. `false` if it did.
+    async fn insert_deployment_unless(
+        &self,
+        deployment: &DeploymentRecord,
+        is_needless: &(dyn for<'a> Fn(&'a DeploymentRecord) -> bool + Sync),
+    ) -> Result<bool>;
     /// One deployment of an app.
     async fn deployment(&self, app: &AppId, id: &DeploymentId) -> Result<DeploymentRecord>;
     /// Deployments of an app, newest first.
@@ -39,6 +54,11 @@ pub trait AppStore: Send + Sync {
     async fn put_deployment(&self, deployment: &DeploymentRecord, was: DeploymentStatus) -> Result<bool>;
     /// Makes a deployment the version that serves and gives the one before it `replaced`.
     async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()>;
+
+    /// Deployments of which something is to be told, oldest first.
+    async fn untold_deployments(&self, limit: u32) -> Result<Vec<Untold>>;
+    /// Notes that a deployment's begin was told, or its end, after which there is nothing more to tell.
+    async fn put_told(&self, id: &DeploymentId, end: bool) -> Result<()>;
 
     /// Appends lines to a deployment's log, numbered from `first`.
     async fn append_log(&self, id: &DeploymentId, first: u64, lines: &[String]) -> Result<()>;

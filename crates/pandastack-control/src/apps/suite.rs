@@ -5,6 +5,7 @@ use pandastack_types::limits::{DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PRE
 use pandastack_types::{AppId, WorkspaceId};
 
 use super::record::{AppRecord, AppSpec, DeploymentRecord, DomainRecord};
+use super::store::Untold;
 use crate::app::now;
 use crate::store::record::after_seconds;
 use crate::store::{Store, StoreError};
@@ -75,6 +76,9 @@ pub(crate) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
     for one in [&first, &second] {
         store.insert_deployment(one).await.unwrap();
     }
+    let third = DeploymentRecord::queued(&app, "poll", now());
+    let same = |newest: &DeploymentRecord| newest.id == second.id;
+    assert!(!store.insert_deployment_unless(&third, &same).await.unwrap(), "the newest is asked about");
     assert_eq!(store.deployments_under_way().await.unwrap(), [first.clone(), second.clone()]);
     for one in [&mut first, &mut second] {
         one.status = S::Deploying;
@@ -90,12 +94,34 @@ pub(crate) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
     assert!(store.deployments_under_way().await.unwrap().is_empty());
 }
 
+pub(crate) async fn deployments_are_untold_until_their_end_is_told(store: &dyn Store) {
+    let app = new_app("shop");
+    store.insert_app(&app).await.unwrap();
+    let mut one = DeploymentRecord::queued(&app, "push", now());
+    store.insert_deployment(&one).await.unwrap();
+    let untold = |one: &DeploymentRecord, is_begin_told| [Untold { deployment: one.clone(), is_begin_told }];
+    assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, false));
+    store.put_told(&one.id, false).await.unwrap();
+    assert_eq!(store.untold_deployments(9).await.unwrap(), untold(&one, true));
+    one.status = S::Failed;
+    assert!(store.put_deployment(&one, S::Queued).await.unwrap());
+    assert_eq!(
+        store.untold_deployments(9).await.unwrap(),
+        untold(&one, true),
+        "a change leaves what was told"
+    );
+    store.put_told(&one.id, true).await.unwrap();
+    assert!(store.untold_deployments(9).await.unwrap().is_empty());
+}
+
 pub(crate) async fn logs_are_read_from_any_line(store: &dyn Store) {
     let app = new_app("shop");
     store.insert_app(&app).await.unwrap();
     let one = DeploymentRecord::queued(&app, "api", now());
     store.insert_deployment(&one).await.unwrap();
     let lines = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let other = DeploymentRecord::queued(&app, "poll", now());
+    assert!(store.insert_deployment_unless(&other, &|newest| newest.id != one.id).await.unwrap());
     store.append_log(&one.id, 0, &lines(&["a", "b"])).await.unwrap();
     store.append_log(&one.id, 2, &lines(&["ü"])).await.unwrap();
     assert_eq!(store.count_log(&one.id).await.unwrap(), 3);
@@ -113,8 +139,8 @@ pub(crate) async fn logs_are_read_from_any_line(store: &dyn Store) {
     let left = store.deployments(&app.id).await.unwrap();
     assert_eq!(
         left.len() as u64,
-        DEPLOYMENTS_PER_APP_MAX + 1,
-        "the oldest that is over is forgotten, the queued one not"
+        DEPLOYMENTS_PER_APP_MAX + 2,
+        "the oldest that is over is forgotten, the queued ones not"
     );
     store.delete_app(&app.id).await.unwrap();
     assert_eq!(store.count_log(&one.id).await.unwrap(), 0);

@@ -23,6 +23,7 @@ use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{parse_json, read_body};
+use crate::routes::preview::beside;
 use crate::{ops, validate};
 
 /// Kinds of content that are a source, not a request.
@@ -53,6 +54,7 @@ pub(crate) async fn deploy(
         let body = limited(request)?;
         return from_archive(&app, record, body, "upload").await;
     }
+    let address = beside(request.headers(), &record.name);
     let wanted: DeployApp = parse_json(&read_body(request.into_body()).await?)?;
     match &wanted.from_sandbox {
         Some(sandbox) => {
@@ -61,11 +63,16 @@ pub(crate) async fn deploy(
             let archive = pack(&app, &caller, sandbox, path).await?;
             from_archive(&app, record, archive, "sandbox").await
         }
-        None => from_git(&app, &record, wanted).await,
+        None => from_git(&app, &record, wanted, address).await,
     }
 }
 
-async fn from_git(app: &App, of: &AppRecord, wanted: DeployApp) -> ApiResult<(StatusCode, Json<Deployment>)> {
+async fn from_git(
+    app: &App,
+    of: &AppRecord,
+    wanted: DeployApp,
+    address: String,
+) -> ApiResult<(StatusCode, Json<Deployment>)> {
     if of.spec.git_url.is_none() {
         return Err(ApiError::bad_request(format!(
             "app `{}` has no git_url; set one, or send its source: `pandastack app deploy {} --dir .`",
@@ -77,6 +84,7 @@ async fn from_git(app: &App, of: &AppRecord, wanted: DeployApp) -> ApiResult<(St
     let mut new = DeploymentRecord::queued(of, "api", now());
     // A preview is of its pull request's newest commit.
     new.spec.git_ref = reference.or_else(|| of.spec.pull.as_ref().map(|pull| pull.commit.clone()));
+    new.spec.address = Some(address);
     new.spec.clear_cache = wanted.clear_cache;
     queue(app, new).await
 }

@@ -6,7 +6,7 @@ use pandastack_types::{SandboxId, SandboxState};
 
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
 use super::source::shown_url;
-use super::tidy;
+use super::{commit_status, databases, tidy};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::routes::preview::beside;
@@ -31,11 +31,13 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
     let shown = |entry: super::record::EnvEntry| if entry.secret { MASK.to_owned() } else { entry.value };
     let spec = record.spec;
     Ok(api::App {
+        databases: databases::shown(&spec),
         id: record.id,
         workspace: record.workspace,
         name: record.name,
         git_url: git_url.as_deref().map(shown_url).unwrap_or_default(),
         git_branch: git_branch.unwrap_or_else(|| "main".to_owned()),
+        git_host: commit_status::host_of(&spec),
         framework: spec.framework.or(found),
         install_command: spec.install_command,
         build_command: spec.build_command,
@@ -44,6 +46,7 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
         port: spec.port,
         health_path: spec.health_path,
         idle_timeout_seconds: spec.idle_timeout_seconds,
+        min_instances: spec.min_instances,
         env: env.into_iter().map(|(key, entry)| (key, shown(entry))).collect(),
         template: spec.template,
         cpu,
@@ -53,6 +56,7 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
         status,
         url: Some(url),
         webhook_url,
+        poll_seconds: spec.poll_seconds,
         previews: spec.previews,
         preview_of: record.preview_of,
         created_at: record.created_at,

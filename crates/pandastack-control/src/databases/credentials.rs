@@ -58,7 +58,10 @@ pub(super) fn tenant(link: &LinkKey, record: &DatabaseRecord, database: &str) ->
 /// The superuser of a database, or with `None` of the template.
 pub(super) fn administrator(link: &LinkKey, id: Option<&DatabaseId>) -> Credentials {
     let password = id.map_or_else(|| FIRST_PASSWORD.to_owned(), |id| administrator_password(link, id));
-    credentials(ADMINISTRATOR, password, MAINTENANCE)
+    let mut credentials = credentials(ADMINISTRATOR, password, MAINTENANCE);
+    // Passwords are set also where the disk is full, which makes everybody else's transactions read only.
+    credentials.parameters.insert("default_transaction_read_only".to_owned(), "off".to_owned());
+    credentials
 }
 
 #[cfg(test)]
@@ -77,6 +80,7 @@ mod tests {
             state: DatabaseState::Ready,
             sandbox: None,
             created_at: now(),
+            drill: None,
             spec: DatabaseSpecRecord { revision, ..Default::default() },
         };
         let (first, second) = (record(0), record(1));

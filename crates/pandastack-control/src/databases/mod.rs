@@ -15,6 +15,7 @@
 //! | `way` | how the edge reaches a database |
 //! | `view` | what users see |
 //! | `recovery` | what a stopped control left behind |
+//! | `room` | whether a database can be written to |
 //! | `revive` | another machine for a database that lost its own |
 //!
 //! Data is on a volume that belongs to the database: machines come and go.
@@ -28,13 +29,15 @@ mod credentials;
 mod ops;
 mod recovery;
 pub(crate) mod revive;
+pub(crate) mod room;
 pub(crate) mod routes;
 mod server;
 mod view;
 mod way;
 
+pub(crate) use ops::take_mark;
 pub(crate) use recovery::recover;
-pub(crate) use view::PublicAddress;
+pub(crate) use view::{PublicAddress, inside_url};
 pub(crate) use way::StoredDatabases;
 
 use pandastack_types::DatabaseId;
@@ -53,6 +56,11 @@ const MIB_PER_GIB: u32 = 1024;
 /// What a machine of a database carries as its owner.
 fn owner(id: &DatabaseId) -> String {
     format!("database:{id}")
+}
+
+/// The database that an owner means.
+fn owned_by(owner: &str) -> Option<DatabaseId> {
+    owner.strip_prefix("database:")?.parse().ok()
 }
 
 /// What marks a database while something is done to it.

@@ -13,7 +13,7 @@ use pandastack_types::preview::Visibility;
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId, WorkspaceId};
 
 use super::server::{self, Descent};
-use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, mark, owner, revive};
+use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, mark, owner, revive, room};
 use crate::app::{App, Marked, now};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
@@ -69,7 +69,6 @@ pub(super) fn new_copy(original: &DatabaseRecord, label: Option<String>) -> Data
         protected: false,
         cloned_from: Some(original.id.clone()),
         revision: 0,
-        drill: None,
         ..original.spec.clone()
     };
     new_record(original.workspace.clone(), spec)
@@ -77,7 +76,15 @@ pub(super) fn new_copy(original: &DatabaseRecord, label: Option<String>) -> Data
 
 fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> DatabaseRecord {
     let id = DatabaseId::random();
-    DatabaseRecord { id, workspace, state: DatabaseState::Creating, sandbox: None, created_at: now(), spec }
+    DatabaseRecord {
+        id,
+        workspace,
+        state: DatabaseState::Creating,
+        sandbox: None,
+        created_at: now(),
+        drill: None,
+        spec,
+    }
 }
 
 async fn make(
@@ -198,6 +205,7 @@ async fn change_marked(
         let volume = volumes.into_iter().next();
         let volume = volume.ok_or_else(|| ApiError::conflict("this database has no volume"))?;
         owned::grow(app, volume, storage_mb).await?;
+        room::await_notice(app, &record).await;
     }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
     record.spec.label = request.label.or(record.spec.label);
@@ -262,7 +270,7 @@ pub(super) async fn go(app: &Arc<App>, record: &DatabaseRecord, awake: bool) -> 
     machines::lifecycle::go(app, machine, client, movement, false).await.map(drop)
 }
 
-/// Deletes a database, unless it is protected. Runs to its end even if the caller is dropped.
+/// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.
 pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
     let for_task = Arc::clone(app);
     app.owned(async move {
@@ -273,6 +281,12 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<
             return Err(ApiError::conflict(format!(
                 "database `{}` is protected; take that back first: PATCH it with {{\"protected\": false}}",
                 record.id
+            )));
+        }
+        if let Some(of) = crate::apps::databases::holder(&app, &record).await? {
+            return Err(ApiError::conflict(format!(
+                "database `{}` is attached to app `{of}`; detach it first: pandastack app detach {of} {}",
+                record.id, record.id
             )));
         }
         let going = DatabaseRecord { state: DatabaseState::Deleting, ..record };
@@ -333,7 +347,7 @@ pub(super) fn ready(record: &DatabaseRecord) -> ApiResult<&SandboxId> {
     }
 }
 
-pub(super) fn take_mark(app: &App, id: &DatabaseId) -> ApiResult<Marked> {
+pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> ApiResult<Marked> {
     let taken =
         || ApiError::conflict(format!("something else is being done to database `{id}`; try again shortly"));
     app.under_way.mark(&mark(id)).ok_or_else(taken)

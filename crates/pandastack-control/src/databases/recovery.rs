@@ -1,13 +1,17 @@
 //! What a control that was killed left behind: nothing stays half made or half deleted.
 //!
 //! A database that was being made is given up, its machine deleted: whoever asked for it got no answer. One that was being
-//! deleted is deleted. Both are safe to repeat.
+//! deleted is deleted. One that is ready keeps the machine that its record names, with that machine's volume; others that were to take its
+//! place, or only to try a restore, are deleted with theirs. All of it is safe to repeat, and what fails for one database is no
+//! reason to leave the others.
 
 use std::sync::Arc;
 
-use super::{backups, mark, ops, owner};
+use super::{backups, mark, ops, owner, revive};
 use crate::app::App;
 use crate::error::ApiResult;
+use crate::ops as machines;
+use crate::store::Select;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 use crate::volumes::owned;
 
@@ -16,28 +20,75 @@ const STOPPED: &str = "the server stopped while it was being made; delete it and
 
 /// Finishes what was under way. Called once at the start, before anything new begins.
 pub(crate) async fn recover(app: Arc<App>) {
-    if let Err(error) = recover_all(&app).await {
-        tracing::error!(%error, cause = error.causes(), "databases that were being made or deleted are left as they are");
+    for state in [DatabaseState::Creating, DatabaseState::Ready, DatabaseState::Deleting] {
+        let records = match app.store.databases_in(state).await {
+            Ok(records) => records,
+            Err(error) => {
+                tracing::error!(%error, ?state, "databases that something was being done to are left as they are");
+                continue;
+            }
+        };
+        for record in records {
+            let id = record.id.clone();
+            if let Err(error) = recover_one(&app, record).await {
+                tracing::error!(database = %id, %error, cause = error.causes(), "a database is left as it is until the next start");
+            }
+        }
     }
 }
 
-async fn recover_all(app: &Arc<App>) -> ApiResult<()> {
-    for record in app.store.databases_in(DatabaseState::Creating).await? {
-        // Somebody may have been faster than this: what is marked is under way now.
-        let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { continue };
-        ops::remove_machines(app, &record.id).await?;
-        owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
-        let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
-        failed.spec.failure = Some(STOPPED.to_owned());
-        app.store.update_database(&failed).await?;
-        tracing::info!(database = %failed.id, "a database that was being made is given up");
+async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+    // Somebody may have been faster than this: what is marked is under way now.
+    let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { return Ok(()) };
+    match record.state {
+        DatabaseState::Creating => give_up(app, record).await,
+        DatabaseState::Ready => {
+            backups::remove_left(app, &record.id).await?;
+            keep_named(app, &record).await
+        }
+        DatabaseState::Deleting => ops::remove(app, &record).await,
+        DatabaseState::Failed => Ok(()),
     }
-    for record in app.store.databases_in(DatabaseState::Ready).await? {
-        backups::remove_left(app, &record.id).await?;
+}
+
+async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+    ops::remove_machines(app, &record.id).await?;
+    owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
+    let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
+    failed.spec.failure = Some(STOPPED.to_owned());
+    app.store.update_database(&failed).await?;
+    tracing::info!(database = %failed.id, "a database that was being made is given up");
+    Ok(())
+}
+
+/// The record has the last word on a failover that was cut off: the volumes of the machine it names are the database's, those of
+/// any other go with that one.
+async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+    // Whoever brings a lost one back begins with removing all of its machines, and keeps the volume.
+    let Some(named) = record.sandbox.as_ref().filter(|_| record.state == DatabaseState::Ready) else {
+        return Ok(());
+    };
+    if revive::is_lost(app, record).await? {
+        return Ok(());
     }
-    for record in app.store.databases_in(DatabaseState::Deleting).await? {
-        let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { continue };
-        ops::remove(app, &record).await?;
+    let of = owner(&record.id);
+    let (kept, others): (Vec<_>, Vec<_>) = app
+        .store
+        .sandboxes(&Select::Owner(of.clone()))
+        .await?
+        .into_iter()
+        .partition(|machine| machine.id == *named);
+    for machine in &kept {
+        owned::claim(app, machine, &of).await?;
+    }
+    for machine in others {
+        for volume in owned::of(app, &record.workspace, &of).await? {
+            if machine.spec.volumes.iter().any(|mounted| mounted.id == volume.id) {
+                owned::release(app, volume).await?;
+            }
+        }
+        tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");
+        machines::delete::delete(app, machine, Some("it did not take over")).await?;
     }
     Ok(())
 }

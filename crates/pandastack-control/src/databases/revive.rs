@@ -1,8 +1,10 @@
-//! A database whose machine was lost, or has the wrong size, gets another one with the same volume.
+//! A database whose machine was lost, or has the wrong size, gets another one with the same volume. One whose machine runs without its server
+//! has it started again.
 //!
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
 //!     -> the server replays its log -> `SELECT 1` as its user -> the record names the new machine
+//!   port closed, seen by a client or by who follows the log -> the server is started, and replays its log -> `SELECT 1`
 //! ```
 //!
 //! Whatever was acknowledged is on the volume. Takes no input: a look handles every lost machine, so a missed or repeated
@@ -18,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{DATA_PATH, mark, ops, owner, server};
-use crate::app::{App, lost};
+use crate::app::{App, Marked, lost};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -34,9 +36,7 @@ const HOLD: Duration = Duration::from_secs(90);
 /// Between two looks meanwhile.
 const HOLD_LOOK: Duration = Duration::from_secs(1);
 /// How long a server may replay its log before it counts as not started.
-const START_SECONDS: u64 = 120;
-/// Starts what does not run; the template's own program.
-const START: &str = "pandastack-postgres";
+const START_SECONDS: u64 = 600;
 
 /// Who waits for whom.
 #[derive(Default)]
@@ -125,7 +125,7 @@ pub(super) async fn replace(app: &Arc<App>, record: DatabaseRecord) -> ApiResult
 /// Starts the server of a machine that was booted, and waits for it to answer.
 async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> ApiResult<()> {
     let request = ExecRequest {
-        cmd: Some(START.to_owned()),
+        cmd: Some(server::START.to_owned()),
         timeout_seconds: Some(START_SECONDS),
         ..ExecRequest::default()
     };
@@ -135,6 +135,58 @@ async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord)
         return Err(ApiError::internal(format!("its server did not start: {said}")));
     }
     server::ask(app, record, &machine.id).await
+}
+
+/// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's
+/// attempt. `closed` is the machine whose port was found closed; if the database has another one by now, that is the answer.
+pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId) -> ApiResult<SandboxId> {
+    let deadline = Instant::now() + HOLD;
+    loop {
+        let done = app.revivals.done.notified();
+        tokio::pin!(done);
+        done.as_mut().enable();
+        if let Some(marked) = app.under_way.mark(&mark(id)) {
+            let (for_task, id, closed) = (Arc::clone(app), id.clone(), closed.clone());
+            let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
+            return app.owned(restarting).await;
+        }
+        // Somebody starts it, or does something to it that may end with a server.
+        let waited = tokio::time::timeout(HOLD_LOOK, done).await;
+        let record = app.store.database(None, id).await?;
+        let sandbox = ops::ready(&record)?;
+        if waited.is_ok() || sandbox != closed {
+            return Ok(sandbox.clone());
+        }
+        if Instant::now() >= deadline {
+            let message = format!("the server of database `{id}` does not run and could not be started yet");
+            return Err(ApiError::conflict(message));
+        }
+    }
+}
+
+async fn restart_marked(
+    app: &Arc<App>,
+    id: &DatabaseId,
+    closed: &SandboxId,
+    marked: Marked,
+) -> ApiResult<SandboxId> {
+    let record = app.store.database(None, id).await?;
+    let sandbox = ops::ready(&record)?.clone();
+    if sandbox != *closed {
+        return Ok(sandbox);
+    }
+    let (machine, _) = ops::machine(app, &record).await?;
+    let started = start(app, &record, &machine).await;
+    match &started {
+        Ok(()) => tracing::warn!(database = %id, %sandbox, "a server that did not run was started"),
+        Err(error) => {
+            tracing::error!(database = %id, %error, cause = error.causes(), "a server does not start");
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+    drop(marked);
+    app.revivals.done.notify_waiters();
+    started.map(|()| sandbox)
 }
 
 /// Holds a client of a database whose machine was lost until it has another one, and answers that.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use pandastack_postgres::{
-    Bounds, Credentials, Endpoint, Entrance, LoginError, Outcome, RunError, Session, Statement,
-    scram_verifier,
+    Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Entrance, LoginError, Outcome, RunError,
+    Session, Statement, scram_verifier,
 };
 use pandastack_types::api::{DatabaseStats, ExecRequest};
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
@@ -20,6 +21,9 @@ use crate::store::databases::DatabaseRecord;
 const WAIT: Duration = Duration::from_secs(30);
 /// How long a server may take to write everything out and stop.
 const STOP_SECONDS: u64 = 300;
+/// Starts what does not run, by the template's own program, and says why it cannot.
+pub(super) const START: &str =
+    "pandastack-postgres || { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
 /// Sessions end; what they had not committed is rolled back.
 const STOP: &str = "runuser -u postgres -- /opt/postgres/16/bin/pg_ctl --pgdata=/var/lib/postgresql/data --silent -w -t 290 -m fast stop && sync";
 /// Sessions of others, in a copy: their clients are connected to the original.
@@ -31,6 +35,9 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
      current_setting('max_connections')::int, sum(xact_commit)::bigint, sum(xact_rollback)::bigint, \
      coalesce(100 * sum(blks_hit) / nullif(sum(blks_hit) + sum(blks_read), 0), 100)::int, \
      current_setting('server_version') FROM pg_stat_database WHERE datname IS NOT NULL";
+
+/// The template's program that watches the volume says so by a file.
+const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
 /// Where a new machine's server comes from: whose administrator it still has.
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +113,33 @@ pub(super) async fn is_recovering(
     let outcomes = run_as(app, sandbox, &administrator(&app.link, Some(original)), &asked).await?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
     Ok(answer.as_deref() != Some("f"))
+}
+
+/// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
+pub(super) async fn is_full(app: &Arc<App>, id: &DatabaseId, backend: Backend) -> ApiResult<bool> {
+    let asked = async {
+        let mut session =
+            Session::over(backend, &administrator(&app.link, Some(id))).await.map_err(refusal)?;
+        let endpoint = Endpoint { database: id.to_string(), entrance: Entrance::Direct };
+        let bounds = Bounds { rows_max: 0, wait: WAIT };
+        // What takes too long is not cancelled: the way is closed anyway.
+        let outcomes = session.run(&Nowhere, &endpoint, &[plain(IS_FULL)], None, bounds).await;
+        session.close().await;
+        outcomes.map_err(run_refusal)
+    };
+    let outcomes = asked.await?;
+    let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
+    Ok(answer.as_deref() == Some("t"))
+}
+
+/// No database at all, for sessions that are never asked to connect again.
+struct Nowhere;
+
+#[async_trait]
+impl Databases for Nowhere {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+        Err(ConnectError::Unknown(endpoint.database.clone()))
+    }
 }
 
 /// What the server does.

@@ -2,10 +2,11 @@
 
 use http::HeaderMap;
 use pandastack_types::api::{Database, DatabaseConnection, DatabaseStatus};
+use pandastack_types::network::DATABASES_ADDRESS;
 use pandastack_types::{DatabaseId, SandboxState};
 
 use super::credentials::{DATABASE, TENANT, broker_token, password};
-use super::{TEMPLATE, backups};
+use super::{TEMPLATE, backups, room};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -89,6 +90,14 @@ pub(super) fn connection(
     })
 }
 
+/// How a machine connects to a database that is attached to it.
+pub(crate) fn inside_url(app: &App, record: &DatabaseRecord) -> String {
+    let (id, password) = (&record.id, password(&app.link, record));
+    format!(
+        "postgresql://{TENANT}:{password}@{DATABASES_ADDRESS}/{DATABASE}?sslmode=disable&options=endpoint%3D{id}"
+    )
+}
+
 /// Where this API was called.
 fn origin(headers: &HeaderMap) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -110,6 +119,9 @@ async fn status(app: &App, record: &DatabaseRecord) -> (DatabaseStatus, Option<S
         }
         Ok(machine) if machine.state == SandboxState::Failed => {
             (DatabaseStatus::Recovering, machine.spec.failure.or(Some("its machine was lost".to_owned())))
+        }
+        Ok(_) if app.rooms.is_full(&record.id) => {
+            (DatabaseStatus::ReadOnly, Some(room::advice(app, record).await))
         }
         Ok(_) => (DatabaseStatus::Running, None),
         Err(_) => (DatabaseStatus::Recovering, Some("its machine is gone".to_owned())),

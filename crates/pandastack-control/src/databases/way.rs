@@ -9,7 +9,7 @@ use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, InUse};
 use pandastack_types::{DatabaseId, SandboxId};
 use tokio::time::Instant;
 
-use super::revive;
+use super::{revive, room};
 use crate::app::{App, lost};
 use crate::store::StoreError;
 use crate::store::databases::DatabaseState;
@@ -62,10 +62,14 @@ impl Databases for StoredDatabases {
             }
         }
     }
+
+    async fn explain(&self, endpoint: &Endpoint, code: &str) -> Option<String> {
+        room::explain(&self.0, &endpoint.database.parse().ok()?, code).await
+    }
 }
 
 impl StoredDatabases {
-    /// Once more, if the machine was lost and is replaced; until then the client is held.
+    /// Once more, if the machine was lost and is replaced, or its server is started again; until then the client is held.
     async fn connect_again(
         &self,
         id: &DatabaseId,
@@ -73,8 +77,14 @@ impl StoredDatabases {
         trouble: Trouble,
         tried: &SandboxId,
     ) -> Result<Backend, ConnectError> {
-        let runs = matches!(trouble, Trouble::PortClosed | Trouble::InsideOnly(_));
-        let machine = if runs { None } else { self.successor(id, tried).await };
+        let machine = match trouble {
+            Trouble::InsideOnly(_) => None,
+            Trouble::PortClosed => {
+                let started = revive::restart(&self.0, id, tried).await;
+                Some(started.map_err(|error| ConnectError::Unavailable(error.to_string())))
+            }
+            _ => self.successor(id, tried).await,
+        };
         let machine = machine.unwrap_or_else(|| Err(explain(&trouble, tried, endpoint)))?;
         connect(&self.0, &machine, endpoint).await.map_err(|trouble| explain(&trouble, &machine, endpoint))
     }

@@ -175,8 +175,11 @@ impl Work {
         self.0 = vec![
             app.tasks.spawn(databases::recover(own())).abort_handle(),
             app.tasks.spawn(databases::revive::run(own())).abort_handle(),
+            app.tasks.spawn(databases::room::run(own())).abort_handle(),
             app.tasks.spawn(databases::backups::keeper::run(own())).abort_handle(),
             app.tasks.spawn(apps::deployer::run(own())).abort_handle(),
+            app.tasks.spawn(apps::reporter::run(own())).abort_handle(),
+            app.tasks.spawn(apps::poller::run(own())).abort_handle(),
             app.tasks.spawn(reaper::run(own())).abort_handle(),
             app.tasks.spawn(reaper::prune(own())).abort_handle(),
             app.tasks.spawn(functions::run(own())).abort_handle(),

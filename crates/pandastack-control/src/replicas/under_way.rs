@@ -11,11 +11,12 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::Request;
 use axum::extract::State;
+use jiff::Timestamp;
 use pandastack_types::HostId;
 use pandastack_types::link::{Direction, LINK_HEADER};
 
 use super::forward::way_to;
-use crate::app::{App, now};
+use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::routes::internal::signer;
 use crate::store::replicas::Replica;
@@ -48,7 +49,7 @@ pub(crate) async fn marks_of_all(app: &App) -> ApiResult<HashSet<String>> {
 async fn ask(app: &App, replica: &Replica) -> ApiResult<HashSet<String>> {
     let (http, base) = way_to(&replica.address)?;
     let me: HostId = app.replicas.instance.parse().map_err(ApiError::internal)?;
-    let signature = app.link.sign(Direction::AgentToControl, &me, "GET", PATH, now().as_second());
+    let signature = app.link.sign(Direction::AgentToControl, &me, "GET", PATH, Timestamp::now().as_second());
     let asked = http.get(format!("{base}{PATH}")).header(LINK_HEADER, signature).timeout(ANSWER_MAX);
     let answered = asked.send().await.and_then(reqwest::Response::error_for_status);
     answered.map_err(ApiError::internal)?.json().await.map_err(ApiError::internal)

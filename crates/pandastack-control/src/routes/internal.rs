@@ -5,17 +5,23 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
+use axum::response::Response;
+use http::header;
 use http::request::Parts;
 use http_body_util::{BodyExt, Limited};
+use hyper_util::rt::TokioIo;
 use pandastack_edge::Named;
-use pandastack_types::agent_api::{EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer};
+use pandastack_types::agent_api::{
+    DATABASE_UPGRADE, EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer,
+};
 use pandastack_types::link::{Direction, LINK_HEADER};
 use pandastack_types::{ErrorCode, HostId, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::app::{App, Heard, now};
+use crate::app::{App, Heard};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{Id, InPath};
+use crate::routes::preview::switching;
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
 const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -30,7 +36,7 @@ impl InPath for HostId {
 pub(crate) fn signer(app: &App, parts: &Parts) -> ApiResult<HostId> {
     let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    let (method, at) = (parts.method.as_str(), now().as_second());
+    let (method, at) = (parts.method.as_str(), jiff::Timestamp::now().as_second());
     let signer = app.link.verify(Direction::AgentToControl, header, method, path, at);
     signer.map_err(|refused| ApiError::new(ErrorCode::Unauthorized, refused.to_string()))
 }
@@ -69,6 +75,30 @@ pub(crate) async fn name(
         Named::Serving { sandbox, port } => Ok(Json(EdgeName::Serving { sandbox, port })),
         Named::NotServing(why) => Ok(Json(EdgeName::NotServing { why })),
     }
+}
+
+/// A host passes on what one of its machines says to its databases.
+pub(crate) async fn database(
+    State(app): State<Arc<App>>,
+    Id(id): Id<SandboxId>,
+    mut request: Request,
+) -> ApiResult<Response> {
+    let upgrade = hyper::upgrade::on(&mut request);
+    let (parts, _) = request.into_parts();
+    let host = signer(&app, &parts)?;
+    if parts.headers.get(header::UPGRADE).is_none_or(|asked| asked != DATABASE_UPGRADE) {
+        return Err(ApiError::bad_request(format!("this call needs `Upgrade: {DATABASE_UPGRADE}`")));
+    }
+    let machine = app.store.sandbox(None, &id).await?;
+    if machine.host != host {
+        let message = format!("`{host}` speaks for a machine of `{}`", machine.host);
+        return Err(ApiError::new(ErrorCode::Forbidden, message));
+    }
+    app.tasks.clone().spawn(async move {
+        let Ok(stream) = upgrade.await else { return };
+        crate::apps::database_way::serve(app, id, TokioIo::new(stream)).await;
+    });
+    Ok(switching(DATABASE_UPGRADE))
 }
 
 /// An edge follows changes: a sandbox's id per line, an empty line now and then.

@@ -81,6 +81,7 @@ pub(crate) fn private(app: Arc<App>, public: Router) -> Router {
     let router = Router::new()
         .route(crate::replicas::UNDER_WAY, get(crate::replicas::show_marks))
         .route("/internal/v1/hosts/{host}/report", post(internal::report))
+        .route("/internal/v1/databases/{id}", get(internal::database))
         .route("/internal/v1/names/{name}", get(internal::name))
         .route("/internal/v1/routes", get(internal::route_changes))
         .route("/internal/v1/routes/{id}", get(internal::route));

@@ -190,11 +190,16 @@ pub(crate) async fn tunnel(
             () = stop.cancelled() => {}
         }
     });
+    Ok(switching(TUNNEL_UPGRADE))
+}
+
+/// The answer after which a connection speaks another protocol.
+pub(crate) fn switching(protocol: &'static str) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(TUNNEL_UPGRADE));
-    Ok(response)
+    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(protocol));
+    response
 }
 
 fn trouble_of(trouble: &Trouble, id: &SandboxId, port: u16) -> ApiError {

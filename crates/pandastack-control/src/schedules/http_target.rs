@@ -37,6 +37,31 @@ pub(crate) struct HttpClient {
     client: Result<reqwest::Client, String>,
 }
 
+/// Why something was not told.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Untold {
+    /// It could never be.
+    #[error("{0}")]
+    Never(String),
+    /// Nobody answered.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It was not taken.
+    #[error("it answered {0}")]
+    Answered(reqwest::StatusCode),
+}
+
+impl Untold {
+    /// Whether the same would be answered again.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Never(_) => true,
+            Self::Unreachable(_) => false,
+            Self::Answered(status) => status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429),
+        }
+    }
+}
+
 /// Names become addresses that may be connected to.
 struct PublicOnly {
     allow_private: bool,
@@ -115,11 +140,23 @@ impl HttpClient {
 
     /// Tells a webhook, with a `POST` that must be answered with 2xx.
     pub(crate) async fn tell(&self, field: &str, url: &str, body: &serde_json::Value) -> Result<(), String> {
-        let url = self.check_url(field, url).map_err(|error| error.message)?;
-        let client = self.client().map_err(|error| error.message)?;
-        let request = client.post(url).timeout(ANSWER_WAIT).header("content-type", "application/json");
-        let answer = request.body(body.to_string()).send().await.map_err(|error| chain(&error))?;
-        if answer.status().is_success() { Ok(()) } else { Err(format!("it answered {}", answer.status())) }
+        self.tell_with(field, url, HeaderMap::new(), body).await.map_err(|error| error.to_string())
+    }
+
+    /// The same with headers.
+    pub(crate) async fn tell_with(
+        &self,
+        field: &str,
+        url: &str,
+        headers: HeaderMap,
+        body: &serde_json::Value,
+    ) -> Result<(), Untold> {
+        let url = self.check_url(field, url).map_err(|error| Untold::Never(error.message))?;
+        let client = self.client().map_err(|error| Untold::Never(error.message))?;
+        let request = client.post(url).timeout(ANSWER_WAIT).headers(headers);
+        let request = request.header("content-type", "application/json").body(body.to_string());
+        let answer = request.send().await.map_err(|error| Untold::Unreachable(chain(&error)))?;
+        if answer.status().is_success() { Ok(()) } else { Err(Untold::Answered(answer.status())) }
     }
 
     /// Refuses a target that could never be called.

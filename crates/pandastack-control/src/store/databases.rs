@@ -21,6 +21,8 @@ pub struct DatabaseRecord {
     pub sandbox: Option<SandboxId>,
     /// When it was asked for.
     pub created_at: Timestamp,
+    /// How the last try to restore it went. Written by [`DatabaseStore::note_drill`] only.
+    pub drill: Option<DatabaseDrill>,
     /// The rest.
     pub spec: DatabaseSpecRecord,
 }
@@ -79,8 +81,6 @@ pub struct DatabaseSpecRecord {
     pub protected: bool,
     /// Database it is a copy of.
     pub cloned_from: Option<DatabaseId>,
-    /// How the last try to restore it went.
-    pub drill: Option<DatabaseDrill>,
     /// How often its password was reset.
     pub revision: u64,
     /// Why it failed.
@@ -98,8 +98,10 @@ pub trait DatabaseStore: Send + Sync {
     async fn databases(&self, workspace: &WorkspaceId) -> Result<Vec<DatabaseRecord>>;
     /// Those in a state, oldest first.
     async fn databases_in(&self, state: DatabaseState) -> Result<Vec<DatabaseRecord>>;
-    /// Writes what can change. Whoever does holds the database's mark, so nobody else does at the same time.
+    /// Writes what can change, but the last drill. Whoever does holds the database's mark, so nobody else does at the same time.
     async fn update_database(&self, database: &DatabaseRecord) -> Result<()>;
+    /// Writes how a try to restore it went, whatever else is done to it meanwhile.
+    async fn note_drill(&self, id: &DatabaseId, drill: &DatabaseDrill) -> Result<()>;
     /// Removes a database; one that is gone already is removed.
     async fn delete_database(&self, id: &DatabaseId) -> Result<()>;
 }

@@ -13,7 +13,8 @@ use super::volume_suite::{a_volume_has_one_writer_or_readers, a_volume_is_delete
 use super::*;
 use crate::app::now;
 use crate::apps::suite::{
-    a_deployment_goes_live_in_one_step, apps_are_found_by_id_and_name, domains_and_deliveries_are_unique,
+    a_deployment_goes_live_in_one_step, apps_are_found_by_id_and_name,
+    deployments_are_untold_until_their_end_is_told, domains_and_deliveries_are_unique,
     logs_are_read_from_any_line, previews_belong_to_an_app,
 };
 use crate::auth::new_key;
@@ -87,6 +88,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         previews_belong_to_an_app,
         a_deployment_goes_live_in_one_step,
         logs_are_read_from_any_line,
+        deployments_are_untold_until_their_end_is_told,
         domains_and_deliveries_are_unique,
         a_volume_has_one_writer_or_readers,
         a_volume_is_deleted_in_two_steps,
@@ -531,6 +533,7 @@ async fn databases_are_kept_by_workspace_and_state(store: &dyn Store) {
         state: DatabaseState::Creating,
         sandbox: None,
         created_at: now(),
+        drill: None,
         spec: DatabaseSpecRecord { label: Some("é".into()), size: "1g".into(), ..Default::default() },
     };
     store.insert_database(&record).await.unwrap();
@@ -544,9 +547,20 @@ async fn databases_are_kept_by_workspace_and_state(store: &dyn Store) {
     store.update_database(&ready).await.unwrap();
     assert_eq!(store.databases(&ws()).await.unwrap(), std::slice::from_ref(&ready));
     assert!(store.databases_in(DatabaseState::Creating).await.unwrap().is_empty());
+    // Whoever read the record before a drill ended writes it after: neither change is lost.
+    let drill = pandastack_types::api::DatabaseDrill { at: now(), ok: true, took_ms: 7, error: None };
+    store.note_drill(&ready.id, &drill).await.unwrap();
+    let renamed = DatabaseRecord {
+        spec: DatabaseSpecRecord { label: Some("b".into()), ..ready.spec.clone() },
+        ..ready.clone()
+    };
+    store.update_database(&renamed).await.unwrap();
+    let found = store.database(None, &ready.id).await.unwrap();
+    assert_eq!((found.drill.as_ref(), found.spec.label.as_deref()), (Some(&drill), Some("b")));
     store.delete_database(&ready.id).await.unwrap();
     store.delete_database(&ready.id).await.unwrap();
     assert!(matches!(store.update_database(&ready).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.note_drill(&ready.id, &drill).await, Err(StoreError::NotFound { .. })));
 }
 
 async fn usage_is_summed_by_period_and_sandbox(store: &dyn Store) {

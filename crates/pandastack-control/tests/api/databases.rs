@@ -74,3 +74,43 @@ async fn a_crash_in_the_middle_of_a_create() {
     agent.report().await;
     eventually("no machine is left", || async { agent.ids().is_empty() }).await;
 }
+
+/// A failover that was cut off: the record has the last word, whatever was written of the takeover.
+#[tokio::test]
+async fn a_crash_in_the_middle_of_a_failover() {
+    let mut world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let (named, other) = (world.create().await, world.create().await);
+    world.crash().await;
+    // The record names the old machine, whose volume was given up already; the new one has claimed its own.
+    world.execute("UPDATE sandboxes SET owner = 'database:db-1'", &[]).await;
+    for (volume, sandbox, owner, with_sandbox) in [
+        ("old", &named, "database:db-1:replaced", "true"),
+        ("new", &other, "database:db-1", "false"),
+        ("foreign", &other, "database:db-2", "false"),
+    ] {
+        let spec = format!(r#"{{"size_bytes":1,"owner":"{owner}","delete_with_sandbox":{with_sandbox}}}"#);
+        let row = "INSERT INTO volumes SELECT $1, workspace_id, $1, 'host-a', 'ready', 1, 1, $2 FROM sandboxes WHERE id = $3";
+        world.execute(row, &[volume, &spec, sandbox]).await;
+        let mount = "UPDATE sandboxes SET spec = json_set(spec, '$.volumes', json_array(json_object('id', $1, 'name', $1, \
+             'path', '/v', 'read_only', json('false'), 'generation', 1))) WHERE id = $2 AND $1 <> 'foreign'";
+        world.execute(mount, &[volume, sandbox]).await;
+        if volume != "foreign" {
+            world.execute("INSERT INTO volume_holders VALUES ($1, $2, 0)", &[volume, sandbox]).await;
+        }
+    }
+    let row = "INSERT INTO databases (id, workspace_id, state, sandbox_id, created_at_us, spec) \
+         SELECT 'db-1', workspace_id, 'ready', id, 1, '{\"size\":\"1g\"}' FROM sandboxes WHERE id = $1";
+    world.execute(row, &[&named]).await;
+    world.start_again().await;
+    agent.report().await;
+    eventually("one machine is left", || async { agent.ids() == [named.clone()] }).await;
+    let volume = "SELECT COUNT(*) FROM volumes WHERE id = 'old' AND json_extract(spec, '$.owner') = 'database:db-1' \
+         AND NOT json_extract(spec, '$.delete_with_sandbox')";
+    assert_eq!(world.count(volume).await, 1, "the volume of the machine that is named is the database's");
+    eventually("the other's volume goes with it", || async {
+        world.count("SELECT COUNT(*) FROM volumes WHERE id = 'new' AND state <> 'deleting'").await == 0
+    })
+    .await;
+    assert_eq!(world.count("SELECT COUNT(*) FROM volumes WHERE id = 'foreign' AND state = 'ready'").await, 1);
+}

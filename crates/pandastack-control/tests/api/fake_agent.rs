@@ -15,6 +15,7 @@ use futures::StreamExt;
 use http::StatusCode;
 use http_body_util::{BodyExt, Full};
 use jiff::Timestamp;
+use pandastack_control::clock::Clock;
 use pandastack_types::agent_api::{
     AgentCreate, AgentFork, AgentForked, AgentSandbox, AgentSnapshot, AgentSnapshotDone, AgentTemplate,
     ChildOutcome, HostReport, INCARNATION_HEADER, ReportAnswer, Source, TemplateInfo, Usage,
@@ -44,10 +45,16 @@ pub struct Inner {
     /// Children of the next fork that fail.
     pub failing_children: BTreeSet<usize>,
     pub memory_free_mb: u64,
+    /// Percent of a sandbox's memory that is promised to it.
+    pub memory_promised_percent: u32,
     pub unbaked: bool,
     /// What data calls arrived as: method, path with query.
     pub seen: Vec<String>,
     pub build_lines: Vec<String>,
+    /// Nothing reaches it and nothing comes from it: killed, and not yet started again.
+    pub is_down: bool,
+    /// What its reports are dated with.
+    pub clock: Clock,
     /// What happens to messages.
     pub troubles: Option<Troubles>,
     pub build_done: bool,
@@ -97,7 +104,11 @@ impl FakeAgent {
         let socket = dir.join(format!("{host}.sock"));
         let agent = Self {
             host: host.parse().unwrap(),
-            inner: Arc::new(Mutex::new(Inner { memory_free_mb, ..Inner::default() })),
+            inner: Arc::new(Mutex::new(Inner {
+                memory_free_mb,
+                memory_promised_percent: 100,
+                ..Inner::default()
+            })),
             stream_dropped: Arc::new(Notify::new()),
             socket: socket.clone(),
             control: control.to_owned(),
@@ -140,6 +151,7 @@ impl FakeAgent {
             isolation: "emulated".into(),
             memory_total_mb: 65_536,
             memory_free_mb: inner.memory_free_mb,
+            memory_promised_percent: inner.memory_promised_percent,
             disk_free_bytes: 1 << 40,
             slots_free: 100,
             templates: vec![
@@ -151,7 +163,7 @@ impl FakeAgent {
             denials: Vec::new(),
             snapshots: inner.snapshots.iter().cloned().collect(),
             volumes: Vec::new(),
-            at: Timestamp::now(),
+            at: inner.clock.now(),
         }
     }
 
@@ -162,6 +174,9 @@ impl FakeAgent {
 
     /// Reports to a server that may be killed meanwhile.
     pub async fn try_report(&self) {
+        if self.lock().is_down {
+            return;
+        }
         let report = self.report_now();
         if let Ok((StatusCode::OK, body)) = self.try_send(&report, &LinkKey::new(&SECRET).unwrap()).await {
             self.obey(&body);
@@ -310,6 +325,9 @@ async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) ->
     if on_sandbox && request.headers().get(INCARNATION_HEADER).is_none_or(|value| value != "1") {
         return refuse(ErrorCode::Conflict, "no incarnation");
     }
+    if agent.lock().is_down {
+        return broken();
+    }
     agent.lock().seen.push(format!("{method} {target}"));
     let fate = agent.lock().troubles.as_mut().map(Troubles::fate).unwrap_or_default();
     tokio::time::sleep(fate.delay).await;
@@ -317,7 +335,7 @@ async fn verify(State(agent): State<FakeAgent>, request: Request, next: Next) ->
         return broken();
     }
     let answer = next.run(request).await;
-    if fate.loses_answer { broken() } else { answer }
+    if fate.loses_answer || agent.lock().is_down { broken() } else { answer }
 }
 
 async fn create(State(agent): State<FakeAgent>, Json(body): Json<AgentCreate>) -> Response {
@@ -380,8 +398,11 @@ async fn go(
     UrlPath(id): UrlPath<SandboxId>,
     state: SandboxState,
 ) -> Response {
-    if agent.lock().sandboxes.contains_key(&id) {
-        agent.set_state(id.as_str(), state);
+    let now = agent.lock().sandboxes.get(&id).map(|sandbox| sandbox.state);
+    match now {
+        Some(SandboxState::Failed) => return refuse(ErrorCode::Conflict, "the machine ended"),
+        Some(_) => agent.set_state(id.as_str(), state),
+        None => {}
     }
     look(State(agent), UrlPath(id)).await
 }

@@ -171,6 +171,17 @@ impl World {
         sqlx::query_scalar(query).fetch_one(&pool).await.unwrap()
     }
 
+    /// Changes the database of a server that does not run, into what a crash would leave.
+    pub async fn execute(&self, statement: &'static str, values: &[&str]) {
+        let path = self.config.control_dir().join("control.db");
+        let options = sqlx::sqlite::SqliteConnectOptions::new().filename(path);
+        let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+        let query =
+            values.iter().fold(sqlx::query(statement), |query, value| query.bind((*value).to_owned()));
+        query.execute(&pool).await.unwrap();
+        pool.close().await;
+    }
+
     pub async fn kinds(&self, id: &str) -> Vec<String> {
         let list = self.get(&format!("/v1/sandboxes/{id}/events")).await.expect(200);
         list["events"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap().to_owned()).collect()

@@ -45,6 +45,14 @@ async fn creates_at_once_do_not_count_on_the_same_memory() {
     statuses.sort();
     assert_eq!(statuses, [201, 201, 503]);
     assert_eq!(agent.ids().len(), 2);
+    // A host that promises a tenth takes as many as ten times that memory would.
+    agent.lock().memory_promised_percent = 10;
+    agent.lock().memory_free_mb = 110;
+    agent.report().await;
+    let (a, b, c) = tokio::join!(create(), create(), create());
+    let mut statuses = [a.status, b.status, c.status];
+    statuses.sort();
+    assert_eq!(statuses, [201, 201, 503]);
 }
 
 #[tokio::test]

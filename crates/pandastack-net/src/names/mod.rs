@@ -3,7 +3,8 @@
 //! One resolver per host answers the guests of all slots and knows each by the address its queries come from, which the
 //! host's rules keep from being forged. Under a policy by name it opens the addresses it hands out, for as long as the
 //! answer holds; a proxy inside the slot's namespace then checks that web connections to them really ask for an allowed
-//! name. Proxies run only where a policy needs one.
+//! name. Proxies run only where a policy needs one. Connections to databases are taken at the gateway in the same way, and handed
+//! on with their slot.
 //!
 //! ```text
 //!   guest --query--> resolver --policy--> host's name servers --answer--> `named` set --> guest
@@ -13,26 +14,30 @@
 //! Must hold: the proxy's own connections begin inside the slot's namespace, so every rule of slot and host holds for them;
 //! nothing a guest sends can make any of this panic, block the others, or grow without bound.
 
+mod databases;
 mod denied;
 mod hello;
 mod proxy;
 mod resolver;
+mod sockets;
 mod upstream;
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pandastack_types::network::NetworkPolicy;
+use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Plan, SlotIndex};
 use crate::error::{NetError, Result};
-pub(crate) use resolver::Sockets;
+pub use databases::{DATABASE_CONNECTIONS_MAX, DATABASE_CONNECTIONS_PER_SLOT_MAX, DatabaseCall};
+pub(crate) use sockets::Sockets;
 pub(crate) use upstream::{Upstreams, host_resolvers};
 
 /// Refusals that wait to be read. Further ones are not told: whoever reads counts what it gets.
@@ -70,6 +75,13 @@ pub(crate) struct Names {
     tasks: TaskTracker,
 }
 
+/// What the pool's owner is told by guests.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    pub(crate) denials: Option<mpsc::Receiver<Denial>>,
+    pub(crate) database_calls: Option<mpsc::Receiver<DatabaseCall>>,
+}
+
 /// One leased slot.
 #[derive(Debug)]
 struct SlotNames {
@@ -77,6 +89,7 @@ struct SlotNames {
     policy: watch::Sender<Arc<NetworkPolicy>>,
     queries: Arc<Semaphore>,
     proxied: Arc<Semaphore>,
+    database_places: Arc<Semaphore>,
     has_proxy: Mutex<bool>,
     stop: CancellationToken,
 }
@@ -88,8 +101,9 @@ impl SlotNames {
 }
 
 impl Names {
-    pub(crate) fn new(plan: Plan, upstreams: Upstreams) -> (Arc<Self>, mpsc::Receiver<Denial>) {
-        let (denials, receiver) = mpsc::channel(DENIALS_WAITING_MAX);
+    /// Serves what guests ask for at `sockets` until the pool ends.
+    pub(crate) fn open(plan: Plan, upstreams: Upstreams, sockets: Sockets) -> Result<(Arc<Self>, Heard)> {
+        let (denials, denials_heard) = mpsc::channel(DENIALS_WAITING_MAX);
         let names = Names {
             plan,
             slots: Mutex::default(),
@@ -98,12 +112,15 @@ impl Names {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        (Arc::new(names), receiver)
-    }
-
-    /// Answers queries until the pool ends.
-    pub(crate) fn serve(self: &Arc<Self>, sockets: Sockets) -> Result<()> {
-        resolver::serve(self, sockets)
+        let names = Arc::new(names);
+        let fail = || sockets::fail("listening for guests");
+        let udp = UdpSocket::from_std(sockets.udp).map_err(fail())?;
+        resolver::serve(&names, udp, TcpListener::from_std(sockets.tcp).map_err(fail())?);
+        let (calls, calls_heard) = databases::channel();
+        let listener = TcpListener::from_std(sockets.databases).map_err(fail())?;
+        let taking = databases::serve(Arc::downgrade(&names), names.stop.clone(), listener, calls);
+        names.tasks.spawn(taking);
+        Ok((names, Heard { denials: Some(denials_heard), database_calls: Some(calls_heard) }))
     }
 
     /// Takes a slot in charge. Its proxy listens when this returns, if its policy needs one.
@@ -113,6 +130,7 @@ impl Names {
             policy: watch::Sender::new(Arc::new(policy.clone())),
             queries: Arc::new(Semaphore::new(QUERIES_PER_SLOT_MAX)),
             proxied: Arc::new(Semaphore::new(proxy::CONNECTIONS_PER_SLOT_MAX)),
+            database_places: Arc::new(Semaphore::new(DATABASE_CONNECTIONS_PER_SLOT_MAX)),
             has_proxy: Mutex::new(false),
             stop: self.stop.child_token(),
         });
@@ -157,6 +175,14 @@ impl Names {
             *slot.has_proxy.lock().unwrap_or_else(PoisonError::into_inner) = false;
         }
         started
+    }
+
+    /// Which guest it is. Others than guests get no answer.
+    fn slot_of(&self, from: SocketAddr) -> Option<Arc<SlotNames>> {
+        match from.ip() {
+            IpAddr::V4(address) => self.slot(address),
+            IpAddr::V6(_) => None,
+        }
     }
 
     fn slot(&self, address: Ipv4Addr) -> Option<Arc<SlotNames>> {

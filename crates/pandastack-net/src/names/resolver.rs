@@ -3,9 +3,9 @@
 //! It looks at the question, and under a policy by name at the addresses in the answer; everything else passes as it is.
 //! A name that is not allowed does not exist for the guest, and its query goes nowhere: queries carry data out.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};
@@ -16,9 +16,7 @@ use tokio::time::timeout;
 
 use super::upstream::{DATAGRAM_BYTES_MAX, read_framed, write_framed};
 use super::{ACCEPT_PAUSE, Denial, Names, SlotNames};
-use crate::error::{NetError, Result};
-use crate::ruleset::{self, ResolverPorts};
-use crate::{blocking, slot};
+use crate::{blocking, ruleset, slot};
 
 /// Queries of all guests under way at once. Beyond it they are dropped, and asked again by the guests.
 const QUERIES_MAX: usize = 4096;
@@ -33,54 +31,10 @@ const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
 /// Addresses taken from one answer.
 const ADDRESSES_PER_ANSWER_MAX: usize = 32;
 
-/// How long a predecessor's sockets may take to close; nothing tells when they did.
-const PREFERRED_PATIENCE: Duration = Duration::from_millis(200);
-const PREFERRED_PAUSE: Duration = Duration::from_millis(10);
-
-/// Listening sockets, bound in the host's namespace.
-#[derive(Debug)]
-pub(crate) struct Sockets {
-    udp: std::net::UdpSocket,
-    tcp: std::net::TcpListener,
-}
-
-impl Sockets {
-    /// Binds in the calling thread's namespace: where the predecessor of this agent listened, if it can be, because the
-    /// kernel remembers for half a minute where a flow went. The name claim was taken before, so no predecessor lives.
-    pub(crate) fn bind(preferred: u16) -> Result<Self> {
-        let fail = || NetError::io("listening for guests' queries", "0.0.0.0:0");
-        let any = |port: u16| (Ipv4Addr::UNSPECIFIED, port);
-        let deadline = Instant::now() + PREFERRED_PATIENCE;
-        let (udp, tcp) = loop {
-            let udp = std::net::UdpSocket::bind(any(preferred));
-            match udp.and_then(|udp| Ok((udp, std::net::TcpListener::bind(any(preferred))?))) {
-                Ok(both) => break both,
-                Err(_) if Instant::now() < deadline => std::thread::sleep(PREFERRED_PAUSE),
-                Err(_) => {
-                    let udp = std::net::UdpSocket::bind(any(0)).map_err(fail())?;
-                    break (udp, std::net::TcpListener::bind(any(0)).map_err(fail())?);
-                }
-            }
-        };
-        udp.set_nonblocking(true).and(tcp.set_nonblocking(true)).map_err(fail())?;
-        Ok(Sockets { udp, tcp })
-    }
-
-    pub(crate) fn ports(&self) -> Result<ResolverPorts> {
-        let fail = || NetError::io("looking at a listening socket", "0.0.0.0:0");
-        let udp = self.udp.local_addr().map_err(fail())?.port();
-        Ok(ResolverPorts { udp, tcp: self.tcp.local_addr().map_err(fail())?.port() })
-    }
-}
-
-pub(super) fn serve(names: &Arc<Names>, sockets: Sockets) -> Result<()> {
-    let fail = || NetError::io("listening for guests' queries", "0.0.0.0:0");
-    let udp = UdpSocket::from_std(sockets.udp).map_err(fail())?;
-    let tcp = TcpListener::from_std(sockets.tcp).map_err(fail())?;
+pub(super) fn serve(names: &Arc<Names>, udp: UdpSocket, tcp: TcpListener) {
     // Not by a reference of their own: the pool's end must end them.
     names.tasks.spawn(serve_udp(Arc::downgrade(names), names.stop.clone(), Arc::new(udp)));
     names.tasks.spawn(serve_tcp(Arc::downgrade(names), names.stop.clone(), tcp));
-    Ok(())
 }
 
 async fn serve_udp(
@@ -98,7 +52,7 @@ async fn serve_udp(
         // An error is that of an earlier answer that found nobody.
         let Ok((length, from)) = received else { continue };
         let Some(names) = names.upgrade() else { return };
-        let (Some(slot), Ok(permit)) = (slot_of(&names, from), Arc::clone(&under_way).try_acquire_owned())
+        let (Some(slot), Ok(permit)) = (names.slot_of(from), Arc::clone(&under_way).try_acquire_owned())
         else {
             continue;
         };
@@ -129,7 +83,7 @@ async fn serve_tcp(
             continue;
         };
         let Some(names) = names.upgrade() else { return };
-        let (Some(slot), Ok(permit)) = (slot_of(&names, from), Arc::clone(&connections).try_acquire_owned())
+        let (Some(slot), Ok(permit)) = (names.slot_of(from), Arc::clone(&connections).try_acquire_owned())
         else {
             continue;
         };
@@ -146,14 +100,6 @@ async fn serve_connection(names: &Arc<Names>, slot: &Arc<SlotNames>, mut stream:
         if write_framed(&mut stream, &answer).await.is_err() {
             return;
         }
-    }
-}
-
-/// Whose query it is. Others than guests get no answer.
-fn slot_of(names: &Names, from: SocketAddr) -> Option<Arc<SlotNames>> {
-    match from.ip() {
-        IpAddr::V4(address) => names.slot(address),
-        IpAddr::V6(_) => None,
     }
 }
 

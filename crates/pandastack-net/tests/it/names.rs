@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};
-use pandastack_net::{Denial, GUEST_DNS, NetworkPolicy, SlotPool};
+use pandastack_net::{Denial, GUEST_DNS, GUEST_GATEWAY, NetworkPolicy, SlotPool};
 
 use crate::guest::Guest;
 use crate::lab::{Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, policy};
@@ -130,11 +130,13 @@ fn guests_wait_while_the_agent_is_restarted() {
             }
         }
         assert_eq!(answer, None, "the kernel answered in the agent's place");
+        assert_eq!(guest.connect(6000, (GUEST_GATEWAY, 5432), SOON), None, "also where databases are");
         guest.send("a query", (GUEST_DNS, 53));
         assert!(!guest.is_refused(SOON), "the kernel answered in the resolver's place");
         let second = SlotPool::open(config(&directory)).unwrap();
         second.adopt(&[(slot.index, by_name)]).await.unwrap();
         assert_eq!(connect(&mut guest, PATIENCE), Some(SYN_ACK));
+        assert_eq!(guest.connect(6001, (GUEST_GATEWAY, 5432), PATIENCE), Some(SYN_ACK));
         assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
         second.shutdown().await.unwrap();
     });

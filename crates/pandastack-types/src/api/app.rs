@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::AppPreviews;
+use super::{AppDatabase, AppPreviews};
 use crate::{AppId, DeploymentId, SandboxId, WorkspaceId};
 
 /// `POST /v1/apps`. Without `git_url` the app is deployed by uploads or from sandboxes.
@@ -45,6 +45,12 @@ pub struct AppSettings {
     /// Password or token for the repository. Never shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_token: Option<String>,
+    /// Kind of the repository's host, where it is told how deployments go; by its deliveries or name when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_host: Option<GitHost>,
+    /// Address of that host's API, where it is not where such hosts have it. An empty text takes it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_api_url: Option<String>,
     /// Kind of app, instead of looking: `next`, `vite`, `cra`, `node`, `python`, `static`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,
@@ -69,12 +75,30 @@ pub struct AppSettings {
     /// Seconds without a request before it sleeps; 300 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
+    /// Machines that stay awake whoever looks: 0, so that it sleeps, or 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_instances: Option<u32>,
     /// Secret of its webhook. An empty text closes the webhook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_secret: Option<String>,
+    /// Looks at the repository every so many seconds, for hosts that tell of no pushes; 0 ends that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_seconds: Option<u64>,
     /// Which pull requests get a preview; `branches` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previews: Option<AppPreviews>,
+}
+
+/// A kind of repository host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GitHost {
+    /// GitHub, also on a host of one's own.
+    Github,
+    /// GitLab.
+    Gitlab,
+    /// Gitea and Forgejo.
+    Gitea,
 }
 
 /// Where an app stands.
@@ -108,6 +132,9 @@ pub struct App {
     pub git_url: String,
     /// Branch that is deployed.
     pub git_branch: String,
+    /// Kind of the repository's host, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_host: Option<GitHost>,
     /// Kind of app: as said, else as found by the last build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,
@@ -129,6 +156,9 @@ pub struct App {
     pub health_path: String,
     /// Seconds without a request before it sleeps.
     pub idle_timeout_seconds: u64,
+    /// Machines that never sleep.
+    #[serde(default)]
+    pub min_instances: u32,
     /// Environment; secrets are masked.
     pub env: BTreeMap<String, String>,
     /// Template of its machines.
@@ -151,9 +181,15 @@ pub struct App {
     /// Where its repository may tell of pushes, if it has a webhook secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,
+    /// Seconds between two looks at its repository, if it is looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_seconds: Option<u64>,
     /// Which pull requests get a preview.
     #[serde(default)]
     pub previews: AppPreviews,
+    /// Databases that it reaches, by their variables.
+    #[serde(default)]
+    pub databases: Vec<AppDatabase>,
     /// The app that this one is a preview of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview_of: Option<AppId>,
@@ -266,7 +302,7 @@ pub struct Deployment {
     pub workspace: WorkspaceId,
     /// Where it stands.
     pub status: DeploymentStatus,
-    /// What began it: `api`, `upload`, `sandbox`, `push`, `pull_request`, `rollback`, `restart`, `recovery`.
+    /// What began it: `api`, `upload`, `sandbox`, `push`, `pull_request`, `poll`, `rollback`, `restart`, `recovery`.
     pub trigger: String,
     /// Commit that was built.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -72,6 +72,8 @@ pub enum DatabaseStatus {
     Provisioning,
     /// It takes connections.
     Running,
+    /// It takes connections, and reads only: its disk is full. `error` says what to do.
+    ReadOnly,
     /// It sleeps; a connection wakes it.
     Hibernated,
     /// Its machine was lost and is replaced by one with the same data; connections wait.
@@ -88,6 +90,7 @@ impl DatabaseStatus {
         match self {
             DatabaseStatus::Provisioning => "provisioning",
             DatabaseStatus::Running => "running",
+            DatabaseStatus::ReadOnly => "read_only",
             DatabaseStatus::Hibernated => "hibernated",
             DatabaseStatus::Recovering => "recovering",
             DatabaseStatus::Failed => "failed",
@@ -126,7 +129,7 @@ pub struct Database {
     /// Database it is a copy of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloned_from: Option<DatabaseId>,
-    /// Why it failed.
+    /// Why it failed, is being recovered or takes reads only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Whether another copy could take over.

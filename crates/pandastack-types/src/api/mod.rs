@@ -6,6 +6,7 @@
 
 mod account;
 mod app;
+mod app_database;
 mod app_preview;
 mod command;
 mod context;
@@ -27,9 +28,10 @@ pub use account::{
 };
 pub use app::{
     AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,
-    AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, HookAnswer,
+    AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, GitHost, HookAnswer,
     ImportAppEnv, RollbackApp, SetAppEnv,
 };
+pub use app_database::{AppDatabase, AttachDatabase};
 pub use app_preview::{AppPreview, AppPreviews};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use context::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode};

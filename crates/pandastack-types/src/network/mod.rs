@@ -14,6 +14,8 @@ mod cidr;
 mod ranges;
 mod target;
 
+use std::net::{Ipv4Addr, SocketAddrV4};
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -22,6 +24,10 @@ pub use ranges::{Opening, Range, is_public};
 pub use target::{NamePattern, Place, PortRange, Target, TargetError};
 
 use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARGETS_MAX};
+
+/// Where a machine reaches the databases that are attached to it, whatever its policy says: at its gateway, which is the same for
+/// all machines. Without TLS: the way ends in the agent of the same host.
+pub const DATABASES_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(192, 0, 0, 1), 5432);
 
 /// Where a policy starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]

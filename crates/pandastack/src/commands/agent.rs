@@ -75,6 +75,7 @@ fn config(args: &Args, settings: &Settings) -> Result<AgentConfig> {
         cpu_percent: settings.cpu_percent,
         slots_ready: settings.slots_ready,
         memory_limit_mb: settings.memory_limit_mb,
+        memory_promised_percent: settings.memory_promised_percent,
         warm_templates: settings.warm_templates.clone(),
         light_sleep: settings.light_sleep,
         probe_program: PathBuf::from("/proc/self/exe"),

@@ -24,7 +24,8 @@ class Database(DatabaseConnection, total=False):
     """A managed database; in lists without credentials."""
 
     id: str
-    #: ``provisioning``, ``running``, ``hibernated``, ``recovering``, ``failed`` or ``deleting``.
+    #: ``provisioning``, ``running``, ``read_only`` (its disk is full: see ``error``), ``hibernated``, ``recovering``,
+    #: ``failed`` or ``deleting``.
     status: str
     template: str
     label: str

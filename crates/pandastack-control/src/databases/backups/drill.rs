@@ -40,11 +40,7 @@ pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<Da
     let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     let error = tried.err().map(|error| error.to_string());
     let drill = DatabaseDrill { at: now(), ok: error.is_none(), took_ms, error };
-    // Read again: much may have happened to it meanwhile.
-    let _marked = ops::take_mark(app, &id)?;
-    let mut record = app.store.database(None, &id).await?;
-    record.spec.drill = Some(drill.clone());
-    app.store.update_database(&record).await?;
+    app.store.note_drill(&id, &drill).await?;
     Ok(drill)
 }
 

@@ -24,6 +24,8 @@ use crate::store::databases::{DatabaseRecord, DatabaseState};
 
 /// Longest pause between two looks, for what nobody tells.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How long a new database is left alone: its machine has one processor, and whoever asked for it connects now.
+const FIRST_MOMENTS: Duration = Duration::from_secs(3);
 /// Longest pause until a keeper looks at its archive again.
 const TEND_EVERY: Duration = Duration::from_secs(60 * 60);
 /// First pause after a base backup or an archive failed. It doubles up to the longest.
@@ -38,14 +40,15 @@ pub(crate) async fn run(app: Arc<App>) {
     let mut keepers = Keepers { app: Arc::clone(&app), all: HashMap::new() };
     let mut events = app.events.subscribe();
     loop {
-        if let Err(error) = keepers.look().await {
+        let pause = keepers.look().await.unwrap_or_else(|error| {
             tracing::warn!(%error, cause = error.causes(), "databases without backups are looked for again soon");
-        }
+            LOOK_EVERY
+        });
         tokio::select! {
             () = app.shutdown.cancelled() => return,
             () = app.backups.changed.notified() => {}
             () = keepers.stir(&mut events) => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
@@ -63,18 +66,23 @@ struct Keeper {
 }
 
 impl Keepers {
-    /// Makes the keepers those of the databases that are ready now.
-    async fn look(&mut self) -> ApiResult<()> {
+    /// Makes the keepers those of the databases that are ready now; answers when to look again.
+    async fn look(&mut self) -> ApiResult<Duration> {
         let ready = self.app.store.databases_in(DatabaseState::Ready).await?;
         let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
         let machines: HashMap<DatabaseId, SandboxId> = ready.iter().filter_map(machine_of).collect();
         self.end(|id, keeper| machines.get(id) != Some(&keeper.sandbox)).await;
+        let mut pause = LOOK_EVERY;
         for record in ready {
-            if let Some(sandbox) = record.sandbox.clone().filter(|_| !self.all.contains_key(&record.id)) {
-                self.begin(record, sandbox)?;
+            let Some(sandbox) = record.sandbox.clone().filter(|_| !self.all.contains_key(&record.id)) else {
+                continue;
+            };
+            match left_alone(&record, now()) {
+                Duration::ZERO => self.begin(record, sandbox)?,
+                wait => pause = pause.min(wait),
             }
         }
-        Ok(())
+        Ok(pause)
     }
 
     /// Ends keepers, and says so when they write into no archive any more.
@@ -216,13 +224,20 @@ impl Tending {
 
     async fn drill(&self) -> ApiResult<()> {
         let record = self.app.store.database(None, &self.record.id).await?;
-        let last = record.spec.drill.as_ref().map_or(record.created_at, |drill| drill.at);
+        let last = record.drill.as_ref().map_or(record.created_at, |drill| drill.at);
         if now().duration_since(last).unsigned_abs() >= DRILL_EVERY {
             self.awake().await;
             drill::run(&self.app, &record).await?;
         }
         Ok(())
     }
+}
+
+/// How much longer a database is left alone.
+fn left_alone(record: &DatabaseRecord, now: Timestamp) -> Duration {
+    // The clock may have been set back meanwhile; nothing waits for that.
+    let age = Duration::try_from(now.duration_since(record.created_at)).unwrap_or(FIRST_MOMENTS);
+    FIRST_MOMENTS.saturating_sub(age)
 }
 
 /// How long until a base backup is due.

@@ -27,12 +27,13 @@ mod way;
 pub(super) use drill::remove_left;
 pub(super) use failover::{fail_over, is_possible as can_fail_over};
 pub(super) use restore::restored;
+pub(super) use way::{Purpose, connect as connect_awake};
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pandastack_backup::{Archive, ArchiveError, Catalog, Key, Login, Password, Slot, Status};
+use pandastack_backup::{Archive, ArchiveError, Catalog, Key, Login, Lsn, Password, Slot, Status, Timeline};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{DatabaseId, ErrorCode};
 use sha2::{Digest, Sha256};
@@ -66,6 +67,9 @@ pub(crate) struct Backups {
     bases: Semaphore,
 }
 
+/// A place in the log of a database.
+pub(super) type Written = (Timeline, Lsn);
+
 /// How the backup of one database goes.
 #[derive(Clone)]
 struct Kept {
@@ -97,6 +101,11 @@ impl Backups {
         let key = Sha256::digest(link.derive("database-backups", &[]).as_bytes());
         let opened = Archive::open(&config.url, &config.store_settings, id.as_str(), Key::new(key.into()));
         opened.map_err(unavailable)
+    }
+
+    /// How far the log of a database was written, as far as the archive knows.
+    pub(super) fn written(&self, id: &DatabaseId) -> Option<Written> {
+        self.kept(id).and_then(|kept| kept.log.borrow().last_archived)
     }
 
     fn kept(&self, id: &DatabaseId) -> Option<Kept> {

@@ -52,7 +52,6 @@ const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresq
 /// Asks for recovery. The signal comes last: with it the rest is there.
 const ASK: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/restore/settings >> $data/$SETTINGS_FILE && \
      touch $data/$SIGNAL_FILE && chown -R postgres:postgres /var/lib/postgresql && chmod 0700 $data";
-const START: &str = "pandastack-postgres || { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
 const DONE: &str = "rm -rf /var/lib/postgresql/restore";
 
 /// Begins a copy of a database as it was at an instant. It is under way when this returns; its record tells the outcome.
@@ -201,7 +200,7 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 
 /// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
 pub(super) async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> ApiResult<()> {
-    sh(app, machine, START, &[]).await?;
+    sh(app, machine, server::START, &[]).await?;
     let deadline = Instant::now() + RECOVERY_MAX;
     while server::is_recovering(app, original, &machine.id).await? {
         if Instant::now() >= deadline {

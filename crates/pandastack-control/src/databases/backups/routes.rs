@@ -108,7 +108,7 @@ async fn shown(app: &App, record: &DatabaseRecord) -> ApiResult<DatabaseBackups>
         restorable: window.restorable.iter().map(period).collect(),
         base_backups: bases_of(&window),
         retention_days: app.backups.config()?.retention_days,
-        last_drill: record.spec.drill.clone(),
+        last_drill: record.drill.clone(),
     })
 }
 

@@ -2,20 +2,23 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pandastack_backup::ConnectError;
-use pandastack_edge::{GuestStream, Ticket};
+use pandastack_edge::{GuestStream, Ticket, Trouble};
 use pandastack_postgres::{ByteStream, Entrance};
 use pandastack_types::{SandboxId, SandboxState};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::app::App;
+use crate::databases::{owned_by, revive};
+use crate::store::SandboxRecord;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(in crate::databases) enum Purpose {
     /// The log, for as long as the machine is awake.
     Log,
     /// A base backup, for which it stays awake.
@@ -23,8 +26,8 @@ pub(super) enum Purpose {
 }
 
 /// Connects, unless the machine sleeps.
-pub(super) async fn connect(
-    app: &App,
+pub(in crate::databases) async fn connect(
+    app: &Arc<App>,
     sandbox: &SandboxId,
     purpose: Purpose,
 ) -> Result<Box<dyn ByteStream>, ConnectError> {
@@ -37,10 +40,24 @@ pub(super) async fn connect(
     }
     let port = Entrance::Direct.port();
     let connected = app.edge.connect(sandbox, port).await;
+    if matches!(connected, Err(Trouble::PortClosed)) {
+        restart(app, &machine);
+    }
     let (stream, mut ticket) = connected.map_err(|trouble| failed(&trouble.sentence(sandbox, port)))?;
     ticket.set_busy(purpose == Purpose::Base);
     let end = if purpose == Purpose::Base { ticket.cut() } else { ticket.closing() };
     Ok(Box::new(Leaving { stream, end: Box::pin(end.cancelled_owned()), _ticket: ticket }))
+}
+
+/// Has the server of a machine that runs without it started: nobody else may come for a while.
+fn restart(app: &Arc<App>, machine: &SandboxRecord) {
+    let Some(id) = machine.owner.as_deref().and_then(owned_by) else { return };
+    let (app, sandbox) = (Arc::clone(app), machine.id.clone());
+    app.tasks.clone().spawn(async move {
+        if let Err(error) = revive::restart(&app, &id, &sandbox).await {
+            tracing::debug!(database = %id, %error, "it is tried again when its log is looked for again");
+        }
+    });
 }
 
 /// A stream that ends when its machine is about to stop.

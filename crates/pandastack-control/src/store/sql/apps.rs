@@ -10,8 +10,8 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 
 use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
 use super::{SqlStore, database};
-use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
-use crate::apps::store::AppStore;
+use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord, Source};
+use crate::apps::store::{AppStore, Untold};
 use crate::store::{Durability, Result, StoreError};
 
 const UNDER_WAY: &str = "SELECT * FROM deployments WHERE status IN ('queued', 'building', 'deploying') \
@@ -78,6 +78,20 @@ impl TryFrom<DeploymentRow> for DeploymentRecord {
             finished_at: times(row.finished_at_us)?,
             spec: from_json("deployment spec", &row.spec)?,
         })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct UntoldRow {
+    #[sqlx(flatten)]
+    deployment: DeploymentRow,
+    told: Option<String>,
+}
+
+impl TryFrom<UntoldRow> for Untold {
+    type Error = StoreError;
+    fn try_from(row: UntoldRow) -> Result<Self> {
+        Ok(Self { deployment: row.deployment.try_into()?, is_begin_told: row.told.is_some() })
     }
 }
 
@@ -188,25 +202,33 @@ impl AppStore for SqlStore {
     }
 
     async fn insert_deployment(&self, new: &DeploymentRecord) -> Result<()> {
-        let spec = to_json("deployment spec", &new.spec)?;
         let mut write = self.write(Durability::Power).await?;
-        sqlx::query(
-            "INSERT INTO deployments (id, app_id, workspace_id, status, created_at_us, updated_at_us, finished_at_us, spec) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-        )
-        .bind(new.id.as_str())
-        .bind(new.app.as_str())
-        .bind(new.workspace.as_str())
-        .bind(new.status.as_str())
-        .bind(new.created_at.as_microsecond())
-        .bind(new.updated_at.as_microsecond())
-        .bind(new.finished_at.map(Timestamp::as_microsecond))
-        .bind(spec)
-        .execute(write.conn())
-        .await
-        .map_err(database)?;
-        forget_oldest(write.conn(), &new.app).await?;
+        insert(write.conn(), new).await?;
         write.commit().await
+    }
+
+    async fn insert_deployment_unless(
+        &self,
+        new: &DeploymentRecord,
+        is_needless: &(dyn for<'a> Fn(&'a DeploymentRecord) -> bool + Sync),
+    ) -> Result<bool> {
+        let mut write = self.write(Durability::Power).await?;
+        // Whoever else asks of the same app waits here, so that both cannot find nothing.
+        write.lock_workspace(&new.workspace).await?;
+        let rows: Vec<DeploymentRow> =
+            sqlx::query_as("SELECT * FROM deployments WHERE app_id = $1 ORDER BY created_at_us DESC, id")
+                .bind(new.app.as_str())
+                .fetch_all(write.conn())
+                .await
+                .map_err(database)?;
+        let newest = records::<DeploymentRow, DeploymentRecord>(rows)?;
+        let newest = newest.into_iter().find(|one| one.spec.source == Source::Git);
+        if newest.is_some_and(|newest| is_needless(&newest)) {
+            return Ok(false);
+        }
+        insert(write.conn(), new).await?;
+        write.commit().await?;
+        Ok(true)
     }
 
     async fn deployment(&self, app: &AppId, id: &DeploymentId) -> Result<DeploymentRecord> {
@@ -263,6 +285,28 @@ impl AppStore for SqlStore {
             .bind(deployment.id.as_str())
             .bind(deployment.updated_at.as_microsecond())
             .bind(deployment.app.as_str())
+            .execute(write.conn())
+            .await
+            .map_err(database)?;
+        write.commit().await
+    }
+
+    async fn untold_deployments(&self, limit: u32) -> Result<Vec<Untold>> {
+        let rows: Vec<UntoldRow> = sqlx::query_as(
+            "SELECT * FROM deployments WHERE (told IS NULL OR told <> 'end') ORDER BY created_at_us, id LIMIT $1",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await
+        .map_err(database)?;
+        records(rows)
+    }
+
+    async fn put_told(&self, id: &DeploymentId, end: bool) -> Result<()> {
+        let mut write = self.write(Durability::Process).await?;
+        sqlx::query("UPDATE deployments SET told = $1 WHERE id = $2")
+            .bind(if end { "end" } else { "begin" })
+            .bind(id.as_str())
             .execute(write.conn())
             .await
             .map_err(database)?;
@@ -423,6 +467,26 @@ async fn check_room(conn: &mut sqlx::AnyConnection, app: &AppRecord) -> Result<(
         return Err(StoreError::Quota { what, limit });
     }
     Ok(())
+}
+
+async fn insert(conn: &mut sqlx::AnyConnection, new: &DeploymentRecord) -> Result<()> {
+    let spec = to_json("deployment spec", &new.spec)?;
+    sqlx::query(
+            "INSERT INTO deployments (id, app_id, workspace_id, status, created_at_us, updated_at_us, finished_at_us, spec) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(new.id.as_str())
+        .bind(new.app.as_str())
+        .bind(new.workspace.as_str())
+        .bind(new.status.as_str())
+        .bind(new.created_at.as_microsecond())
+        .bind(new.updated_at.as_microsecond())
+        .bind(new.finished_at.map(Timestamp::as_microsecond))
+        .bind(spec)
+        .execute(&mut *conn)
+        .await
+        .map_err(database)?;
+    forget_oldest(conn, &new.app).await
 }
 
 async fn put(

@@ -1,6 +1,7 @@
 //! Managed databases.
 
 use async_trait::async_trait;
+use pandastack_types::api::DatabaseDrill;
 use pandastack_types::limits::DATABASES_PER_WORKSPACE_MAX;
 use pandastack_types::{DatabaseId, SandboxId, WorkspaceId};
 
@@ -17,6 +18,7 @@ struct DatabaseRow {
     sandbox_id: Option<String>,
     created_at_us: i64,
     spec: String,
+    drill: Option<String>,
 }
 
 impl TryFrom<DatabaseRow> for DatabaseRecord {
@@ -32,6 +34,7 @@ impl TryFrom<DatabaseRow> for DatabaseRecord {
             state,
             sandbox: row.sandbox_id.map(id).transpose()?,
             created_at: time(row.created_at_us)?,
+            drill: row.drill.map(|drill| from_json("database drill", &drill)).transpose()?,
             spec: from_json("database spec", &row.spec)?,
         })
     }
@@ -111,6 +114,20 @@ impl DatabaseStore for SqlStore {
             .map_err(database)?;
         if done.rows_affected() == 0 {
             return Err(StoreError::NotFound { what: "database", id: record.id.to_string() });
+        }
+        write.commit().await
+    }
+
+    async fn note_drill(&self, id: &DatabaseId, drill: &DatabaseDrill) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        let done = sqlx::query("UPDATE databases SET drill = $1 WHERE id = $2")
+            .bind(to_json("database drill", drill)?)
+            .bind(id.as_str())
+            .execute(write.conn())
+            .await
+            .map_err(database)?;
+        if done.rows_affected() == 0 {
+            return Err(StoreError::NotFound { what: "database", id: id.to_string() });
         }
         write.commit().await
     }

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use pandastack_client::{Client, ClientError};
 use pandastack_detect::{MANIFEST, Manifest};
-use pandastack_types::api::{App, AppPreviews, AppSettings, CreateApp, DeployApp, Deployment};
+use pandastack_types::api::{
+    App, AppPreviews, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment,
+};
 use tokio_util::io::ReaderStream;
 
 use super::{follow, init, source};
@@ -65,6 +67,15 @@ pub struct Args {
     /// Which pull requests get a preview: off, branches, all
     #[arg(long, value_name = "WHICH", value_parser = previews)]
     previews: Option<AppPreviews>,
+    /// Look at the repository every so many seconds, for hosts that tell of no pushes; 0 for none
+    #[arg(long, value_name = "SECONDS")]
+    poll: Option<u64>,
+    /// Attach this database, as `app attach` does: $DATABASE_URL leads to it
+    #[arg(long, value_name = "DATABASE")]
+    database: Option<String>,
+    /// Machines that never sleep: 0 or 1
+    #[arg(long, value_name = "COUNT")]
+    min_instances: Option<u32>,
     /// A variable of a new app; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
@@ -92,6 +103,10 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
     let given = args.app.clone().or_else(|| args.name.clone());
     let name = given.or_else(|| manifest.name.clone()).unwrap_or_else(|| init::name_of(&directory));
     let app = ensure(client, &name, &args, &manifest).await?;
+    if let Some(database) = &args.database {
+        let id = crate::commands::db::resolve(client, database).await?;
+        client.attach_database(app.id.as_str(), &id, &AttachDatabase::default()).await?;
+    }
     let begun = begin(client, &app, &args, &directory).await?;
     if args.detach {
         output.value(&begun, |begun| begun.id.to_string())?;
@@ -122,6 +137,8 @@ async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -
         port: args.port.or(manifest.port),
         health_path: args.health.clone().or_else(|| manifest.health_path.clone()),
         previews: args.previews,
+        poll_seconds: args.poll,
+        min_instances: args.min_instances,
         ..AppSettings::default()
     };
     match client.get_app(name).await {

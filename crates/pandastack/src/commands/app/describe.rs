@@ -1,6 +1,6 @@
 //! Apps as people read them.
 
-use pandastack_types::api::{App, AppStatus};
+use pandastack_types::api::{App, AppDatabase, AppStatus};
 
 use crate::output::fields;
 
@@ -14,6 +14,15 @@ pub(super) fn status(status: AppStatus) -> &'static str {
         AppStatus::Error => "error",
         AppStatus::Stopped => "stopped",
     }
+}
+
+fn sleeps_after(app: &App) -> String {
+    if app.min_instances > 0 { "never".to_owned() } else { format!("{} s", app.idle_timeout_seconds) }
+}
+
+fn databases(app: &App) -> String {
+    let one = |one: &AppDatabase| format!("{} ({})", one.database, one.env);
+    app.databases.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// All of an app.
@@ -33,10 +42,12 @@ pub(super) fn app(app: &App) -> String {
         ("root", text(&app.root_directory)),
         ("port", app.port.to_string()),
         ("health", app.health_path.clone()),
-        ("sleeps after", format!("{} s", app.idle_timeout_seconds)),
+        ("sleeps after", sleeps_after(app)),
+        ("databases", databases(app)),
         ("template", app.template.clone()),
         ("machine", app.sandbox_id.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("webhook", text(&app.webhook_url)),
+        ("polled every", app.poll_seconds.map(|seconds| format!("{seconds} s")).unwrap_or_default()),
         ("previews", app.previews.as_str().to_owned()),
         ("preview of", app.preview_of.as_ref().map(ToString::to_string).unwrap_or_default()),
     ])

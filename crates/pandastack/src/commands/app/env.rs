@@ -56,7 +56,7 @@ pub enum Command {
     },
 }
 
-fn scope(word: &str) -> Result<EnvScope, String> {
+pub(super) fn scope(word: &str) -> Result<EnvScope, String> {
     let all = [EnvScope::All, EnvScope::Production, EnvScope::Preview];
     let found = all.into_iter().find(|one| one.as_str() == word);
     found.ok_or_else(|| "must be `all`, `production` or `preview`".to_owned())

@@ -1,5 +1,6 @@
 //! `pandastack app`: from a source to an address that stays up.
 
+mod databases;
 mod deploy;
 mod describe;
 mod domains;
@@ -61,6 +62,10 @@ pub enum Command {
     /// List, set and remove variables
     #[command(subcommand)]
     Env(env::Command),
+    /// Attach a database: a variable holds its connection string, and the app's machines reach it
+    Attach(databases::Attach),
+    /// Detach a database; it is out of reach at once
+    Detach(databases::Detach),
     /// List, add and remove names
     #[command(subcommand)]
     Domains(domains::Command),
@@ -114,6 +119,8 @@ impl Command {
             }
             Command::Cancel { app, deployment } => versions::cancel(client, &app, deployment, output).await,
             Command::Env(command) => command.run(client, output).await,
+            Command::Attach(args) => databases::attach(client, args, output).await,
+            Command::Detach(args) => databases::detach(client, args, output).await,
             Command::Domains(command) => command.run(client, output).await,
             Command::Previews(command) => command.run(client, output).await,
             Command::Exec { app, command } => exec(client, &app, command, output).await,

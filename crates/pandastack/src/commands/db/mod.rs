@@ -251,7 +251,7 @@ async fn list(client: &Client, output: Output) -> Result<()> {
 }
 
 /// The database that a person means.
-async fn resolve(client: &Client, text: &str) -> Result<DatabaseId> {
+pub(crate) async fn resolve(client: &Client, text: &str) -> Result<DatabaseId> {
     let found = client.list_databases().await?;
     if let Some(exact) = found.iter().find(|database| database.id.as_str() == text) {
         return Ok(exact.id.clone());

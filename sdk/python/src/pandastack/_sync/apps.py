@@ -145,6 +145,25 @@ class AppsAPI:
         body = {"dotenv": dotenv, "secret": secret, "scope": scope}
         return (self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
+    def attach_database(
+        self,
+        app: str,
+        database_id: str,
+        *,
+        env: Optional[str] = None,
+        scope: Optional[str] = None,
+        build: bool = False,
+    ) -> Dict[str, Any]:
+        """Attach a database: the variable ``env`` (``DATABASE_URL``) holds its connection string from the next deployment
+        or restart on."""
+        body = {"build": build, **_wire.given(env=env, scope=scope)}
+        path = _path(app, f"/databases/{segment(database_id, 'database id')}")
+        return (self._transport.send(_wire.post(path, body, method="PUT"))).record()
+
+    def detach_database(self, app: str, database_id: str) -> None:
+        """Detach a database; it is out of reach at once."""
+        self._transport.send(_wire.delete(_path(app, f"/databases/{segment(database_id, 'database id')}")))
+
     def add_domain(self, app: str, domain: str) -> Dict[str, Any]:
         """Give an app another name."""
         return (self._transport.send(_wire.post(_path(app, "/domains"), {"domain": domain}))).record()

@@ -1,0 +1,241 @@
+//! How a deployment goes, as a commit's status at the repository's host. Pure.
+//!
+//! | | call | proof |
+//! |---|---|---|
+//! | GitHub | `POST {api}/repos/{owner}/{name}/statuses/{commit}` | `Authorization: Bearer` |
+//! | Gitea | the same | `Authorization: token` |
+//! | GitLab | `POST {api}/projects/{path}/statuses/{commit}` | `PRIVATE-TOKEN` |
+
+use http::header::{ACCEPT, AUTHORIZATION};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use pandastack_types::api::{DeploymentStatus, GitHost};
+use serde_json::{Value, json};
+use url::Url;
+
+use super::record::{AppSpec, DeploymentRecord, Source};
+
+/// Characters of a description; GitHub refuses longer ones.
+const DESCRIPTION_CHARS_MAX: usize = 140;
+
+/// How a deployment goes, as far as a commit's status can say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Pending,
+    Success,
+    Failure,
+    /// It was canceled or overtaken before it served.
+    Stopped,
+}
+
+/// A call that tells it.
+#[derive(Debug)]
+pub(super) struct Report {
+    pub(super) url: String,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Value,
+}
+
+/// Where a deployment stands.
+pub(super) fn state_of(deployment: &DeploymentRecord) -> State {
+    use DeploymentStatus as S;
+    match deployment.status {
+        S::Queued | S::Building | S::Deploying => State::Pending,
+        S::Live | S::RolledBack => State::Success,
+        // It has a machine from the moment on that it served.
+        S::Superseded if deployment.spec.machine.is_some() => State::Success,
+        S::Superseded | S::Canceled => State::Stopped,
+        S::Failed => State::Failure,
+    }
+}
+
+/// Whether a deployment says something about a commit: what returns to an earlier version does not.
+pub(super) fn is_told(deployment: &DeploymentRecord) -> bool {
+    deployment.spec.source == Source::Git
+}
+
+/// The call that tells a commit how its deployment goes. `None` without token, commit, or a host that is known.
+///
+/// `app` is the app whose settings count, also for its previews; `context` tells statuses of one commit apart.
+pub(super) fn report(app: &AppSpec, deployment: &DeploymentRecord, context: &str) -> Option<Report> {
+    let token = app.git_token.as_deref()?;
+    let commit = deployment.spec.git_commit.as_deref().filter(|commit| is_commit(commit))?;
+    let repository = Url::parse(app.git_url.as_deref()?).ok()?;
+    let host = host_of(app)?;
+    let (api, project) = places(host, &repository)?;
+    let api = app.git_api_url.as_deref().map_or(api, |given| given.trim_end_matches('/').to_owned());
+    let state = state_of(deployment);
+    let url = match host {
+        GitHost::Github | GitHost::Gitea => format!("{api}/repos/{project}/statuses/{commit}"),
+        GitHost::Gitlab => format!("{api}/projects/{}/statuses/{commit}", project.replace('/', "%2F")),
+    };
+    let mut body = json!({"state": word(host, state), "description": description(deployment, state)});
+    body[if host == GitHost::Gitlab { "name" } else { "context" }] = context.into();
+    if let Some(address) = &deployment.spec.address {
+        body["target_url"] = address.as_str().into();
+    }
+    Some(Report { url, headers: proof(host, token)?, body })
+}
+
+/// Whether a text is a commit's whole id.
+pub(super) fn is_commit(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Which kind of host an app's repository has: as said, as its deliveries tell, or by its name.
+pub(super) fn host_of(app: &AppSpec) -> Option<GitHost> {
+    let named = || {
+        let url = Url::parse(app.git_url.as_deref()?).ok()?;
+        let name = url.host_str()?;
+        match name {
+            "github.com" => Some(GitHost::Github),
+            "codeberg.org" => Some(GitHost::Gitea),
+            _ if name.split('.').any(|label| label == "gitlab") => Some(GitHost::Gitlab),
+            _ if name.split('.').any(|label| label == "gitea" || label == "forgejo") => Some(GitHost::Gitea),
+            _ => None,
+        }
+    };
+    app.git_host.or(app.git_host_seen).or_else(named)
+}
+
+/// Where a host's API is, and what it calls a repository.
+fn places(host: GitHost, repository: &Url) -> Option<(String, String)> {
+    let path = repository.path().trim_matches('/');
+    let path = path.strip_suffix(".git").unwrap_or(path);
+    let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let (owner_at, name) = (segments.len().checked_sub(2)?, segments.last()?);
+    let origin = format!("{}://{}", repository.scheme(), repository.host_str()?);
+    let origin = repository.port().map_or(origin.clone(), |port| format!("{origin}:{port}"));
+    // A host may live below a path of its own, but for GitLab, whose groups nest.
+    let below = segments[..owner_at].iter().map(|segment| format!("/{segment}")).collect::<String>();
+    let short = format!("{}/{name}", segments[owner_at]);
+    Some(match host {
+        GitHost::Github if repository.host_str() == Some("github.com") => {
+            ("https://api.github.com".to_owned(), short)
+        }
+        GitHost::Github => (format!("{origin}{below}/api/v3"), short),
+        GitHost::Gitea => (format!("{origin}{below}/api/v1"), short),
+        GitHost::Gitlab => (format!("{origin}/api/v4"), segments.join("/")),
+    })
+}
+
+fn proof(host: GitHost, token: &str) -> Option<HeaderMap> {
+    let (name, value) = match host {
+        GitHost::Github => (AUTHORIZATION, format!("Bearer {token}")),
+        GitHost::Gitea => (AUTHORIZATION, format!("token {token}")),
+        GitHost::Gitlab => (HeaderName::from_static("private-token"), token.to_owned()),
+    };
+    let mut value = HeaderValue::from_str(&value).ok()?;
+    value.set_sensitive(true);
+    Some([(name, value), (ACCEPT, HeaderValue::from_static("application/json"))].into_iter().collect())
+}
+
+fn word(host: GitHost, state: State) -> &'static str {
+    match (state, host) {
+        (State::Pending, _) => "pending",
+        (State::Success, _) => "success",
+        (State::Failure, GitHost::Gitlab) => "failed",
+        (State::Stopped, GitHost::Gitlab) => "canceled",
+        (State::Failure, _) => "failure",
+        (State::Stopped, _) => "error",
+    }
+}
+
+fn description(deployment: &DeploymentRecord, state: State) -> String {
+    let said = match state {
+        State::Pending => "building and starting",
+        State::Success => "live",
+        State::Failure | State::Stopped => {
+            deployment.spec.error.as_deref().unwrap_or("it did not come to serve")
+        }
+    };
+    said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(DESCRIPTION_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::now;
+    use crate::apps::record::AppRecord;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    fn deployment(status: DeploymentStatus) -> DeploymentRecord {
+        let app = AppRecord {
+            id: "a".parse().unwrap(),
+            workspace: pandastack_types::WorkspaceId::default_workspace(),
+            name: "a".to_owned(),
+            revision: 1,
+            active: None,
+            preview_of: None,
+            created_at: now(),
+            updated_at: now(),
+            spec: AppSpec::default(),
+        };
+        let mut one = DeploymentRecord { status, ..DeploymentRecord::queued(&app, "push", now()) };
+        one.spec.git_commit = Some(COMMIT.to_owned());
+        one.spec.address = Some("http://a.localhost".to_owned());
+        one
+    }
+
+    fn of(url: &str) -> AppSpec {
+        AppSpec { git_url: Some(url.into()), git_token: Some("t0ken".into()), ..AppSpec::default() }
+    }
+
+    #[track_caller]
+    fn check(app: &AppSpec, expect: Option<(&str, &str, &str)>) {
+        let told = report(app, &deployment(DeploymentStatus::Failed), "pandastack/a");
+        let told = told.map(|told| {
+            let proof = told.headers.get(AUTHORIZATION).or_else(|| told.headers.get("private-token"));
+            (told.url, proof.unwrap().to_str().unwrap().to_owned(), told.body["state"].to_string())
+        });
+        let (url, proof, state) = told.clone().unwrap_or_default();
+        assert_eq!(told.is_some().then_some((url.as_str(), proof.as_str(), state.trim_matches('"'))), expect);
+    }
+
+    #[test]
+    fn every_host_is_told_in_its_way() {
+        let path = |api: &str, rest: &str| format!("{api}/{rest}/statuses/{COMMIT}");
+        let github = path("https://api.github.com", "repos/me/shop");
+        check(&of("https://github.com/me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
+        let gitlab = path("https://gitlab.example.com:8443/api/v4", "projects/a%2Fb%2Fshop");
+        check(&of("https://gitlab.example.com:8443/a/b/shop"), Some((&gitlab, "t0ken", "failed")));
+        let gitea = path("http://git.example/below/api/v1", "repos/me/shop");
+        let own =
+            AppSpec { git_host: Some(GitHost::Gitea), ..of("http://u:p@git.example/below/me/shop.git") };
+        check(&own, Some((&gitea, "token t0ken", "failure")));
+        let seen = AppSpec { git_host: None, git_host_seen: Some(GitHost::Gitea), ..own.clone() };
+        check(&seen, Some((&gitea, "token t0ken", "failure")));
+        let moved = path("http://127.0.0.1:9/x", "repos/me/shop");
+        check(
+            &AppSpec { git_api_url: Some("http://127.0.0.1:9/x/".into()), ..own.clone() },
+            Some((&moved, "token t0ken", "failure")),
+        );
+        for untold in [
+            of("https://git.example/me/shop"),
+            of("https://github.com/shop"),
+            AppSpec { git_token: None, ..own.clone() },
+            AppSpec { git_token: Some("a\nb".into()), ..own },
+        ] {
+            check(&untold, None);
+        }
+    }
+
+    #[test]
+    fn a_version_that_served_stays_a_success() {
+        use DeploymentStatus as S;
+        let mut served = deployment(S::Superseded);
+        assert_eq!(state_of(&served), State::Stopped, "it was overtaken before it served");
+        served.spec.machine = Some("m".parse().unwrap());
+        assert_eq!(state_of(&served), State::Success);
+        assert_eq!(state_of(&deployment(S::Deploying)), State::Pending);
+        let mut failed = deployment(S::Failed);
+        failed.spec.error = Some(format!("a\nb{}", "c".repeat(200)));
+        let told = report(&of("https://github.com/a/b"), &failed, "x").unwrap();
+        assert_eq!(told.body["description"].as_str().unwrap().len(), DESCRIPTION_CHARS_MAX);
+        assert_eq!(
+            (&told.body["context"], &told.body["target_url"]),
+            (&json!("x"), &json!("http://a.localhost"))
+        );
+        assert!(!format!("{:?}", told.headers).contains("t0ken"), "not even in a log of ours");
+    }
+}

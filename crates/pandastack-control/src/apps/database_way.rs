@@ -1,0 +1,96 @@
+//! The way of an app's machines to its databases: streams that agents pass on, each with the machine that speaks.
+//!
+//! Which databases a machine may mean is read from the record of its app at every connection, and again whenever an app changes: so
+//! there is nothing to keep in step with sleep, forks and restarts, and what is detached is out of reach at once.
+//!
+//! Must hold: only machines that serve reach a database, or also those that build where that was asked for; one that belongs to no app
+//! reaches none. From there on a session is like any other: it waits at the gate while its database wakes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance};
+use pandastack_types::{DatabaseId, SandboxId};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::broadcast::error::RecvError;
+
+use super::previews;
+use crate::app::App;
+use crate::databases::StoredDatabases;
+use crate::error::ApiResult;
+use crate::store::StoreError;
+
+/// The databases of one machine.
+struct Attached {
+    app: Arc<App>,
+    machine: SandboxId,
+    /// Those that it is connected to.
+    used: Mutex<Vec<DatabaseId>>,
+}
+
+/// Serves a machine's connection to its end.
+pub(crate) async fn serve(app: Arc<App>, machine: SandboxId, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let mut names = app.names.subscribe();
+    let attached = Attached { app: Arc::clone(&app), machine, used: Mutex::default() };
+    let usual = match attached.reachable().await.as_deref() {
+        Ok([only]) => Some(Endpoint { database: only.to_string(), entrance: Entrance::Direct }),
+        _ => None,
+    };
+    let detached = async {
+        loop {
+            let heard = names.recv().await;
+            if matches!(heard, Err(RecvError::Closed)) || !attached.still().await {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = app.apps.inside.serve(stream, &attached, usual) => {}
+        () = detached => {}
+        () = app.shutdown.cancelled() => {}
+    }
+}
+
+impl Attached {
+    /// Databases that the machine may mean.
+    async fn reachable(&self) -> ApiResult<Vec<DatabaseId>> {
+        let store = self.app.store.as_ref();
+        let machine = store.sandbox(None, &self.machine).await?;
+        let Some(owner) = machine.owner.as_deref().and_then(|owner| owner.strip_prefix("app:")) else {
+            return Ok(Vec::new());
+        };
+        let of = match store.app(None, owner).await {
+            Ok(of) => previews::settled(store, of).await?,
+            Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        // Machines that build have a lifetime; those that serve have none.
+        let seen = of.spec.seen_databases().filter(|(_, one)| one.build || machine.spec.persistent);
+        Ok(seen.map(|(_, one)| one.database.clone()).collect())
+    }
+
+    /// Whether what it is connected to may still be reached. Who cannot be asked says nothing against it.
+    async fn still(&self) -> bool {
+        let Ok(reachable) = self.reachable().await else { return true };
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.iter().all(|id| reachable.contains(id))
+    }
+}
+
+#[async_trait]
+impl Databases for Attached {
+    async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+        let reachable = self.reachable().await;
+        let reachable = reachable.map_err(|error| ConnectError::Unavailable(error.to_string()))?;
+        let Some(id) = reachable.into_iter().find(|id| id.as_str() == endpoint.database) else {
+            let message = format!("no database `{}` is attached to this machine's app", endpoint.database);
+            return Err(ConnectError::Refused(message));
+        };
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        StoredDatabases(Arc::clone(&self.app)).connect(endpoint).await
+    }
+
+    async fn explain(&self, endpoint: &Endpoint, code: &str) -> Option<String> {
+        StoredDatabases(Arc::clone(&self.app)).explain(endpoint, code).await
+    }
+}

@@ -1,0 +1,179 @@
+//! Tells repositories' hosts how deployments go: `pending` when one begins, and how it ended.
+//!
+//! Takes no input: deployments whose state was not told are found in the store, so a restart of the server forgets none.
+//! A status may then arrive twice, which changes nothing.
+//!
+//! Must hold: no deployment waits for this or fails by it; a host that does not answer is tried [`TRIES_MAX`] times, one
+//! that refuses once; requests go nowhere that [`crate::schedules`] would not let a schedule call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use pandastack_types::{AppId, DeploymentId};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::commit_status::{self, Report, State};
+use super::log;
+use super::record::{AppRecord, DeploymentRecord};
+use super::store::Untold;
+use crate::app::App;
+use crate::error::ApiResult;
+use crate::store::StoreError;
+
+/// Times that one state of a deployment is tried to be told.
+const TRIES_MAX: u32 = 5;
+/// Before the second try; doubles with each.
+const RETRY_WAIT: Duration = Duration::from_secs(2);
+/// Deployments looked at together; the rest follows when these are told.
+const REPORTS_PER_LOOK: u32 = 256;
+/// Hosts told at once.
+const REPORTS_AT_ONCE: usize = 8;
+/// Every line of a log is news; between two looks is at least this.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause: after a failure of the store nobody tells when to look again.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// How often something was tried, and when again.
+struct Tried {
+    times: u32,
+    again_at: Instant,
+}
+
+/// What became of one deployment's report.
+enum Outcome {
+    /// It is told, or there is nothing to tell.
+    Settled,
+    /// To be tried again.
+    Failed(String),
+    /// Never to be tried again.
+    Refused(String),
+}
+
+/// Tells until shutdown.
+pub(crate) async fn run(app: Arc<App>) {
+    let mut news = app.apps.follow();
+    let mut tried = HashMap::new();
+    loop {
+        if let Err(error) = look(&app, &mut tried).await {
+            tracing::warn!(%error, cause = error.causes(), "commit statuses are looked at again soon");
+        }
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = pause(&mut news, &tried) => {}
+        }
+    }
+}
+
+/// Until there may be something to tell.
+async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Tried>) {
+    tokio::time::sleep(LOOK_PAUSE).await;
+    let next = tried.values().map(|tried| tried.again_at).min();
+    let latest = Instant::now() + LOOK_EVERY;
+    // The sender lives as long as the server.
+    let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
+}
+
+async fn look(app: &Arc<App>, tried: &mut HashMap<DeploymentId, Tried>) -> ApiResult<()> {
+    let now = Instant::now();
+    let all = app.store.untold_deployments(REPORTS_PER_LOOK).await?;
+    tried.retain(|id, _| all.iter().any(|one| one.deployment.id == *id));
+    let due = all.into_iter().filter(|one| {
+        let waits = tried.get(&one.deployment.id).is_some_and(|tried| tried.again_at > now);
+        !(waits || one.is_begin_told && is_pending(&one.deployment))
+    });
+    let due: Vec<_> = due.collect();
+    let mut told = futures::stream::iter(due)
+        .map(|one| async move {
+            let outcome = tell(app, &one.deployment).await;
+            (one, outcome)
+        })
+        .buffer_unordered(REPORTS_AT_ONCE);
+    while let Some((one, outcome)) = told.next().await {
+        settle(app, tried, one, outcome?).await?;
+    }
+    Ok(())
+}
+
+fn is_pending(deployment: &DeploymentRecord) -> bool {
+    commit_status::state_of(deployment) == State::Pending
+}
+
+/// Writes down what became of a report.
+async fn settle(
+    app: &Arc<App>,
+    tried: &mut HashMap<DeploymentId, Tried>,
+    one: Untold,
+    outcome: Outcome,
+) -> ApiResult<()> {
+    let (id, pending) = (&one.deployment.id, is_pending(&one.deployment));
+    let times = tried.get(id).map_or(0, |tried| tried.times) + 1;
+    match outcome {
+        // Its commit may not be known yet; it is looked at again with its next change.
+        Outcome::Settled
+            if pending
+                && one.deployment.spec.git_commit.is_none()
+                && commit_status::is_told(&one.deployment) =>
+        {
+            return Ok(());
+        }
+        Outcome::Settled => {}
+        Outcome::Failed(_) if times < TRIES_MAX => {
+            let again_at = Instant::now() + RETRY_WAIT * 2u32.pow(times);
+            tried.insert(id.clone(), Tried { times, again_at });
+            return Ok(());
+        }
+        Outcome::Failed(why) | Outcome::Refused(why) => {
+            tracing::warn!(deployment = %id, why, "a commit's status was not told");
+            // While it is under way, its log has another writer.
+            if !pending {
+                let sentence =
+                    format!("the commit's status could not be told to the repository's host: {why}");
+                log::append(app, id, &sentence).await?;
+            }
+        }
+    }
+    tried.remove(id);
+    Ok(app.store.put_told(id, !pending).await?)
+}
+
+async fn tell(app: &App, deployment: &DeploymentRecord) -> ApiResult<Outcome> {
+    let Some(report) = report(app, deployment).await? else { return Ok(Outcome::Settled) };
+    let hooks = app.schedules.webhooks();
+    let told = hooks.tell_with("git_api_url", &report.url, report.headers, &report.body).await;
+    Ok(match told {
+        Ok(()) => Outcome::Settled,
+        Err(error) if error.is_refusal() => Outcome::Refused(error.to_string()),
+        Err(error) => Outcome::Failed(error.to_string()),
+    })
+}
+
+async fn report(app: &App, deployment: &DeploymentRecord) -> ApiResult<Option<Report>> {
+    if !commit_status::is_told(deployment) {
+        return Ok(None);
+    }
+    let Some(own) = find(app, &deployment.app).await? else { return Ok(None) };
+    // The token is the app's, and stays here also for a preview of a fork.
+    let of: AppRecord = match &own.preview_of {
+        None => own.clone(),
+        Some(of) => match find(app, of).await? {
+            Some(of) => of,
+            None => return Ok(None),
+        },
+    };
+    let context = match own.preview_of {
+        None => format!("pandastack/{}", of.name),
+        Some(_) => format!("pandastack/{} (preview)", of.name),
+    };
+    Ok(commit_status::report(&of.spec, deployment, &context))
+}
+
+async fn find(app: &App, id: &AppId) -> ApiResult<Option<AppRecord>> {
+    match app.store.app(None, id.as_str()).await {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,181 @@
+//! Whether databases have room to write.
+//!
+//! A program in the machine watches the volume and makes the server read only before it is full (the template's
+//! `pandastack-postgres-room`); it is there that a writer can be stopped in time. Here it is asked whether it did, so that users are told:
+//! their clients with each error that comes of it, and everybody with the database's status.
+//!
+//! Takes no input: a look asks every server once, and then those that have written since, which their log tells. To ask counts as use, so
+//! one that nobody writes to is left to fall asleep; a sleeping one is never woken. What was found is remembered by this process
+//! only; after a restart the next look finds it again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pandastack_postgres::Backend;
+use pandastack_types::limits::VOLUME_MB_MAX;
+use pandastack_types::{DatabaseId, SandboxId};
+use tokio::time::Instant;
+
+use super::backups::{Purpose, Written, connect_awake};
+use super::{ops, server};
+use crate::app::App;
+use crate::error::ApiResult;
+use crate::store::databases::{DatabaseRecord, DatabaseState};
+
+/// Between two looks at all databases.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
+/// How long an answer is good for whoever asks because of an error.
+const FRESH: Duration = Duration::from_secs(2);
+/// How long the program in the machine may take to notice that a volume has grown, and between two looks meanwhile.
+const NOTICE_WAIT: Duration = Duration::from_secs(10);
+const NOTICE_LOOK: Duration = Duration::from_millis(200);
+const MIB: u64 = 1024 * 1024;
+/// The disk is full: an error that needs no question.
+const DISK_FULL: &str = "53100";
+
+/// What was found last.
+#[derive(Default)]
+pub(crate) struct Rooms(Mutex<HashMap<DatabaseId, Found>>);
+
+#[derive(Clone, Copy)]
+struct Found {
+    full: bool,
+    at: Instant,
+    /// How far its log was.
+    written: Option<Written>,
+}
+
+impl Rooms {
+    fn lock(&self) -> MutexGuard<'_, HashMap<DatabaseId, Found>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a database was read only for want of room when it was last asked.
+    pub(super) fn is_full(&self, id: &DatabaseId) -> bool {
+        self.lock().get(id).is_some_and(|found| found.full)
+    }
+
+    fn fresh(&self, id: &DatabaseId) -> Option<bool> {
+        self.lock().get(id).filter(|found| found.at.elapsed() < FRESH).map(|found| found.full)
+    }
+
+    /// Whether nothing was written since the last look.
+    fn is_settled(&self, id: &DatabaseId, written: Option<Written>) -> bool {
+        self.lock().get(id).is_some_and(|found| found.written == written)
+    }
+
+    /// Whatever was found does not hold any more.
+    fn forget(&self, id: &DatabaseId) {
+        self.lock().remove(id);
+    }
+
+    fn note(&self, id: &DatabaseId, full: bool, written: Option<Written>) {
+        let before = self.lock().insert(id.clone(), Found { full, at: Instant::now(), written });
+        match (before.is_some_and(|found| found.full), full) {
+            (false, true) => tracing::warn!(database = %id, "a database is read only: its disk is full"),
+            (true, false) => tracing::info!(database = %id, "a database has room again"),
+            _ => {}
+        }
+    }
+}
+
+/// Looks until shutdown.
+pub(crate) async fn run(app: Arc<App>) {
+    loop {
+        if let Err(error) = look_at_all(&app).await {
+            tracing::warn!(%error, cause = error.causes(), "the room of databases is looked at again soon");
+        }
+        tokio::select! {
+            () = app.shutdown.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+async fn look_at_all(app: &Arc<App>) -> ApiResult<()> {
+    let ready = app.store.databases_in(DatabaseState::Ready).await?;
+    app.rooms.lock().retain(|id, _| ready.iter().any(|record| record.id == *id));
+    for record in ready {
+        if !app.rooms.is_settled(&record.id, app.backups.written(&record.id)) {
+            look(app, &record).await;
+        }
+    }
+    Ok(())
+}
+
+/// Asks the server of a database, if its machine is awake.
+async fn look(app: &Arc<App>, record: &DatabaseRecord) -> bool {
+    let Some(sandbox) = &record.sandbox else { return false };
+    let written = app.backups.written(&record.id);
+    match ask(app, &record.id, sandbox).await {
+        Some(full) => {
+            app.rooms.note(&record.id, full, written);
+            full
+        }
+        // It sleeps, or does not answer: what is known of it stays.
+        None => app.rooms.is_full(&record.id),
+    }
+}
+
+async fn ask(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> Option<bool> {
+    let stream = connect_awake(app, sandbox, Purpose::Log).await.ok()?;
+    server::is_full(app, id, Backend::uncounted(stream)).await.ok()
+}
+
+/// Waits until the server of a database whose volume has grown takes writes again. One that sleeps is asked when it is awake.
+pub(super) async fn await_notice(app: &Arc<App>, record: &DatabaseRecord) {
+    let Some(sandbox) = record.sandbox.as_ref().filter(|_| app.rooms.is_full(&record.id)) else { return };
+    let deadline = Instant::now() + NOTICE_WAIT;
+    while ask(app, &record.id, sandbox).await == Some(true) && Instant::now() < deadline {
+        tokio::time::sleep(NOTICE_LOOK).await;
+    }
+    app.rooms.forget(&record.id);
+    look(app, record).await;
+}
+
+/// What clients are told about an error that may come of a full disk.
+pub(super) async fn explain(app: &Arc<App>, id: &DatabaseId, code: &str) -> Option<String> {
+    let record = app.store.database(None, id).await.ok()?;
+    let full = match app.rooms.fresh(id) {
+        Some(full) => full,
+        None => look(app, &record).await,
+    };
+    match full || code == DISK_FULL {
+        true => Some(advice(app, &record).await),
+        false => None,
+    }
+}
+
+/// What is the matter with a database without room, and what to do.
+pub(super) async fn advice(app: &App, record: &DatabaseRecord) -> String {
+    let (bytes, _) = ops::storage(app, record).await.unwrap_or_default();
+    say(&record.id, bytes / MIB)
+}
+
+fn say(id: &DatabaseId, room_mb: u64) -> String {
+    let more_mb = (room_mb * 2).min(VOLUME_MB_MAX);
+    let free = "or delete something in a transaction that begins with BEGIN READ WRITE";
+    let sentence = format!("the disk of database {id} ({room_mb} MiB) is full, so it is read only:");
+    match more_mb > room_mb {
+        true => {
+            format!("{sentence} make it larger with `pandastack db set {id} --storage-mb {more_mb}`, {free}")
+        }
+        false => format!(
+            "{sentence} it cannot be larger; delete something in a transaction that begins with BEGIN READ WRITE"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_names_a_size_that_can_be_had() {
+        let id: DatabaseId = "a1".parse().unwrap();
+        assert!(say(&id, 8192).contains("db set a1 --storage-mb 16384"), "{}", say(&id, 8192));
+        let most = say(&id, VOLUME_MB_MAX);
+        assert!(most.contains("cannot be larger") && !most.contains("--storage-mb"), "{most}");
+    }
+}
