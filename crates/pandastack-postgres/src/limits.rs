@@ -21,7 +21,7 @@ pub const LOGIN_WAIT: Duration = Duration::from_secs(15);
 /// Bytes of an error that may get another hint on its way to the client. Beyond it it passes as it is.
 pub const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// How long it may take to find out what to say to an error. Beyond it the error passes as it is.
-pub const EXPLAIN_WAIT: Duration = Duration::from_secs(2);
+pub const EXPLAIN_WAIT: Duration = Duration::from_secs(10);
 /// Bytes held in each direction of a session.
 pub const RELAY_BUFFER_BYTES: usize = 16 * 1024;
 /// Bytes of a request to the broker. Beyond it: 413.

@@ -27,8 +27,10 @@ use crate::store::databases::{DatabaseRecord, DatabaseState};
 const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// How long an answer is good for whoever asks because of an error.
 const FRESH: Duration = Duration::from_secs(2);
+/// How long somebody with an error waits to hear that a database which was full has room by now.
+const DOUBT: Duration = Duration::from_secs(1);
 /// How long the program in the machine may take to notice that a volume has grown, and between two looks meanwhile.
-const NOTICE_WAIT: Duration = Duration::from_secs(10);
+const NOTICE_WAIT: Duration = Duration::from_secs(30);
 const NOTICE_LOOK: Duration = Duration::from_millis(200);
 const MIB: u64 = 1024 * 1024;
 /// The disk is full: an error that needs no question.
@@ -139,6 +141,10 @@ pub(super) async fn explain(app: &Arc<App>, id: &DatabaseId, code: &str) -> Opti
     let record = app.store.database(None, id).await.ok()?;
     let full = match app.rooms.fresh(id) {
         Some(full) => full,
+        // A machine that is busy with what filled it takes its time.
+        None if app.rooms.is_full(id) => {
+            tokio::time::timeout(DOUBT, look(app, &record)).await.unwrap_or(true)
+        }
         None => look(app, &record).await,
     };
     match full || code == DISK_FULL {
