@@ -25,11 +25,20 @@ pub(super) enum Part {
 #[derive(Debug, Clone)]
 pub(super) struct Done {
     /// What was answered, unless it was streamed before.
-    pub(super) answer: Option<(Head, Vec<u8>)>,
+    pub(super) answer: Option<Answered>,
     pub(super) outcome: Outcome,
     pub(super) message: Option<String>,
     pub(super) exit_code: Option<i32>,
     pub(super) log_dropped_bytes: u64,
+}
+
+/// What a handler answered.
+#[derive(Debug, Clone)]
+pub(super) struct Answered {
+    pub(super) head: Head,
+    pub(super) body: Vec<u8>,
+    /// Most memory that it had so far, in KiB, if it said so.
+    pub(super) memory_peak_kb: Option<u64>,
 }
 
 /// How far the handler is.
@@ -169,7 +178,7 @@ impl Calls {
     pub(super) fn finish(
         &self,
         id: &str,
-        answer: Option<(Head, Vec<u8>)>,
+        answer: Option<Answered>,
         outcome: Outcome,
         message: Option<String>,
     ) {

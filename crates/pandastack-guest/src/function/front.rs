@@ -131,16 +131,18 @@ fn invoke(stream: &mut TcpStream, payload: &[u8], calls: &Calls, handler: &Handl
             }
         }
     };
-    if let Some((head, body)) = done.answer {
-        outbox.add(stream, Part::Head(head))?;
-        outbox.add(stream, Part::Data(body))?;
+    let mut memory_peak_kb = None;
+    if let Some(answered) = done.answer {
+        memory_peak_kb = answered.memory_peak_kb;
+        outbox.add(stream, Part::Head(answered.head))?;
+        outbox.add(stream, Part::Data(answered.body))?;
     }
     let end = End {
         outcome: done.outcome,
         message: done.message,
         exit_code: done.exit_code,
         duration_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
-        memory_peak_kb: handler.memory_peak_kb(),
+        memory_peak_kb: memory_peak_kb.unwrap_or_else(|| handler.memory_peak_kb()),
         log_dropped_bytes: done.log_dropped_bytes,
     };
     outbox.bytes.extend(encode_json(Kind::End, &end));

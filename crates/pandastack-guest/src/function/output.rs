@@ -22,15 +22,22 @@ const STEP_BYTES_MAX: usize = 16 * PART_BYTES_MAX;
 #[derive(Debug)]
 pub(super) struct Output {
     calls: Arc<Calls>,
-    pipes: Mutex<Vec<(Stream, File)>>,
+    pipes: Mutex<Pipes>,
+}
+
+#[derive(Debug)]
+struct Pipes {
+    open: Vec<(Stream, File)>,
+    /// What is read goes here first. Kept: to clear one for each call costs an emulated machine more than most reads.
+    buffer: Vec<u8>,
 }
 
 impl Output {
     pub(super) fn new(calls: Arc<Calls>) -> io::Result<Self> {
-        Ok(Self { calls, pipes: Mutex::new(Vec::new()) })
+        Ok(Self { calls, pipes: Mutex::new(Pipes { open: Vec::new(), buffer: vec![0; PART_BYTES_MAX] }) })
     }
 
-    fn pipes(&self) -> MutexGuard<'_, Vec<(Stream, File)>> {
+    fn pipes(&self) -> MutexGuard<'_, Pipes> {
         self.pipes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,7 +48,7 @@ impl Output {
         for (stream, pipe) in out.into_iter().chain(err) {
             let flags = OFlag::from_bits_truncate(fcntl(&pipe, FcntlArg::F_GETFL)?);
             fcntl(&pipe, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-            self.pipes().push((stream, File::from(pipe)));
+            self.pipes().open.push((stream, File::from(pipe)));
         }
         Ok(())
     }
@@ -50,8 +57,12 @@ impl Output {
     pub(super) fn pump(&self) {
         loop {
             // Copies of the descriptors: waiting must not hold the lock.
-            let waiting: Vec<OwnedFd> =
-                self.pipes().iter().filter_map(|(_, pipe)| pipe.as_fd().try_clone_to_owned().ok()).collect();
+            let waiting: Vec<OwnedFd> = self
+                .pipes()
+                .open
+                .iter()
+                .filter_map(|(_, pipe)| pipe.as_fd().try_clone_to_owned().ok())
+                .collect();
             if waiting.is_empty() {
                 return;
             }
@@ -70,8 +81,8 @@ impl Output {
     /// Passes on what is there now.
     pub(super) fn drain(&self) {
         let mut pipes = self.pipes();
-        let mut buffer = vec![0; PART_BYTES_MAX];
-        pipes.retain_mut(|(stream, pipe)| self.read(*stream, pipe, &mut buffer));
+        let Pipes { open, buffer } = &mut *pipes;
+        open.retain_mut(|(stream, pipe)| self.read(*stream, pipe, buffer));
     }
 
     /// `false` once it is closed.

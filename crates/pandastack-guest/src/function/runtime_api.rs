@@ -16,7 +16,7 @@ use std::time::{Instant, SystemTime};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome, PART_BYTES_MAX};
 use serde_json::json;
 
-use super::calls::{Answer, Calls, Part, Taken};
+use super::calls::{Answer, Answered, Calls, Part, Taken};
 use super::handler::Handler;
 use super::http::{Body, RequestHead, answer, read_head};
 use super::output::Output;
@@ -24,6 +24,8 @@ use super::output::Output;
 const START: &str = "/2018-06-01/runtime/";
 /// How a request for the next call begins.
 const ASKS_NEXT: &[u8] = b"GET /2018-06-01/runtime/invocation/next ";
+/// In which our bootstraps say how much memory they had at most. Of others it is asked at the kernel, which takes longer.
+const MEMORY_PEAK: &str = "pandastack-memory-peak-kb";
 
 struct Api<'a> {
     stream: TcpStream,
@@ -58,7 +60,7 @@ impl Api<'_> {
         match (head.method.as_str(), path.split('/').collect::<Vec<_>>().as_slice()) {
             ("GET", ["invocation", "next"]) => return Ok(self.next()? && !head.closes()),
             ("POST", ["invocation", id, "response"]) => self.respond(&head, &mut body, id)?,
-            ("POST", ["invocation", id, "error"]) => self.fail(&mut body, id)?,
+            ("POST", ["invocation", id, "error"]) => self.fail(&head, &mut body, id)?,
             ("POST", ["init", "error"]) => self.fail_start(&mut body)?,
             _ => {
                 self.read_all(&mut body)?;
@@ -100,15 +102,16 @@ impl Api<'_> {
         let mode = head.header("lambda-runtime-function-response-mode");
         let streaming = mode.is_some_and(|mode| mode.eq_ignore_ascii_case("streaming"));
         let content_type = head.header("content-type").unwrap_or_default().to_owned();
-        let answered = Head { streaming, content_type };
+        let answer_head = Head { streaming, content_type };
         let (answer, too_large) = if streaming {
-            to.send(Part::Head(answered));
+            to.send(Part::Head(answer_head));
             self.pass_on(body, &to)?;
             (None, false)
         } else {
             // With the end of the call, in one step: whoever waits for it wakes once.
             let (bytes, is_cut) = self.read_all(body)?;
-            (Some((answered, bytes)), is_cut)
+            let memory_peak_kb = memory_peak_kb(head);
+            (Some(Answered { head: answer_head, body: bytes, memory_peak_kb }), is_cut)
         };
         let broken = body.trailer("lambda-runtime-function-error-type").map(str::to_owned);
         self.output.drain();
@@ -139,14 +142,16 @@ impl Api<'_> {
         }
     }
 
-    fn fail(&mut self, body: &mut Body, id: &str) -> io::Result<()> {
+    fn fail(&mut self, head: &RequestHead, body: &mut Body, id: &str) -> io::Result<()> {
         let (error, _) = self.read_all(body)?;
         if self.calls.answer(id).is_none() {
             return self.refuse("400 Bad Request", "no call with this id is under way");
         }
+        let memory_peak_kb = memory_peak_kb(head);
         let head = Head { streaming: false, content_type: "application/json".to_owned() };
         self.output.drain();
-        self.calls.finish(id, Some((head, error)), Outcome::Error, None);
+        let answer = Answered { head, body: error, memory_peak_kb };
+        self.calls.finish(id, Some(answer), Outcome::Error, None);
         self.accept()
     }
 
@@ -177,6 +182,10 @@ impl Api<'_> {
             }
         }
     }
+}
+
+fn memory_peak_kb(head: &RequestHead) -> Option<u64> {
+    head.header(MEMORY_PEAK)?.parse().ok()
 }
 
 /// Header lines of a call.

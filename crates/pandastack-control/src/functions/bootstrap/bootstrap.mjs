@@ -75,7 +75,11 @@ class Api {
 
   post(where, body, thenNext) {
     const bytes = Buffer.from(body);
-    const head = `POST ${START}${where} HTTP/1.1\r\nHost: ${this.host}\r\nContent-Length: ${bytes.length}\r\n\r\n`;
+    // Cheaper to say than for the runtime to find out.
+    const peakKb = process.resourceUsage().maxRSS;
+    const head =
+      `POST ${START}${where} HTTP/1.1\r\nHost: ${this.host}\r\nContent-Length: ${bytes.length}\r\n` +
+      `Pandastack-Memory-Peak-Kb: ${peakKb}\r\n\r\n`;
     this.socket.write(Buffer.concat([Buffer.from(head), bytes, Buffer.from(thenNext ? this.askNext : "")]));
     return this.read();
   }

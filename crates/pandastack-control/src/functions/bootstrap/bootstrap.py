@@ -8,25 +8,23 @@ What `_HANDLER` may name:
                         is a script: run for each call, the event on standard input, JSON on standard output
 
 Requests are written to the socket by hand, and an answer goes out together with the question for the next call: under
-emulation the standard library's HTTP client alone would take longer than most handlers.
+emulation the standard library's HTTP client alone would take longer than most handlers. For the same reason what few
+handlers need is imported where it is used: a deploy waits for every module.
 """
 
 import ast
-import base64
+import collections.abc
 import gc
 import importlib
-import importlib.util
-import inspect
 import io
 import json
 import os
-import runpy
+import resource
 import socket
 import sys
 import threading
 import time
-import traceback
-import urllib.parse
+import types
 
 START = "/2018-06-01/runtime/"
 CALLABLE_NAMES = ("handler", "lambda_handler", "fetch", "app", "application")
@@ -46,7 +44,12 @@ class Api:
         self.ask_next = f"GET {START}invocation/next HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
 
     def post(self, path, body, extra="", then_next=False):
-        head = f"POST {START}{path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+        # Cheaper to say than for the runtime to find out.
+        peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        head = (
+            f"POST {START}{path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}\r\n"
+            f"Pandastack-Memory-Peak-Kb: {peak_kb}\r\n{extra}\r\n"
+        )
         self.socket.sendall(head.encode() + body + (self.ask_next if then_next else b""))
         return self.read()
 
@@ -87,11 +90,17 @@ class Api:
                 if part:
                     self.socket.sendall(b"%x\r\n%s\r\n" % (len(part), part))
         except Exception as error:
-            traceback.print_exc()
+            print_failure()
             trailer = f"Lambda-Runtime-Function-Error-Type: {type(error).__name__}\r\n".encode()
         sys.stdout.flush()
         self.socket.sendall(b"0\r\n" + trailer + b"\r\n" + (self.ask_next if then_next else b""))
         return self.read()
+
+
+def print_failure():
+    import traceback
+
+    traceback.print_exc()
 
 
 class Context:
@@ -114,6 +123,12 @@ class Context:
         return max(0, self.deadline_ms - int(time.time() * 1000))
 
 
+def decoded(text):
+    import base64
+
+    return base64.b64decode(text)
+
+
 class Request:
     """An HTTP request, for handlers in `fetch` style."""
 
@@ -131,11 +146,13 @@ class Request:
         query = f"?{self.query_string}" if self.query_string else ""
         self.url = f"{scheme}://{domain}{self.path}{query}"
         body = event.get("body") or ""
-        self.body = base64.b64decode(body) if event.get("isBase64Encoded") else body.encode()
+        self.body = decoded(body) if event.get("isBase64Encoded") else body.encode()
         self.event = event
 
     @property
     def query(self):
+        import urllib.parse
+
         return dict(urllib.parse.parse_qsl(self.query_string, keep_blank_values=True))
 
     def text(self):
@@ -164,6 +181,8 @@ def http_answer(value):
     headers = {str(name).lower(): str(text) for name, text in value.headers.items()}
     answer = {"statusCode": value.status, "headers": headers}
     if isinstance(value.body, (bytes, bytearray)):
+        import base64
+
         answer["body"], answer["isBase64Encoded"] = base64.b64encode(value.body).decode(), True
     else:
         answer["body"] = value.body if isinstance(value.body, str) else str(value.body)
@@ -178,7 +197,7 @@ def as_request(event, headers):
 
 
 def run_coroutine(value):
-    if inspect.isawaitable(value):
+    if isinstance(value, collections.abc.Awaitable):
         import asyncio
 
         async def wait():
@@ -190,6 +209,7 @@ def run_coroutine(value):
 
 def asgi(app):
     """An ASGI application as a `fetch` handler."""
+    import urllib.parse
 
     async def call(request):
         parsed = urllib.parse.urlsplit(request.url)
@@ -221,6 +241,8 @@ def asgi(app):
 
 def script(path):
     """A file without a handler: each call runs it in a copy of this process."""
+    import runpy
+
     with open(path, encoding="utf-8") as source:
         tree = ast.parse(source.read(), path)
     for node in ast.walk(tree):
@@ -258,7 +280,7 @@ def script(path):
             except SystemExit as ended:
                 code = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
             except BaseException:
-                traceback.print_exc()
+                print_failure()
             finally:
                 try:
                     sys.stdout.flush()
@@ -346,7 +368,7 @@ seeding = threading.Lock()
 
 
 def is_stream(value):
-    return inspect.isgenerator(value) or isinstance(value, io.IOBase)
+    return isinstance(value, (types.GeneratorType, io.IOBase))
 
 
 def encoded(parts, head=None):
@@ -365,6 +387,8 @@ def stream(api, path, value, fetch):
 
 
 def failure(error, request_id):
+    import traceback
+
     stack = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
     return json.dumps(
         {
@@ -405,7 +429,7 @@ def serve(handler, fetch):
             answer = json.dumps(value, ensure_ascii=False).encode()
             sys.stdout.flush()
         except Exception as error:
-            traceback.print_exc()
+            print_failure()
             sys.stdout.flush()
             sys.stderr.flush()
             api.post(path + "/error", failure(error, request_id), then_next=True)
@@ -418,7 +442,7 @@ def main():
     try:
         handler, fetch = find()
     except BaseException as error:
-        traceback.print_exc()
+        print_failure()
         Api().post("init/error", failure(error, ""))
         sys.exit(1)
     # What is there now is in every copy; looking through it for garbage would only make pages differ.
