@@ -1,20 +1,26 @@
 //! Records that are written behind the answer, in batches, by one task.
 //!
 //! A commit for each call would cost more than most calls. The queue is bounded and a full one makes calls wait, so nothing is
-//! left out to be faster; what a crash can lose is the batch under way, some milliseconds of calls. What must not be
-//! lost is not put here, but committed before it is answered.
+//! left out to be faster; what a crash can lose is what waits for company ([`LINGER`]) and the batch under way. What must not be
+//! lost is not put here, but committed before it is answered. Whoever looks at the records waits for those that were put before
+//! ([`WriteBehind::flush`]), and so does not see that they are late.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_types::limits::WRITE_BEHIND_MAX;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::store::{self, Store};
 
 /// Records written in one transaction.
 const BATCH_MAX: usize = 256;
+/// How long a record waits for others to be written with.
+const LINGER: Duration = Duration::from_millis(50);
+/// How long somebody who looks waits for what is not written yet; beyond it they see what is.
+const FLUSH_WAIT: Duration = Duration::from_secs(5);
 /// How long the task waits after a batch that could not be written.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -32,20 +38,43 @@ pub(crate) trait Behind: Sized + Send + Sync + 'static {
 pub(crate) struct WriteBehind<T> {
     sender: mpsc::Sender<T>,
     receiver: Mutex<mpsc::Receiver<T>>,
+    /// Records that were put.
+    put: AtomicU64,
+    /// Of them, those that are in the store.
+    written: watch::Sender<u64>,
+    /// Somebody waits for what is not.
+    hurry: Notify,
 }
 
 impl<T> Default for WriteBehind<T> {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(WRITE_BEHIND_MAX);
-        Self { sender, receiver: Mutex::new(receiver) }
+        let (put, written, hurry) = (AtomicU64::new(0), watch::Sender::new(0), Notify::new());
+        Self { sender, receiver: Mutex::new(receiver), put, written, hurry }
     }
 }
 
 impl<T: Behind> WriteBehind<T> {
     /// Has a record written, as soon as there is room for it in the queue.
     pub(crate) async fn put(&self, record: T) {
-        if self.sender.send(record).await.is_err() {
-            tracing::error!(what = T::WHAT, "was not written: its queue is closed");
+        match self.sender.reserve().await {
+            Ok(place) => {
+                // Counted first, so that none in the queue is missing from what somebody waits for.
+                self.put.fetch_add(1, Ordering::SeqCst);
+                place.send(record);
+            }
+            Err(_) => tracing::error!(what = T::WHAT, "was not written: its queue is closed"),
+        }
+    }
+
+    /// Waits until everything that was put so far is in the store.
+    pub(crate) async fn flush(&self) {
+        let put = self.put.load(Ordering::SeqCst);
+        let mut written = self.written.subscribe();
+        if *written.borrow() < put {
+            self.hurry.notify_one();
+            let there = written.wait_for(|written| *written >= put);
+            let _ = tokio::time::timeout(FLUSH_WAIT, there).await;
         }
     }
 
@@ -59,6 +88,18 @@ impl<T: Behind> WriteBehind<T> {
                 count = receiver.recv_many(&mut batch, BATCH_MAX) => count == 0,
                 () = stop.cancelled() => true,
             };
+            if !stopped {
+                tokio::select! {
+                    () = tokio::time::sleep(LINGER) => {}
+                    () = self.hurry.notified() => {}
+                    () = stop.cancelled() => {}
+                }
+                while batch.len() < BATCH_MAX
+                    && let Ok(record) = receiver.try_recv()
+                {
+                    batch.push(record);
+                }
+            }
             while let Err(error) = T::insert(store, &batch).await {
                 tracing::error!(what = T::WHAT, %error, records = batch.len(), "could not be written; trying again");
                 tokio::select! {
@@ -66,10 +107,53 @@ impl<T: Behind> WriteBehind<T> {
                     () = tokio::time::sleep(RETRY_AFTER) => {}
                 }
             }
+            self.written.send_modify(|written| *written += batch.len() as u64);
             batch.clear();
             if stopped && receiver.is_empty() {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::store::SqlStore;
+
+    /// Notes how many were written at once.
+    struct Note(Arc<Mutex<Vec<usize>>>);
+
+    #[async_trait]
+    impl Behind for Note {
+        const WHAT: &'static str = "notes";
+
+        async fn insert(_: &dyn Store, batch: &[Self]) -> store::Result<()> {
+            if let Some(first) = batch.first() {
+                first.0.lock().unwrap().push(batch.len());
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn records_wait_for_company_but_not_when_somebody_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SqlStore::sqlite(&dir.path().join("store.db")).await.unwrap();
+        let (notes, stop, batches) = (WriteBehind::default(), CancellationToken::new(), Arc::default());
+        let used = async {
+            notes.flush().await;
+            for _ in 0..3 {
+                notes.put(Note(Arc::clone(&batches))).await;
+            }
+            notes.flush().await;
+            assert_eq!(*batches.lock().unwrap(), [3]);
+            notes.put(Note(Arc::clone(&batches))).await;
+            stop.cancel();
+        };
+        tokio::join!(notes.write(&store, &stop), used);
+        assert_eq!(*batches.lock().unwrap(), [3, 1], "what is left is written at the end");
     }
 }

@@ -25,6 +25,7 @@ use pandastack_types::api::{
 use pandastack_types::limits::{INIT_SECONDS_MAX, INSTALL_SECONDS_MAX};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{ErrorCode, SnapshotId};
+use serde::de::IgnoredAny;
 
 use super::bundle::{self, Checked};
 use super::connection::Connection;
@@ -198,8 +199,12 @@ impl Build<'_> {
 
     /// Puts the bundle and the bootstraps in place, and nothing else there.
     async fn put_code(&mut self) -> ApiResult<()> {
-        let clear = format!("rm -rf {TASK_ROOT} && mkdir -p {TASK_ROOT} {DEPENDENCIES} {RUNTIME_DIR}");
-        self.sh(&clear, STEP_SECONDS).await?;
+        // By the guest program itself: the first processes of a restored machine take longer than all of this.
+        for directory in [TASK_ROOT, DEPENDENCIES, RUNTIME_DIR] {
+            self.change_path(Method::POST, "/fs/mkdir", directory).await?;
+        }
+        self.change_path(Method::DELETE, "/fs", TASK_ROOT).await?;
+        self.change_path(Method::POST, "/fs/mkdir", TASK_ROOT).await?;
         let bundle = self.app.store.bundle(&self.version.workspace, &self.version.spec.bundle).await?;
         self.unpack(TASK_ROOT, bundle::unpacked(bundle)).await?;
         let bootstraps = [
@@ -208,6 +213,14 @@ impl Build<'_> {
         ];
         let bootstraps = bundle::pack(&bootstraps).map_err(ApiError::internal)?;
         self.unpack(RUNTIME_DIR, bundle::unpacked(bootstraps)).await
+    }
+
+    /// Makes or deletes a directory of the machine.
+    async fn change_path(&self, method: Method, call: &str, path: &str) -> ApiResult<()> {
+        let call = format!("/sandboxes/{}{call}?path={path}", self.machine.id);
+        let call = ops::call_on(&self.machine, method, &call, GRACE);
+        let _: IgnoredAny = self.client.call(call, ops::NOTHING).await?;
+        Ok(())
     }
 
     async fn unpack(&self, directory: &str, archive: axum::body::Body) -> ApiResult<()> {

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::deploy_routes::read_limited;
 use super::invoke::{self, Asked};
 use super::routes::{Named, find};
-use super::{dead_letters, queue, shown};
+use super::{dead_letters, known, queue, shown};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -51,7 +51,7 @@ pub(crate) async fn invoke(
     Query(query): Query<Qualifier>,
     request: Request,
 ) -> ApiResult<Response> {
-    let function = find(&app, &caller, &name).await?;
+    let function = known::to_call(&app, &caller.workspace, &name).await?;
     let (parts, body) = request.into_parts();
     let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let kind = text("x-invocation-type");
@@ -174,6 +174,7 @@ pub(crate) async fn runs(
     let function = find(&app, &caller, &name).await?;
     let limit = args.limit.unwrap_or(RUNS_PAGE_MAX).clamp(1, RUNS_PAGE_MAX);
     let select = RunSelect { dead_letters: args.dead_letter.unwrap_or(false), limit };
+    app.functions.runs.flush().await;
     let runs = app.store.function_runs(&function.id, select).await?;
     Ok(Json(Items { items: runs.into_iter().map(|record| record.run).collect() }))
 }
@@ -189,6 +190,7 @@ pub(crate) async fn run(
     Id(run): Id<RunId>,
 ) -> ApiResult<Json<Run>> {
     let function = find(&app, &caller, &name).await?;
+    app.functions.runs.flush().await;
     Ok(Json(app.store.function_run(&caller.workspace, &function.id, &run).await?.run))
 }
 
@@ -286,6 +288,7 @@ pub(crate) async fn metrics(
     let period = args.period.unwrap_or(24).clamp(1, 24 * 365);
     let span = SignedDuration::from_hours(i64::try_from(period).unwrap_or(24));
     let since = now().checked_sub(span).unwrap_or(jiff::Timestamp::MIN);
+    app.functions.runs.flush().await;
     let figures = app.store.run_figures(&function.id, since, FIGURES_MAX).await?;
     Ok(Json(shown::metrics(period, figures, app.functions.counts(&function.id))))
 }

@@ -41,6 +41,7 @@ pub(crate) async fn logs(
     let limit = args.limit.unwrap_or(20).clamp(1, RUNS_PAGE_MAX);
     let select = RunSelect { dead_letters: false, limit };
     let mut text = String::new();
+    app.functions.runs.flush().await;
     for record in app.store.function_runs(&function.id, select).await?.into_iter().rev() {
         let run = record.run;
         let how = if run.cold { "cold" } else { "warm" };

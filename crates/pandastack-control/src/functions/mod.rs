@@ -10,6 +10,7 @@
 //! | `bundle`, `zip_bundle`, `requirements` | what is uploaded, what is refused of it, what is installed for it |
 //! | `build` | making a version |
 //! | `settings` | what can be set, and its bounds |
+//! | `known` | functions that are called often |
 //! | `pool` | machines of a version, the line of calls |
 //! | `connection` | frames to and from the runtime in a machine |
 //! | `invoke`, `run_log`, `tail`, `logs` | a call, its record, what it prints |
@@ -32,6 +33,7 @@ mod connection;
 mod dead_letters;
 pub(crate) mod deploy_routes;
 pub(crate) mod invoke;
+mod known;
 pub(crate) mod local;
 pub(crate) mod logs;
 mod pool;
@@ -70,6 +72,7 @@ pub(crate) use url::{by_host, is_named};
 /// What functions share.
 pub(crate) struct Functions {
     pools: Mutex<HashMap<(FunctionId, u32), Arc<Pool>>>,
+    known: known::Known,
     pub(crate) runs: run_log::RunLog,
     pub(crate) tails: tail::Tails,
     /// Told when a deploy ended.
@@ -86,6 +89,7 @@ impl Default for Functions {
     fn default() -> Self {
         Self {
             pools: Mutex::default(),
+            known: known::Known::default(),
             runs: run_log::RunLog::default(),
             tails: tail::Tails::default(),
             built: Notify::new(),

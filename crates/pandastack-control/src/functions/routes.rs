@@ -80,15 +80,8 @@ pub(super) async fn find(app: &App, caller: &Caller, text: &str) -> ApiResult<Fu
 
 /// The function of that id or name in a workspace.
 pub(crate) async fn find_in(app: &App, workspace: &WorkspaceId, text: &str) -> ApiResult<FunctionRecord> {
-    if let Ok(id) = text.parse::<FunctionId>()
-        && let Ok(function) = app.store.function(Some(workspace), &id).await
-    {
-        return Ok(function);
-    }
-    let all = app.store.functions(Some(workspace)).await?;
-    all.into_iter()
-        .find(|function| function.name == text)
-        .ok_or_else(|| ApiError::not_found("function", text))
+    let found = app.store.function_named(workspace, text).await?;
+    found.ok_or_else(|| ApiError::not_found("function", text))
 }
 
 /// The first parameter of a path: a function's id or name.

@@ -27,6 +27,29 @@ async fn function(store: &dyn Store, name: &str) -> FunctionRecord {
     record
 }
 
+pub(crate) async fn functions_are_found_by_id_and_name_and_their_changes_counted(store: &dyn Store) {
+    let before = store.function_changes();
+    let first = function(store, "first").await;
+    // Its name is another one's id, which goes first.
+    let second = function(store, first.id.as_str()).await;
+    let found =
+        async |text: &str| store.function_named(&workspace(), text).await.unwrap().map(|found| found.id);
+    assert_eq!(found("first").await, Some(first.id.clone()));
+    assert_eq!(found(first.id.as_str()).await, Some(first.id.clone()));
+    assert_eq!(found(second.id.as_str()).await, Some(second.id.clone()));
+    assert_eq!(found("third").await, None);
+    let elsewhere = "another".parse().unwrap();
+    assert!(store.function_named(&elsewhere, "first").await.unwrap().is_none());
+    let after = store.function_changes();
+    assert_eq!(after, before + 2);
+    store.call_version(&first.id, 1, now()).await.unwrap();
+    store.update_function(&FunctionRecord { name: "renamed".to_owned(), ..first.clone() }).await.unwrap();
+    store.delete_function(&second.id).await.unwrap();
+    assert_eq!(store.function_changes(), after + 3);
+    assert_eq!(found(first.id.as_str()).await, Some(first.id.clone()));
+    store.delete_function(&first.id).await.unwrap();
+}
+
 /// A queued call, due at that time.
 fn queued(function: &FunctionRecord, due_at: Timestamp) -> RunRecord {
     let asked =

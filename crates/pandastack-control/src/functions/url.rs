@@ -25,6 +25,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::invoke::{self, Asked, Part, Under};
+use super::known;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 
@@ -82,7 +83,7 @@ pub(crate) async fn by_host(State(app): State<Arc<App>>, request: Request, next:
 }
 
 async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) -> ApiResult<Response> {
-    let function = app.store.function(None, id).await?;
+    let function = known::to_call_by_id(app, id).await?;
     let (mut parts, body) = request.into_parts();
     let key =
         parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).map(str::to_owned);

@@ -68,6 +68,7 @@ pub(crate) async fn usage(
     if from > to {
         return Err(ApiError::bad_request("`from` must not be after `to`"));
     }
+    app.functions.runs.flush().await;
     let total = app.store.usage(&caller.workspace, from, to).await?;
     let mut sandboxes =
         app.store.usage_by_sandbox(&caller.workspace, from, to, USAGE_SANDBOXES_MAX + 1).await?;
@@ -101,5 +102,6 @@ pub(crate) async fn audit(
     let sandbox = args.sandbox_id.map(|id| id.parse()).transpose();
     let sandbox = sandbox.map_err(|_| ApiError::bad_request("`sandbox_id` is not the id of a sandbox"))?;
     let select = AuditSelect { before: args.before, sandbox, limit };
+    app.audit.flush().await;
     Ok(Json(AuditList { entries: app.store.audit(&caller.workspace, &select).await? }))
 }

@@ -154,10 +154,14 @@ pub trait FunctionStore: Send + Sync {
     async fn insert_function(&self, record: &FunctionRecord) -> Result<()>;
     /// One function of a workspace, or of any.
     async fn function(&self, workspace: Option<&WorkspaceId>, id: &FunctionId) -> Result<FunctionRecord>;
+    /// The one of a workspace with that id or, where none has it, that name.
+    async fn function_named(&self, workspace: &WorkspaceId, text: &str) -> Result<Option<FunctionRecord>>;
     /// Those of a workspace by name; of all workspaces without one.
     async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>>;
     /// Writes name and spec. The version is not among them: a deploy may end meanwhile.
     async fn update_function(&self, record: &FunctionRecord) -> Result<()>;
+    /// How many changes of functions this process has committed: whatever was read at another count may be old.
+    fn function_changes(&self) -> u64;
     /// Makes a version the one that is called.
     async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()>;
     /// Removes a function with its versions and calls.

@@ -21,6 +21,7 @@ use crate::auth::new_key;
 use crate::functions::suite::{
     calls_are_due_in_order_and_without_those_of_full_functions,
     dead_letters_are_found_and_used_time_is_summed,
+    functions_are_found_by_id_and_name_and_their_changes_counted,
 };
 
 pub(super) fn ws() -> WorkspaceId {
@@ -92,6 +93,7 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         domains_and_deliveries_are_unique,
         a_volume_has_one_writer_or_readers,
         a_volume_is_deleted_in_two_steps,
+        functions_are_found_by_id_and_name_and_their_changes_counted,
         calls_are_due_in_order_and_without_those_of_full_functions,
         dead_letters_are_found_and_used_time_is_summed,
     );

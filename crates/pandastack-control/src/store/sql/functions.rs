@@ -1,5 +1,7 @@
 //! Functions, versions and bundles.
 
+use std::sync::atomic::Ordering;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::DeployStatus;
@@ -8,7 +10,7 @@ use pandastack_types::{FunctionId, WorkspaceId};
 use sqlx::AssertSqlSafe;
 
 use super::rows::{from_json, id, records, signed, time, to_json, unsigned};
-use super::{SqlStore, database};
+use super::{SqlStore, Write, database};
 use crate::store::functions::{FunctionRecord, FunctionStore, VersionRecord};
 use crate::store::{Durability, Result, StoreError};
 
@@ -83,6 +85,13 @@ const VERSION: &str = "SELECT function_id, version, workspace_id, state, layer_k
                        FROM function_versions";
 
 impl SqlStore {
+    /// Commits a change of a function. One whose outcome is not known counts as well.
+    async fn commit_function(&self, write: Write) -> Result<()> {
+        let committed = write.commit().await;
+        self.function_changes.fetch_add(1, Ordering::Release);
+        committed
+    }
+
     async fn some_versions(&self, tail: &str, binds: &[&str]) -> Result<Vec<VersionRecord>> {
         let mut query = sqlx::query_as(AssertSqlSafe(format!("{VERSION} {tail}")));
         for bind in binds {
@@ -128,7 +137,7 @@ impl FunctionStore for SqlStore {
         .execute(write.conn())
         .await
         .map_err(database)?;
-        write.commit().await
+        self.commit_function(write).await
     }
 
     async fn function(&self, workspace: Option<&WorkspaceId>, id: &FunctionId) -> Result<FunctionRecord> {
@@ -139,6 +148,23 @@ impl FunctionStore for SqlStore {
             .map_err(database)?;
         let record = row.map(FunctionRecord::try_from).transpose()?;
         record.filter(|record| workspace.is_none_or(|w| *w == record.workspace)).ok_or_else(|| unknown(id))
+    }
+
+    async fn function_named(&self, workspace: &WorkspaceId, text: &str) -> Result<Option<FunctionRecord>> {
+        let row: Option<FunctionRow> = sqlx::query_as(AssertSqlSafe(format!(
+            "{FUNCTION} WHERE workspace_id = $1 AND (id = $2 OR name = $2) \
+             ORDER BY CASE WHEN id = $2 THEN 0 ELSE 1 END LIMIT 1"
+        )))
+        .bind(workspace.as_str())
+        .bind(text)
+        .fetch_optional(&self.readers)
+        .await
+        .map_err(database)?;
+        row.map(FunctionRecord::try_from).transpose()
+    }
+
+    fn function_changes(&self) -> u64 {
+        self.function_changes.load(Ordering::Acquire)
     }
 
     async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>> {
@@ -175,7 +201,7 @@ impl FunctionStore for SqlStore {
             .execute(write.conn())
             .await
             .map_err(database)?;
-        write.commit().await
+        self.commit_function(write).await
     }
 
     async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()> {
@@ -187,7 +213,7 @@ impl FunctionStore for SqlStore {
             .execute(write.conn())
             .await
             .map_err(database)?;
-        write.commit().await
+        self.commit_function(write).await
     }
 
     async fn delete_function(&self, id: &FunctionId) -> Result<()> {
@@ -197,7 +223,7 @@ impl FunctionStore for SqlStore {
             .execute(write.conn())
             .await
             .map_err(database)?;
-        write.commit().await
+        self.commit_function(write).await
     }
 
     async fn insert_version(&self, record: &VersionRecord) -> Result<u32> {
@@ -283,7 +309,7 @@ impl FunctionStore for SqlStore {
             .await
             .map_err(database)?;
         }
-        write.commit().await
+        self.commit_function(write).await
     }
 
     async fn delete_version(&self, function: &FunctionId, version: u32) -> Result<()> {

@@ -31,6 +31,7 @@ mod workspaces;
 
 use std::borrow::Cow;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -47,6 +48,8 @@ pub struct SqlStore {
     /// Connections for looking.
     readers: AnyPool,
     backend: Backend,
+    /// Changes of functions that were committed here.
+    function_changes: AtomicU64,
 }
 
 enum Backend {
@@ -108,13 +111,13 @@ impl SqlStore {
     /// Opens a SQLite file, making it and bringing its schema up to date where needed.
     pub async fn sqlite(path: &Path) -> Result<Self> {
         let (readers, sqlite) = Sqlite::open(path).await?;
-        Ok(Self { readers, backend: Backend::Sqlite(sqlite) })
+        Ok(Self { readers, backend: Backend::Sqlite(sqlite), function_changes: AtomicU64::new(0) })
     }
 
     /// Connects to a PostgreSQL database (`postgres://...`) and brings its schema up to date where needed.
     pub async fn postgres(url: &str) -> Result<Self> {
         let (readers, postgres) = Postgres::connect(url).await?;
-        Ok(Self { readers, backend: Backend::Postgres(postgres) })
+        Ok(Self { readers, backend: Backend::Postgres(postgres), function_changes: AtomicU64::new(0) })
     }
 
     async fn write(&self, durability: Durability) -> Result<Write> {

@@ -1,0 +1,80 @@
+//! Functions that were called lately, remembered: a call asks the store once in a while, not each time.
+//!
+//! What must hold: whoever changed a function and heard that it was done calls the changed one. The store counts the changes that this
+//! server commits, and what was read before the last of them is read again. Functions are served by one server at a time, so
+//! that the changes of others are not missed; for those of a server that led before, nothing is remembered for long.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pandastack_types::{FunctionId, WorkspaceId};
+
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::store::functions::FunctionRecord;
+
+/// How long a function is not looked up again.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Functions remembered at once; beyond it all are forgotten and looked up again.
+const REMEMBERED_MAX: usize = 1000;
+
+/// A workspace and what a caller says in it, or an id alone.
+type Key = (Option<WorkspaceId>, String);
+
+/// What was read, and when.
+struct Read {
+    record: FunctionRecord,
+    changes: u64,
+    at: Instant,
+}
+
+/// Functions by what callers say.
+#[derive(Default)]
+pub(super) struct Known(Mutex<HashMap<Key, Read>>);
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Read>> {
+        // Every critical section leaves the map whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, key: &Key, changes: u64) -> Option<FunctionRecord> {
+        let known = self.lock();
+        let read = known.get(key).filter(|read| read.changes == changes && read.at.elapsed() < REMEMBERED);
+        read.map(|read| read.record.clone())
+    }
+
+    fn remember(&self, key: Key, changes: u64, record: &FunctionRecord) {
+        let mut known = self.lock();
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
+        }
+        known.insert(key, Read { record: record.clone(), changes, at: Instant::now() });
+    }
+}
+
+/// The function of that id or name in a workspace, to be called.
+pub(super) async fn to_call(app: &App, workspace: &WorkspaceId, text: &str) -> ApiResult<FunctionRecord> {
+    let key = (Some(workspace.clone()), text.to_owned());
+    let changes = app.store.function_changes();
+    if let Some(record) = app.functions.known.find(&key, changes) {
+        return Ok(record);
+    }
+    let record = app.store.function_named(workspace, text).await?;
+    let record = record.ok_or_else(|| ApiError::not_found("function", text))?;
+    app.functions.known.remember(key, changes, &record);
+    Ok(record)
+}
+
+/// The function of that id in any workspace, to be called.
+pub(super) async fn to_call_by_id(app: &App, id: &FunctionId) -> ApiResult<FunctionRecord> {
+    let key = (None, id.to_string());
+    let changes = app.store.function_changes();
+    if let Some(record) = app.functions.known.find(&key, changes) {
+        return Ok(record);
+    }
+    let record = app.store.function(None, id).await?;
+    app.functions.known.remember(key, changes, &record);
+    Ok(record)
+}
