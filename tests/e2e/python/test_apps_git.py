@@ -7,8 +7,6 @@ import hmac
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,46 +15,10 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import httpx
 import pytest
-from internet import NAMESPACE, SERVER as HOST, InternetInABox, RESOLVER
+from git_world import Client, GitServer, Repository
+from internet import OTHER, RESOLVER, SERVER as HOST, InternetInABox
 from platform_process import Platform, command_lines, wait_until
-
-#: Serves bare repositories by git's own program; with a password for those below /private.
-GIT_SERVER = r"""
-import base64, os, subprocess, sys
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
-backend = os.path.join(subprocess.check_output(["git", "--exec-path"], text=True).strip(), "git-http-backend")
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def do_GET(self): self.serve()
-    do_POST = do_GET
-    def serve(self):
-        url = urlsplit(self.path)
-        given = self.headers.get("Authorization", "")
-        if url.path.startswith("/private") and given != "Basic " + base64.b64encode(b"x-access-token:t0ken").decode():
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.send_response(401); self.send_header("WWW-Authenticate", 'Basic realm="git"')
-            self.send_header("Content-Length", "0"); self.end_headers(); return
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Content-Encoding") == "gzip":
-            import gzip; body = gzip.decompress(body)
-        env = {**os.environ, "GIT_PROJECT_ROOT": sys.argv[1], "GIT_HTTP_EXPORT_ALL": "1", "PATH_INFO": url.path,
-               "QUERY_STRING": url.query, "REQUEST_METHOD": self.command, "CONTENT_LENGTH": str(len(body)),
-               "CONTENT_TYPE": self.headers.get("Content-Type", ""), "REMOTE_ADDR": "x",
-               "GIT_PROTOCOL": self.headers.get("Git-Protocol", "")}
-        done = subprocess.run([backend], input=body, env=env, capture_output=True)
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        lines = [line.decode().split(": ", 1) for line in head.split(b"\r\n") if line]
-        status = next((int(value.split()[0]) for name, value in lines if name == "Status"), 200)
-        self.send_response(status)
-        for name, value in lines:
-            if name != "Status": self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content))); self.end_headers(); self.wfile.write(content)
-    def log_message(self, *_): pass
-server = ThreadingHTTPServer(("0.0.0.0", 8418), Handler)
-print("ready", flush=True)
-server.serve_forever()
-"""
+from ssh_server import SshServer, make_key
 
 NODE = {
     "package.json": json.dumps({"name": "a", "version": "1.0.0", "scripts": {"start": "node server.js", "build": "node build.js"}}),
@@ -68,79 +30,18 @@ http.createServer((_, answer) => answer.end(VERSION + " " + readFileSync("built.
 }
 
 
-class Repository:
-    """A bare repository on this machine, and a clone to push from."""
-
-    def __init__(self, root: Path, name: str) -> None:
-        self.bare, self.clone = root / name, root / (name.replace("/", "-") + ".clone")
-        self.git("init", "-q", "--bare", "-b", "main", str(self.bare), at=root)
-        self.git("init", "-q", "-b", "main", str(self.clone), at=root)
-        self.url = f"http://{HOST}:8418/{name}"
-
-    @staticmethod
-    def git(*words: str, at: Path) -> str:
-        who = ["-c", "user.name=e2e", "-c", "user.email=e2e@example.com"]
-        return subprocess.run(["git", *who, *words], cwd=at, check=True, capture_output=True, text=True).stdout.strip()
-
-    def push(self, files: Dict[str, str], branch: str = "main") -> str:
-        for name, text in files.items():
-            (self.clone / name).write_text(text)
-        self.git("add", "-A", at=self.clone)
-        self.git("commit", "-q", "--allow-empty", "-m", "change", at=self.clone)
-        self.git("push", "-q", "-f", str(self.bare), f"HEAD:{branch}", at=self.clone)
-        return self.git("rev-parse", "HEAD", at=self.clone)
-
-
 def node(version: str) -> Dict[str, str]:
     return {**NODE, "server.js": NODE["server.js"].replace("VERSION", repr(version))}
 
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[Tuple[Platform, Path]]:
-    with InternetInABox(), tempfile.TemporaryDirectory(prefix="pandastack-e2e-git-") as root:
-        words = ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", GIT_SERVER, root]
-        served = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "HOME": root})
-        assert served.stdout is not None and served.stdout.readline() == "ready\n"
+    with InternetInABox(), GitServer() as root:
         running = Platform("pdsg", "10.222.0.0/16", "--warm", "base", "--resolver", RESOLVER, "--schedules-private-targets")
         try:
-            yield running.start(), Path(root)
+            yield running.start(), root
         finally:
             running.stop()
-            served.kill()
-            served.wait()
-
-
-class Client:
-    def __init__(self, platform: Platform) -> None:
-        config = json.loads(platform.config_path().read_text())
-        self.url = config["api_url"]
-        self.http = httpx.Client(base_url=self.url + "/v1", headers={"authorization": f"Bearer {config['token']}"}, timeout=200)
-
-    def call(self, method: str, path: str, expect: int, **more: Any) -> Any:
-        answer = self.http.request(method, path, **more)
-        assert answer.status_code == expect, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json() if answer.content else None
-
-    def ended(self, app: str, deployment: str) -> Dict[str, Any]:
-        def over() -> Any:
-            try:
-                found = self.call("GET", f"/apps/{app}/deploys/{deployment}", 200)
-            except httpx.HTTPError:
-                return None
-            return found if found["status"] not in ("queued", "building", "deploying") else None
-
-        found: Dict[str, Any] = wait_until("the deployment is over", over, 400)  # type: ignore[assignment]
-        return found
-
-    def live(self, app: str, deployment: str) -> Dict[str, Any]:
-        found = self.ended(app, deployment)
-        assert found["status"] == "live", found["build_logs"]
-        return found
-
-    def page(self, app: str) -> str:
-        answer = httpx.get(self.url + "/", headers={"host": f"{app}.localhost"}, timeout=60)
-        assert answer.status_code == 200, answer.text
-        return answer.text
 
 
 @pytest.fixture(scope="module")
@@ -161,13 +62,8 @@ def test_a_push_deploys_its_commit(world: Tuple[Platform, Path], client: Client)
     assert "t0ken" not in done["build_logs"]
     assert client.page("shop") == "one built sweet"
     second = repository.push(node("two"))
-    body = json.dumps({"ref": "refs/heads/main", "after": second}).encode()
-    signature = "sha256=" + hmac.new(b"hush", body, hashlib.sha256).hexdigest()
-    headers = {"x-github-event": "push", "x-github-delivery": "1", "x-hub-signature-256": signature}
-    hook = client.call("GET", "/apps/shop", 200)["webhook_url"]
-    told = httpx.post(hook, content=body, headers=headers, timeout=60)
-    assert told.status_code == 202, told.text
-    assert client.live("shop", told.json()["deployment_id"])["git_commit"] == second
+    told = client.tell_push("shop", "hush", second)
+    assert client.live("shop", told["deployment_id"])["git_commit"] == second
     assert client.page("shop") == "two built sweet"
     # An older commit, by its id.
     client.live("shop", client.call("POST", "/apps/shop/deploys", 202, json={"git_ref": first})["id"])
@@ -210,11 +106,7 @@ def test_looking_at_a_repository_deploys_a_new_commit_once(world: Tuple[Platform
     # Setting it again looks at once.
     client.call("PATCH", "/apps/polled", 200, json={"poll_seconds": 3600})
     two = wait_until("the second commit is found", lambda: deployed(2), 60)[0]  # type: ignore[index]
-    body = json.dumps({"ref": "refs/heads/main", "after": second}).encode()
-    signature = "sha256=" + hmac.new(b"hush", body, hashlib.sha256).hexdigest()
-    headers = {"x-github-event": "push", "x-github-delivery": "1", "x-hub-signature-256": signature}
-    hook = client.call("GET", "/apps/polled", 200)["webhook_url"]
-    assert "looking" in httpx.post(hook, content=body, headers=headers, timeout=60).json()["ignored"]
+    assert "looking" in client.tell_push("polled", "hush", second)["ignored"]
     assert client.live("polled", two["id"])["git_commit"] == second
     assert client.page("polled") == "two" and deployed(2)
     client.call("DELETE", "/apps/polled", 204)
@@ -371,3 +263,98 @@ def test_a_killed_server_neither_loses_nor_hangs_a_deployment(world: Tuple[Platf
     if role == "control":
         assert "begins again" in ended["build_logs"]
     assert client.page(app).startswith("crash")
+
+
+@pytest.fixture(scope="module")
+def ssh(world: Tuple[Platform, Path]) -> Iterator[SshServer]:
+    with tempfile.TemporaryDirectory(prefix="pandastack-e2e-ssh-") as root, SshServer(Path(root), world[1]) as server:
+        yield server
+
+
+def deploy(client: Client, app: str) -> Dict[str, Any]:
+    return client.ended(app, client.call("POST", f"/apps/{app}/deploys", 202)["id"])
+
+
+def test_a_repository_by_ssh_knows_the_app_s_own_key(world: Tuple[Platform, Path], client: Client, ssh: SshServer) -> None:
+    repository = Repository(world[1], "keyed.git")
+    first = repository.push({"index.html": "one"})
+    app = client.call("POST", "/apps", 201, json={"name": "keyed", "git_url": f"git@{HOST}:keyed.git"})
+    public = app["git_public_key"]
+    assert (app["git_url"], public.split()[0], "git_known_hosts" in app) == (f"git@{HOST}:keyed.git", "ssh-ed25519", False)
+    refused = deploy(client, "keyed")
+    assert refused["status"] == "failed" and public in refused["build_logs"], "what to do about it"
+    ssh.allow(public)
+    done = deploy(client, "keyed")
+    assert (done["status"], done["git_commit"]) == ("live", first), done["build_logs"]
+    assert client.page("keyed") == "one" and len(ssh.accepted()) == 1
+    # Nothing secret is stored for it, and the key that the host showed is noted.
+    (spec,) = world[0].rows("SELECT spec FROM apps WHERE name = 'keyed'")[0]
+    assert "PRIVATE KEY" not in spec
+    assert client.call("GET", "/apps/keyed", 200)["git_known_hosts"] == ssh.known_hosts
+    # Looking at the repository shows the same key.
+    second = repository.push({"index.html": "two"})
+    client.call("PATCH", "/apps/keyed", 200, json={"poll_seconds": 3600})
+    found = lambda: [one for one in client.call("GET", "/apps/keyed/deploys", 200)["items"] if one.get("git_commit") == second]
+    (polled,) = wait_until("the second commit is found", found, 60)  # type: ignore[misc]
+    assert (polled["trigger"], client.live("keyed", polled["id"])["status"]) == ("poll", "live")
+    # A host that suddenly shows another key is not believed, until somebody says so.
+    client.call("PATCH", "/apps/keyed", 200, json={"poll_seconds": 0})
+    known = ssh.new_host_key()
+    ssh.restart()
+    refused = deploy(client, "keyed")
+    assert refused["status"] == "failed" and "git_known_hosts" in refused["build_logs"], refused["build_logs"]
+    assert client.page("keyed") == "two"
+    client.call("PATCH", "/apps/keyed", 200, json={"git_known_hosts": known})
+    assert deploy(client, "keyed")["status"] == "live"
+    client.call("DELETE", "/apps/keyed", 204)
+
+
+def test_a_given_deploy_key_is_seen_by_git_alone(
+    world: Tuple[Platform, Path], client: Client, ssh: SshServer, tmp_path: Path
+) -> None:
+    public = make_key(tmp_path / "key")
+    ssh.allow(public)
+    repository = Repository(world[1], "given.git")
+    # Its build looks for it; the brackets keep it from finding itself.
+    look = 'grep -rlse "PRIVATE[ ]KEY" /run /srv /root /tmp /etc > seen || echo none > seen'
+    commit = repository.push({"pandastack.toml": f"[app]\nbuild_command = '{look}'\n", "index.html": "given"})
+    url = f"ssh://git@{HOST}{world[1]}/given.git"
+    assert "without `.pub`" in client.call("POST", "/apps", 400, json={"name": "given", "git_url": url, "git_deploy_key": public})["error"]
+    private = (tmp_path / "key").read_text()
+    settings = {"git_deploy_key": private, "webhook_secret": "hush", "previews": "all"}
+    made = client.call("POST", "/apps", 201, json={"name": "given", "git_url": url, **settings})
+    assert made["git_public_key"].split()[:2] == public.split()[:2] and "PRIVATE" not in json.dumps(made)
+    done = deploy(client, "given")
+    assert done["status"] == "live" and private.splitlines()[1] not in done["build_logs"], done["build_logs"]
+    machine = client.call("GET", "/apps/given", 200)["sandbox_id"]
+    seen = client.call("POST", f"/sandboxes/{machine}/exec", 200, json={"cmd": "cat /srv/app/seen; ls -d /run/git"})
+    assert seen["stdout"] == "none\n", seen
+    # A fork's code must not come near the key.
+    told = Hook(client, "given", "hush").pull("opened", 3, commit, head=2)
+    ended = client.ended("pr-3-given", told["deployment_id"])
+    assert ended["status"] == "failed" and "https address" in ended["error"], ended
+    client.call("DELETE", "/apps/given", 204)
+
+
+def test_submodules_come_along_and_get_no_other_host_s_secrets(world: Tuple[Platform, Path], client: Client) -> None:
+    (world[1] / "private").mkdir(exist_ok=True)
+    for name in ("private/lib.git", "open.git"):
+        Repository(world[1], name).push({"lib.txt": f"of {name}"})
+    site = Repository(world[1], "private/site.git")
+    site.push({"index.html": "site"})
+    site.add_submodule("lib", world[1] / "private/lib.git", "../lib.git")
+    site.add_submodule("open", world[1] / "open.git", f"http://{OTHER}:8418/open.git")
+    site.push({})
+    client.call("POST", "/apps", 201, json={"name": "nested", "git_url": site.url, "git_token": "t0ken"})
+    done = deploy(client, "nested")
+    assert done["status"] == "live", done["build_logs"]
+    assert [client.page("nested", path) for path in ("/lib/lib.txt", "/open/lib.txt")] == ["of private/lib.git", "of open.git"]
+    assert httpx.get(client.url + "/lib/.git", headers={"host": "nested.localhost"}, timeout=60).status_code == 404
+    # The same repository under another host's name: the token is not for it.
+    for path, url in [("lib", f"http://{OTHER}:8418/private/lib.git"), ("lib", "ext::sh -c touch% /tmp/pwned"), ("lib", "file:///srv")]:
+        site.git("config", "-f", ".gitmodules", f"submodule.{path}.url", url, at=site.clone)
+        site.push({})
+        refused = deploy(client, "nested")
+        assert refused["status"] == "failed" and "could not fetch a submodule" in refused["build_logs"], refused["build_logs"]
+    assert client.page("nested") == "site" and not Path("/tmp/pwned").exists()
+    client.call("DELETE", "/apps/nested", 204)

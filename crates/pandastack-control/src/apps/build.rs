@@ -105,7 +105,7 @@ impl Build<'_> {
         deployment: &DeploymentRecord,
     ) -> Result<Built, BuildError> {
         let from_git = deployment.spec.source == Source::Git;
-        let commit = source::bring(&machine, self.of, deployment, from_git, self.log).await?;
+        let commit = source::bring(self.app, &machine, self.of, deployment, from_git, self.log).await?;
         let directory = self.directory();
         let plan = self.plan(&machine, &directory).await?;
         let installed = self.install(&machine, &plan, &directory).await?;

@@ -6,6 +6,7 @@ use pandastack_types::limits::{
     APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, MIN_INSTANCES_MAX, POLL_SECONDS_RANGE, TTL_SECONDS_MAX,
 };
 
+use super::git::{self, Repository};
 use super::previews;
 use super::record::{AppSpec, EnvEntry};
 use crate::error::{ApiError, ApiResult};
@@ -50,6 +51,8 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
         ("install_command", &settings.install_command),
         ("build_command", &settings.build_command),
         ("start_command", &settings.start_command),
+        ("git_deploy_key", &settings.git_deploy_key),
+        ("git_known_hosts", &settings.git_known_hosts),
         ("webhook_secret", &settings.webhook_secret),
     ];
     for (field, text) in texts {
@@ -59,17 +62,25 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
             return refuse(format!("`{field}` is at most {APP_TEXT_BYTES_MAX} bytes without NUL"));
         }
     }
-    settings.git_url.as_deref().map_or(Ok(()), |url| address("git_url", url))?;
+    settings.git_url.as_deref().map_or(Ok(()), repository)?;
     settings.git_branch.as_deref().map_or(Ok(()), git_ref)?;
     settings.git_api_url.as_deref().map_or(Ok(()), |url| address("git_api_url", url))?;
     settings.framework.as_deref().map_or(Ok(()), framework)?;
     settings.root_directory.as_deref().map_or(Ok(()), root_directory)?;
+    let deploy_key = settings.git_deploy_key.as_deref().map(deploy_key).transpose()?;
     let set = |place: &mut Option<String>, given: Option<String>| {
         if let Some(given) = given {
             *place = Some(given).filter(|text| !text.trim().is_empty());
         }
     };
+    let host = git::ssh_host(spec);
     set(&mut spec.git_url, settings.git_url);
+    // What another host showed says nothing of this one; and an empty text means that it may show a new key.
+    if git::ssh_host(spec) != host || settings.git_known_hosts.is_some() {
+        spec.git_known_hosts_seen = None;
+    }
+    set(&mut spec.git_known_hosts, settings.git_known_hosts);
+    set(&mut spec.git_deploy_key, deploy_key);
     set(&mut spec.git_branch, settings.git_branch);
     set(&mut spec.git_token, settings.git_token);
     set(&mut spec.git_api_url, settings.git_api_url);
@@ -131,7 +142,26 @@ fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> Ap
     Ok(())
 }
 
-/// Where a repository or its host's API is; an empty text takes it back.
+/// Where a repository is; an empty text takes it back.
+fn repository(text: &str) -> ApiResult<()> {
+    if !text.is_empty() && (Repository::parse(text).is_none() || text.len() > APP_TEXT_BYTES_MAX) {
+        return refuse(
+            "`git_url` must be an address such as https://git.example.com/me/app.git or git@git.example.com:me/app.git"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// A private key as it is kept; an empty text takes it back.
+fn deploy_key(text: &str) -> ApiResult<String> {
+    if text.trim().is_empty() {
+        return Ok(String::new());
+    }
+    super::deploy_key::parse(text).map_err(|why| ApiError::bad_request(format!("`git_deploy_key` {why}")))
+}
+
+/// Where the API of a repository's host is; an empty text takes it back.
 fn address(field: &str, text: &str) -> ApiResult<()> {
     if text.is_empty() {
         return Ok(());
@@ -139,7 +169,7 @@ fn address(field: &str, text: &str) -> ApiResult<()> {
     let good =
         url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     if !good || text.len() > APP_TEXT_BYTES_MAX {
-        return refuse(format!("`{field}` must be an address such as https://git.example.com/me/app.git"));
+        return refuse(format!("`{field}` must be an address such as https://git.example.com/api/v1"));
     }
     Ok(())
 }
@@ -249,6 +279,9 @@ mod tests {
         assert!(with(|s| s.git_url = Some("https://a.example/b.git".into())));
         assert!(!with(|s| s.git_url = Some("file:///etc".into())));
         assert!(!with(|s| s.git_url = Some("ext::sh -c x".into())));
+        assert!(with(|s| s.git_url = Some("git@git.example.com:me/app.git".into())));
+        assert!(!with(|s| s.git_api_url = Some("git@git.example.com:me/app.git".into())));
+        assert!(!with(|s| s.git_deploy_key = Some("ssh-ed25519 AAAA".into())));
         assert!(!with(|s| s.git_branch = Some("--upload-pack=x".into())));
         assert!(!with(|s| s.root_directory = Some("a/../../b".into())));
         for (seconds, good) in
@@ -266,6 +299,22 @@ mod tests {
         assert!(!with(|s| s.health_path = Some("x".into())));
         assert!(with(|s| s.start_command = Some("x".repeat(APP_TEXT_BYTES_MAX))));
         assert!(!with(|s| s.start_command = Some("x".repeat(APP_TEXT_BYTES_MAX + 1))));
+    }
+
+    #[test]
+    fn what_one_host_showed_says_nothing_of_another() {
+        let mut spec = AppSpec::default();
+        let mut say = |settings: AppSettings| {
+            spec.git_known_hosts_seen = Some("a ssh-ed25519 AAAA".into());
+            apply(&mut spec, settings).unwrap();
+            spec.git_known_hosts_seen.is_some()
+        };
+        let at = |url: &str| AppSettings { git_url: Some(url.into()), ..AppSettings::default() };
+        assert!(!say(at("git@a:one.git")));
+        assert!(say(at("git@a:two.git")), "the same host");
+        assert!(!say(at("ssh://git@a:2222/two.git")), "another port");
+        assert!(!say(AppSettings { git_known_hosts: Some(String::new()), ..AppSettings::default() }));
+        assert!(say(AppSettings { port: Some(80), ..AppSettings::default() }));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use pandastack_types::api::{DeploymentStatus, GitHost};
 use serde_json::{Value, json};
 use url::Url;
 
+use super::git;
 use super::record::{AppSpec, DeploymentRecord, Source};
 
 /// Characters of a description; GitHub refuses longer ones.
@@ -59,7 +60,7 @@ pub(super) fn is_told(deployment: &DeploymentRecord) -> bool {
 pub(super) fn report(app: &AppSpec, deployment: &DeploymentRecord, context: &str) -> Option<Report> {
     let token = app.git_token.as_deref()?;
     let commit = deployment.spec.git_commit.as_deref().filter(|commit| is_commit(commit))?;
-    let repository = Url::parse(app.git_url.as_deref()?).ok()?;
+    let repository = git::repository(app)?.web()?;
     let host = host_of(app)?;
     let (api, project) = places(host, &repository)?;
     let api = app.git_api_url.as_deref().map_or(api, |given| given.trim_end_matches('/').to_owned());
@@ -84,7 +85,7 @@ pub(super) fn is_commit(text: &str) -> bool {
 /// Which kind of host an app's repository has: as said, as its deliveries tell, or by its name.
 pub(super) fn host_of(app: &AppSpec) -> Option<GitHost> {
     let named = || {
-        let url = Url::parse(app.git_url.as_deref()?).ok()?;
+        let url = git::repository(app)?.web()?;
         let name = url.host_str()?;
         match name {
             "github.com" => Some(GitHost::Github),
@@ -197,6 +198,7 @@ mod tests {
         let path = |api: &str, rest: &str| format!("{api}/{rest}/statuses/{COMMIT}");
         let github = path("https://api.github.com", "repos/me/shop");
         check(&of("https://github.com/me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
+        check(&of("git@github.com:me/shop.git"), Some((&github, "Bearer t0ken", "failure")));
         let gitlab = path("https://gitlab.example.com:8443/api/v4", "projects/a%2Fb%2Fshop");
         check(&of("https://gitlab.example.com:8443/a/b/shop"), Some((&gitlab, "t0ken", "failed")));
         let gitea = path("http://git.example/below/api/v1", "repos/me/shop");

@@ -18,6 +18,7 @@
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
 //! | `source`, `build`, `serve` | those steps, each in a machine |
+//! | `git`, `deploy_key` | where repositories are, and what proves that an app may read them |
 //! | `machine`, `output`, `log` | calls to a machine, and what it says |
 //! | `poller` | looking at repositories whose host tells nothing |
 //! | `commit_status`, `reporter` | telling a repository's host how deployments go |
@@ -37,9 +38,11 @@ mod commit_status;
 pub(crate) mod database_way;
 pub(crate) mod databases;
 pub(crate) mod deploy;
+mod deploy_key;
 pub(crate) mod deployer;
 pub(crate) mod domains;
 pub(crate) mod env;
+mod git;
 mod health;
 pub(crate) mod hooks;
 pub(crate) mod log;

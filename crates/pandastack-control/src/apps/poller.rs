@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use pandastack_types::AppId;
-use pandastack_types::api::ExecRequest;
 use tokio::time::Instant;
 
 use super::commit_status::is_commit;
+use super::git::{self, KEEP_HOSTS, PREPARE};
 use super::machine::{Machine, Purpose};
 use super::record::{AppRecord, DeploymentRecord};
-use super::source::{WITH_TOKEN, shell};
+use super::source::step;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::ops;
@@ -134,16 +134,15 @@ pub(super) fn is_found(newest: &DeploymentRecord, commit: &str) -> bool {
 /// The commit of an app's branch.
 async fn head_of(app: &Arc<App>, of: &AppRecord) -> ApiResult<String> {
     // A deployment that ends meanwhile may take the machine for one that nobody needs; then the next look finds out.
+    let mut env = git::variables(app, of).map_err(ApiError::bad_request)?;
+    env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
     let machine = Machine::create(app, of, None, Purpose::Build).await?;
-    let (url, token) = (of.spec.git_url.as_deref(), of.spec.git_token.as_deref());
-    let env = [
-        ("GIT_URL", url.unwrap_or_default()),
-        ("GIT_TOKEN", token.unwrap_or_default()),
-        ("GIT_BRANCH", of.spec.branch()),
-    ];
-    let script = format!("{WITH_TOKEN}\n{LS_REMOTE}");
-    let request = ExecRequest { timeout_seconds: Some(LOOK_SECONDS_MAX), ..shell(&script, &env) };
-    let printed = machine.exec(&request).await;
+    let script = format!("{PREPARE}\n{LS_REMOTE}\n{KEEP_HOSTS}");
+    let looked = async {
+        let printed = machine.exec(&step(script, env, "/", LOOK_SECONDS_MAX).exec).await?;
+        git::pin_host(app, of, &machine).await.map(|_| printed)
+    };
+    let printed = looked.await;
     let removed = ops::delete::delete(app, machine.record, Some("its look at a repository is over")).await;
     let printed = printed?;
     removed?;

@@ -24,10 +24,10 @@ use pandastack_types::limits::CLOSED_PULLS_KEPT;
 use pandastack_types::{AppId, ErrorBody};
 
 use super::deploy::change;
+use super::git::shown_url;
 use super::pulls::{Change, Pull};
 use super::record::{AppRecord, AppSpec, DeploymentRecord, PullSpec};
 use super::routes::{OfApp, queue};
-use super::source::shown_url;
 use super::{removal, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
@@ -66,6 +66,7 @@ fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
     let mut spec = AppSpec {
         git_url: of.git_url.clone().map(|url| if fork { shown_url(&url) } else { url }),
         git_token: of.git_token.clone().filter(|_| !fork),
+        git_deploy_key: of.git_deploy_key.clone().filter(|_| !fork),
         webhook_secret: None,
         previews: AppPreviews::Off,
         // Each would hold memory until its pull request is closed.
@@ -302,6 +303,7 @@ mod tests {
         AppSpec {
             git_url: Some("https://me:pass@git.example/a.git".into()),
             git_token: Some("t0ken".into()),
+            git_deploy_key: Some("k3y".into()),
             webhook_secret: Some("hush".into()),
             port: 3000,
             cache: Some("installed".parse().unwrap()),
@@ -331,6 +333,7 @@ mod tests {
         let own = preview(false);
         assert_eq!(keys(&own), ["OPEN", "SECRET", "TRIAL", "TRIAL_SECRET"]);
         assert_eq!((own.port, own.git_token.as_deref()), (3000, Some("t0ken")));
+        assert_eq!(own.git_deploy_key.as_deref(), Some("k3y"));
         assert_eq!((own.cache, own.webhook_secret), (None, None), "neither is for a preview");
         assert!(!own.env.contains_key("LIVE"), "also where variables are shown");
     }
@@ -343,7 +346,7 @@ mod tests {
             assert_eq!(fork.git_token, None);
             assert_eq!(fork.git_url.as_deref(), Some("https://git.example/a.git"));
             let said = serde_json::to_string(&fork).unwrap();
-            assert!(!["t0ken", "hush", "pass"].iter().any(|secret| said.contains(secret)), "{said}");
+            assert!(!["t0ken", "k3y", "hush", "pass"].iter().any(|secret| said.contains(secret)), "{said}");
         }
     }
 

@@ -43,6 +43,12 @@ pub struct AppSpec {
     pub git_branch: Option<String>,
     /// Password or token for the repository.
     pub git_token: Option<String>,
+    /// Private key for the repository, as said; without one the app has its own.
+    pub git_deploy_key: Option<String>,
+    /// Keys of the repository's host, as said.
+    pub git_known_hosts: Option<String>,
+    /// The same, as that host showed them first.
+    pub git_known_hosts_seen: Option<String>,
     /// Kind of the repository's host, as said.
     pub git_host: Option<GitHost>,
     /// The same, as its last delivery told.
@@ -101,6 +107,9 @@ impl Default for AppSpec {
             git_url: None,
             git_branch: None,
             git_token: None,
+            git_deploy_key: None,
+            git_known_hosts: None,
+            git_known_hosts_seen: None,
             git_host: None,
             git_host_seen: None,
             git_api_url: None,

@@ -5,15 +5,18 @@
 //! source goes, the installed packages stay.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use pandastack_detect::{DEPTH_MAX, FILES_MAX, TEXT_BYTES_MAX, View, interesting};
 use pandastack_types::api::{ExecRequest, StartProcess};
 
 use super::SOURCE_DIR;
 use super::build::BuildError;
+use super::git::{self, FETCH, KEEP_HOSTS, LAY_OUT, PREPARE, shown_url};
 use super::log::Log;
 use super::machine::{BUILD_TAG, Machine};
 use super::record::{AppRecord, DeploymentRecord};
+use crate::app::App;
 use crate::error::ApiResult;
 
 /// Where an uploaded archive lies.
@@ -32,32 +35,6 @@ find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*'
 /// Unpacks; owners and special permissions of the archive mean nothing here.
 const UNPACK: &str = r#"tar --extract --file "$ARCHIVE" --directory "$DIR" --no-same-owner --no-same-permissions --delay-directory-restore"#;
 
-/// Prepares git: the password comes by the environment and is asked for by a program, so that it is in no argument and in
-/// no file. Local transports are off.
-pub(super) const WITH_TOKEN: &str = r#"set -e
-export GIT_TERMINAL_PROMPT=0 GIT_CONFIG_NOSYSTEM=1 GIT_ALLOW_PROTOCOL=http:https
-if [ -n "$GIT_TOKEN" ]; then
-  printf '#!/bin/sh\ncase "$1" in Username*) echo x-access-token;; *) printf "%%s\\n" "$GIT_TOKEN";; esac\n' > /run/askpass
-  chmod 700 /run/askpass
-  export GIT_ASKPASS=/run/askpass
-fi"#;
-
-/// Fetches exactly what was asked for. Hooks of the repository are off.
-const FETCH: &str = r#"rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
-git init -q
-git config core.hooksPath /dev/null
-git fetch -q --depth 1 --no-tags --no-recurse-submodules "$GIT_URL" "$GIT_REF" || {
-  echo "==> could not fetch $GIT_REF of this repository; does the branch exist, and does a private one have a git_token?"
-  exit 1
-}
-git -c advice.detachedHead=false checkout -q FETCH_HEAD
-git log -1 --format='commit %H%n%s'
-git rev-parse HEAD > /srv/commit
-rm -f /run/askpass
-rm -rf .git
-cp -a . "$DIR"/
-cd / && rm -rf /srv/repository"#;
-
 /// Prints the names of the files worth knowing.
 const LIST: &str = r#"cd "$DIR" && find . -mindepth 1 -maxdepth "$DEPTH" \( -name node_modules -o -name .git -o -name .venv -o -name .next \) -prune -o -type f -print | head -n "$MAX""#;
 /// Prints the beginnings of some files, each after its name.
@@ -66,27 +43,18 @@ const READ: &str =
 
 /// Puts the source of a deployment into its machine. Answers the commit, if it has one.
 pub(super) async fn bring(
+    app: &Arc<App>,
     machine: &Machine,
-    app: &AppRecord,
+    of: &AppRecord,
     deployment: &DeploymentRecord,
     from_git: bool,
     log: &Log,
 ) -> Result<Option<String>, BuildError> {
-    let mut env: BTreeMap<_, _> = [("DIR", SOURCE_DIR), ("ARCHIVE", ARCHIVE)]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into();
     let script = match from_git {
         false => format!("{CLEAR} && {UNPACK}"),
-        true => {
-            let url = app.spec.git_url.clone().unwrap_or_default();
-            let reference = deployment.spec.git_ref.clone().unwrap_or_else(|| app.spec.branch().to_owned());
-            log.say(format!("fetching {reference} of {}", shown_url(&url))).await;
-            env.insert("GIT_URL".to_owned(), url);
-            env.insert("GIT_REF".to_owned(), reference);
-            env.insert("GIT_TOKEN".to_owned(), app.spec.git_token.clone().unwrap_or_default());
-            format!("{CLEAR} && ( {WITH_TOKEN}\n{FETCH} )")
-        }
+        true => format!("{CLEAR} && ( {PREPARE}\n{FETCH}\n{KEEP_HOSTS}\n{LAY_OUT} )"),
     };
+    let env = variables(app, of, deployment, from_git, log).await?;
     let exit = machine.run(&step(script, env, "/", SOURCE_SECONDS_MAX), log).await?;
     if exit.exit_code != 0 || exit.timed_out {
         return Err(BuildError::step(
@@ -97,20 +65,32 @@ pub(super) async fn bring(
     if !from_git {
         return Ok(None);
     }
+    if git::pin_host(app, of, machine).await? {
+        log.say("noted the key that the repository's host showed; from now on it must show the same").await;
+    }
     let commit = machine.exec(&shell("cat /srv/commit", &[])).await?;
     Ok(Some(commit.stdout.trim().to_owned()).filter(|commit| !commit.is_empty()))
 }
 
-/// A repository's address without a password in it.
-pub(super) fn shown_url(text: &str) -> String {
-    match url::Url::parse(text) {
-        Ok(mut url) => {
-            let _ = url.set_password(None);
-            let _ = url.set_username("");
-            url.to_string()
-        }
-        Err(_) => "the repository".to_owned(),
+/// Variables of the programs that bring a source.
+async fn variables(
+    app: &App,
+    of: &AppRecord,
+    deployment: &DeploymentRecord,
+    from_git: bool,
+    log: &Log,
+) -> Result<BTreeMap<String, String>, BuildError> {
+    let mut env = BTreeMap::new();
+    if from_git {
+        let reference = deployment.spec.git_ref.clone().unwrap_or_else(|| of.spec.branch().to_owned());
+        let address = shown_url(of.spec.git_url.as_deref().unwrap_or_default());
+        log.say(format!("fetching {reference} of {address}")).await;
+        env = git::variables(app, of).map_err(BuildError::Step)?;
+        env.insert("GIT_REF".to_owned(), reference);
     }
+    env.insert("DIR".to_owned(), SOURCE_DIR.to_owned());
+    env.insert("ARCHIVE".to_owned(), ARCHIVE.to_owned());
+    Ok(env)
 }
 
 /// A command of a build, followed to its end.
@@ -153,15 +133,4 @@ pub(super) async fn view(machine: &Machine, directory: &str) -> ApiResult<View> 
     let texts = printed.split(NAME_MARK).filter_map(|part| part.split_once(TEXT_MARK));
     let texts = texts.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
     Ok(View { files, texts })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_shown_url_has_no_password() {
-        assert_eq!(shown_url("https://me:secret@git.example.com/a/b.git"), "https://git.example.com/a/b.git");
-        assert_eq!(shown_url("nonsense secret"), "the repository");
-    }
 }

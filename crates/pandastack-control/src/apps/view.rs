@@ -4,8 +4,8 @@ use http::HeaderMap;
 use pandastack_types::api::{self, AppStatus, DeploymentStatus};
 use pandastack_types::{SandboxId, SandboxState};
 
+use super::git::{self, shown_url};
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
-use super::source::shown_url;
 use super::{commit_status, databases, tidy};
 use crate::app::App;
 use crate::error::ApiResult;
@@ -27,6 +27,7 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
     let (cpu, memory_mb) = (record.spec.cpu.unwrap_or(cpu), record.spec.memory_mb.unwrap_or(memory_mb));
     let url = beside(headers, &record.name);
     let webhook_url = hook_url(headers, &record);
+    let git_public_key = git::public_key(state, &record);
     let AppSpec { env, git_url, git_branch, .. } = record.spec.clone();
     let shown = |entry: super::record::EnvEntry| if entry.secret { MASK.to_owned() } else { entry.value };
     let spec = record.spec;
@@ -38,6 +39,8 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
         git_url: git_url.as_deref().map(shown_url).unwrap_or_default(),
         git_branch: git_branch.unwrap_or_else(|| "main".to_owned()),
         git_host: commit_status::host_of(&spec),
+        git_public_key,
+        git_known_hosts: spec.git_known_hosts.or(spec.git_known_hosts_seen),
         framework: spec.framework.or(found),
         install_command: spec.install_command,
         build_command: spec.build_command,

@@ -36,7 +36,7 @@ pub struct CreateApp {
 /// an empty text takes a setting back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppSettings {
-    /// Repository, `https://...` or `http://...`.
+    /// Repository: `https://...`, `http://...`, `ssh://git@host/path` or `git@host:path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_url: Option<String>,
     /// Branch that is deployed; `main` when absent.
@@ -45,6 +45,14 @@ pub struct AppSettings {
     /// Password or token for the repository. Never shown again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_token: Option<String>,
+    /// Private key for a repository by ssh, without a passphrase. Never shown again. Without one the app has a key of its
+    /// own, whose public half is `git_public_key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_deploy_key: Option<String>,
+    /// Keys of the repository's host, as lines of ssh's `known_hosts`; without them, those that it shows first. An empty
+    /// text forgets both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_known_hosts: Option<String>,
     /// Kind of the repository's host, where it is told how deployments go; by its deliveries or name when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_host: Option<GitHost>,
@@ -135,6 +143,12 @@ pub struct App {
     /// Kind of the repository's host, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_host: Option<GitHost>,
+    /// What the host of a repository by ssh is to be given, so that it knows the app.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_public_key: Option<String>,
+    /// Keys that the host of a repository by ssh must show: those that were said, else those of the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git_known_hosts: Option<String>,
     /// Kind of app: as said, else as found by the last build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,

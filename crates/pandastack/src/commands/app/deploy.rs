@@ -28,12 +28,18 @@ pub struct Args {
     /// The same
     #[arg(long, conflicts_with = "app")]
     name: Option<String>,
-    /// Deploy from this repository, now and with every push
+    /// Deploy from this repository, now and with every push: https://..., ssh://git@host/path or git@host:path
     #[arg(long, value_name = "URL")]
     git: Option<String>,
     /// Its branch
     #[arg(long)]
     branch: Option<String>,
+    /// Private key for a repository by ssh; without one the app has its own, to be added there
+    #[arg(long, value_name = "FILE")]
+    deploy_key: Option<PathBuf>,
+    /// Keys of the repository's host, in the form of ssh's known_hosts; without them, those that it shows first
+    #[arg(long, value_name = "FILE")]
+    known_hosts: Option<PathBuf>,
     /// Branch, tag or commit, this time
     #[arg(long = "ref", value_name = "REF")]
     git_ref: Option<String>,
@@ -102,7 +108,15 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
     let manifest = manifest(&directory)?;
     let given = args.app.clone().or_else(|| args.name.clone());
     let name = given.or_else(|| manifest.name.clone()).unwrap_or_else(|| init::name_of(&directory));
-    let app = ensure(client, &name, &args, &manifest).await?;
+    let (app, is_new) = ensure(client, &name, &args, &manifest).await?;
+    if let (true, None, Some(key)) = (is_new, &args.deploy_key, &app.git_public_key) {
+        eprintln!(
+            "app `{name}` has a key of its own; add it to the deploy keys of the repository (reading is enough), and then \
+             run: pandastack app deploy {name}"
+        );
+        output.value(&app, |_| key.clone())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(database) = &args.database {
         let id = crate::commands::db::resolve(client, database).await?;
         client.attach_database(app.id.as_str(), &id, &AttachDatabase::default()).await?;
@@ -124,11 +138,13 @@ fn manifest(directory: &Path) -> Result<Manifest> {
     }
 }
 
-/// The app, made if it is not there, with the settings that were given.
-async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -> Result<App> {
+/// The app, made if it is not there, with the settings that were given; and whether it was made.
+async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -> Result<(App, bool)> {
     let settings = AppSettings {
         git_url: args.git.clone(),
         git_branch: args.branch.clone(),
+        git_deploy_key: args.deploy_key.as_deref().map(read).transpose()?,
+        git_known_hosts: args.known_hosts.as_deref().map(read).transpose()?,
         framework: args.framework.clone(),
         install_command: args.install.clone(),
         build_command: args.build.clone(),
@@ -142,8 +158,8 @@ async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -
         ..AppSettings::default()
     };
     match client.get_app(name).await {
-        Ok(app) if settings == AppSettings::default() => Ok(app),
-        Ok(app) => Ok(client.update_app(app.id.as_str(), &settings).await?),
+        Ok(app) if settings == AppSettings::default() => Ok((app, false)),
+        Ok(app) => Ok((client.update_app(app.id.as_str(), &settings).await?, false)),
         Err(error) if error.is_not_found() => {
             let request = CreateApp {
                 name: name.to_owned(),
@@ -152,10 +168,14 @@ async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -
                 template: args.template.clone(),
                 ..CreateApp::default()
             };
-            Ok(client.create_app(&request).await?)
+            Ok((client.create_app(&request).await?, true))
         }
         Err(error) => Err(error.into()),
     }
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))
 }
 
 async fn begin(client: &Client, app: &App, args: &Args, directory: &Path) -> Result<Deployment> {

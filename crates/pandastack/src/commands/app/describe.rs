@@ -35,6 +35,7 @@ pub(super) fn app(app: &App) -> String {
         ("url", text(&app.url)),
         ("git", app.git_url.clone()),
         ("branch", if app.git_url.is_empty() { String::new() } else { app.git_branch.clone() }),
+        ("deploy key", text(&app.git_public_key)),
         ("framework", text(&app.framework)),
         ("install", text(&app.install_command)),
         ("build", text(&app.build_command)),
