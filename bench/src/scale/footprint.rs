@@ -57,7 +57,10 @@ impl Place {
             ("runtime directories", count_entries(&self.runtime_dir.join("m"))),
             ("mounts", mounts.lines().filter(|line| line.contains(&runtime)).count() as i64),
             ("rules", self.rules()),
-            ("directories", in_store("sandboxes") + in_store("snapshots") + in_store("staging")),
+            (
+                "directories",
+                in_store("sandboxes") + in_store("snapshots") + in_store(".staging") + in_store(".trash"),
+            ),
             ("control groups", cgroups(host.trim())),
             ("agent's descriptors", self.descriptors("agent")?),
             ("control's descriptors", self.descriptors("control")?),

@@ -1,7 +1,7 @@
 //! Machines that are there and do nothing: how many, what each costs, and what the servers need for them.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use futures::StreamExt;
@@ -21,6 +21,10 @@ const LOOKS: u32 = 10;
 /// Memory of an idle server, in MiB: alone, and for each sandbox that an agent has.
 const SERVER_MIB: f64 = 60.0;
 const PER_SANDBOX_MIB: f64 = 0.2;
+/// How long servers may take to give memory back.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(60);
+/// Between two looks: no event tells of another process's memory.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Failures that are shown; the rest is only counted.
 const SHOWN: usize = 3;
 
@@ -75,7 +79,22 @@ pub async fn measure(
     deleted.into_iter().collect::<Result<()>>()?;
     let leaked: i64 = place.leaks(client, &before).await?.values().sum();
     report.bar(&format!("things left by {count} idle sandboxes"), Some(leaked as f64), 0.0);
+    let agent = given_back_mib(place).await?;
+    report.sample(&format!("memory of agent, after {count} sandboxes"), "MiB", agent);
+    report.bar("memory of agent after these, in MiB", Some(agent), SERVER_MIB);
     plot.write(&plots.join("servers.svg"))
+}
+
+/// The agent's memory once it gave back what it no longer uses, which it does every now and then.
+async fn given_back_mib(place: &Place) -> Result<f64> {
+    let deadline = Instant::now() + GIVE_BACK_MAX;
+    loop {
+        let mib = place.server_mib("agent")?;
+        if mib <= SERVER_MIB || Instant::now() > deadline {
+            return Ok(mib);
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Makes some more; how many were refused.

@@ -89,7 +89,7 @@ impl Capture {
             base: self.base.clone(),
         };
         let saved = machine.save(target).await?;
-        crate::fault::point("capture.taken");
+        pandastack_fault::point("capture.taken").await;
         self.manifest.state_bytes = saved.state_bytes;
         self.manifest.memory_bytes_written = saved.memory_bytes_written;
         Ok(())

@@ -1,5 +1,6 @@
 //! Commands: from the API's request to the guest's process and back.
 
+use pandastack_fault as fault;
 use pandastack_guest_proto::client::{CollectedOutput, GuestClient};
 use pandastack_guest_proto::message::{Command, ProcessSpec, StdinWrite};
 use pandastack_types::api::{ExecRequest, ExecResult};
@@ -77,10 +78,12 @@ impl Exec {
 
     /// Runs it and returns everything at its end.
     pub(crate) async fn run(self, lease: &Lease) -> Result<ExecResult> {
+        fault::point("exec.leased").await;
         let output = match self.input {
             None => run_to_end(&lease.guest, self.spec).await?,
             Some(input) => run_with_input(&lease.guest, self.spec, &input).await?,
         };
+        fault::point("exec.ran").await;
         if output.exit.timed_out {
             return Err(AgentError::ExecTimeout { seconds: self.timeout_seconds });
         }

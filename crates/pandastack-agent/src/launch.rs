@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pandastack_engine::{Boot, Confinement, Machine, Place, Restore, Shape, volume_serial};
+use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
 use pandastack_types::SandboxState;
@@ -128,9 +129,11 @@ pub(crate) async fn restore(
     let prepared =
         Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
     let (home, place) = with_volumes(host, &record.spec, prepared).await?;
+    fault::point("restore.prepared").await;
     stages.mark("prepare");
     let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
     let machine = host.engine.restore(restore).await.map_err(AgentError::from);
+    fault::point("restore.started").await;
     stages.mark("restore");
     // The other ends of connections to the outside spoke with another address at another time.
     let of_sandbox = snapshot.manifest.sandbox.is_some();
@@ -324,6 +327,7 @@ async fn open_gate(
     record.machine = Some(machine.record().clone());
     record.slot = home.slot.map(|index| u32::from(index.0));
     write_json(&host.layout.record(&record.spec.id), record)?;
+    fault::point("launch.recorded").await;
     let stream = machine.connect_guest().await?;
     stages.mark("record");
     // Entering a control group waits for a grace period of the host's kernel, some milliseconds. The guest's kernel may

@@ -32,7 +32,6 @@ mod denials;
 mod embedded;
 mod error;
 mod exec;
-mod fault;
 mod files;
 mod home;
 mod host;

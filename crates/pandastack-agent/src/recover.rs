@@ -155,7 +155,8 @@ async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
         launch::kill(machine.as_ref()).await;
     }
     let id = &record.spec.id;
-    let mut home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, None);
+    // Its slot was kept for a machine that was to be adopted.
+    let mut home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
     home.release(host).await;
     home.remove(host).await;
 }

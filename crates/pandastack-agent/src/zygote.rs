@@ -264,6 +264,7 @@ impl Zygotes {
                 }
                 Err(error) => {
                     tracing::info!(template = name, %error, "a zygote did not survive; it is made again");
+                    release_lost(host, &name, &dir).await;
                     host.remove_dir(dir).await;
                 }
             }
@@ -288,6 +289,14 @@ async fn adopt_one(host: &Host, name: &str, dir: &Path) -> Result<Zygote> {
     let machine = host.engine.adopt(record.machine).await?;
     let home = Home::adopted(host, &zygote_name(name), dir.join("machine"), runtime_dir, record.slot);
     Ok(Zygote::new(machine, home, None, record.key, record.volumes))
+}
+
+/// Gives back what a zygote held that is no more: its slot was kept for it.
+async fn release_lost(host: &Host, name: &str, dir: &Path) {
+    if let Ok(record) = read_json::<ZygoteRecord>(&dir.join(RECORD)) {
+        let (home, sockets) = (dir.join("machine"), record.machine.runtime_dir);
+        Home::adopted(host, &zygote_name(name), home, sockets, record.slot).release(host).await;
+    }
 }
 
 /// Ends a zygote once nobody forks from it any more. No one can have begun meanwhile: it is no longer listed.

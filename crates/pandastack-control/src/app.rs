@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pandastack_edge::Edge;
 use pandastack_types::api::Event;
@@ -173,7 +175,11 @@ impl App {
 
 /// Ids of sandboxes and snapshots that this process is making or deleting; reconciling leaves them alone.
 #[derive(Default)]
-pub(crate) struct UnderWay(Mutex<HashSet<String>>);
+pub(crate) struct UnderWay {
+    ids: Mutex<HashSet<String>>,
+    /// Told when a mark is taken away.
+    unmarked: Notify,
+}
 
 /// Marks an id until dropped.
 pub(crate) struct Marked {
@@ -184,18 +190,38 @@ pub(crate) struct Marked {
 impl UnderWay {
     /// Marks an id; `None` when it is marked already.
     pub(crate) fn mark(self: &Arc<Self>, id: &str) -> Option<Marked> {
-        let fresh = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned());
+        let fresh = self.lock().insert(id.to_owned());
         fresh.then(|| Marked { set: Arc::clone(self), id: id.to_owned() })
+    }
+
+    /// Marks an id that is marked already, if that ends within the time.
+    pub(crate) async fn mark_within(self: &Arc<Self>, id: &str, wait: Duration) -> Option<Marked> {
+        let marked = async {
+            loop {
+                let mut unmarked = pin!(self.unmarked.notified());
+                unmarked.as_mut().enable();
+                if let Some(marked) = self.mark(id) {
+                    return marked;
+                }
+                unmarked.await;
+            }
+        };
+        tokio::time::timeout(wait, marked).await.ok()
     }
 
     /// All that are marked.
     pub(crate) fn all(&self) -> HashSet<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Marked {
     fn drop(&mut self) {
-        self.set.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.set.lock().remove(&self.id);
+        self.set.unmarked.notify_waiters();
     }
 }

@@ -22,6 +22,7 @@ use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::{idempotency_key, read_body};
+use crate::ops;
 use crate::store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
 use crate::view;
 
@@ -46,7 +47,14 @@ pub(crate) async fn once(
         at: now(),
         not_before: window_start(),
     };
-    match app.store.idempotency_begin(&claim).await? {
+    let mut outcome = app.store.idempotency_begin(&claim).await?;
+    if let IdempotencyOutcome::Orphan(record) = &outcome
+        && record.state == SandboxState::Failed
+    {
+        discard(&app, &key, (**record).clone()).await?;
+        outcome = app.store.idempotency_begin(&claim).await?;
+    }
+    match outcome {
         IdempotencyOutcome::Fresh => {}
         IdempotencyOutcome::Replay { status, body } => return Ok(replay(status, body)),
         IdempotencyOutcome::Running => return Err(running()),
@@ -113,6 +121,12 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
     response
+}
+
+/// The process that worked on it died, and so did the machine: nobody was told of it, so it is made again.
+async fn discard(app: &Arc<App>, key: &IdempotencyKey, record: SandboxRecord) -> ApiResult<()> {
+    ops::delete::delete(app, record, Some("it failed before anybody was told of it")).await?;
+    Ok(app.store.idempotency_finish(key, None).await?)
 }
 
 /// The process that worked on it died, but its sandbox was found and finished: that is the answer.

@@ -3,7 +3,7 @@
 //! Parses arguments, wires the roles together and talks to people; the work is done in other crates. Data goes to
 //! standard output, talk to standard error, and an error ends with `hint:` lines that say what to do next.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod cli;
 #[cfg(feature = "server")]
@@ -16,6 +16,8 @@ mod output;
 mod progress;
 #[cfg(feature = "server")]
 mod settings;
+#[cfg(feature = "server")]
+mod spare_memory;
 #[cfg(feature = "server")]
 mod supervise;
 #[cfg(feature = "server")]

@@ -62,13 +62,17 @@ def command_lines() -> Dict[int, str]:
     return found
 
 
+def open_files(pid: int) -> List[str]:
+    """What a process has open; nothing, if it is gone."""
+    try:
+        return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []
+
+
 def has_open(pid: int, directory: Path) -> bool:
     """Whether a process has a file below the directory open."""
-    try:
-        targets = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return False
-    return any(target.startswith(f"{directory}/") for target in targets)
+    return any(target.startswith(f"{directory}/") for target in open_files(pid))
 
 
 class Platform:
@@ -80,6 +84,7 @@ class Platform:
         self.runtime_dir = Path("/run") / f"pandastack-{prefix}"
         self.port = free_port()
         self.prefix = prefix
+        self.binary = BINARY
         self.arguments = list(arguments)
         self.log = self.root / "up.log"
         self.environment = {
@@ -94,7 +99,7 @@ class Platform:
         self.process: Optional[subprocess.Popen[bytes]] = None
 
     def start(self) -> "Platform":
-        command = [BINARY, "up", "--listen", f"127.0.0.1:{self.port}", *self.arguments]
+        command = [self.binary, "up", "--listen", f"127.0.0.1:{self.port}", *self.arguments]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
         wait_until(f"ready (log: {self.log})", self.is_ready, READY_SECONDS_MAX)
@@ -114,8 +119,12 @@ class Platform:
         except (urllib.error.URLError, OSError):
             return False
 
+    def client_config(self) -> Dict[str, str]:
+        config: Dict[str, str] = json.loads(self.config_path().read_text())
+        return config
+
     def client(self) -> PandaStack:
-        config = json.loads(self.config_path().read_text())
+        config = self.client_config()
         return PandaStack(api_key=config["token"], base_url=config["api_url"])
 
     def role_pid(self, role: str) -> int:
@@ -182,7 +191,7 @@ class Platform:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(timeout=60)
         down = subprocess.run(
-            [BINARY, "down", "--purge"], env=self.environment, capture_output=True, text=True, timeout=120
+            [self.binary, "down", "--purge"], env=self.environment, capture_output=True, text=True, timeout=120
         )
         assert down.returncode == 0, f"{down.stdout}{down.stderr}{read_text(self.log)[-2000:]}"
         shutil.rmtree(self.root, ignore_errors=True)

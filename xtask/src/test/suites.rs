@@ -82,6 +82,7 @@ impl Session {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
+            python.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
             pytest(python, log, "tests/e2e/python", &["-m", marked])
         };
         let (own, shared) = std::thread::scope(|lanes| {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pandastack_engine::Confinement;
+use pandastack_fault as fault;
 use pandastack_types::agent_api::AgentSnapshotDone;
 use pandastack_types::{SandboxState, SnapshotId};
 use tokio::sync::oneshot;
@@ -17,7 +18,6 @@ use super::accept::{Request, Verdict};
 use super::{Driver, Reply};
 use crate::capture::{Capture, Twin};
 use crate::error::{AgentError, Result};
-use crate::fault;
 use crate::host::Host;
 use crate::snapshot::{Manifest, Snapshot};
 use crate::volume;
@@ -63,7 +63,7 @@ impl Driver {
     async fn link_sleep(&self, to: PathBuf) -> Result<AgentSnapshotDone> {
         let sleep = self.open_sleep()?;
         sleep.link_to(&self.host, to.clone(), self.volume_images()).await?;
-        acknowledge(&self.host, &Snapshot::open(&to, &sleep.manifest.compatibility_key)?);
+        acknowledge(&self.host, &Snapshot::open(&to, &sleep.manifest.compatibility_key)?).await;
         Ok(AgentSnapshotDone { size_bytes: 0, pause_ms: 0.0 })
     }
 
@@ -95,12 +95,13 @@ impl Driver {
         let host = self.host.clone();
         let began = Instant::now();
         self.stop_guest(false).await?;
+        fault::point("capture.paused").await;
         let (sender, resumed) = oneshot::channel();
         let fork = async {
             capture.clone_disk(&host, &disk).await?;
             capture.clone_volumes(&host, volumes).await?;
             let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, sender).await;
-            fault::point("capture.forked");
+            fault::point("capture.forked").await;
             twin
         };
         let go_on = async {
@@ -180,7 +181,7 @@ impl Taken {
             write_twin(&mut capture, twin).await?;
         }
         let snapshot = capture.publish(host, to).await?;
-        acknowledge(host, &snapshot);
+        acknowledge(host, &snapshot).await;
         let size_bytes = snapshot.manifest.state_bytes + snapshot.manifest.memory_bytes_written;
         Ok(AgentSnapshotDone { size_bytes, pause_ms })
     }
@@ -192,7 +193,7 @@ async fn write_twin(capture: &mut Capture, twin: Twin) -> Result<()> {
     written
 }
 
-fn acknowledge(host: &Arc<Host>, snapshot: &Snapshot) {
-    fault::point("snapshot.published");
+async fn acknowledge(host: &Arc<Host>, snapshot: &Snapshot) {
+    fault::point("snapshot.published").await;
     snapshot.checksum_behind(host, Duration::ZERO);
 }

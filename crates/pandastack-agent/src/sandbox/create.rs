@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use pandastack_engine::Shape;
+use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
 use pandastack_types::{SnapshotId, Transition};
 
 use super::spawn;
 use crate::error::{AgentError, Result};
-use crate::fault;
 use crate::host::Host;
 use crate::launch::{self, Live, Stages};
 use crate::record::{BootMode, SandboxRecord, write_json};
@@ -32,9 +32,9 @@ pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<Age
             host.remove_dir(host.layout.sandbox(&id)).await;
         }
         let (mut record, live) = made?;
-        fault::point("create.made");
+        fault::point("create.made").await;
         let committed = commit(&host, &mut record);
-        fault::point("create.recorded");
+        fault::point("create.recorded").await;
         let handle = match committed {
             Ok(()) => spawn(&host, record, Some(live)),
             Err(error) => {
@@ -76,13 +76,16 @@ async fn from_snapshot(
     let snapshot = Snapshot::open(&dir, &host.engine.capabilities().compatibility_key)?;
     let manifest = &snapshot.manifest;
     admit(host, manifest.shape).await?;
-    let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) else {
-        let made = restored(host, request, &snapshot).await?;
-        snapshot_zygote::note_restore(host, id, &snapshot);
-        return Ok(made);
-    };
-    let record = launch::new_record(request.spec, &manifest.template, manifest.shape, uid, BootMode::Fork);
-    forked(host, zygote, record, true).await
+    if let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) {
+        let (spec, shape) = (request.spec.clone(), manifest.shape);
+        let record = launch::new_record(spec, &manifest.template, shape, uid, BootMode::Fork);
+        if let Some(made) = forked(host, zygote, record, true).await? {
+            return Ok(made);
+        }
+    }
+    let made = restored(host, request, &snapshot).await?;
+    snapshot_zygote::note_restore(host, id, &snapshot);
+    Ok(made)
 }
 
 /// Refuses a machine the host has no room for, also without the zygotes that it could do without.
@@ -98,13 +101,16 @@ async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Re
     let baked = host.templates.ready(host, name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
     admit(host, shape).await?;
-    let Some(zygote) = host.zygotes.get(&baked) else {
-        let made = restored(host, request, &baked.snapshot).await?;
-        host.zygotes.make_behind(host, &baked);
-        return Ok(made);
-    };
-    let record = launch::new_record(request.spec, &baked.template, shape, host.new_uid(), BootMode::Fork);
-    forked(host, zygote, record, false).await
+    if let Some(zygote) = host.zygotes.get(&baked) {
+        let (spec, uid) = (request.spec.clone(), host.new_uid());
+        let record = launch::new_record(spec, &baked.template, shape, uid, BootMode::Fork);
+        if let Some(made) = forked(host, zygote, record, false).await? {
+            return Ok(made);
+        }
+    }
+    let made = restored(host, request, &baked.snapshot).await?;
+    host.zygotes.make_behind(host, &baked);
+    Ok(made)
 }
 
 /// Boots a template's disk, for a volume that has seen more than the template remembers of it.
@@ -122,25 +128,36 @@ async fn from_template_disk(
     Ok((record, live))
 }
 
-/// Forks a zygote. `of_sandbox`: it is of a sandbox's snapshot, whose connections to the outside are not the child's.
+/// Forks a zygote; `None` if that cannot be done, because it died meanwhile: its snapshot is there to be restored. `of_sandbox`: it is
+/// of a sandbox's snapshot, whose connections to the outside are not the child's.
 async fn forked(
     host: &Arc<Host>,
     zygote: Lease,
     mut record: SandboxRecord,
     of_sandbox: bool,
-) -> Result<(SandboxRecord, Live)> {
+) -> Result<Option<(SandboxRecord, Live)>> {
     let mut stages = Stages::begin();
     volume::derive(host, zygote.originals(), &record.spec.volumes).await?;
     let records = std::slice::from_ref(&record);
     let prepared = launch::prepare_children(host, &zygote.home, record.shape, records, true).await;
+    fault::point("create.prepared").await;
     stages.mark("prepare");
     let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared, None).await;
+    fault::point("create.forked").await;
     drop(zygote);
     stages.mark("fork");
     let none = || AgentError::Launch("the engine returned no machine".to_owned());
-    let forked = forked.into_iter().next().ok_or_else(none)??;
+    let forked = match forked.into_iter().next().ok_or_else(none)? {
+        Ok(forked) => forked,
+        // Its volumes are copies of the zygote's, and fit no other memory.
+        Err(error) if !record.spec.volumes.is_empty() => return Err(error),
+        Err(error) => {
+            tracing::warn!(sandbox = %record.spec.id, %error, "not forked; it is restored");
+            return Ok(None);
+        }
+    };
     let live = launch::bring_up_child(host, &mut record, forked, of_sandbox, stages).await?;
-    Ok((record, live))
+    Ok(Some((record, live)))
 }
 
 async fn restored(host: &Host, request: AgentCreate, snapshot: &Snapshot) -> Result<(SandboxRecord, Live)> {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pandastack_engine::MachineExit;
+use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::{HostView, Keep};
@@ -351,12 +352,14 @@ impl Driver {
     async fn delete(&mut self) {
         self.doors.hold();
         self.written().await;
+        fault::point("delete.begun").await;
         self.write_volumes_out().await;
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }
-        crate::fault::point("delete.ended");
+        fault::point("delete.ended").await;
         self.host.remove_dir(self.host.layout.sandbox(&self.record.spec.id)).await;
+        fault::point("delete.removed").await;
         self.host.sandboxes().remove(&self.record.spec.id);
         self.host.changed.notify_one();
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::StreamExt;
+use pandastack_fault as fault;
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{AgentForked, ChildOutcome, SandboxSpec};
 use tokio::sync::oneshot;
@@ -43,7 +44,7 @@ impl Driver {
         } else {
             self.fork_by_capture(children).await?
         };
-        crate::fault::point("fork.made");
+        fault::point("fork.made").await;
         let mut outcomes = Vec::new();
         for (id, made) in ids.into_iter().zip(made) {
             let outcome = self.settle(made).await;
@@ -52,6 +53,7 @@ impl Driver {
             }
             outcomes.push(outcome);
         }
+        fault::point("fork.settled").await;
         Ok(AgentForked { pause_ms, children: outcomes })
     }
 
@@ -75,6 +77,7 @@ impl Driver {
             tracing::warn!(%error, "a disk is written out while the sandbox stands still");
         }
 
+        fault::point("fork.prepared").await;
         let began = Instant::now();
         if was_running && let Err(error) = self.stop_guest(false).await {
             for (mut home, _) in prepared.into_iter().flatten() {
@@ -83,6 +86,7 @@ impl Driver {
             }
             return Err(error);
         }
+        fault::point("fork.paused").await;
         let live = self.live.as_ref().ok_or_else(none)?;
         let volumes = self.volume_images();
         let with_disk =
@@ -117,6 +121,7 @@ impl Driver {
         let children = async {
             let sender = was_running.then_some(sender);
             let forked = launch::fork_children(host, machine.as_ref(), prepared, sender).await;
+            fault::point("fork.forked").await;
             // Nobody uses the children yet; the parent's users wait. Who goes first has the processors.
             let _ = parent_ran.await;
             in_turns(records.into_iter().zip(forked).map(bring_up)).await

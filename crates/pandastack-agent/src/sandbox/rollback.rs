@@ -4,13 +4,13 @@
 //! linked into the sleep directory, the record says that the sandbox sleeps there, the old machine ends, the new one
 //! starts. A crash before the record leaves the sandbox as it was, one after it leaves it asleep in the state asked for.
 
+use pandastack_fault as fault;
 use pandastack_types::SnapshotId;
 use pandastack_types::agent_api::AgentSandbox;
 
 use super::Driver;
 use super::accept::{Request, Verdict};
 use crate::error::{AgentError, Result};
-use crate::fault;
 use crate::snapshot::Snapshot;
 
 impl Driver {
@@ -33,11 +33,11 @@ impl Driver {
         }
         self.doors.close().await;
         snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id), Vec::new()).await?;
-        fault::point("rollback.published");
+        fault::point("rollback.published").await;
         self.record_sleep()?;
-        fault::point("rollback.recorded");
+        fault::point("rollback.recorded").await;
         self.end_machine().await;
-        fault::point("rollback.ended");
+        fault::point("rollback.ended").await;
         self.wake().await?;
         Ok(self.look())
     }

@@ -12,13 +12,13 @@
 
 use std::time::Duration;
 
+use pandastack_fault as fault;
 use pandastack_types::api::Keep;
 use pandastack_types::{Residency, SandboxState, Transition};
 
 use super::Driver;
 use crate::blocking;
 use crate::error::{AgentError, Result};
-use crate::fault;
 use crate::launch::{self, Live, Stages};
 use crate::layout::snapshot as names;
 use crate::record::{read_json, write_json, write_json_durably};
@@ -43,7 +43,10 @@ impl Driver {
         let was_running = self.record.state == SandboxState::Running;
         let written = match (keep, was_running) {
             (Keep::Memory, true) => match self.stop_guest(self.writes_volumes()).await {
-                Ok(()) => self.write_sleep().await,
+                Ok(()) => {
+                    fault::point("hibernate.paused").await;
+                    self.write_sleep().await
+                }
                 Err(error) => return Err(error),
             },
             (Keep::Memory, false) => self.write_sleep().await,
@@ -55,10 +58,11 @@ impl Driver {
             }
             return Err(error);
         }
-        fault::point("hibernate.published");
+        fault::point("hibernate.published").await;
         self.record_sleep()?;
-        fault::point("hibernate.recorded");
+        fault::point("hibernate.recorded").await;
         self.end_machine().await;
+        fault::point("hibernate.ended").await;
         self.save()
     }
 
@@ -120,13 +124,13 @@ impl Driver {
         } else {
             self.host.admit(self.record.shape, 1)?;
             self.live = Some(self.wake_from_disk().await?);
-            fault::point("wake.restored");
+            fault::point("wake.restored").await;
         }
         // Whoever wakes it wants to use it: its idle time begins anew.
         self.activity.touch();
         self.record.residency = None;
         self.step(Transition::Woken)?;
-        fault::point("wake.recorded");
+        fault::point("wake.recorded").await;
         self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;
         Ok(())
     }

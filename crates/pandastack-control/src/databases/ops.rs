@@ -3,6 +3,7 @@
 //! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it taken answers 409.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pandastack_agent_client::AgentClient;
 use pandastack_types::api::{
@@ -22,6 +23,10 @@ use crate::store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState}
 use crate::store::volumes::VolumeRecord;
 use crate::store::{SandboxRecord, Select, StoreError};
 use crate::volumes::owned;
+
+/// How long a delete waits for what is being done to its database: who reads that a create was given up, and to delete it, may
+/// be faster than the end of that work.
+const DELETE_WAIT: Duration = Duration::from_secs(2);
 
 /// Makes a database and answers when it takes queries. Runs to its end even if the caller is dropped.
 pub(super) async fn create(
@@ -275,7 +280,8 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<
     let for_task = Arc::clone(app);
     app.owned(async move {
         let app = for_task;
-        let _marked = take_mark(&app, &record.id)?;
+        let marked = app.under_way.mark_within(&mark(&record.id), DELETE_WAIT).await;
+        let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
             return Err(ApiError::conflict(format!(
@@ -348,9 +354,11 @@ pub(super) fn ready(record: &DatabaseRecord) -> ApiResult<&SandboxId> {
 }
 
 pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> ApiResult<Marked> {
-    let taken =
-        || ApiError::conflict(format!("something else is being done to database `{id}`; try again shortly"));
-    app.under_way.mark(&mark(id)).ok_or_else(taken)
+    app.under_way.mark(&mark(id)).ok_or_else(|| taken(id))
+}
+
+fn taken(id: &DatabaseId) -> ApiError {
+    ApiError::conflict(format!("something else is being done to database `{id}`; try again shortly"))
 }
 
 fn check_label(label: Option<&str>) -> ApiResult<()> {

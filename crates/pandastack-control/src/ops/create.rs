@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
 use pandastack_types::api::{AttachedVolume, CreateSandbox};
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
@@ -99,6 +100,7 @@ async fn run(
     let _marked = app.under_way.mark(record.id.as_str());
     plan.derived.insert(app).await?;
     app.publish(app.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
+    fault::point("control.create.inserted").await;
     let made = make(app, record, plan.source, plan.size, &plan.client).await;
     match made {
         Ok(record) => {
@@ -106,6 +108,7 @@ async fn run(
                 promise.keep();
             }
             plan.derived.keep(app).await?;
+            fault::point("control.create.done").await;
             Ok(record)
         }
         Err(error) => {
@@ -128,6 +131,7 @@ async fn make(
     let (seen, synced) = tokio::join!(client.call(call, Some(&body)), app.store.sync());
     synced?;
     let seen: AgentSandbox = seen?;
+    fault::point("control.create.made").await;
     if seen.state != SandboxState::Running {
         let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));
         return Err(ApiError::internal(format!("sandbox `{}` did not start: {why}", record.id)));

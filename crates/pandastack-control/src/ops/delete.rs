@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use pandastack_fault as fault;
 use pandastack_types::Transition;
 
 use super::{look, remove_machine};
@@ -23,6 +24,7 @@ pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&s
             Err(StoreError::NotFound { .. }) => return Ok(()),
             moved => moved?,
         };
+        fault::point("control.delete.intended").await;
         let (finished, synced) = tokio::join!(finish(&owner, &record), owner.store.sync());
         synced?;
         finished
@@ -41,6 +43,7 @@ pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> ApiResult<()> {
         }
         Err(error) => Err(error),
     };
+    fault::point("control.delete.removed").await;
     let mut change = Change::at(now());
     match removed {
         Ok(seen) => change.seen = seen.map(Box::new),
@@ -56,5 +59,6 @@ pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> ApiResult<()> {
         Err(error) => return Err(error.into()),
     }
     crate::volumes::reconcile::sandbox_gone(app, record).await;
+    fault::point("control.delete.done").await;
     Ok(())
 }

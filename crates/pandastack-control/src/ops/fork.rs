@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use http::Method;
+use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentFork, AgentForked, ChildOutcome};
 use pandastack_types::api::{ForkError, Lineage, Metadata, Promote, Promoted};
 use pandastack_types::limits::ANCESTORS_MAX;
@@ -89,6 +90,7 @@ async fn run(
     derived.insert(app).await?;
     let _marks: Vec<_> = children.iter().filter_map(|c| app.under_way.mark(c.id.as_str())).collect();
     app.publish(app.store.insert_sandboxes(&children, key.as_ref()).await?);
+    fault::point("control.fork.inserted").await;
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
     let path = format!("/sandboxes/{}/fork", parent.id);
     let call = call_on(&parent, Method::POST, &path, MAKE_WAIT);
@@ -102,6 +104,7 @@ async fn run(
             return Err(error);
         }
     };
+    fault::point("control.fork.made").await;
     let mut forked = Forked { tree, pause_ms: answer.pause_ms, children: Vec::new(), errors: Vec::new() };
     let mut outcomes = answer.children.into_iter();
     for (index, child) in (0..).zip(&children) {
@@ -117,6 +120,7 @@ async fn run(
             format!("sandbox `{}` could not be forked: {}", parent.id, first.err),
         ));
     }
+    fault::point("control.fork.done").await;
     Ok(forked)
 }
 

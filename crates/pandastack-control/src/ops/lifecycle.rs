@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox};
 use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
 use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
@@ -66,6 +67,11 @@ pub(crate) async fn go(
             _ => None,
         };
         let seen: AgentSandbox = client.call(call, body.as_ref()).await?;
+        match movement {
+            Move::Hibernate(_) => fault::point("control.hibernate.answered").await,
+            Move::Wake => fault::point("control.wake.answered").await,
+            Move::Pause | Move::Resume => {}
+        }
         settle(&owner, &record, seen, ends_lifetime).await
     })
     .await

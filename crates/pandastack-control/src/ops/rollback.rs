@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentRollback, AgentSandbox};
 use pandastack_types::{SnapshotId, WorkspaceId};
 
@@ -34,6 +35,7 @@ pub(crate) async fn rollback(
         let body = AgentRollback { snapshot_id: snapshot.id.clone() };
         let call = call_on(&record, Method::POST, &path, MAKE_WAIT);
         let seen: AgentSandbox = client.call(call, Some(&body)).await?;
+        fault::point("control.rollback.answered").await;
         settle(&owner, &record, seen, false).await?;
         Ok(owner.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)
     })

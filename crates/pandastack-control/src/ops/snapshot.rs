@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentSnapshot, AgentSnapshotDone};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
 use pandastack_types::{SnapshotId, WorkspaceId};
@@ -80,6 +81,7 @@ async fn run(
             return Err(error.into());
         }
     };
+    fault::point("control.snapshot.taken").await;
     let snapshot = SnapshotRecord {
         id,
         workspace: record.workspace,
@@ -108,6 +110,7 @@ async fn run(
             return Err(error.into());
         }
     }
+    fault::point("control.snapshot.inserted").await;
     Ok(snapshot)
 }
 

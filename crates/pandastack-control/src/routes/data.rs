@@ -67,7 +67,9 @@ pub(crate) async fn exec(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::exec).await?;
-    forward(&app, &caller, &id, "exec", request).await
+    let answer = forward(&app, &caller, &id, "exec", request).await;
+    pandastack_fault::point("control.exec.answered").await;
+    answer
 }
 
 /// Run a command and follow its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.

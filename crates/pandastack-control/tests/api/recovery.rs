@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use pandastack_control::{Control, ControlConfig, ServeError};
+use pandastack_types::SandboxState;
 use pandastack_types::link::LinkKey;
 use reqwest::Method;
 use serde_json::json;
@@ -57,6 +58,41 @@ async fn a_crash_in_the_middle_of_creates() {
         world.request(Method::POST, "/v1/sandboxes").header("idempotency-key", "k").json(&json!({}));
     assert_eq!(world.send(request).await.expect(201)["id"], kept_id);
     assert_eq!(agent.ids(), [kept_id]);
+}
+
+/// Made, but nobody was told of it, and its machine is lost as well: the key gives another one, and nothing is left of it.
+#[tokio::test]
+async fn a_lost_sandbox_that_nobody_was_told_of_is_made_again() {
+    let mut world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    agent.lock().create_gate = Some(Arc::new(Notify::new()));
+    let request =
+        || world.request(Method::POST, "/v1/sandboxes").header("idempotency-key", "k").json(&json!({}));
+    let asked = tokio::spawn(request().send());
+    eventually("it waits at the host", || async { agent.lock().creates == 1 }).await;
+    let lost = world.ids().await[0].clone();
+    world.crash().await;
+    asked.abort();
+    let made = crate::fake_agent::sandbox(lost.parse().unwrap(), "base");
+    agent.lock().sandboxes.insert(made.id.clone(), made);
+    agent.lock().create_gate = None;
+    world.start_again().await;
+    for state in [SandboxState::Running, SandboxState::Failed] {
+        agent.set_state(&lost, state);
+        agent.report().await;
+        eventually("the record has the state", || async {
+            let shown = world.get(&format!("/v1/sandboxes/{lost}")).await.expect(200);
+            shown["status"] == state.as_str()
+        })
+        .await;
+    }
+    let request =
+        world.request(Method::POST, "/v1/sandboxes").header("idempotency-key", "k").json(&json!({}));
+    let again = world.send(request).await.expect(201);
+    assert_eq!(again["status"], "running");
+    assert_ne!(again["id"], lost);
+    assert_eq!(world.ids().await, [again["id"].as_str().unwrap()]);
+    assert_eq!(agent.ids(), world.ids().await);
 }
 
 #[tokio::test]

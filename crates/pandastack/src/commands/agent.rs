@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Engine, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
 use crate::supervise::{secret, stop_requested};
-use crate::trace;
+use crate::{spare_memory, trace};
 
 /// Name of the file that keeps this host's id: it must not change when the machine is renamed.
 pub const HOST_ID_FILE: &str = "host-id";
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     runtime.block_on(async {
         let config = config(&args, &settings)?;
         let shutdown = stop_requested(args.link.supervised)?;
-        pandastack_agent::serve(config, shutdown).await
+        spare_memory::while_serving(pandastack_agent::serve(config, shutdown)).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,7 @@ use pandastack_edge::tls::Tls;
 
 use crate::settings::{AgentArgs, Backups, CommonArgs, ControlArgs, Settings};
 use crate::supervise::{secret, stop_requested};
-use crate::trace;
+use crate::{spare_memory, trace};
 
 /// Beginnings of the variables that say how to reach an object store, as its own tools read them.
 const STORE_VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
     runtime.block_on(async {
         let shutdown = stop_requested(args.link.supervised)?;
-        anyhow::Ok(pandastack_control::serve(config, shutdown).await?)
+        anyhow::Ok(spare_memory::while_serving(pandastack_control::serve(config, shutdown)).await?)
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,91 @@
+"""An upgrade is a restart: a new program takes over what the old one made, and whoever follows loses nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from threading import Thread
+from typing import Iterator, List
+
+import pytest
+
+from platform_process import BINARY, Platform, has_open, wait_until
+
+LAST = 20_000
+# Slowly at first, so that the upgrade happens in its middle; then more than any buffer holds.
+COUNT = f"i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.02; done; seq 300 {LAST}"
+EXPECTED = "".join(f"{number}\n" for number in range(LAST + 1))
+
+
+@pytest.fixture
+def platform() -> Iterator[Platform]:
+    running = Platform("psu", "10.203.0.0/16", "--warm", "base")
+    running.binary = str(copy_program(running.root / "old", b""))
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+def copy_program(directory: Path, more: bytes) -> Path:
+    """The program in another place, and with other bytes where some are given: nothing may go by either."""
+    directory.mkdir()
+    program = directory / "pandastack"
+    shutil.copy2(BINARY, program)
+    with program.open("ab") as file:
+        file.write(more)
+    return program
+
+
+def upgrade(platform: Platform) -> None:
+    assert platform.process is not None
+    platform.process.send_signal(signal.SIGTERM)
+    platform.process.wait(timeout=60)
+    shutil.rmtree(platform.root / "old")
+    platform.binary = str(copy_program(platform.root / "new", b"another build"))
+    platform.start()
+
+
+def test_a_new_program_takes_over(platform: Platform) -> None:
+    client = platform.client()
+    zygotes = lambda: [pid for pid in platform.machine_pids() if has_open(pid, platform.data_dir / "store/zygotes")]
+    wait_until("a zygote", zygotes, 300)
+    running, paused, asleep = (client.sandboxes.create("base", ttl_seconds=3600) for _ in range(3))
+    for sandbox in (running, paused, asleep):
+        sandbox.exec(f"echo {sandbox.id} > /dev/shm/kept", check=True)
+    paused.pause()
+    asleep.hibernate()
+    machines = platform.machine_pids()
+    failures: List[BaseException] = []
+
+    def happen() -> None:
+        try:
+            upgrade(platform)
+        except BaseException as error:
+            failures.append(error)
+
+    worker = Thread(target=happen)
+    stream = running.exec_stream(COUNT, timeout_seconds=300)
+    seen: List[str] = []
+    for chunk in stream:
+        seen.append(chunk.text)
+        if len(seen) == 5:
+            worker.start()
+    worker.join()
+    assert failures == []
+    assert "".join(seen) == EXPECTED
+    assert (stream.exit_code, stream.gaps) == (0, [])
+    for role in ("control", "agent"):
+        program = os.readlink(f"/proc/{platform.role_pid(role)}/exe")
+        assert program == str(platform.root / "new/pandastack"), role
+    assert platform.machine_pids() == machines, "every machine, and the zygote, is the one that the old program made"
+    paused.resume()
+    for sandbox in (running, paused, asleep):
+        assert sandbox.exec("cat /dev/shm/kept", timeout_seconds=60).stdout == f"{sandbox.id}\n"
+    # Forks are made by the code inside the old processes.
+    for copy in (running.fork(), client.sandboxes.create("base", ttl_seconds=3600)):
+        assert copy.exec("echo works", timeout_seconds=60).stdout == "works\n"
+        copy.delete()
+    assert zygotes() and set(zygotes()) <= set(machines), "creates went on with the old zygote"
