@@ -2,7 +2,7 @@
 
 A *round* holds operations at a step each, all at once, kills one kind of process, and checks what became of each operation and
 then of the whole host. So one restart serves many cells, and they are killed in the midst of each other's work. A run
-takes a sample, with every operation in every round; `PANDASTACK_TEST_FULL=1` takes all. `PANDASTACK_CRASH_SEED` repeats a
+takes a sample, with every operation in every round; `PANDASTACK_TEST_FULL=1` takes all. `PANDASTACK_CRASH_SEED` takes another
 sample, and `PANDASTACK_CRASH_STEPS=create.made,fork.made` takes those steps.
 """
 
@@ -21,7 +21,8 @@ from crash_world import RECOVERY_SECONDS_MAX, World
 from platform_process import Platform, wait_until
 
 VICTIMS = ("control", "agent", "machine", "zygote", "processes", "power")
-SEED = int(os.environ.get("PANDASTACK_CRASH_SEED") or random.randrange(1 << 32))
+#: The same sample in every run, so that a change which breaks something is the one that turns red.
+SEED = int(os.environ.get("PANDASTACK_CRASH_SEED") or 1)
 FULL = bool(os.environ.get("PANDASTACK_TEST_FULL"))
 STEPS = set(filter(None, os.environ.get("PANDASTACK_CRASH_STEPS", "").split(",")))
 #: Operations held at once: the first must not have waited for longer than its caller does when the last one stands.
