@@ -121,7 +121,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::store::SqlStore;
+    use crate::store::sql::SqlStore;
 
     /// Notes how many were written at once.
     struct Note(Arc<Mutex<Vec<usize>>>);
