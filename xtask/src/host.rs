@@ -25,6 +25,7 @@ const TOOLS: &[Need] = &[
     ("nft", "nftables"),
     ("git", "git"),
     ("openssl", "openssl"),
+    ("ssh-keygen", "openssh-client"),
 ];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];

@@ -2,6 +2,8 @@
 
 use crate::{Framework, Plan, Serve, Undetected, VENV, View, procfile};
 
+/// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and has none.
+const SYSTEM_PYTHON: &str = "/usr/bin/python3";
 /// Modules that are started when nothing says otherwise.
 const MAINS: [&str; 6] = ["main.py", "app.py", "server.py", "start.py", "bot.py", "hello.py"];
 const SIGNS: [&str; 7] =
@@ -37,7 +39,7 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
     let installer = Installer::of(view);
     let missing = server.filter(|server| !mentions(view, server));
     if installer.is_some() || missing.is_some() {
-        let mut steps = vec![format!("python3 -m venv --clear --without-pip {VENV}")];
+        let mut steps = vec![format!("{SYSTEM_PYTHON} -m venv --clear --without-pip {VENV}")];
         if let Some(installer) = &installer {
             steps.push(installer.command());
             plan.because(format!("{} installs, because there is {}", installer.name(), installer.file()));
@@ -63,7 +65,7 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
 }
 
 fn pip(what: &str) -> String {
-    format!("python3 -m pip --python {VENV}/bin/python install {what}")
+    format!("{SYSTEM_PYTHON} -m pip --python {VENV}/bin/python install {what}")
 }
 
 enum Installer {
@@ -119,7 +121,9 @@ impl Installer {
     fn command(&self) -> String {
         // The tool itself is installed beside the system's Python, so that it is not part of the app.
         let tool = |tool: &str, run: &str| {
-            format!("python3 -m pip install --quiet {tool} && VIRTUAL_ENV={VENV} PATH={VENV}/bin:$PATH {run}")
+            format!(
+                "{SYSTEM_PYTHON} -m pip install --quiet {tool} && VIRTUAL_ENV={VENV} PATH={VENV}/bin:$PATH {run}"
+            )
         };
         match self {
             Installer::Requirements => pip("-r requirements.txt"),

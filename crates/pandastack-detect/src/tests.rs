@@ -207,13 +207,14 @@ fn node_versions_are_told_by_engines_then_files() {
 
 fn pip(rest: &str) -> String {
     format!(
-        "python3 -m venv --clear --without-pip /srv/venv && python3 -m pip --python /srv/venv/bin/python install {rest}"
+        "/usr/bin/python3 -m venv --clear --without-pip /srv/venv && /usr/bin/python3 -m pip --python /srv/venv/bin/python install {rest}"
     )
 }
 
 #[test]
 fn python_servers_are_found_by_their_object() {
-    let added = |server: &str| format!(" && python3 -m pip --python /srv/venv/bin/python install {server}");
+    let added =
+        |server: &str| format!(" && /usr/bin/python3 -m pip --python /srv/venv/bin/python install {server}");
     for (files, install, start, because) in [
         (
             vec![
