@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod apps;
 mod bare;
 mod functions;
+mod http;
 mod memory;
 mod network;
 mod plot;
@@ -17,6 +19,7 @@ mod report;
 mod samples;
 mod scale;
 mod state;
+mod vite;
 mod wake;
 
 use std::path::PathBuf;
@@ -36,6 +39,8 @@ enum Command {
     Functions(FunctionsArgs),
     /// Databases: creates, branches, wakes, the way through the edge, backups
     Postgres(PostgresArgs),
+    /// Apps: wakes, deployments, the way through the edge
+    Apps(AppsArgs),
     /// Network slots
     Network(NetworkArgs),
     /// Requests through the edge that wake sandboxes
@@ -88,6 +93,26 @@ struct PostgresArgs {
     /// `pgbench`, with TLS
     #[arg(long, value_name = "FILE")]
     pgbench: PathBuf,
+    /// Where the raw samples go
+    #[arg(long, value_name = "DIR", default_value = "bench/results")]
+    results: PathBuf,
+}
+
+/// Arguments of `apps`.
+#[derive(Debug, clap::Args)]
+struct AppsArgs {
+    /// Enough samples for percentiles that are worth publishing
+    #[arg(long)]
+    full: bool,
+    /// Address and port of the edge
+    #[arg(long, value_name = "ADDRESS")]
+    edge: String,
+    /// Data directory of the measured platform
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// First address of its network
+    #[arg(long, value_name = "ADDRESS")]
+    network: std::net::Ipv4Addr,
     /// Where the raw samples go
     #[arg(long, value_name = "DIR", default_value = "bench/results")]
     results: PathBuf,
@@ -179,6 +204,7 @@ async fn main() -> Result<()> {
         Command::State(args) => state(args).await,
         Command::Functions(args) => functions(args).await,
         Command::Postgres(args) => postgres(args).await,
+        Command::Apps(args) => apps(args).await,
         Command::Network(args) => network(&args),
         Command::Wake(args) => wake(args).await,
         Command::Scale(args) => scale(args).await,
@@ -210,6 +236,20 @@ async fn postgres(args: PostgresArgs) -> Result<()> {
     // Also when something failed: what was measured before is worth seeing.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "postgres")?;
+    eprintln!("raw samples: {}", path.display());
+    measured
+}
+
+async fn apps(args: AppsArgs) -> Result<()> {
+    let client = Client::from_environment()?;
+    let plan = if args.full { apps::Plan::FULL } else { apps::Plan::QUICK };
+    let setup =
+        apps::Setup { client: &client, edge: &args.edge, data_dir: &args.data_dir, network: args.network };
+    let mut report = report::Report::new();
+    let measured = apps::measure(&setup, plan, &mut report).await;
+    // Also when something failed: what was measured before is worth seeing.
+    println!("{}", report.markdown());
+    let path = report.write(&args.results, "apps")?;
     eprintln!("raw samples: {}", path.display());
     measured
 }

@@ -1,5 +1,6 @@
 //! Memory of idle sandboxes: the proportional share of each machine's process, as the kernel counts it.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +10,9 @@ use serde_json::Value;
 
 use crate::api::{create, delete};
 use crate::report::Report;
+
+/// Addresses of a network slot: two of four are used.
+const ADDRESSES_PER_SLOT: u32 = 4;
 
 /// Makes sandboxes, reads their processes' share, deletes them.
 pub async fn measure(client: &Client, data_dir: &Path, count: u32, report: &mut Report) -> Result<()> {
@@ -58,12 +62,17 @@ fn machine_pid(data_dir: &Path, id: &SandboxId) -> Result<u64> {
 }
 
 /// The network slot of a sandbox, from the agent's record of it.
-pub fn slot(data_dir: &Path, id: &SandboxId) -> Result<u32> {
+fn slot(data_dir: &Path, id: &SandboxId) -> Result<u32> {
     let path = data_dir.join("store/sandboxes").join(id.as_str()).join("record.json");
     let record: Value =
         serde_json::from_slice(&std::fs::read(&path).with_context(|| format!("read {}", path.display()))?)?;
     let slot = record["slot"].as_u64().and_then(|slot| u32::try_from(slot).ok());
     slot.with_context(|| format!("{} names no slot", path.display()))
+}
+
+/// A sandbox's own address on this host, past the edge.
+pub fn address(data_dir: &Path, network: Ipv4Addr, id: &SandboxId) -> Result<Ipv4Addr> {
+    Ok(Ipv4Addr::from_bits(network.to_bits() + slot(data_dir, id)? * ADDRESSES_PER_SLOT + 2))
 }
 
 /// Processes of the machines that have a record below a directory.

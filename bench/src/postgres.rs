@@ -51,8 +51,6 @@ const TPS_STRAIGHT: &str = "pgbench, 4 clients, straight";
 const QUERIES_EDGE: &str = "single queries through the edge";
 const QUERIES_STRAIGHT: &str = "single queries straight";
 const MIB: u64 = 1024 * 1024;
-/// Addresses of a network slot: two of four are used.
-const ADDRESSES_PER_SLOT: u32 = 4;
 
 /// What is measured, and with what.
 pub struct Setup<'a> {
@@ -247,8 +245,7 @@ async fn query(client: &Client, id: &DatabaseId, sql: &str) -> Result<DatabaseRo
 /// The machine's own address on this host, past the edge. TLS ends at the edge, so there is none here.
 fn straight_url(setup: &Setup<'_>, database: &Database) -> Result<String> {
     let machine = database.sandbox_id.as_ref().context("the database has no machine")?;
-    let slot = crate::memory::slot(setup.data_dir, machine)?;
-    let address = std::net::Ipv4Addr::from_bits(setup.network.to_bits() + slot * ADDRESSES_PER_SLOT + 2);
+    let address = crate::memory::address(setup.data_dir, setup.network, machine)?;
     let DatabaseConnection { username, password, database, .. } = connection(database)?;
     Ok(format!("postgresql://{username}:{password}@{address}:5432/{database}?sslmode=disable"))
 }

@@ -37,6 +37,12 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Apps: wakes, deployments beside the build by hand and under load, the way through the edge
+    Apps {
+        /// Enough samples for percentiles that are worth publishing
+        #[arg(long)]
+        full: bool,
+    },
     /// Network slots: taken from a filled pool, and made
     Network {
         /// Enough samples for percentiles that are worth publishing
@@ -70,6 +76,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::State { full } => run_state(full),
         Command::Functions { full } => run_functions(full),
         Command::Postgres { full } => run_postgres(full),
+        Command::Apps { full } => run_apps(full),
         Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
         Command::Scale { full, only, idle } => run_scale(full, only, idle),
@@ -103,9 +110,20 @@ fn run_edge(full: bool) -> Result<ExitCode> {
     bench.args(full.then_some(["--rounds", EDGE_ROUNDS_FULL]).into_iter().flatten());
     bench.arg("--results").arg(&results);
     program::run(bench)?;
-    measure("wake", &["base"], full, |bench, scratch| {
-        bench.arg("--edge").arg(scratch.platform()?.ready.api_url.trim_start_matches("http://"));
-        Ok(())
+    measure("wake", &["base"], full, |bench, scratch| point_at_edge(bench, scratch))
+}
+
+fn point_at_edge(bench: &mut process::Command, scratch: &Scratch) -> Result<()> {
+    bench.arg("--edge").arg(scratch.platform()?.ready.api_url.trim_start_matches("http://"));
+    Ok(())
+}
+
+fn run_apps(full: bool) -> Result<ExitCode> {
+    // The packages of its sample are fetched by npm.
+    host::install_for_tests()?;
+    measure("apps", &["base"], full, |bench, scratch| {
+        bench.arg("--network").arg(scratch.network());
+        point_at_edge(bench, scratch)
     })
 }
 

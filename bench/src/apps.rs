@@ -1,0 +1,317 @@
+//! Apps: what a request to a sleeping one costs over one that is awake, what deploying adds to the build itself, what the
+//! way through the edge takes, and whether deployments fail requests.
+//!
+//! Yardsticks are taken in the same run and in turns: a sandbox that wakes for a command, a bare restore, the same build
+//! by hand in the machine that serves, and requests straight to the machine's own address, past the edge.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use pandastack_client::Client;
+use pandastack_types::api::{
+    App, AppSettings, CreateApp, CreateSandbox, DeploymentStatus, ExecRequest, Keep, Sandbox,
+};
+use pandastack_types::{Residency, SandboxId};
+
+use crate::api::{delete, exec, ms_since};
+use crate::bare::Bare;
+use crate::http::Connection;
+use crate::report::Report;
+use crate::vite::{INSTALL, Source};
+
+/// How much to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Wakes of each kind.
+    pub wakes: u32,
+    /// Deployments of the Vite app, each beside a build by hand.
+    pub builds: u32,
+    /// Seconds of requests one way, and how often both ways take turns.
+    pub load_seconds: u64,
+    pub load_turns: u32,
+    /// Deployments under load.
+    pub deploys: u32,
+}
+
+impl Plan {
+    /// Minutes on an emulated machine.
+    pub const QUICK: Plan = Plan { wakes: 10, builds: 5, load_seconds: 4, load_turns: 4, deploys: 20 };
+    /// For publication.
+    pub const FULL: Plan = Plan { wakes: 40, builds: 20, load_seconds: 15, load_turns: 10, deploys: 20 };
+}
+
+/// What is measured.
+pub struct Setup<'a> {
+    /// The platform.
+    pub client: &'a Client,
+    /// Address and port of its edge.
+    pub edge: &'a str,
+    /// Its data directory.
+    pub data_dir: &'a Path,
+    /// First address of its network.
+    pub network: std::net::Ipv4Addr,
+}
+
+/// A server of one small page.
+const SERVER: &str = "require('http').createServer((_, answer) => answer.end('VERSION')).listen(process.env.PORT, '0.0.0.0');\n";
+const PACKAGE: &str = r#"{"name": "bench", "version": "1.0.0", "scripts": {"start": "node server.js"}}"#;
+/// Where apps listen.
+const PORT: u16 = 8080;
+/// Clients at once.
+const CLIENTS: usize = 4;
+/// Seconds without a request after which the app sleeps: the fewest that an app may have.
+const IDLE_SECONDS: u64 = 5;
+/// How long a deployment or sleep is waited for.
+const WAIT_MAX: Duration = Duration::from_secs(900);
+/// Between two looks at either.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+const AWAKE: &str = "first byte of a node app, awake";
+const LIGHT: &str = "the same, in light sleep";
+const DISK: &str = "the same, on disk";
+const WAKE: &str = "sandbox in light sleep to first exec";
+const BARE: &str = "bare restore to first exec";
+const EDGE: &str = "requests a second through the edge";
+const STRAIGHT: &str = "requests a second straight to the machine";
+const LIVE: &str = "vite, upload to live, packages installed before";
+const BY_HAND: &str = "vite, the build by hand in its machine";
+const FAILED: &str = "requests that failed during deployments";
+
+/// Measures all of it.
+pub async fn measure(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
+    let name = format!("bench-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+    let settings = AppSettings { idle_timeout_seconds: Some(IDLE_SECONDS), ..AppSettings::default() };
+    let app = create_app(setup, &name, settings).await?;
+    deploy(setup, &app.name, node_source("0")?).await?;
+    wakes(setup, &name, plan, report).await.context("wakes")?;
+    way(setup, &name, plan, report).await.context("the way through the edge")?;
+    deploys(setup, &name, plan, report).await.context("deployments under load")?;
+    setup.client.delete_app(&name).await?;
+    builds(setup, plan, report).await.context("builds")?;
+    compare(report);
+    Ok(())
+}
+
+fn compare(report: &mut Report) {
+    let light = report.median(WAKE).map_or(f64::NAN, |wake| wake + 15.0);
+    report.bar("first byte in light sleep, ms (a sandbox's wake + 15 ms)", report.median(LIGHT), light);
+    report.ratio_bar(DISK, BARE, 1.2);
+    let lost = report.median(EDGE).zip(report.median(STRAIGHT)).map(|(edge, straight)| 1.0 - edge / straight);
+    report.bar("share of requests a second that the edge costs", lost, 0.1);
+    let by_hand = report.median(BY_HAND).map_or(f64::NAN, |by_hand| 1.2 * by_hand + 5.0);
+    report.bar("upload to live, s (1.2 of the build by hand + 5 s)", report.median(LIVE), by_hand);
+    report.bar(FAILED, report.highest(FAILED), 0.0);
+}
+
+/// Requests to the app asleep and awake, beside a sandbox's wake and a bare restore.
+async fn wakes(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
+    let machine = machine_of(setup, name).await?;
+    let beside = create_idle(setup.client).await?;
+    let mut bare = Bare::open(setup.data_dir, "base").await.context("prepare the bare engine")?;
+    bare.restore_and_run().await?;
+    for _ in 0..plan.wakes {
+        asleep(setup.client, &beside.id).await?;
+        let began = Instant::now();
+        exec(setup.client, &beside.id, "true").await?;
+        report.sample(WAKE, "ms", ms_since(began));
+        asleep(setup.client, &machine).await?;
+        report.sample(LIGHT, "ms", first_byte_ms(setup, name).await?);
+        report.sample(AWAKE, "ms", first_byte_ms(setup, name).await?);
+        setup.client.hibernate_sandbox(&machine, Keep::Memory).await?;
+        report.sample(DISK, "ms", first_byte_ms(setup, name).await?);
+        report.sample(BARE, "ms", bare.restore_and_run().await?);
+    }
+    delete(setup.client, &beside.id).await
+}
+
+async fn create_idle(client: &Client) -> Result<Sandbox> {
+    let (template, idle_timeout_seconds) = (Some("base".to_owned()), Some(1));
+    let request = CreateSandbox { template, idle_timeout_seconds, ..CreateSandbox::default() };
+    Ok(client.create_sandbox(&request, &uuid::Uuid::new_v4().to_string()).await?)
+}
+
+/// Waits for light sleep.
+async fn asleep(client: &Client, machine: &SandboxId) -> Result<()> {
+    let deadline = Instant::now() + WAIT_MAX;
+    while client.get_sandbox(machine).await?.residency != Some(Residency::Memory) {
+        ensure!(Instant::now() < deadline, "{machine} does not fall asleep");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+/// Milliseconds to the first byte of an answer, on a connection of its own.
+async fn first_byte_ms(setup: &Setup<'_>, name: &str) -> Result<f64> {
+    let began = Instant::now();
+    let answer = Connection::open(setup.edge, &host_of(name)).await?.get().await?;
+    ensure!(answer.status == 200, "status {}: {}", answer.status, answer.body);
+    Ok(answer.first_byte_at.duration_since(began).as_secs_f64() * 1000.0)
+}
+
+fn host_of(name: &str) -> String {
+    format!("{name}.localhost")
+}
+
+/// As many requests as a few clients get through, through the edge and straight, in turns.
+async fn way(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
+    let machine = machine_of(setup, name).await?;
+    let straight = crate::memory::address(setup.data_dir, setup.network, &machine)?;
+    let straight = format!("{straight}:{PORT}");
+    first_byte_ms(setup, name).await.context("wake it")?;
+    for turn in 0..plan.load_turns {
+        let mut ways = [(EDGE, setup.edge), (STRAIGHT, straight.as_str())];
+        if turn % 2 == 1 {
+            ways.reverse();
+        }
+        for (figure, address) in ways {
+            let until = Instant::now() + Duration::from_secs(plan.load_seconds);
+            let clients = (0..CLIENTS).map(|_| count_until(address, name, until));
+            let began = Instant::now();
+            let made: u64 = futures::future::try_join_all(clients).await?.into_iter().sum();
+            report.sample(figure, "1/s", made as f64 / began.elapsed().as_secs_f64());
+        }
+    }
+    Ok(())
+}
+
+async fn count_until(address: &str, name: &str, until: Instant) -> Result<u64> {
+    let mut connection = Connection::open(address, &host_of(name)).await?;
+    let mut made = 0;
+    while Instant::now() < until {
+        let answer = connection.get().await?;
+        ensure!(answer.status == 200, "status {}: {}", answer.status, answer.body);
+        made += 1;
+    }
+    Ok(made)
+}
+
+/// Deployments one after another while a few clients ask without a pause.
+async fn deploys(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
+    let load = Load::default();
+    let work = async {
+        let worked = deploy_often(setup, name, plan.deploys, report).await;
+        load.done.set(true);
+        worked
+    };
+    let clients = (0..CLIENTS).map(|_| load.ask(setup, name));
+    let (worked, _) = futures::future::join(work, futures::future::join_all(clients)).await;
+    worked?;
+    report.sample("requests during deployments", "", f64::from(load.made.get()));
+    report.sample(FAILED, "", f64::from(load.failed.get()));
+    Ok(())
+}
+
+async fn deploy_often(setup: &Setup<'_>, name: &str, count: u32, report: &mut Report) -> Result<()> {
+    for round in 1..=count {
+        let began = Instant::now();
+        deploy(setup, name, node_source(&round.to_string())?).await?;
+        report.sample("node, upload to live, under load", "s", began.elapsed().as_secs_f64());
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Load {
+    done: Cell<bool>,
+    made: Cell<u32>,
+    failed: Cell<u32>,
+}
+
+impl Load {
+    /// Asks until the deployments are over. A connection that fails is replaced, and counts.
+    async fn ask(&self, setup: &Setup<'_>, name: &str) {
+        let mut connection = None;
+        while !self.done.get() {
+            self.made.set(self.made.get() + 1);
+            let asked = ask_once(&mut connection, setup.edge, name).await;
+            if let Err(error) = asked {
+                eprintln!("a request failed: {error:#}");
+                self.failed.set(self.failed.get() + 1);
+                connection = None;
+            }
+        }
+    }
+}
+
+async fn ask_once(kept: &mut Option<Connection>, address: &str, name: &str) -> Result<()> {
+    let connection = match kept {
+        Some(connection) => connection,
+        None => kept.insert(Connection::open(address, &host_of(name)).await?),
+    };
+    let answer = connection.get().await?;
+    ensure!(answer.status == 200, "status {}: {}", answer.status, answer.body);
+    Ok(())
+}
+
+/// Deployments of a Vite app whose packages are installed, beside the same build by hand.
+async fn builds(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
+    let name = format!("vite-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+    let source = Source::prepare().await.context("fetch the packages of the Vite app")?;
+    let settings = AppSettings { install_command: Some(INSTALL.to_owned()), ..AppSettings::default() };
+    create_app(setup, &name, settings).await?;
+    let began = Instant::now();
+    deploy(setup, &name, source.archive(0, true)?).await?;
+    report.sample("vite, upload to live, the first time", "s", began.elapsed().as_secs_f64());
+    for round in 1..=plan.builds {
+        let archive = source.archive(round, false)?;
+        let began = Instant::now();
+        let log = deploy(setup, &name, archive).await?;
+        report.sample(LIVE, "s", began.elapsed().as_secs_f64());
+        ensure!(log.contains("dependencies restored, not reinstalled"), "{log}");
+        let machine = machine_of(setup, &name).await?;
+        report.sample(BY_HAND, "s", build_by_hand(setup.client, &machine).await?);
+    }
+    Ok(setup.client.delete_app(&name).await?)
+}
+
+async fn build_by_hand(client: &Client, machine: &SandboxId) -> Result<f64> {
+    let request = ExecRequest {
+        cmd: Some("cd /srv/app && rm -rf dist && NODE_ENV=production CI=1 npm run build".to_owned()),
+        timeout_seconds: Some(WAIT_MAX.as_secs()),
+        ..ExecRequest::default()
+    };
+    let began = Instant::now();
+    let built = client.exec(machine, &request).await?;
+    ensure!(built.exit_code == 0, "the build failed: {}", built.stderr);
+    Ok(began.elapsed().as_secs_f64())
+}
+
+async fn create_app(setup: &Setup<'_>, name: &str, settings: AppSettings) -> Result<App> {
+    let request = CreateApp { name: name.to_owned(), settings, ..CreateApp::default() };
+    setup.client.create_app(&request).await.context("make the app")
+}
+
+/// Deploys an archive; its log once it is live.
+async fn deploy(setup: &Setup<'_>, name: &str, archive: Vec<u8>) -> Result<String> {
+    let begun = setup.client.deploy_archive(name, archive).await?;
+    let deadline = Instant::now() + WAIT_MAX;
+    loop {
+        let now = setup.client.get_deployment(name, &begun.id).await?;
+        match now.status {
+            DeploymentStatus::Live => return Ok(now.build_logs.unwrap_or_default()),
+            status if status.is_under_way() => ensure!(Instant::now() < deadline, "{name} is not deployed"),
+            status => bail!("a deployment is {}: {:?}", status.as_str(), now.build_logs),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn machine_of(setup: &Setup<'_>, name: &str) -> Result<SandboxId> {
+    setup.client.get_app(name).await?.sandbox_id.context("the app has no machine")
+}
+
+fn node_source(version: &str) -> Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    let server = SERVER.replace("VERSION", version);
+    for (name, content) in [("package.json", PACKAGE), ("server.js", server.as_str())] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, content.as_bytes())?;
+    }
+    Ok(archive.into_inner()?.finish()?)
+}

@@ -1,0 +1,67 @@
+//! The source of a Vite app, with the packages that it installs: fetched once by this host's npm, so that building
+//! it measures no registry.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tokio::process::Command;
+
+/// Where the packages lie in the source of the first deployment. Later ones find them installed.
+const CACHE: &str = "npm-cache";
+/// Installs from there.
+pub const INSTALL: &str = "npm ci --include=dev --offline --cache npm-cache --no-audit --no-fund";
+
+const FILES: [(&str, &str); 4] = [
+    (
+        "package.json",
+        r#"{"name": "bench", "version": "1.0.0", "private": true, "type": "module", "scripts": {"build": "vite build"},
+            "dependencies": {"react": "19.3.1", "react-dom": "19.3.1"},
+            "devDependencies": {"vite": "8.3.8", "@vitejs/plugin-react": "6.3.0"}}"#,
+    ),
+    ("vite.config.js", "import react from '@vitejs/plugin-react';\nexport default { plugins: [react()] };\n"),
+    (
+        "index.html",
+        "<!doctype html><div id=\"root\"></div><script type=\"module\" src=\"/main.jsx\"></script>\n",
+    ),
+    (
+        "main.jsx",
+        "import { createRoot } from 'react-dom/client';\n\
+         createRoot(document.getElementById('root')).render(<h1>hello</h1>);\n",
+    ),
+];
+
+/// The source in a directory of its own.
+pub struct Source(tempfile::TempDir);
+
+impl Source {
+    /// Writes it and fetches its packages.
+    pub async fn prepare() -> Result<Self> {
+        let dir = tempfile::tempdir().context("make a directory for the source")?;
+        for (name, text) in FILES {
+            std::fs::write(dir.path().join(name), text)?;
+        }
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", CACHE]);
+        let output = npm.current_dir(dir.path()).output().await.context("start npm")?;
+        ensure!(output.status.success(), "npm: {}", String::from_utf8_lossy(&output.stderr));
+        std::fs::remove_dir_all(dir.path().join("node_modules")).context("remove what npm unpacked")?;
+        Ok(Self(dir))
+    }
+
+    /// An archive of it, in which one line differs by `round`; with its packages, or without.
+    pub fn archive(&self, round: u32, with_packages: bool) -> Result<Vec<u8>> {
+        let page = self.0.path().join("main.jsx");
+        let text = FILES[3].1.replace("hello", &format!("hello {round}"));
+        std::fs::write(&page, text)?;
+        let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        for name in FILES.iter().map(|(name, _)| *name).chain(["package-lock.json"]) {
+            archive.append_path_with_name(self.0.path().join(name), name)?;
+        }
+        if with_packages {
+            archive.append_dir_all(CACHE, self.0.path().join(Path::new(CACHE)))?;
+        }
+        Ok(archive.into_inner()?.finish()?)
+    }
+}
