@@ -18,7 +18,7 @@ type Need = (&'static str, &'static str);
 
 /// To run the Python SDK.
 const PYTHON: &[Need] = &[("python3", "python3")];
-/// What tests ask and make things with: databases, networks, repositories, certificates.
+/// What tests ask and make things with: databases, networks, repositories, certificates, pages.
 const TOOLS: &[Need] = &[
     ("psql", "postgresql-client"),
     ("ip", "iproute2"),
@@ -26,12 +26,13 @@ const TOOLS: &[Need] = &[
     ("git", "git"),
     ("openssl", "openssl"),
     ("ssh-keygen", "openssh-client"),
+    ("chromium", "chromium"),
 ];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 11] = [
+const KEPT_BY_SUDO: [&str; 12] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
@@ -40,6 +41,7 @@ const KEPT_BY_SUDO: [&str; 11] = [
     "PANDASTACK_CACHE_DIR",
     "PANDASTACK_DATA_DIR",
     "PANDASTACK_LOG",
+    "PANDASTACK_TEST_FULL",
     "PANDASTACK_TEST_POSTGRES_BIN",
     "PANDASTACK_TOKEN",
     "PYTHONDONTWRITEBYTECODE",

@@ -39,7 +39,7 @@ pub struct Args {
     /// Only these suites
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<Suite>,
-    /// Also what takes many minutes: every slot that a host can have
+    /// Also what takes many minutes: every slot that a host can have, and apps whose builds are large
     #[arg(long)]
     full: bool,
 }
