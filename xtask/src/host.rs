@@ -27,11 +27,13 @@ const TOOLS: &[Need] = &[
     ("openssl", "openssl"),
     ("ssh-keygen", "openssh-client"),
 ];
+/// What pages are looked at with.
+const BROWSER: &[Need] = &[("chromium", "chromium")];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 11] = [
+const KEPT_BY_SUDO: [&str; 12] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
@@ -40,6 +42,7 @@ const KEPT_BY_SUDO: [&str; 11] = [
     "PANDASTACK_CACHE_DIR",
     "PANDASTACK_DATA_DIR",
     "PANDASTACK_LOG",
+    "PANDASTACK_TEST_FULL",
     "PANDASTACK_TEST_POSTGRES_BIN",
     "PANDASTACK_TOKEN",
     "PYTHONDONTWRITEBYTECODE",
@@ -105,6 +108,11 @@ pub fn install_for_product() -> Result<()> {
 /// Installs what only tests need.
 pub fn install_for_tests() -> Result<()> {
     install(missing(NODE).chain(missing(TOOLS)).collect())
+}
+
+/// Installs what pages of apps are looked at with.
+pub fn install_browser() -> Result<()> {
+    install(missing(BROWSER).collect())
 }
 
 fn missing(needs: &[Need]) -> impl Iterator<Item = String> + use<'_> {

@@ -39,7 +39,7 @@ pub struct Args {
     /// Only these suites
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<Suite>,
-    /// Also what takes many minutes: every slot that a host can have, every step at which something can be killed
+    /// Also what takes many minutes: every slot of a host, every step at which something can be killed, apps of real frameworks
     #[arg(long)]
     full: bool,
 }

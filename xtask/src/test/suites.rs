@@ -76,13 +76,16 @@ impl Session {
     /// keeps one processor busy, and much of a test is waiting.
     pub fn e2e_python(&mut self) -> Result<Counts> {
         host::install_for_tests()?;
+        if self.full {
+            host::install_browser()?;
+        }
         let (interpreter, postgres) = (python::ensure()?, postgres::ensure()?);
-        let platform = self.platform()?;
+        let (platform, full) = (self.platform()?, self.full);
         let lane = |log: &str, marked: &str| {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
-            python.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
+            python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
             pytest(python, log, "tests/e2e/python", &["-m", marked])
         };
         let (own, shared) = std::thread::scope(|lanes| {
