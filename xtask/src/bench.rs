@@ -110,7 +110,7 @@ fn run_edge(full: bool) -> Result<ExitCode> {
     bench.args(full.then_some(["--rounds", EDGE_ROUNDS_FULL]).into_iter().flatten());
     bench.arg("--results").arg(&results);
     program::run(bench)?;
-    measure("wake", &["base"], full, |bench, scratch| point_at_edge(bench, scratch))
+    measure("wake", &["base"], full, point_at_edge)
 }
 
 fn point_at_edge(bench: &mut process::Command, scratch: &Scratch) -> Result<()> {
