@@ -38,7 +38,8 @@ fn trim() {
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}
 
-#[cfg(all(test, target_env = "gnu"))]
+#[cfg(test)]
+#[cfg(target_env = "gnu")]
 mod tests {
     use super::trim;
 
