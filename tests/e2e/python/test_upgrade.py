@@ -13,6 +13,8 @@ import pytest
 
 from platform_process import BINARY, Platform, has_open, wait_until
 
+from pandastack import CapacityError, Sandbox
+
 LAST = 20_000
 # Slowly at first, so that the upgrade happens in its middle; then more than any buffer holds.
 COUNT = f"i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.02; done; seq 300 {LAST}"
@@ -48,6 +50,14 @@ def upgrade(platform: Platform) -> None:
     platform.start()
 
 
+def is_reached(sandbox: Sandbox) -> bool:
+    """Whether the new agent was found already: the API answers before it."""
+    try:
+        return sandbox.exec("true", timeout_seconds=30).exit_code == 0
+    except CapacityError:
+        return False
+
+
 def test_a_new_program_takes_over(platform: Platform) -> None:
     client = platform.client()
     zygotes = lambda: [pid for pid in platform.machine_pids() if has_open(pid, platform.data_dir / "store/zygotes")]
@@ -81,6 +91,7 @@ def test_a_new_program_takes_over(platform: Platform) -> None:
         program = os.readlink(f"/proc/{platform.role_pid(role)}/exe")
         assert program == str(platform.root / "new/pandastack"), role
     assert platform.machine_pids() == machines, "every machine, and the zygote, is the one that the old program made"
+    wait_until("the host answers", lambda: is_reached(running), 60)
     paused.resume()
     for sandbox in (running, paused, asleep):
         assert sandbox.exec("cat /dev/shm/kept", timeout_seconds=60).stdout == f"{sandbox.id}\n"
