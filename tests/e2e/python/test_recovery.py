@@ -10,10 +10,8 @@ from typing import Iterator
 import pytest
 from pandastack import NotFoundError, PandaStackError
 
+from counter import count, start_counter
 from platform_process import Platform, wait_until
-
-# A counter that lives in memory only: it cannot survive a restart of its machine.
-COUNTER = "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; sleep 0.1; done' >/dev/null 2>&1 &"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +29,7 @@ def test_a_killed_server_leaves_sandboxes_running(platform: Platform, role: str)
     running = client.sandboxes.create(template="base", metadata={"role": role})
     asleep = client.sandboxes.create(template="base")
     try:
-        running.exec(COUNTER)
+        start_counter(running)
         running.filesystem.write("/root/kept", "before")
         asleep.exec("echo memory > /dev/shm/kept")
         asleep.hibernate()
@@ -48,8 +46,8 @@ def test_a_killed_server_leaves_sandboxes_running(platform: Platform, role: str)
         wait_until("the sandbox answers again", answers, 60)
         assert platform.machine_pids(running.id) == machine, "the machine was restarted"
         assert running.filesystem.read("/root/kept") == b"before"
-        first = int(running.exec("cat /dev/shm/count").stdout)
-        wait_until("the counter goes on", lambda: int(running.exec("cat /dev/shm/count").stdout) > first, 30)
+        first = count(running)
+        wait_until("the counter goes on", lambda: count(running) > first, 30)
         assert client.sandboxes.get(running.id).metadata["role"] == role
         assert client.sandboxes.get(asleep.id).status == "hibernated"
         assert asleep.exec("cat /dev/shm/kept").stdout == "memory\n"

@@ -10,13 +10,10 @@ from typing import Iterator
 import pytest
 from pandastack import PandaStack, PandaStackError, Sandbox
 
+from counter import count, start_counter
 from platform_process import Platform, wait_until
 
-# A counter and a connection that live in memory only, and a file that lives on the disk.
-COUNTER = (
-    "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/new.count; mv /dev/shm/new.count /dev/shm/count;"
-    " sleep 0.1; done' >/dev/null 2>&1 &"
-)
+# A connection that lives in memory only.
 ECHO = """
 import os, socket, time
 server = socket.create_server(("127.0.0.1", 7777))
@@ -48,8 +45,8 @@ def client(platform: Platform) -> PandaStack:
     return platform.client()
 
 
-def number(sandbox: Sandbox, name: str) -> int:
-    return int(sandbox.exec(f"cat /dev/shm/{name}", timeout_seconds=120, check=True).stdout)
+def echoed(sandbox: Sandbox) -> int:
+    return int(sandbox.exec("cat /dev/shm/echo", timeout_seconds=120, check=True).stdout)
 
 
 def fill(filler: Path, left_bytes: int) -> None:
@@ -71,7 +68,7 @@ def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, 
     store = platform.data_dir / "store"
     filler = store / "filler"
     with client.sandboxes.create("base") as sandbox:
-        sandbox.exec(COUNTER, check=True)
+        start_counter(sandbox)
         sandbox.exec("head -c 167772160 /dev/urandom > /dev/shm/dirty", timeout_seconds=120, check=True)
         for left in (RESERVE_BYTES + (24 << 20), RESERVE_BYTES // 2):
             try:
@@ -80,8 +77,8 @@ def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, 
                     with pytest.raises(PandaStackError) as refused:
                         call()
                     assert refused.value.status == 507, str(refused.value)
-                before = number(sandbox, "count")
-                wait_until("the source runs on", lambda: number(sandbox, "count") > before, 30)
+                before = count(sandbox)
+                wait_until("the source runs on", lambda: count(sandbox) > before, 30)
             finally:
                 filler.unlink()
         assert sandbox.refresh().status == "running"
@@ -92,11 +89,11 @@ def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, 
 
 def test_a_hundred_sleeps_lose_nothing(client: PandaStack) -> None:
     with client.sandboxes.create("base", ttl_seconds=3600) as sandbox:
-        sandbox.exec(COUNTER, check=True)
+        start_counter(sandbox)
         sandbox.filesystem.write("/root/echo.py", ECHO)
         sandbox.exec("setsid python3 /root/echo.py > /dev/null 2>&1 < /dev/null &", check=True)
         wait_until("both run", lambda: sandbox.exec("cat /dev/shm/count /dev/shm/echo").ok, 30)
-        last = {"count": number(sandbox, "count"), "echo": number(sandbox, "echo")}
+        last = {"count": count(sandbox), "echo": echoed(sandbox)}
         for sleep in range(100):
             sandbox.hibernate()
             shown = sandbox.exec(f"cat /dev/shm/count /dev/shm/echo; echo {sleep} >> /srv/sleeps", check=True)
@@ -104,5 +101,5 @@ def test_a_hundred_sleeps_lose_nothing(client: PandaStack) -> None:
             assert all(now[name] >= last[name] for name in last), f"sleep {sleep}: {last} became {now}"
             last = now
         assert sandbox.filesystem.read("/srv/sleeps").text.split() == [str(n) for n in range(100)]
-        end = number(sandbox, "echo")
-        wait_until("the connection still works", lambda: number(sandbox, "echo") > end, 30)
+        end = echoed(sandbox)
+        wait_until("the connection still works", lambda: echoed(sandbox) > end, 30)

@@ -14,14 +14,10 @@ from typing import Iterator
 import pytest
 from pandastack import ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
 
+from counter import count, start_counter
 from platform_process import Platform, wait_until
 
 LIGHT_SLEEP_SECONDS = 6
-# A counter that lives in memory only: it cannot survive a restart of its machine.
-COUNTER = (
-    "nohup sh -c 'i=0; while :; do i=$((i+1)); echo $i > /dev/shm/new.count; mv /dev/shm/new.count /dev/shm/count;"
-    " sleep 0.1; done' >/dev/null 2>&1 &"
-)
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +38,6 @@ def client(platform: Platform) -> PandaStack:
 def own(client: PandaStack) -> Iterator[Sandbox]:
     with client.sandboxes.create("base", metadata={"name": "kept"}) as sandbox:
         yield sandbox
-
-
-def count(sandbox: Sandbox) -> int:
-    return int(sandbox.exec("cat /dev/shm/count", check=True).stdout)
-
-
-def start_counter(sandbox: Sandbox) -> None:
-    sandbox.exec(COUNTER, check=True)
-    wait_until("the counter runs", lambda: sandbox.exec("cat /dev/shm/count").ok, 30)
 
 
 def snapshot_dir(platform: Platform, snapshot: str) -> Path:
