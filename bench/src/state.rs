@@ -201,6 +201,7 @@ async fn sleeps(client: &Client, data_dir: &Path, plan: Plan, mib: u64, report: 
         let began = Instant::now();
         client.hibernate_sandbox(&sandbox.id, Keep::Memory).await?;
         report.sample(&format!("hibernate, {mib} MiB dirty"), "ms", ms_since(began));
+        machine_ended(client, &sandbox.id).await?;
         let written = allocated_bytes(data_dir)?.saturating_sub(before).max(MIB);
         report.sample(&format!("bytes of that sleep, {mib} MiB dirty"), "MiB", written as f64 / MIB as f64);
         let wrote_ms = write_and_sync(data_dir, written)?;
@@ -210,6 +211,13 @@ async fn sleeps(client: &Client, data_dir: &Path, plan: Plan, mib: u64, report: 
         report.sample(&format!("wake from disk to first exec, {mib} MiB dirty"), "ms", ms_since(began));
         delete(client, &sandbox.id).await?;
     }
+    Ok(())
+}
+
+/// Returns when nothing is left of the machine of a sandbox that fell asleep: it ends behind the answer, and what is asked next waits
+/// for that.
+async fn machine_ended(client: &Client, sandbox: &SandboxId) -> Result<()> {
+    client.hibernate_sandbox(sandbox, Keep::Memory).await?;
     Ok(())
 }
 
@@ -263,6 +271,7 @@ async fn disk_of_a_fork(client: &Client, data_dir: &Path, report: &mut Report) -
     let live = allocated_bytes(data_dir)?.saturating_sub(before);
     report.sample("disk of a live fork that wrote 1 MiB", "MiB", live as f64 / MIB as f64);
     client.hibernate_sandbox(&child.id, Keep::Memory).await?;
+    machine_ended(client, &child.id).await?;
     let pages = memory_written(data_dir, &child.id)?;
     report.sample("memory that the same wrote when it hibernated", "MiB", pages as f64 / MIB as f64);
     let asleep = allocated_bytes(data_dir)?.saturating_sub(before);

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Page size of the architecture.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -14,6 +15,8 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 const RANGES_PER_SCAN: usize = 1024;
 /// Copied at a time.
 const COPY_BYTES: usize = 1 << 20;
+/// Threads that copy at most.
+const COPIERS_MAX: usize = 4;
 /// Entries read at a time where the kernel cannot scan.
 const PAGEMAP_ENTRIES: usize = 64 * 1024;
 
@@ -142,21 +145,44 @@ pub(crate) fn copy_private_pages(
     target: &File,
     base: &File,
 ) -> io::Result<u64> {
-    let mut holes = Holes::of(base)?;
-    let (mut buffer, mut original) = (vec![0u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
-    let mut written = 0;
-    for range in private_pages(pid, address, address + bytes)? {
-        let mut at = range.start;
-        while at < range.end {
-            let len = (range.end - at).min(COPY_BYTES as u64) as usize;
+    let pieces = pieces(&private_pages(pid, address, address + bytes)?);
+    let next = AtomicUsize::new(0);
+    let copy = || -> io::Result<u64> {
+        let mut holes = Holes::of(base)?;
+        let (mut buffer, mut original) = (vec![0u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
+        let mut written = 0;
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let len = (piece.end - piece.start) as usize;
             let (chunk, original) = (&mut buffer[..len], &mut original[..len]);
-            read_memory(pid, at, chunk)?;
-            holes.read_around(original, at - address)?;
-            written += write_changed(target, chunk, original, at - address)?;
-            at += len as u64;
+            read_memory(pid, piece.start, chunk)?;
+            holes.read_around(original, piece.start - address)?;
+            written += write_changed(target, chunk, original, piece.start - address)?;
         }
-    }
-    Ok(written)
+        Ok(written)
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..copiers()).map(|_| scope.spawn(copy)).collect();
+        others.into_iter().try_fold(copy()?, |written, other| Ok(written + joined(other.join())?))
+    })
+}
+
+/// Threads that copy: a guest that was written to here and there costs more system calls than bytes.
+fn copiers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(COPIERS_MAX)
+}
+
+fn joined<T>(outcome: std::thread::Result<T>) -> T {
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The same pages in pieces that fit the buffers.
+fn pieces(ranges: &[Range]) -> Vec<Range> {
+    let cut = |range: &Range| {
+        let end = range.end;
+        let starts = (range.start..end).step_by(COPY_BYTES);
+        starts.map(move |start| Range { start, end: end.min(start + COPY_BYTES as u64) })
+    };
+    ranges.iter().flat_map(cut).collect()
 }
 
 fn read_memory(pid: u32, address: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -204,7 +230,7 @@ fn write_changed(target: &File, chunk: &[u8], original: &[u8], offset: u64) -> i
     Ok(written)
 }
 
-/// The holes of a file, asked for in ascending order.
+/// The holes of a file, asked for in ascending order. Several may ask about one file.
 struct Holes<'a> {
     file: &'a File,
     len: u64,

@@ -39,7 +39,7 @@ def sandbox(platform: Platform) -> Iterator[Sandbox]:
 
 def sleep_and_wake(platform: Platform, sandbox: Sandbox) -> None:
     sandbox.hibernate()
-    assert platform.machine_pids(sandbox.id) == []
+    wait_until("its machine has ended", lambda: platform.machine_pids(sandbox.id) == [], 30)
     # The stream that is open must not wake it. There is no event for something not happening.
     time.sleep(1)
     assert sandbox.refresh().status == "hibernated"

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
-use super::{Activity, Command, Doors, Lease, QUEUE_MAX, SandboxHandle};
+use super::{Activity, Command, Doors, Lease, QUEUE_MAX, Reply, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{self, GUEST_ANSWER_MAX, Live};
@@ -109,7 +109,7 @@ impl Driver {
             Command::Join(reply) => drop(reply.send(self.join().await)),
             Command::Door(reply) => drop(reply.send(self.open_door().await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
-            Command::Hibernate(keep, reply) => drop(reply.send(self.go_to_sleep(keep).await)),
+            Command::Hibernate(keep, reply) => self.go_to_sleep(keep, reply).await,
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
             Command::Rollback(id, reply) => drop(reply.send(self.rollback(&id).await)),
             Command::Snapshot(id, reply) => self.snapshot(&id, reply).await,
@@ -168,13 +168,20 @@ impl Driver {
         Ok(self.look())
     }
 
-    async fn go_to_sleep(&mut self, keep: Keep) -> Result<AgentSandbox> {
-        match self.accept(Request::Hibernate) {
-            Verdict::Refuse(reason) => return Err(self.refusal(reason)),
-            Verdict::Do => self.hibernate(keep).await?,
-            _ => {}
+    /// Answers as soon as the sandbox is safe on disk. What is asked next waits until its machine has ended too.
+    async fn go_to_sleep(&mut self, keep: Keep, reply: Reply<AgentSandbox>) {
+        let written = match self.accept(Request::Hibernate) {
+            Verdict::Refuse(reason) => Err(self.refusal(reason)),
+            Verdict::Do => self.write_down(keep).await,
+            _ => return drop(reply.send(Ok(self.look()))),
+        };
+        match written {
+            Ok(left) => {
+                drop(reply.send(Ok(self.look())));
+                self.sleep_without(left).await;
+            }
+            Err(error) => drop(reply.send(Err(error))),
         }
-        Ok(self.look())
     }
 
     async fn move_to(&mut self, request: Request) -> Result<AgentSandbox> {

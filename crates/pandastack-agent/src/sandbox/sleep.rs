@@ -8,7 +8,7 @@
 //!
 //! A sleeper on disk is a snapshot directory and a record, nothing else. The order of writes makes every crash harmless:
 //! the snapshot is complete before the record says that the sandbox sleeps on it, the record says so before the machine
-//! ends; and on waking the snapshot stays until the record says `running` again.
+//! ends (and whoever asked for the sleep is answered in between); and on waking the snapshot stays until the record says `running` again.
 
 use std::time::Duration;
 
@@ -38,6 +38,13 @@ impl Driver {
 
     /// Goes to sleep on disk: no process, slot or memory left. One that sleeps in memory is written out.
     pub(super) async fn hibernate(&mut self, keep: Keep) -> Result<()> {
+        let left = self.write_down(keep).await?;
+        self.sleep_without(left).await;
+        Ok(())
+    }
+
+    /// The first half of [`Self::hibernate`]: from then on the sandbox is what lies on disk. Returns the machine it left.
+    pub(super) async fn write_down(&mut self, keep: Keep) -> Result<Option<Live>> {
         self.written().await;
         self.doors.close().await;
         let was_running = self.record.state == SandboxState::Running;
@@ -61,9 +68,16 @@ impl Driver {
         fault::point("hibernate.published").await;
         self.record_sleep()?;
         fault::point("hibernate.recorded").await;
-        self.end_machine().await;
+        Ok(self.leave_machine())
+    }
+
+    /// The other half. Until the end of it the record on disk names the machine, for whoever has to end it after a crash.
+    pub(super) async fn sleep_without(&mut self, left: Option<Live>) {
+        self.end(left).await;
         fault::point("hibernate.ended").await;
-        self.save()
+        if let Err(error) = self.save() {
+            tracing::warn!(sandbox = %self.record.spec.id, %error, "the record still names a machine that ended");
+        }
     }
 
     /// From here on the sandbox is what lies in its sleep directory, also after a power loss.
@@ -78,9 +92,18 @@ impl Driver {
 
     /// Ends the machine of a sandbox whose record no longer needs it.
     pub(super) async fn end_machine(&mut self) {
+        let left = self.leave_machine();
+        self.end(left).await;
+    }
+
+    fn leave_machine(&mut self) -> Option<Live> {
         self.record.machine = None;
         self.fell_asleep();
-        if let Some(live) = self.live.take() {
+        self.live.take()
+    }
+
+    async fn end(&self, left: Option<Live>) {
+        if let Some(live) = left {
             let dir = live.home.dir.clone();
             live.end(&self.host).await;
             self.host.remove_dir(dir).await;
