@@ -26,6 +26,7 @@ use crate::checkpoint::CheckpointClock;
 pub(crate) use crate::clock::now;
 use crate::databases::PublicAddress;
 use crate::databases::backups::Backups;
+use crate::databases::ports::Ports;
 use crate::databases::revive::Revivals;
 use crate::databases::room::Rooms;
 use crate::error::{ApiError, ApiResult};
@@ -51,6 +52,7 @@ pub(crate) struct App {
     pub(crate) edge: Arc<Edge>,
     /// Where clients of databases connect to.
     pub(crate) postgres: Option<PublicAddress>,
+    pub(crate) database_ports: Option<Ports>,
     pub(crate) link: LinkKey,
     pub(crate) events: broadcast::Sender<Heard>,
     /// Told when names of apps may lead elsewhere.

@@ -1,7 +1,7 @@
 //! The address of the server for databases.
 //!
 //! Without one given it is port 5432 of this machine, or the next free one; which it was is remembered, because connection
-//! strings name it.
+//! strings name it. Beside it every database has a port of its own, unless they have names.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -9,11 +9,14 @@ use std::sync::Arc;
 
 use pandastack_edge::tls::Tls;
 use pandastack_postgres::{Databases, Server};
+use pandastack_types::DatabaseId;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::PostgresConfig;
 use crate::databases::PublicAddress;
+use crate::databases::ports::{self, Bound, Ports};
 use crate::serve::{ServeError, listen};
 
 /// PostgreSQL's own port, and how many after it are tried.
@@ -21,18 +24,28 @@ const PORT_FIRST: u16 = 5432;
 const PORTS_TRIED: u16 = 100;
 /// Holds the port that was taken.
 const REMEMBERED: &str = "postgres-port";
+/// Holds the ports of databases.
+const OWN_PORTS: &str = "database-ports.json";
 
 /// A bound address.
 pub(crate) struct PostgresListener {
     listener: TcpListener,
     tls: Tls,
+    bound: Option<UnboundedReceiver<Bound>>,
     /// What clients are told.
     pub(crate) address: PublicAddress,
+    /// Ports of databases that have no names.
+    pub(crate) ports: Option<Ports>,
 }
 
 impl PostgresListener {
-    /// Binds; `dir` is where the port is remembered.
-    pub(crate) async fn bind(config: &PostgresConfig, dir: &Path) -> Result<Self, ServeError> {
+    /// Binds; `dir` is where ports are remembered, `databases` are those that exist.
+    pub(crate) async fn bind(
+        config: &PostgresConfig,
+        dir: &Path,
+        databases: &[DatabaseId],
+        shutdown: CancellationToken,
+    ) -> Result<Self, ServeError> {
         let listener = match config.listen {
             Some(address) => listen(address).await?,
             None => bind_free(&dir.join(REMEMBERED)).await?,
@@ -41,13 +54,29 @@ impl PostgresListener {
         let host = if bound.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { bound.ip() };
         let address =
             PublicAddress { domain: config.domain.clone(), host: host.to_string(), port: bound.port() };
+        let (ports, own) = match address.domain {
+            Some(_) => (None, None),
+            None => {
+                let file = dir.join(OWN_PORTS);
+                let opened = Ports::open(bound.ip(), file.clone(), databases, shutdown).await;
+                let (ports, own) = opened.map_err(|source| ServeError::DataDir { path: file, source })?;
+                (Some(ports), Some(own))
+            }
+        };
         tracing::info!(address = %bound, "databases are served");
-        Ok(Self { listener, tls: config.tls.clone(), address })
+        Ok(Self { listener, tls: config.tls.clone(), bound: own, address, ports })
     }
 
     /// Serves until `stop`.
     pub(crate) async fn serve(self, databases: Arc<dyn Databases>, stop: CancellationToken) {
-        Server::new(databases, self.tls).serve(self.listener, stop).await;
+        let server = Server::new(databases, self.tls);
+        let all = Arc::clone(&server).serve(self.listener, stop.clone());
+        match self.bound {
+            Some(bound) => {
+                tokio::join!(all, ports::serve(server, bound, stop));
+            }
+            None => all.await,
+        }
     }
 }
 

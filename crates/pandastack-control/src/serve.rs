@@ -15,7 +15,7 @@ use axum::serve::ListenerExt;
 use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
-use pandastack_types::SandboxId;
+use pandastack_types::{DatabaseId, SandboxId};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, broadcast};
 use tokio::task::JoinSet;
@@ -43,6 +43,7 @@ use crate::rate::{KeyFailures, Rates};
 use crate::replicas::{self, LeadershipLost, Replicas};
 use crate::report::UsageClock;
 use crate::schedules::Schedules;
+use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
@@ -137,8 +138,13 @@ impl Control {
         let internal_socket = bind_socket(socket).map_err(usable(socket))?;
         let log = AccessLog::open(config.access_log.as_deref())
             .map_err(usable(config.access_log.as_deref().unwrap_or(&dir)))?;
-        let postgres = match &config.postgres {
-            Some(postgres) => Some(PostgresListener::bind(postgres, &dir).await?),
+        let shutdown = CancellationToken::new();
+        let mut postgres = match &config.postgres {
+            Some(postgres) => {
+                let ready = DatabaseStore::databases_in(&store, DatabaseState::Ready).await?;
+                let ids: Vec<DatabaseId> = ready.into_iter().map(|record| record.id).collect();
+                Some(PostgresListener::bind(postgres, &dir, &ids, shutdown.clone()).await?)
+            }
             None => None,
         };
         let replicas =
@@ -150,7 +156,9 @@ impl Control {
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
         let mut app = new_app(Arc::new(store), hosts, &config, log, replicas);
+        app.shutdown = shutdown;
         app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
+        app.database_ports = postgres.as_mut().and_then(|listener| listener.ports.take());
         let (app, tls) = (Arc::new(app), config.tls);
         Ok(Self { app, public, internal_socket, internal_tcp, tls, postgres, session, leads, _lock: lock })
     }
@@ -257,6 +265,7 @@ fn new_app(
         hosts,
         edge: Edge::new(Arc::new(routes), log),
         postgres: None,
+        database_ports: None,
         link: config.link_key.clone(),
         events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
         names: broadcast::Sender::new(EVENTS_BUFFERED_MAX),

@@ -4,9 +4,10 @@
 //!   SNI or Host:  <id>.pg.<domain>          PostgreSQL itself
 //!                 <id>-pooler.pg.<domain>   its pooler
 //!   without DNS:  options=endpoint=<id>     in the startup parameters (`project=` as older clients have it)
+//!                 a port of its own         of a listener that serves one database
 //! ```
 //!
-//! Both may be given if they agree. The option is taken out before the server sees it.
+//! Several may be given if they agree. The option is taken out before the server sees it.
 
 /// Second label of a database's host name. `db` is what clients of the first generation form.
 const LABELS: [&str; 2] = ["pg", "db"];
@@ -52,6 +53,8 @@ pub(crate) enum NoEndpoint {
     Unnamed,
     #[error("the host name means database `{name}`, and the option means `{option}`")]
     Differ { name: String, option: String },
+    #[error("this port is that of database `{port}`, and the client names `{named}`")]
+    OtherPort { port: String, named: String },
 }
 
 impl Endpoint {
@@ -88,15 +91,26 @@ pub(crate) fn split_options(options: &str) -> (String, Option<String>) {
     (rest.join(" "), named)
 }
 
-/// Brings together what the host name and the option say.
-pub(crate) fn choose(host: Option<&str>, option: Option<&str>) -> Result<Endpoint, NoEndpoint> {
+/// Brings together what the host name and the option say, and which database the port is of.
+pub(crate) fn choose(
+    host: Option<&str>,
+    option: Option<&str>,
+    port: Option<&Endpoint>,
+) -> Result<Endpoint, NoEndpoint> {
     let by_name = host.and_then(Endpoint::from_host);
     let by_option = option.and_then(Endpoint::from_label);
-    match (by_name, by_option) {
+    let named = match (by_name, by_option) {
         (Some(name), Some(option)) if name != option => {
-            Err(NoEndpoint::Differ { name: name.database, option: option.database })
+            return Err(NoEndpoint::Differ { name: name.database, option: option.database });
         }
-        (Some(endpoint), _) | (None, Some(endpoint)) => Ok(endpoint),
+        (name, option) => name.or(option),
+    };
+    match (named, port) {
+        (Some(named), Some(port)) if named.database != port.database => {
+            Err(NoEndpoint::OtherPort { port: port.database.clone(), named: named.database })
+        }
+        (Some(named), _) => Ok(named),
+        (None, Some(port)) => Ok(port.clone()),
         (None, None) => Err(NoEndpoint::Unnamed),
     }
 }
@@ -140,10 +154,20 @@ mod tests {
 
     #[test]
     fn name_and_option_must_agree() {
-        assert!(choose(Some("a1.pg.x"), Some("a1")).is_ok());
-        assert!(choose(Some("localhost"), Some("a1")).is_ok());
-        assert_eq!(choose(None, None), Err(NoEndpoint::Unnamed));
+        assert!(choose(Some("a1.pg.x"), Some("a1"), None).is_ok());
+        assert!(choose(Some("localhost"), Some("a1"), None).is_ok());
+        assert_eq!(choose(None, None, None), Err(NoEndpoint::Unnamed));
         let differ = NoEndpoint::Differ { name: "a1".into(), option: "a2".into() };
-        assert_eq!(choose(Some("a1.pg.x"), Some("a2")), Err(differ));
+        assert_eq!(choose(Some("a1.pg.x"), Some("a2"), None), Err(differ));
+    }
+
+    #[test]
+    fn a_port_stands_for_its_database_and_for_no_other() {
+        let port = Endpoint::from_label("a1").unwrap();
+        assert_eq!(choose(Some("localhost"), None, Some(&port)), Ok(port.clone()));
+        let pooler = Endpoint::from_label("a1-pooler").unwrap();
+        assert_eq!(choose(None, Some("a1-pooler"), Some(&port)), Ok(pooler));
+        let other = NoEndpoint::OtherPort { port: "a1".into(), named: "a2".into() };
+        assert_eq!(choose(Some("a2.pg.x"), None, Some(&port)), Err(other));
     }
 }

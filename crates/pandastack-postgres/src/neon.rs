@@ -163,7 +163,7 @@ fn parse_connection(text: &str, host: Option<&str>) -> Option<(Endpoint, Credent
     if !options.is_empty() {
         parameters.insert("options".to_owned(), options);
     }
-    let named_in_url = choose(url.host_str(), named.as_deref()).ok();
+    let named_in_url = choose(url.host_str(), named.as_deref(), None).ok();
     let endpoint = named_in_url.or_else(|| Endpoint::from_host(host?))?;
     let user = percent_decode(url.username()).filter(|user| !user.is_empty())?;
     let password = percent_decode(url.password().unwrap_or_default())?;

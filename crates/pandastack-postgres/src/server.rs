@@ -49,8 +49,22 @@ impl Server {
         Arc::new(Self { databases, tls, cancel: Arc::default(), room })
     }
 
-    /// Serves until `stop`.
+    /// Serves every database until `stop`.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
+        self.accept(listener, None, stop).await;
+    }
+
+    /// Serves one database until `stop`: its clients need not say which they want.
+    pub async fn serve_one(self: Arc<Self>, listener: TcpListener, of: Endpoint, stop: CancellationToken) {
+        self.accept(listener, Some(Arc::new(of)), stop).await;
+    }
+
+    async fn accept(
+        self: Arc<Self>,
+        listener: TcpListener,
+        of: Option<Arc<Endpoint>>,
+        stop: CancellationToken,
+    ) {
         let sessions = TaskTracker::new();
         let cut = CancellationToken::new();
         loop {
@@ -65,10 +79,10 @@ impl Server {
                 },
                 () = stop.cancelled() => break,
             };
-            let (server, cut) = (Arc::clone(&self), cut.clone());
+            let (server, of, cut) = (Arc::clone(&self), of.clone(), cut.clone());
             sessions.spawn(async move {
                 tokio::select! {
-                    () = server.connection(stream, peer) => {}
+                    () = server.connection(stream, peer, of.as_deref()) => {}
                     () = cut.cancelled() => {}
                 }
             });
@@ -82,7 +96,7 @@ impl Server {
         sessions.wait().await;
     }
 
-    async fn connection(&self, mut stream: TcpStream, peer: SocketAddr) {
+    async fn connection(&self, mut stream: TcpStream, peer: SocketAddr, of: Option<&Endpoint>) {
         if let Err(error) = tune(&stream) {
             tracing::debug!(%error, "options of a connection");
         }
@@ -94,7 +108,7 @@ impl Server {
             Err(_) => tracing::debug!(%peer, "a client did not say what it wants in time"),
             Ok(Err(error)) => tracing::debug!(%peer, %error, "a connection ended before its session"),
             Ok(Ok(None)) => {}
-            Ok(Ok(Some((stream, startup)))) => self.session(stream, startup).await,
+            Ok(Ok(Some((stream, startup)))) => self.session(stream, startup, of).await,
         }
     }
 
@@ -161,9 +175,9 @@ impl Server {
         }
     }
 
-    async fn session(&self, mut client: TlsStream<TcpStream>, mut startup: Startup) {
+    async fn session(&self, mut client: TlsStream<TcpStream>, mut startup: Startup, of: Option<&Endpoint>) {
         let host = client.get_ref().1.server_name().map(str::to_owned);
-        let endpoint = match endpoint_of(&mut startup, host.as_deref()) {
+        let endpoint = match endpoint_of(&mut startup, host.as_deref(), of) {
             Ok(endpoint) => endpoint,
             Err(fatal) => return refuse(&mut client, &fatal).await,
         };
@@ -199,13 +213,17 @@ fn tune(stream: &TcpStream) -> std::io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?)
 }
 
-/// Which database is meant; its name is taken out of the startup's options.
-pub(crate) fn endpoint_of(startup: &mut Startup, host: Option<&str>) -> Result<Endpoint, Fatal> {
+/// Which database is meant, where the port may be that of one; its name is taken out of the startup's options.
+pub(crate) fn endpoint_of(
+    startup: &mut Startup,
+    host: Option<&str>,
+    port: Option<&Endpoint>,
+) -> Result<Endpoint, Fatal> {
     let named = take_named(startup);
-    choose(host, named.as_deref()).map_err(|none| {
+    choose(host, named.as_deref(), port).map_err(|none| {
         let code = match none {
             NoEndpoint::Unnamed => "08004",
-            NoEndpoint::Differ { .. } => "08P01",
+            NoEndpoint::Differ { .. } | NoEndpoint::OtherPort { .. } => "08P01",
         };
         Fatal::new(code, none.to_string()).hint(
             "connect to the host name <database id>.pg.<domain> with a client that sends it (SNI), or add \

@@ -101,7 +101,7 @@ async fn open(
             "a WebSocket carries a session from its first byte; TLS is the socket's",
         ));
     };
-    let endpoint = endpoint_of(&mut startup, host)?;
+    let endpoint = endpoint_of(&mut startup, host, None)?;
     stream.write_all(&ASK_PASSWORD).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
     let mut early = BytesMut::new();

@@ -123,11 +123,9 @@ def test_verify_full_with_the_authority_of_the_installation(database: Database, 
 
 def test_mistakes_say_what_to_do(database: Database) -> None:
     url = database["connection_url"]
-    unnamed = url.split("&options=")[0]
     for wrong, said in (
         (url.replace("sslmode=require", "sslmode=disable"), "sslmode=require"),
-        (unnamed, "options=endpoint%3D"),
-        (url.replace(database["id"], "no-such-database"), "there is no database"),
+        (url.replace(database["id"], "no-such-database"), f"this port is that of database `{database['id']}`"),
         (url.replace(database["password"], "wrong"), "password authentication failed"),
         (url.replace("/app?", "/none?"), 'database "none" does not exist'),
     ):
@@ -307,8 +305,24 @@ def test_nothing_is_left_of_a_deleted_database(client: PandaStack) -> None:
     client.databases.delete(made["id"])
     with pytest.raises(NotFoundError):
         client.databases.get(made["id"])
-    assert "there is no database" in psql(made["connection_url"], "-c", "SELECT 1").stderr
+    assert "Connection refused" in psql(made["connection_url"], "-c", "SELECT 1").stderr
     assert parse_qs(urlsplit(made["connection_url"]).query)["options"] == [f"endpoint={made['id']}"]
+
+
+def test_a_port_of_its_own_says_which_database_is_meant(client: PandaStack, database: Database) -> None:
+    """For clients that send neither a host name nor an option."""
+    own = {"host": "127.0.0.1", "user": "app", "dbname": "app", "sslmode": "require"}
+    other = make(client, "other")
+    try:
+        assert other["port"] != database["port"]
+        for made in (database, other):
+            with psycopg.connect(**own, port=made["port"], password=made["password"]) as session:
+                session.execute("CREATE TABLE IF NOT EXISTS whose AS SELECT %s AS id", [made["id"]])
+                assert session.execute("SELECT id FROM whose").fetchall() == [(made["id"],)]
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(**own, port=other["port"], password=database["password"])
+    finally:
+        client.databases.delete(other["id"])
 
 
 def test_a_schedule_runs_sql(client: PandaStack, database: Database) -> None:

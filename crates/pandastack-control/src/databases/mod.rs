@@ -13,6 +13,7 @@
 //! | `backups` | the archive: base backups, log, restores |
 //! | `credentials` | passwords, derived and never stored |
 //! | `way` | how the edge reaches a database |
+//! | `ports` | a port of its own for each, where they have no names |
 //! | `view` | what users see |
 //! | `recovery` | what a stopped control left behind |
 //! | `room` | whether a database can be written to |
@@ -27,6 +28,7 @@
 pub(crate) mod backups;
 mod credentials;
 mod ops;
+pub(crate) mod ports;
 mod recovery;
 pub(crate) mod revive;
 pub(crate) mod room;

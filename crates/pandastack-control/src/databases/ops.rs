@@ -310,7 +310,13 @@ pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult
     backups::remove_left(app, &record.id).await?;
     owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
     backups::remove(app, &record.id).await?;
-    Ok(app.store.delete_database(&record.id).await?)
+    app.store.delete_database(&record.id).await?;
+    if let Some(ports) = &app.database_ports
+        && let Err(error) = ports.close(&record.id).await
+    {
+        tracing::warn!(database = %record.id, %error, "the port of a deleted database is forgotten at the next start");
+    }
+    Ok(())
 }
 
 /// Removes every machine that belongs to a database.

@@ -152,7 +152,7 @@ pub(crate) async fn connection(
             "this server has no address for databases; start it with --postgres-listen",
         )
     };
-    view::connection(&app, &headers, &record).map(Json).ok_or_else(none)
+    view::connection(&app, &headers, &record).await.map(Json).ok_or_else(none)
 }
 
 /// Run one statement and return its rows.

@@ -23,13 +23,13 @@ pub(crate) struct PublicAddress {
 }
 
 impl PublicAddress {
-    fn url(&self, id: &DatabaseId, password: &str, pooler: bool) -> String {
+    fn url(&self, id: &DatabaseId, password: &str, port: u16, pooler: bool) -> String {
         let label = format!("{id}{}", if pooler { "-pooler" } else { "" });
-        let port = self.port;
         match &self.domain {
             Some(domain) => {
                 format!("postgresql://{TENANT}:{password}@{label}.{domain}:{port}/{DATABASE}?sslmode=require")
             }
+            // Named though the port may be its own: over HTTP the string is all that says which database is meant.
             None => format!(
                 "postgresql://{TENANT}:{password}@{}:{port}/{DATABASE}?sslmode=require&options=endpoint%3D{label}",
                 self.host
@@ -65,29 +65,36 @@ pub(super) async fn listed(app: &App, record: DatabaseRecord) -> ApiResult<Datab
 
 /// A database with how to connect, for those who may change it.
 pub(super) async fn shown(app: &App, headers: &HeaderMap, record: DatabaseRecord) -> ApiResult<Database> {
-    let connection = connection(app, headers, &record);
+    let connection = connection(app, headers, &record).await;
     Ok(Database { connection, ..listed(app, record).await? })
 }
 
 /// How to connect, once the database is ready and this server has an address for them.
-pub(super) fn connection(
+pub(super) async fn connection(
     app: &App,
     headers: &HeaderMap,
     record: &DatabaseRecord,
 ) -> Option<DatabaseConnection> {
     let address = app.postgres.as_ref().filter(|_| record.state == DatabaseState::Ready)?;
     let (id, password) = (&record.id, password(&app.link, record));
+    let port = own_port(app, id).await.unwrap_or(address.port);
     Some(DatabaseConnection {
         host: address.host_of(id),
-        port: address.port,
+        port,
         database: DATABASE.to_owned(),
         username: TENANT.to_owned(),
-        connection_url: address.url(id, &password, false),
-        pooled_url: address.url(id, &password, true),
+        connection_url: address.url(id, &password, port, false),
+        pooled_url: address.url(id, &password, port, true),
         password,
         broker_url: format!("{}/v1/databases/{id}/proxy", origin(headers)),
         broker_token: broker_token(&app.link, record),
     })
+}
+
+/// The port that leads to this database alone. Without one the shared port still works, for clients that name the database.
+async fn own_port(app: &App, id: &DatabaseId) -> Option<u16> {
+    let port = app.database_ports.as_ref()?.of(id).await;
+    port.inspect_err(|error| tracing::warn!(database = %id, %error, "no port of its own for a database")).ok()
 }
 
 /// How a machine connects to a database that is attached to it.
@@ -138,13 +145,13 @@ mod tests {
         let named =
             PublicAddress { domain: Some("pg.example.com".into()), host: "127.0.0.1".into(), port: 5432 };
         assert_eq!(
-            named.url(&id, "pw", true),
+            named.url(&id, "pw", 5432, true),
             "postgresql://app:pw@a1-pooler.pg.example.com:5432/app?sslmode=require"
         );
         let plain = PublicAddress { domain: None, ..named };
         assert_eq!(
-            plain.url(&id, "pw", false),
-            "postgresql://app:pw@127.0.0.1:5432/app?sslmode=require&options=endpoint%3Da1"
+            plain.url(&id, "pw", 15432, false),
+            "postgresql://app:pw@127.0.0.1:15432/app?sslmode=require&options=endpoint%3Da1"
         );
     }
 }

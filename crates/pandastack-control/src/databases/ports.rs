@@ -1,0 +1,196 @@
+//! A port of its own for every database, where databases have no names: many clients can send neither a host name nor an
+//! option, and would have no way to say which one they mean.
+//!
+//! Connection strings name the port, so it is remembered in a file of this server and bound again before anything is served. A
+//! database gets one when somebody is told how to reach it, and gives it back when it is deleted.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pandastack_postgres::{Endpoint, Entrance, Server};
+use pandastack_types::DatabaseId;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// First port tried, and how many after it.
+const PORT_FIRST: u16 = 15432;
+const PORTS_TRIED: u16 = 16384;
+
+/// The ports of all databases.
+pub(crate) struct Ports {
+    ip: IpAddr,
+    file: PathBuf,
+    shutdown: CancellationToken,
+    serve: mpsc::UnboundedSender<Bound>,
+    kept: Mutex<BTreeMap<DatabaseId, Port>>,
+}
+
+struct Port {
+    number: u16,
+    stop: CancellationToken,
+}
+
+/// A port that is to be served.
+pub(crate) struct Bound {
+    listener: TcpListener,
+    endpoint: Endpoint,
+    stop: CancellationToken,
+}
+
+impl Ports {
+    /// Binds the ports of `databases` that `file` remembers, on this address. What is bound is handed to [`serve`].
+    pub(crate) async fn open(
+        ip: IpAddr,
+        file: PathBuf,
+        databases: &[DatabaseId],
+        shutdown: CancellationToken,
+    ) -> io::Result<(Self, mpsc::UnboundedReceiver<Bound>)> {
+        let remembered: BTreeMap<DatabaseId, u16> = match std::fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error),
+        };
+        let (serve, bound) = mpsc::unbounded_channel();
+        let ports = Self { ip, file, shutdown, serve, kept: Mutex::default() };
+        let mut kept = ports.kept.lock().await;
+        for (id, number) in remembered.into_iter().filter(|(id, _)| databases.contains(id)) {
+            match TcpListener::bind((ip, number)).await {
+                Ok(listener) => ports.keep(&mut kept, &id, listener)?,
+                // It gets another, once somebody asks.
+                Err(error) => {
+                    tracing::warn!(database = %id, port = number, %error, "the port of a database is taken by others");
+                }
+            }
+        }
+        drop(kept);
+        Ok((ports, bound))
+    }
+
+    /// The port of a database, bound when this returns.
+    pub(super) async fn of(&self, id: &DatabaseId) -> io::Result<u16> {
+        let mut kept = self.kept.lock().await;
+        if let Some(port) = kept.get(id) {
+            return Ok(port.number);
+        }
+        let listener = self.bind_free(&kept).await?;
+        let number = listener.local_addr()?.port();
+        self.keep(&mut kept, id, listener)?;
+        self.remember(&kept)?;
+        Ok(number)
+    }
+
+    /// Takes the port of a database back. Sessions end with its machine.
+    pub(super) async fn close(&self, id: &DatabaseId) -> io::Result<()> {
+        let mut kept = self.kept.lock().await;
+        match kept.remove(id) {
+            Some(port) => {
+                port.stop.cancel();
+                self.remember(&kept)
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn bind_free(&self, kept: &BTreeMap<DatabaseId, Port>) -> io::Result<TcpListener> {
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        for number in PORT_FIRST..PORT_FIRST + PORTS_TRIED {
+            // One whose listener is just ending can be bound, and is still somebody's.
+            if kept.values().any(|port| port.number == number) {
+                continue;
+            }
+            match TcpListener::bind(SocketAddr::new(self.ip, number)).await {
+                Ok(listener) => return Ok(listener),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn keep(
+        &self,
+        kept: &mut BTreeMap<DatabaseId, Port>,
+        id: &DatabaseId,
+        listener: TcpListener,
+    ) -> io::Result<()> {
+        let (number, stop) = (listener.local_addr()?.port(), self.shutdown.child_token());
+        let endpoint = Endpoint { database: id.to_string(), entrance: Entrance::Direct };
+        // Nobody receives when the server ends.
+        let _ = self.serve.send(Bound { listener, endpoint, stop: stop.clone() });
+        kept.insert(id.clone(), Port { number, stop });
+        Ok(())
+    }
+
+    fn remember(&self, kept: &BTreeMap<DatabaseId, Port>) -> io::Result<()> {
+        let numbers: BTreeMap<&DatabaseId, u16> = kept.iter().map(|(id, port)| (id, port.number)).collect();
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, serde_json::to_vec(&numbers)?)?;
+        std::fs::rename(&new, &self.file)
+    }
+}
+
+/// Serves ports as they are bound, until all of them and their server have stopped.
+pub(crate) async fn serve(
+    server: Arc<Server>,
+    mut bound: mpsc::UnboundedReceiver<Bound>,
+    stop: CancellationToken,
+) {
+    let listeners = TaskTracker::new();
+    loop {
+        let Bound { listener, endpoint, stop } = tokio::select! {
+            next = bound.recv() => match next {
+                Some(next) => next,
+                None => break,
+            },
+            () = stop.cancelled() => break,
+        };
+        listeners.spawn(Arc::clone(&server).serve_one(listener, endpoint, stop));
+    }
+    listeners.close();
+    listeners.wait().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::path::Path;
+
+    use super::*;
+
+    /// An address of the test's own: its numbers are nobody else's.
+    async fn open(host: u8, file: &Path, databases: &[DatabaseId]) -> Ports {
+        let ip = Ipv4Addr::new(127, 77, 1, host).into();
+        // The receiver is dropped, and with it the listeners: their numbers are free for the next one.
+        Ports::open(ip, file.to_owned(), databases, CancellationToken::new()).await.unwrap().0
+    }
+
+    #[tokio::test]
+    async fn a_port_is_a_database_s_until_it_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ports.json");
+        let [a, b, c]: [DatabaseId; 3] = ["a1", "b2", "c3"].map(|id| id.parse().unwrap());
+        let ports = open(1, &file, &[]).await;
+        let (first, second) = (ports.of(&a).await.unwrap(), ports.of(&b).await.unwrap());
+        assert_ne!(first, second);
+        assert_eq!(ports.of(&a).await.unwrap(), first);
+        let again = open(1, &file, &[a.clone(), b.clone()]).await;
+        assert_eq!((again.of(&a).await.unwrap(), again.of(&b).await.unwrap()), (first, second));
+        again.close(&a).await.unwrap();
+        again.close(&a).await.unwrap();
+        assert_eq!(again.of(&c).await.unwrap(), first, "what was given back is free");
+    }
+
+    #[tokio::test]
+    async fn a_port_that_others_took_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("ports.json");
+        let id: DatabaseId = "a1".parse().unwrap();
+        let before = open(2, &file, &[]).await.of(&id).await.unwrap();
+        let _other = TcpListener::bind((Ipv4Addr::new(127, 77, 1, 2), before)).await.unwrap();
+        assert_ne!(open(2, &file, std::slice::from_ref(&id)).await.of(&id).await.unwrap(), before);
+    }
+}
