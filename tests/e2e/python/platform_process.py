@@ -23,6 +23,8 @@ from pandastack import PandaStack
 
 BINARY = os.environ["PANDASTACK_BIN"]
 READY_SECONDS_MAX = 600.0
+#: What the store keeps free for what must still be written when it is full.
+RESERVE_BYTES = 64 << 20
 
 
 def wait_until(what: str, condition: Callable[[], object], seconds_max: float) -> object:
@@ -73,6 +75,21 @@ def open_files(pid: int) -> List[str]:
 def has_open(pid: int, directory: Path) -> bool:
     """Whether a process has a file below the directory open."""
     return any(target.startswith(f"{directory}/") for target in open_files(pid))
+
+
+def fill(filler: Path, left_bytes: int) -> None:
+    """Takes space until so much is left. The file system gives back what was deleted a little later, so look again."""
+    with filler.open("wb") as file:
+        size = 0
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 2:
+            space = os.statvfs(filler)
+            more = space.f_bavail * space.f_frsize - left_bytes
+            if more > 1 << 20:
+                os.posix_fallocate(file.fileno(), size, more)
+                size += more
+                quiet_since = time.monotonic()
+            time.sleep(0.1)
 
 
 class Platform:
@@ -184,6 +201,11 @@ class Platform:
             "files": files,
             "cgroups": len(cgroups),
         }
+
+    def await_zygote(self, template: str) -> None:
+        """Returns when a template's zygote is made and written down, so that the next agent would take it over."""
+        record = self.data_dir / "store" / "zygotes" / template / "record.json"
+        wait_until(f"a zygote of {template}", record.exists, 300)
 
     def stop(self) -> None:
         """Ends the platform and removes all it made."""

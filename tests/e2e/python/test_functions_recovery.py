@@ -1,4 +1,4 @@
-"""Killing the server in the middle of calls: what was queued is made as its policy says, and nothing stays behind."""
+"""Killed servers and a full disk in the middle of calls: what was queued is made as its policy says, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Iterator
 
 import pytest
-from pandastack import APIConnectionError
+from pandastack import APIConnectionError, PandaStackError
 
-from platform_process import Platform, wait_until
+from platform_process import RESERVE_BYTES, Platform, fill, wait_until
 from test_schedules import Receiver
 
 SOURCE = b"""
@@ -98,3 +98,27 @@ def test_a_killed_agent_harms_no_call(platform: Platform) -> None:
     wait_until("ready again", platform.is_ready, 120)
     assert functions.invoke(function, {"seconds": 0})["status"] == "success"
     functions.delete(function)
+
+
+def test_a_full_disk_stops_deploys_and_not_calls(platform: Platform) -> None:
+    functions = platform.client().functions
+    function = functions.create("full", "python", entrypoint="main.py")["id"]
+    try:
+        functions.deploy_bundle(function, bundle())
+        assert functions.invoke(function, {"seconds": 0})["output"] == 1
+        filler = platform.data_dir / "store" / "filler"
+        try:
+            fill(filler, RESERVE_BYTES // 2)
+            with pytest.raises(PandaStackError) as refused:
+                functions.deploy_bundle(function, bundle())
+            assert refused.value.status == 507 and "version 2 was not deployed: disk full" in str(refused.value)
+            # There is no room for another machine: calls wait for the one that runs.
+            with ThreadPoolExecutor(3) as pool:
+                runs = list(pool.map(lambda _: functions.invoke(function, {"seconds": 0.5}), range(3)))
+            assert [(run["status"], run["version"]) for run in runs] == [("success", 1)] * 3
+        finally:
+            filler.unlink()
+        assert functions.deploy_bundle(function, bundle())["version"] == 3
+        assert functions.invoke(function, {"seconds": 0})["version"] == 3
+    finally:
+        functions.delete(function)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
-from pathlib import Path
 from typing import Iterator
 
 import pytest
 from pandastack import PandaStack, PandaStackError, Sandbox
 
 from counter import count, start_counter
-from platform_process import Platform, wait_until
+from platform_process import RESERVE_BYTES, Platform, fill, wait_until
 
 # A connection that lives in memory only.
 ECHO = """
@@ -28,7 +25,6 @@ while True:
     os.rename("/dev/shm/new.echo", "/dev/shm/echo")
     time.sleep(0.1)
 """
-RESERVE_BYTES = 64 << 20
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +43,6 @@ def client(platform: Platform) -> PandaStack:
 
 def echoed(sandbox: Sandbox) -> int:
     return int(sandbox.exec("cat /dev/shm/echo", timeout_seconds=120, check=True).stdout)
-
-
-def fill(filler: Path, left_bytes: int) -> None:
-    """Takes space until so much is left. The file system gives back what was deleted a little later, so look again."""
-    with filler.open("wb") as file:
-        size = 0
-        quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < 2:
-            space = os.statvfs(filler)
-            more = space.f_bavail * space.f_frsize - left_bytes
-            if more > 1 << 20:
-                os.posix_fallocate(file.fileno(), size, more)
-                size += more
-                quiet_since = time.monotonic()
-            time.sleep(0.1)
 
 
 def test_a_full_disk_stops_the_snapshot_and_not_the_sandbox(platform: Platform, client: PandaStack) -> None:

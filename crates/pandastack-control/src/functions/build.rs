@@ -78,6 +78,7 @@ pub(crate) async fn run(
         Err(error) => {
             tracing::info!(function = %function.id, version = version.version, %error, cause = error.causes(), "a deploy failed");
             version.state = DeployStatus::Failed;
+            version.spec.error_code = Some(error.code);
             version.spec.error = Some(error.message);
         }
     }

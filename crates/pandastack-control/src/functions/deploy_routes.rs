@@ -154,7 +154,8 @@ async fn await_built(app: &App, function: &FunctionId, version: u32) -> ApiResul
             DeployStatus::Ready => return Ok(()),
             DeployStatus::Failed => {
                 let why = record.spec.error.unwrap_or_else(|| "its log says why".to_owned());
-                return Err(ApiError::bad_request(format!("version {version} was not deployed: {why}")));
+                let code = record.spec.error_code.unwrap_or(ErrorCode::BadRequest);
+                return Err(ApiError::new(code, format!("version {version} was not deployed: {why}")));
             }
             DeployStatus::Building => {}
         }

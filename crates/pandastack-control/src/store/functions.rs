@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::api::{Alias, DeployStatus, FunctionSettings, Run, Runtime};
-use pandastack_types::{FunctionId, HostId, RunId, SnapshotId, WorkspaceId};
+use pandastack_types::{ErrorCode, FunctionId, HostId, RunId, SnapshotId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
 use super::Result;
@@ -102,6 +102,8 @@ pub struct VersionSpec {
     pub host: Option<HostId>,
     /// Why it failed.
     pub error: Option<String>,
+    /// What kind of failure that was: not every one is the bundle's.
+    pub error_code: Option<ErrorCode>,
     /// What the deploy printed.
     pub log: String,
     /// How long it took.
