@@ -76,7 +76,7 @@ class World:
     def start(self) -> "World":
         self.platform.start()
         self.token = self.platform.client_config()["token"]
-        wait_until("a zygote", self.zygotes, 300)
+        self.platform.await_zygote("base")
         return self
 
     def request(

@@ -61,12 +61,13 @@ def is_reached(sandbox: Sandbox) -> bool:
 def test_a_new_program_takes_over(platform: Platform) -> None:
     client = platform.client()
     zygotes = lambda: [pid for pid in platform.machine_pids() if has_open(pid, platform.data_dir / "store/zygotes")]
-    wait_until("a zygote", zygotes, 300)
+    platform.await_zygote("base")
     running, paused, asleep = (client.sandboxes.create("base", ttl_seconds=3600) for _ in range(3))
     for sandbox in (running, paused, asleep):
         sandbox.exec(f"echo {sandbox.id} > /dev/shm/kept", check=True)
     paused.pause()
     asleep.hibernate()
+    wait_until("the sleeper's machine has ended", lambda: platform.machine_pids(asleep.id) == [], 30)
     machines = platform.machine_pids()
     failures: List[BaseException] = []
 
