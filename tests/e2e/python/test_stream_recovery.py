@@ -5,18 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from threading import Thread
 from typing import Callable, Iterator, List
 
 import pytest
 from pandastack import APIConnectionError, ConflictError, PandaStackError, Sandbox, ServerError
 
 from platform_process import Platform, wait_until
-
-LAST = 150_000
-# Slowly at first, so that something happens in its middle; then far more than any buffer holds.
-COUNT = f"i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.01; done; seq 300 {LAST}"
-EXPECTED = "".join(f"{number}\n" for number in range(LAST + 1))
+from stream_in_middle import check_every_byte_once
 
 
 @pytest.fixture(scope="module")
@@ -78,25 +73,7 @@ MIDDLES = {
 @pytest.mark.parametrize("name", MIDDLES)
 def test_every_byte_once(platform: Platform, sandbox: Sandbox, name: str) -> None:
     middle: Callable[[Platform, Sandbox], object] = MIDDLES[name]
-    failures: List[BaseException] = []
-
-    def happen() -> None:
-        try:
-            middle(platform, sandbox)
-        except BaseException as error:
-            failures.append(error)
-
-    worker = Thread(target=happen)
-    stream = sandbox.exec_stream(COUNT, timeout_seconds=300)
-    seen: List[str] = []
-    for chunk in stream:
-        seen.append(chunk.text)
-        if len(seen) == 5:
-            worker.start()
-    worker.join()
-    assert failures == []
-    assert "".join(seen) == EXPECTED
-    assert (stream.exit_code, stream.gaps, stream.offsets) == (0, [], (len(EXPECTED), 0))
+    check_every_byte_once(sandbox, lambda: middle(platform, sandbox))
 
 
 def test_a_dead_machine_fails_calls_at_once(platform: Platform, sandbox: Sandbox) -> None:

@@ -6,19 +6,13 @@ import os
 import shutil
 import signal
 from pathlib import Path
-from threading import Thread
-from typing import Iterator, List
+from typing import Iterator
 
 import pytest
-
-from platform_process import BINARY, Platform, has_open, wait_until
-
 from pandastack import CapacityError, Sandbox
 
-LAST = 20_000
-# Slowly at first, so that the upgrade happens in its middle; then more than any buffer holds.
-COUNT = f"i=0; while [ $i -lt 300 ]; do echo $i; i=$((i+1)); sleep 0.02; done; seq 300 {LAST}"
-EXPECTED = "".join(f"{number}\n" for number in range(LAST + 1))
+from platform_process import BINARY, Platform, has_open, wait_until
+from stream_in_middle import check_every_byte_once
 
 
 @pytest.fixture
@@ -69,25 +63,7 @@ def test_a_new_program_takes_over(platform: Platform) -> None:
     asleep.hibernate()
     wait_until("the sleeper's machine has ended", lambda: platform.machine_pids(asleep.id) == [], 30)
     machines = platform.machine_pids()
-    failures: List[BaseException] = []
-
-    def happen() -> None:
-        try:
-            upgrade(platform)
-        except BaseException as error:
-            failures.append(error)
-
-    worker = Thread(target=happen)
-    stream = running.exec_stream(COUNT, timeout_seconds=300)
-    seen: List[str] = []
-    for chunk in stream:
-        seen.append(chunk.text)
-        if len(seen) == 5:
-            worker.start()
-    worker.join()
-    assert failures == []
-    assert "".join(seen) == EXPECTED
-    assert (stream.exit_code, stream.gaps) == (0, [])
+    check_every_byte_once(running, lambda: upgrade(platform))
     for role in ("control", "agent"):
         program = os.readlink(f"/proc/{platform.role_pid(role)}/exe")
         assert program == str(platform.root / "new/pandastack"), role
