@@ -17,7 +17,7 @@ pub(crate) async fn find(store: &dyn Store, name: &str) -> Result<Option<Named>,
     };
     let live = store.deployment(&app.id, active).await.map_err(unavailable)?;
     let port = live.spec.start.as_ref().map_or(app.spec.port, |start| start.port);
-    let sandboxes: Arc<[_]> = live.spec.machine.into_iter().collect();
+    let sandboxes: Arc<[_]> = live.spec.machines().cloned().collect();
     let always = app.spec.min_instances as usize;
     Ok((!sandboxes.is_empty()).then_some(Named::Serving(Instances { sandboxes, always, port })))
 }
