@@ -5,7 +5,7 @@ use pandastack_types::api::{
     AppPreview, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment, ImportAppEnv, RollbackApp,
     SetAppEnv,
 };
-use pandastack_types::{DatabaseId, DeploymentId};
+use pandastack_types::{DatabaseId, DeploymentId, SandboxId};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
@@ -103,11 +103,18 @@ impl Client {
         self.app_call(Method::POST, app, &["restart"]).receive().await
     }
 
-    /// What the live version prints.
-    pub async fn app_logs(&self, app: &str, follow: bool, search: Option<&str>) -> Result<LineStream> {
+    /// What a machine of the live version prints; the first one unless named.
+    pub async fn app_logs(
+        &self,
+        app: &str,
+        follow: bool,
+        search: Option<&str>,
+        instance: Option<&SandboxId>,
+    ) -> Result<LineStream> {
         let call = self.open_ended_call(Method::GET, &["apps", app, "runtime-logs"]);
         let mut query = vec![("follow", if follow { "1" } else { "0" })];
         query.extend(search.map(|search| ("search", search)));
+        query.extend(instance.map(|instance| ("instance", instance.as_str())));
         call.query(&query).events().await.map(LineStream)
     }
 

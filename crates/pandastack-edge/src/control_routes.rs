@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::control_servers::{ANSWER_WAIT, ControlServers, Following};
 use crate::edge::Edge;
-use crate::names::Named;
+use crate::names::{Instances, Named};
 use crate::route::{Place, Route, RouteSource, RouteUnavailable};
 
 /// Between two tries to follow changes, once every server was tried.
@@ -137,7 +137,10 @@ impl RouteSource for ControlRoutes {
         let path = format!("/internal/v1/names/{name}");
         let found = self.control.get::<EdgeName>(&path, ANSWER_WAIT).await?;
         Ok(found.map(|name| match name {
-            EdgeName::Serving { sandbox, port } => Named::Serving { sandbox, port },
+            EdgeName::Serving { sandbox, port, more, always } => {
+                let sandboxes = std::iter::once(sandbox).chain(more).collect();
+                Named::Serving(Instances { sandboxes, always, port })
+            }
             EdgeName::NotServing { why } => Named::NotServing(why),
         }))
     }

@@ -136,6 +136,11 @@ impl Door {
         Ok(ticket)
     }
 
+    /// Tickets out.
+    pub(crate) fn count_under_way(&self) -> usize {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
     /// Notes that bytes move.
     fn stir(&self) {
         if !self.moved.load(Ordering::Relaxed) {

@@ -1,10 +1,12 @@
 //! The way of a request through the edge: find, check, hold, send, log.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use http::{Method, Request, Response, header};
+use http::{HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::Incoming;
 use pandastack_agent_client::Call;
 use pandastack_types::SandboxId;
@@ -17,13 +19,14 @@ use crate::access_log::{AccessLog, Entry};
 use crate::body::{RequestBody, ResponseBody};
 use crate::destination::Target;
 use crate::door::Ticket;
-use crate::exchange::{Exchange, ExchangeError};
+use crate::exchange::{Exchange, ExchangeError, Rest, Setback};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
 use crate::limits::{BODY_BYTES_MAX, STOP_WAIT};
-use crate::names::{Named, Names};
+use crate::names::{Instances, Named, Names};
 use crate::pool::{DialError, GuestStream, dial};
 use crate::route::{Place, Route, RouteSource};
 use crate::site::{Site, Sites};
+use crate::spread::choose;
 use crate::trouble::Trouble;
 use crate::tunnel::Stirring;
 
@@ -38,6 +41,8 @@ pub struct Edge {
     log: Arc<AccessLog>,
     tasks: TaskTracker,
     stop: CancellationToken,
+    /// Counts choices between machines of apps.
+    turn: AtomicUsize,
 }
 
 impl Edge {
@@ -50,6 +55,7 @@ impl Edge {
             log: Arc::new(log),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
+            turn: AtomicUsize::new(0),
         });
         let (log, stop) = (Arc::clone(&edge.log), edge.stop.clone());
         edge.tasks.spawn(async move { log.keep_flushed(stop).await });
@@ -94,40 +100,106 @@ impl Edge {
         request: Request<Incoming>,
         client: &Client,
     ) -> Response<ResponseBody> {
-        let began = Instant::now();
         let (parts, body) = request.into_parts();
-        let (site, route) = match self.sites.find(&target.sandbox, self.source.as_ref()).await {
-            Ok(found) => found,
-            Err(trouble) => return trouble.answer(Some(&target), &parts.headers),
-        };
-        let mut entry = Entry {
-            log: Arc::clone(&self.log),
-            site: Arc::clone(&site),
-            port: target.port,
-            client: client.address,
-            method: parts.method.clone(),
-            uri: parts.uri.clone(),
-            status: 0,
-            bytes: 0,
-            began,
-        };
-        // Kept for our own answers only: their form depends on what the client reads.
-        let accept = parts.headers.get(header::ACCEPT).cloned();
-        match self.pass(&site, &route, &target, parts, body, client).await {
-            Ok(mut response) => {
-                entry.status = response.status().as_u16();
-                if let ResponseBody::Guest(body) = response.body_mut() {
-                    body.log_at_end(entry);
-                }
-                response
-            }
-            Err(trouble) => {
-                let headers = accept.map(|accept| (header::ACCEPT, accept)).into_iter().collect();
-                let response = trouble.answer(Some(&target), &headers);
-                entry.status = response.status().as_u16();
-                response
-            }
+        let asked = Asked::of(&parts, client);
+        let (site, outcome) = self.attempt(&target, parts, RequestBody::of(body), client).await;
+        self.conclude(asked, &target, site, outcome).await
+    }
+
+    /// Serves one request to an app: by one of its machines, or by another if it did not reach that one.
+    pub async fn serve_app(
+        &self,
+        app: &Instances,
+        request: Request<Incoming>,
+        client: &Client,
+    ) -> Response<ResponseBody> {
+        let target =
+            |at: usize| Target { sandbox: app.sandboxes[at].clone(), port: app.port, by_header: false };
+        if app.sandboxes.len() == 1 {
+            return self.serve(target(0), request, client).await;
         }
+        let (parts, body) = request.into_parts();
+        let asked = Asked::of(&parts, client);
+        let Some(mut at) = self.choose(app, &[]) else {
+            let trouble = Trouble::NotServing("no machine serves this app; deploy it again".to_owned());
+            return trouble.answer(None, &parts.headers);
+        };
+        let (mut tried, mut body, mut is_repeated) = (Vec::new(), RequestBody::of(body), false);
+        loop {
+            let target = target(at);
+            let (site, outcome) = self.attempt(&target, parts.clone(), body, client).await;
+            let (error, rest) = match outcome {
+                Err(Setback { error, rest }) => (error, rest),
+                answered => return self.conclude(asked, &target, site, answered).await,
+            };
+            if let (Some(site), Rest::Unsent(_) | Rest::Repeatable) = (&site, &rest) {
+                site.note_missed();
+            }
+            tried.push(at);
+            let next = self.choose(app, &tried);
+            (at, body) = match (next, rest) {
+                (Some(next), Rest::Unsent(body)) => (next, body),
+                // Once: what breaks one machine could break the others, too.
+                (Some(next), Rest::Repeatable) if !is_repeated => {
+                    is_repeated = true;
+                    (next, RequestBody::Empty)
+                }
+                (_, rest) => {
+                    return self.conclude(asked, &target, site, Err(Setback { error, rest })).await;
+                }
+            };
+        }
+    }
+
+    /// The place of the machine that gets a request next; `None` if all were tried.
+    fn choose(&self, app: &Instances, tried: &[usize]) -> Option<usize> {
+        let loads: Vec<_> = app.sandboxes.iter().map(|id| self.sites.load(id)).collect();
+        choose(&loads, app.always, self.turn.fetch_add(1, Ordering::Relaxed), tried)
+    }
+
+    /// Sends a request to one sandbox. Answers which one it was, if it is known.
+    async fn attempt(
+        &self,
+        target: &Target,
+        parts: Parts,
+        body: RequestBody,
+        client: &Client,
+    ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, Setback>) {
+        match self.sites.find(&target.sandbox, self.source.as_ref()).await {
+            Ok((site, route)) => {
+                let outcome = self.pass(&site, &route, target, parts, body, client).await;
+                (Some(site), outcome)
+            }
+            Err(trouble) => (None, Err(Setback::unsent(trouble, body))),
+        }
+    }
+
+    /// The answer to a request, with its line in the log.
+    async fn conclude(
+        &self,
+        asked: Asked,
+        target: &Target,
+        site: Option<Arc<Site>>,
+        outcome: Result<Response<ResponseBody>, Setback>,
+    ) -> Response<ResponseBody> {
+        let mut response = match outcome {
+            Ok(response) => response,
+            Err(Setback { error, .. }) => {
+                let trouble = match error {
+                    ExchangeError::Other(trouble) => trouble,
+                    ExchangeError::Dial(error) => self.explain(error, site.as_deref(), target).await,
+                };
+                let headers =
+                    asked.accept.clone().map(|accept| (header::ACCEPT, accept)).into_iter().collect();
+                trouble.answer(Some(target), &headers)
+            }
+        };
+        let Some(site) = site else { return response };
+        let entry = asked.entry(Arc::clone(&self.log), site, target.port, response.status().as_u16());
+        if let ResponseBody::Guest(body) = response.body_mut() {
+            body.log_at_end(entry);
+        }
+        response
     }
 
     async fn pass(
@@ -136,9 +208,9 @@ impl Edge {
         route: &Route,
         target: &Target,
         mut parts: Parts,
-        body: Incoming,
+        body: RequestBody,
         client: &Client,
-    ) -> Result<Response<ResponseBody>, Trouble> {
+    ) -> Result<Response<ResponseBody>, Setback> {
         check_head(&parts)?;
         let now = jiff::Timestamp::now().as_second();
         match access::check(&mut parts, route, target.port, client.secure, now)? {
@@ -147,20 +219,19 @@ impl Edge {
         }
         let upgrade = upgrade_of(&parts);
         to_guest(&mut parts, client);
-        let ticket = site.enter(route, &self.tasks, &self.stop).await?;
+        let ticket = match site.enter(route, &self.tasks, &self.stop).await {
+            Ok(ticket) => ticket,
+            Err(trouble) => return Err(Setback::unsent(trouble, body)),
+        };
         let exchange = Exchange { ticket, port: target.port };
         let answer = match upgrade {
             Some(protocol) => {
                 let on_upgrade = hyper::upgrade::on(Request::from_parts(parts.clone(), ()));
                 exchange.upgrade(parts, protocol, on_upgrade, &self.tasks).await
             }
-            None => exchange.send(parts, RequestBody::of(body)).await,
+            None => exchange.send(parts, body).await,
         };
-        match answer {
-            Ok(response) => Ok(response.map(|body| ResponseBody::Guest(Box::new(body)))),
-            Err(ExchangeError::Other(trouble)) => Err(trouble),
-            Err(ExchangeError::Dial(error)) => Err(self.explain(error, route, target).await),
-        }
+        answer.map(|response| response.map(|body| ResponseBody::Guest(Box::new(body))))
     }
 
     /// Opens a stream to a port of a sandbox, waking it if it sleeps.
@@ -177,18 +248,19 @@ impl Edge {
             Ok(stream) => Ok((stream, ticket)),
             Err(error) => {
                 let target = Target { sandbox: sandbox.clone(), port, by_header: false };
-                Err(self.explain(error, &route, &target).await)
+                Err(self.explain(error, Some(&site), &target).await)
             }
         }
     }
 
     /// Says what a sandbox listens on instead, if that explains it.
-    async fn explain(&self, error: DialError, route: &Route, target: &Target) -> Trouble {
+    async fn explain(&self, error: DialError, site: Option<&Site>, target: &Target) -> Trouble {
         match error {
             DialError::Late => return Trouble::Silent,
             DialError::Failed(why) => return Trouble::Unavailable(why),
             DialError::Closed => {}
         }
+        let Some((route, _)) = site.map(Site::route) else { return Trouble::PortClosed };
         let Place::Sandbox { agent, incarnation } = &route.to else { return Trouble::PortClosed };
         let path = format!("/sandboxes/{}/ports", target.sandbox);
         let call =
@@ -198,6 +270,33 @@ impl Edge {
             Err(_) => None,
         };
         listening.map_or(Trouble::PortClosed, |port| Trouble::InsideOnly(port.address))
+    }
+}
+
+/// What is kept of a request for our own answers and the log.
+struct Asked {
+    began: Instant,
+    client: IpAddr,
+    method: Method,
+    uri: Uri,
+    /// The form of our answers depends on what the client reads.
+    accept: Option<HeaderValue>,
+}
+
+impl Asked {
+    fn of(parts: &Parts, client: &Client) -> Self {
+        Self {
+            began: Instant::now(),
+            client: client.address,
+            method: parts.method.clone(),
+            uri: parts.uri.clone(),
+            accept: parts.headers.get(header::ACCEPT).cloned(),
+        }
+    }
+
+    fn entry(self, log: Arc<AccessLog>, site: Arc<Site>, port: u16, status: u16) -> Entry {
+        let Self { began, client, method, uri, .. } = self;
+        Entry { log, site, port, client, method, uri, status, bytes: 0, began }
     }
 }
 

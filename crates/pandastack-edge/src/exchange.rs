@@ -34,13 +34,62 @@ pub(crate) enum ExchangeError {
     Other(Trouble),
 }
 
+/// What is left of a request that got no answer.
+pub(crate) enum Rest {
+    /// All of it: the guest saw nothing. Its body.
+    Unsent(RequestBody),
+    /// The guest may have seen it, but it has no body and may be sent again by its nature.
+    Repeatable,
+    /// It cannot be sent again.
+    Nothing,
+}
+
+/// A request that got no answer.
+pub(crate) struct Setback {
+    pub(crate) error: ExchangeError,
+    pub(crate) rest: Rest,
+}
+
+impl Setback {
+    pub(crate) fn unsent(error: impl Into<ExchangeError>, body: RequestBody) -> Self {
+        Self { error: error.into(), rest: Rest::Unsent(body) }
+    }
+
+    fn sent(error: impl Into<ExchangeError>, is_repeatable: bool) -> Self {
+        Self { error: error.into(), rest: if is_repeatable { Rest::Repeatable } else { Rest::Nothing } }
+    }
+
+    /// After a connection that broke; it may give back what it did not send.
+    fn broken(mut failed: TrySendError<Request<RequestBody>>, is_repeatable: bool) -> Self {
+        let unsent = failed.take_message();
+        let trouble = trouble_of(&failed.into_error());
+        match unsent {
+            Some(request) => Self::unsent(trouble, request.into_body()),
+            None => Self::sent(trouble, is_repeatable),
+        }
+    }
+}
+
+/// For what is final: neither the request nor its body is of use to another machine.
+impl From<Trouble> for Setback {
+    fn from(trouble: Trouble) -> Self {
+        Self::sent(trouble, false)
+    }
+}
+
+impl From<Trouble> for ExchangeError {
+    fn from(trouble: Trouble) -> Self {
+        Self::Other(trouble)
+    }
+}
+
 impl From<DialError> for ExchangeError {
     fn from(error: DialError) -> Self {
         Self::Dial(error)
     }
 }
 
-type Answer = Result<Response<GuestBody>, ExchangeError>;
+type Answer = Result<Response<GuestBody>, Setback>;
 
 impl Exchange {
     /// Sends a request whose head is ready for the guest.
@@ -54,22 +103,32 @@ impl Exchange {
         let door = std::sync::Arc::clone(self.ticket.door());
         let mut upstream = match door.pools.take(self.port) {
             Some(upstream) => upstream,
-            None => connect(&door, self.port).await?,
+            None => match connect(&door, self.port).await {
+                Ok(upstream) => upstream,
+                Err(error) => return Err(Setback::unsent(error, body)),
+            },
         };
-        let repeatable =
-            upstream.reused && parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
-        let spare = repeatable.then(|| Request::from_parts(parts.clone(), RequestBody::Empty));
-        let first = self.drive(&mut upstream, Request::from_parts(parts, body)).await?;
+        let repeatable = parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
+        let spare =
+            (upstream.reused && repeatable).then(|| Request::from_parts(parts.clone(), RequestBody::Empty));
+        let cut = |trouble: Trouble| Setback::sent(trouble, repeatable);
+        let first = self.drive(&mut upstream, Request::from_parts(parts, body)).await.map_err(cut)?;
         let response = match first {
             Ok(response) => response,
+            Err(failed) if !upstream.reused => return Err(Setback::broken(failed, repeatable)),
             Err(mut failed) => {
-                let again = failed.take_message().or(spare);
-                let Some(request) = again.filter(|_| upstream.reused) else {
-                    return Err(ExchangeError::Other(trouble_of(&failed.into_error())));
+                let unsent = failed.take_message();
+                let was_sent = unsent.is_none();
+                let Some(request) = unsent.or(spare) else {
+                    return Err(Setback::broken(failed, repeatable));
                 };
-                upstream = connect(&door, self.port).await?;
-                let second = self.drive(&mut upstream, request).await?;
-                second.map_err(|failed| ExchangeError::Other(trouble_of(&failed.into_error())))?
+                upstream = match connect(&door, self.port).await {
+                    Ok(upstream) => upstream,
+                    Err(error) if was_sent => return Err(Setback::sent(error, repeatable)),
+                    Err(error) => return Err(Setback::unsent(error, request.into_body())),
+                };
+                let second = self.drive(&mut upstream, request).await.map_err(cut)?;
+                second.map_err(|failed| Setback::broken(failed, repeatable))?
             }
         };
         self.ticket.answered();
@@ -81,7 +140,7 @@ impl Exchange {
         &self,
         upstream: &mut Upstream,
         request: Request<RequestBody>,
-    ) -> Result<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>, ExchangeError> {
+    ) -> Result<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>, Trouble> {
         let mut answer = pin!(upstream.sender.try_send_request(request));
         let (connection, ended) = (&mut upstream.connection, &mut upstream.ended);
         let mut connection = pin!(connection);
@@ -94,7 +153,7 @@ impl Exchange {
         tokio::select! {
             biased;
             answered = answered => Ok(answered),
-            () = self.ticket.door().cut.cancelled() => Err(ExchangeError::Other(stopped())),
+            () = self.ticket.door().cut.cancelled() => Err(stopped()),
         }
     }
 
@@ -105,12 +164,15 @@ impl Exchange {
         let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         parts.uri = format!("http://{host}{path}").parse().map_err(malformed)?;
-        let mut sender = connect_shared(&door, self.port).await?;
-        let broken = |error: hyper::Error| ExchangeError::Other(trouble_of(&error));
+        let mut sender = match connect_shared(&door, self.port).await {
+            Ok(sender) => sender,
+            Err(error) => return Err(Setback::unsent(error, body)),
+        };
+        let broken = |error: hyper::Error| Setback::from(trouble_of(&error));
         sender.ready().await.map_err(broken)?;
         let response = tokio::select! {
             response = sender.send_request(Request::from_parts(parts, body)) => response.map_err(broken)?,
-            () = door.cut.cancelled() => return Err(ExchangeError::Other(stopped())),
+            () = door.cut.cancelled() => return Err(stopped().into()),
         };
         self.ticket.answered();
         Ok(self.finish(response, None))
@@ -137,7 +199,9 @@ impl Exchange {
         parts.extensions.clear();
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
-        let Upstream { mut sender, connection, .. } = *connect(&door, self.port).await?;
+        let connected = connect(&door, self.port).await;
+        let connected = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
+        let Upstream { mut sender, connection, .. } = *connected;
         let cut = door.cut.clone();
         tasks.spawn(async move {
             tokio::select! {
@@ -146,7 +210,7 @@ impl Exchange {
             }
         });
         let sent = sender.send_request(Request::from_parts(parts, RequestBody::Empty)).await;
-        let mut response = sent.map_err(|error| ExchangeError::Other(trouble_of(&error)))?;
+        let mut response = sent.map_err(|error| Setback::from(trouble_of(&error)))?;
         self.ticket.answered();
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(self.finish(response, None));
@@ -160,7 +224,7 @@ impl Exchange {
             head.headers.insert(header::UPGRADE, protocol);
         }
         // The answer's body is empty; the tunnel has a ticket of its own, which it holds to its end.
-        let ticket = door.enter().map_err(|_| ExchangeError::Other(stopped()))?;
+        let ticket = door.enter().map_err(|_| Setback::from(stopped()))?;
         let cut = door.cut.clone();
         tasks.spawn(async move {
             let streams = async {
@@ -198,8 +262,8 @@ fn to_origin_form(parts: &mut Parts) {
     parts.uri = Uri::from_parts(origin).unwrap_or(fallback);
 }
 
-fn malformed(_: http::uri::InvalidUri) -> ExchangeError {
-    ExchangeError::Other(Trouble::Malformed("the address is malformed".to_owned()))
+fn malformed(_: http::uri::InvalidUri) -> Trouble {
+    Trouble::Malformed("the address is malformed".to_owned())
 }
 
 fn stopped() -> Trouble {

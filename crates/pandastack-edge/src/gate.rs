@@ -80,6 +80,11 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         }
     }
 
+    /// How many wait.
+    pub fn count_waiting(&self) -> usize {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
     /// Waits until the thing is open; begins to open it if nobody did.
     pub async fn pass<F>(
         self: &Arc<Self>,

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `server` | connections, limits per client, stopping |
 //! | `destination` | which requests are for a sandbox |
-//! | `names` | which sandbox stands behind an app's name now |
+//! | `names`, `spread` | which sandboxes stand behind an app's name now, and which of them gets a request |
 //! | `route`, `control_routes`, `control_servers`, `site` | what is known of a sandbox, kept while its source is away |
 //! | `access` | private previews |
 //! | `gate` | hold and wake; knows nothing of sandboxes |
@@ -44,6 +44,7 @@ mod pool;
 mod route;
 mod server;
 mod site;
+mod spread;
 pub mod tls;
 mod trouble;
 mod tunnel;
@@ -55,7 +56,7 @@ pub use destination::{Destination, Target, destination};
 pub use door::{Door, Ticket, Way};
 pub use edge::Edge;
 pub use headers::Client;
-pub use names::Named;
+pub use names::{Instances, Named};
 pub use pool::{DialError, GuestStream};
 pub use route::{Place, Route, RouteSource, RouteUnavailable};
 pub use server::{OwnPorts, Server};

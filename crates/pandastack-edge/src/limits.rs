@@ -8,6 +8,10 @@ pub const HELD_REQUESTS_MAX: usize = 1_000;
 pub const HELD_WAIT: Duration = Duration::from_secs(30);
 /// Requests, streams and tunnels under way to one sandbox. Beyond it: 503 with `Retry-After`.
 pub const REQUESTS_PER_SANDBOX_MAX: usize = 16_384;
+/// Requests under way to one machine of an app before the next one is used; when all have as many, the least busy gets more.
+pub const REQUESTS_PER_INSTANCE: usize = 10;
+/// How long a machine of an app that a request did not reach is passed over while there are others.
+pub const AVOIDED_FOR: Duration = Duration::from_secs(5);
 /// Connections of one client address. Beyond it: closed at once.
 pub const CONNECTIONS_PER_CLIENT_MAX: usize = 12_288;
 /// Connections of one listen address. Beyond it: closed at once.

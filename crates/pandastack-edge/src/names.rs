@@ -1,15 +1,15 @@
-//! Host names that lead to an app: which sandbox and port stand behind each now.
+//! Host names that lead to an app: which sandboxes and port stand behind each now.
 //!
 //! ```text
-//!   Host --names, from memory if nothing changed--> sandbox and port --site--> as any other request
+//!   Host --names, from memory if nothing changed--> sandboxes and port --spread--> one of them --site--> as any other request
 //! ```
 //!
-//! Must hold: every request asks again which sandbox it goes to, so a switch holds for the next request and leaves those
+//! Must hold: every request asks again which sandboxes it may go to, so a switch holds for the next request and leaves those
 //! under way alone; what is no app's name costs a look at a map; while the source does not answer, what was known before
 //! is used. Changes are rare and told as one: everything is then read anew.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pandastack_types::SandboxId;
 
@@ -19,15 +19,21 @@ use crate::route::{RouteSource, RouteUnavailable};
 /// What stands behind a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
-    /// A port of a sandbox.
-    Serving {
-        /// The sandbox.
-        sandbox: SandboxId,
-        /// TCP port inside it.
-        port: u16,
-    },
+    /// Sandboxes that serve the same.
+    Serving(Instances),
     /// Something that serves nobody yet, and what to do about it.
     NotServing(String),
+}
+
+/// Sandboxes of which any can answer a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instances {
+    /// Which, in the order in which they are used.
+    pub sandboxes: Arc<[SandboxId]>,
+    /// How many of them, from the first on, share requests; each further one is used while those before it are busy.
+    pub always: usize,
+    /// TCP port inside each.
+    pub port: u16,
 }
 
 /// Names that were asked for lately; also those that are nobody's.

@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::body::ResponseBody;
-use crate::destination::{Destination, Target, destination};
+use crate::destination::{Destination, destination};
 use crate::edge::Edge;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
@@ -134,9 +134,7 @@ impl Server {
         client: &Client,
     ) -> Response<ResponseBody> {
         match self.edge.named(name).await {
-            Ok(Some(Named::Serving { sandbox, port })) => {
-                self.edge.serve(Target { sandbox, port, by_header: false }, request, client).await
-            }
+            Ok(Some(Named::Serving(instances))) => self.edge.serve_app(&instances, request, client).await,
             Ok(Some(Named::NotServing(why))) => Trouble::NotServing(why).answer(None, request.headers()),
             Ok(None) => self.answer_api(request, client).await,
             Err(trouble) => trouble.answer(None, request.headers()),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
 
 use pandastack_agent_client::AgentError;
 use pandastack_types::{ErrorCode, SandboxId};
@@ -10,8 +11,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::door::{Door, NoTicket, Ticket};
 use crate::gate::{Gate, Refused};
-use crate::limits::{HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX, SITES_MAX};
+use crate::limits::{AVOIDED_FOR, HELD_REQUESTS_MAX, HELD_WAIT, REQUESTS_PER_SANDBOX_MAX, SITES_MAX};
 use crate::route::{Place, Route, RouteSource};
+use crate::spread::Load;
 use crate::trouble::Trouble;
 
 /// Between two tries to reach an agent that is being restarted.
@@ -23,6 +25,8 @@ pub struct Site {
     pub id: SandboxId,
     known: Mutex<Known>,
     gate: Arc<Gate<Door, Trouble>>,
+    /// When a request last did not reach it.
+    missed: Mutex<Option<Instant>>,
 }
 
 struct Known {
@@ -37,10 +41,12 @@ impl Site {
             id,
             known: Mutex::new(Known { route: Arc::new(route), fresh: true }),
             gate: Arc::new(Gate::default()),
+            missed: Mutex::new(None),
         }
     }
 
-    fn route(&self) -> (Arc<Route>, bool) {
+    /// Its route as last known, and whether nothing changed since.
+    pub(crate) fn route(&self) -> (Arc<Route>, bool) {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         (Arc::clone(&known.route), known.fresh)
     }
@@ -53,6 +59,20 @@ impl Site {
     /// The route may have changed.
     fn doubt(&self) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).fresh = false;
+    }
+
+    /// A request did not reach it.
+    pub(crate) fn note_missed(&self) {
+        *self.missed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn load(&self) -> Load {
+        let missed = *self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+        let under_way = self.gate.opened().map_or(0, |door| door.count_under_way());
+        Load {
+            under_way: under_way + self.gate.count_waiting(),
+            is_avoided: missed.is_some_and(|missed| missed.elapsed() < AVOIDED_FOR),
+        }
     }
 
     /// Leave for one request. Waits while the sandbox wakes, sleeps or moves.
@@ -194,6 +214,11 @@ impl Sites {
             }
             (Err(error), None) => Err(Trouble::Unavailable(error.to_string())),
         }
+    }
+
+    /// How much is under way to a sandbox from here.
+    pub(crate) fn load(&self, id: &SandboxId) -> Load {
+        self.get(id).map_or_else(Load::default, |site| site.load())
     }
 
     fn insert(&self, id: &SandboxId, route: Route) -> Arc<Site> {

@@ -430,12 +430,18 @@ pub struct EdgeRoute {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeName {
-    /// A port of a sandbox.
+    /// A port of a sandbox, or of several.
     Serving {
         /// The sandbox.
         sandbox: SandboxId,
         /// TCP port inside it.
         port: u16,
+        /// Further ones that serve the same.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        more: Vec<SandboxId>,
+        /// How many of them all, from the first on, share requests; each further one is used while those before it are busy.
+        #[serde(default)]
+        always: usize,
     },
     /// It serves nobody yet.
     NotServing {

@@ -250,8 +250,8 @@ pub const PREVIEWS_PER_APP_MAX: u64 = 20;
 pub const PREVIEW_VERSIONS_KEPT: usize = 1;
 /// Closed pull requests of one app that are remembered, so that a late delivery does not bring a preview back.
 pub const CLOSED_PULLS_KEPT: usize = 200;
-/// Machines of one app that never sleep. Beyond it: 400 `bad_request`.
-pub const MIN_INSTANCES_MAX: u32 = 1;
+/// Machines that serve one version of an app. Beyond it: 400 `bad_request`.
+pub const INSTANCES_MAX: u32 = 10;
 /// Databases attached to one app. Beyond it: 429 `quota_exceeded`.
 pub const DATABASES_PER_APP_MAX: usize = 10;
 /// Names of one app beside its own. Beyond it: 429 `quota_exceeded`.

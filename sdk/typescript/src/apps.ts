@@ -2,12 +2,32 @@
 
 import { PandaStackError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
-import type { JsonObject } from "./models.js";
+import { type JsonObject, type WireRecord, withCamelCase } from "./models.js";
 import type { Transport } from "./transport.js";
 import { type Call, create, CREATE_MS_MAX, del, get, given, MACHINE_MS_MAX, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
 
-/** An app as the server describes it: `id`, `name`, `status`, `url`, `framework`, ... */
-export type AppInfo = JsonObject;
+/** A machine that serves an app. */
+export type AppInstance = WireRecord<{
+  sandbox_id: string;
+  /** As of any sandbox; `failed` also if it is gone, until it is replaced. */
+  status: string;
+}>;
+/** An app as the server describes it. */
+export type AppInfo = JsonObject & WireRecord<{
+  id: string;
+  name: string;
+  status: "created" | "building" | "running" | "hibernated" | "error" | "stopped";
+  url?: string;
+  framework?: string;
+  /** Machines that never sleep. */
+  min_instances: number;
+  /** Machines that serve it; those beyond `min_instances` sleep until there is enough to do. */
+  max_instances: number;
+  /** The machine that serves, the first one of several. */
+  sandbox_id?: string;
+  /** All machines that serve, in the order in which they are used. */
+  instances: AppInstance[];
+}>;
 /** A deployment as the server describes it: `id`, `status`, `error`, `git_commit`, ... */
 export type DeploymentInfo = JsonObject;
 
@@ -20,24 +40,29 @@ export class AppsAPI {
     this.#transport = transport;
   }
 
-  /** Make an app: `name`, and `git_url`, `framework`, `start_command`, `port`, `env` and so on. */
+  /** Make an app: `name`, and `git_url`, `framework`, `start_command`, `port`, `min_instances`, `max_instances`, `env` and so on. */
   async create(settings: JsonObject & { name: string }): Promise<AppInfo> {
-    return (await this.#transport.send(create("/apps", settings, CREATE_MS_MAX))).record();
+    return appOf((await this.#transport.send(create("/apps", settings, CREATE_MS_MAX))).record());
   }
 
   /** Apps of the workspace. */
   async list(): Promise<AppInfo[]> {
-    return (await this.#transport.send(get("/apps"))).records("items");
+    return (await this.#transport.send(get("/apps"))).records("items").map(appOf);
   }
 
   /** One app. */
   async get(app: string): Promise<AppInfo> {
-    return (await this.#transport.send(get(path(app)))).record();
+    return appOf((await this.#transport.send(get(path(app)))).record());
   }
 
   /** Change settings; they hold from the next deployment or restart on. An empty text takes one back. */
   async update(app: string, settings: JsonObject): Promise<AppInfo> {
-    return (await this.#transport.send({ ...post(path(app), settings), method: "PATCH" })).record();
+    return appOf((await this.#transport.send({ ...post(path(app), settings), method: "PATCH" })).record());
+  }
+
+  /** Say how many machines serve an app, and how many of them never sleep; the live version follows at once. */
+  async scale(app: string, options: { minInstances?: number; maxInstances?: number }): Promise<AppInfo> {
+    return await this.update(app, given({ min_instances: options.minInstances, max_instances: options.maxInstances }));
   }
 
   /** Delete an app with all its versions. */
@@ -84,15 +109,19 @@ export class AppsAPI {
     return (await this.#transport.send(post(path(app, "/rollback"), given({ deployment_id: deploymentId })))).record();
   }
 
-  /** Start the live version in a new machine, with the settings and variables of now. */
+  /** Start the live version in new machines, with the settings and variables of now. */
   async restart(app: string): Promise<DeploymentInfo> {
     return (await this.#transport.send(post(path(app, "/restart")))).record();
   }
 
-  /** What the live version prints, a line each; with `follow`, also from now on. */
-  logs(app: string, options: { follow?: boolean; search?: string } = {}): AsyncGenerator<string> {
+  /**
+   * What the live version prints, a line each; with `follow`, also from now on. Of several machines the first, or the `instance` that
+   * is named by its `sandbox_id`.
+   */
+  logs(app: string, options: { follow?: boolean; search?: string; instance?: string } = {}): AsyncGenerator<string> {
     const query: Record<string, string> = { follow: options.follow === true ? "1" : "0" };
     if (options.search !== undefined) query["search"] = options.search;
+    if (options.instance !== undefined) query["instance"] = options.instance;
     return this.#lines(get(path(app, "/runtime-logs"), query));
   }
 
@@ -173,6 +202,11 @@ export class AppsAPI {
       yield event.data;
     }
   }
+}
+
+function appOf(record: JsonObject): AppInfo {
+  for (const instance of (record["instances"] ?? []) as JsonObject[]) withCamelCase(instance);
+  return withCamelCase(record) as AppInfo;
 }
 
 function path(app: string, rest = ""): string {

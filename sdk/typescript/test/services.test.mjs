@@ -58,6 +58,9 @@ test("apps, databases, schedules, templates, the account", async (t) => {
   server.on("GET", "/v1/usage", 200, { total: { creates: 1 }, sandboxes: [], truncated: false });
   server.on("GET", "/v1/audit", 200, { entries: [{ id: 1, path: "/v1/run" }] });
   assert.equal((await client.apps.getDomain("shop", "a.com")).domain, "a.com");
+  server.on("PATCH", "/v1/apps/shop", 200, { id: "a1", instances: [{ sandbox_id: "s1", status: "running" }] });
+  assert.equal((await client.apps.scale("shop", { maxInstances: 3 })).instances[0].sandboxId, "s1");
+  assert.deepEqual(server.last.json, { max_instances: 3 });
   await client.apps.importEnv("shop", "A=1", { secret: true });
   assert.deepEqual(server.last.json, { dotenv: "A=1", secret: true, scope: "all" });
   assert.equal((await client.databases.stats("d1")).sizeBytes, 5);

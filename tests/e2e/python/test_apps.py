@@ -55,8 +55,9 @@ def archive(files: Dict[str, str]) -> bytes:
 class Apps:
     """The API of apps, as plainly as it can be called."""
 
-    def __init__(self) -> None:
-        self.http = httpx.Client(base_url=API + "/v1", headers={"authorization": f"Bearer {KEY}"}, timeout=200)
+    def __init__(self, api: str = API, key: str = KEY) -> None:
+        self.api = api
+        self.http = httpx.Client(base_url=api + "/v1", headers={"authorization": f"Bearer {key}"}, timeout=200)
         self.made: List[str] = []
 
     def call(self, method: str, path: str, expect: int, **more: Any) -> Any:
@@ -109,8 +110,10 @@ def get(app: Dict[str, Any], path: str = "/", host: Optional[str] = None) -> htt
 class Load:
     """Requests without a pause from several clients, and what came of them."""
 
-    def __init__(self, app: Dict[str, Any], clients: int = 4) -> None:
-        self.app, self.failures, self.answers = app, [], []
+    def __init__(self, app: Dict[str, Any], clients: int = 4, api: str = API) -> None:
+        self.app, self.api = app, api
+        self.failures: List[str] = []
+        self.texts: List[str] = []
         self.stop = threading.Event()
         self.threads = [threading.Thread(target=self.run) for _ in range(clients)]
 
@@ -118,13 +121,18 @@ class Load:
         with httpx.Client(timeout=60) as http:
             while not self.stop.is_set():
                 try:
-                    answer = http.get(API + "/", headers={"host": f"{self.app['name']}.localhost"})
+                    answer = http.get(self.api + "/", headers={"host": f"{self.app['name']}.localhost"})
                 except httpx.HTTPError as error:
                     self.failures.append(repr(error))
                     continue
                 if answer.status_code != 200:
                     self.failures.append(f"{answer.status_code} {answer.text[:200]}")
-                self.answers.append(answer.text.split(" ")[0])
+                self.texts.append(answer.text)
+
+    @property
+    def answers(self) -> List[str]:
+        """First word of each answer."""
+        return [text.split(" ")[0] for text in list(self.texts)]
 
     def __enter__(self) -> "Load":
         for thread in self.threads:

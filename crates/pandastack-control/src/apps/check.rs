@@ -3,7 +3,7 @@
 use pandastack_detect::Framework;
 use pandastack_types::api::AppSettings;
 use pandastack_types::limits::{
-    APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, MIN_INSTANCES_MAX, POLL_SECONDS_RANGE, TTL_SECONDS_MAX,
+    APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, INSTANCES_MAX, POLL_SECONDS_RANGE, TTL_SECONDS_MAX,
 };
 
 use super::git::{self, Repository};
@@ -94,7 +94,7 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
     spec.previews = settings.previews.unwrap_or(spec.previews);
     apply_poll(spec, settings.poll_seconds)?;
     apply_numbers(spec, settings.port, settings.idle_timeout_seconds)?;
-    apply_instances(spec, settings.min_instances)?;
+    apply_instances(spec, settings.min_instances, settings.max_instances)?;
     if let Some(path) = settings.health_path {
         if !path.starts_with('/')
             || path.len() > APP_TEXT_BYTES_MAX
@@ -118,11 +118,17 @@ fn apply_poll(spec: &mut AppSpec, seconds: Option<u64>) -> ApiResult<()> {
     Ok(())
 }
 
-fn apply_instances(spec: &mut AppSpec, least: Option<u32>) -> ApiResult<()> {
-    if least.is_some_and(|least| least > MIN_INSTANCES_MAX) {
-        return refuse(format!("`min_instances` must be 0 to {MIN_INSTANCES_MAX}"));
+fn apply_instances(spec: &mut AppSpec, least: Option<u32>, most: Option<u32>) -> ApiResult<()> {
+    let (least, most) = (least.unwrap_or(spec.min_instances), most.unwrap_or(spec.max_instances));
+    if !(1..=INSTANCES_MAX).contains(&most) {
+        return refuse(format!("`max_instances` must be 1 to {INSTANCES_MAX}"));
     }
-    spec.min_instances = least.unwrap_or(spec.min_instances);
+    if least > most {
+        return refuse(format!(
+            "`min_instances` is {least}, but there are only {most} machines: it must be 0 to `max_instances`"
+        ));
+    }
+    (spec.min_instances, spec.max_instances) = (least, most);
     Ok(())
 }
 
@@ -293,8 +299,18 @@ mod tests {
         assert!(!with(|s| s.port = Some(0)));
         assert!(!with(|s| s.idle_timeout_seconds = Some(IDLE_SECONDS_MIN - 1)));
         assert!(with(|s| s.idle_timeout_seconds = Some(IDLE_SECONDS_MIN)));
-        assert!(with(|s| s.min_instances = Some(1)));
-        assert!(!with(|s| s.min_instances = Some(2)));
+        for (least, most, good) in [
+            (Some(1), None, true),
+            (Some(2), None, false),
+            (Some(2), Some(2), true),
+            (Some(0), Some(INSTANCES_MAX), true),
+            (None, Some(INSTANCES_MAX + 1), false),
+            (None, Some(0), false),
+        ] {
+            let settings =
+                AppSettings { min_instances: least, max_instances: most, ..AppSettings::default() };
+            assert_eq!(apply(&mut AppSpec::default(), settings).is_ok(), good, "{least:?} {most:?}");
+        }
         assert!(!with(|s| s.framework = Some("rails".into())));
         assert!(!with(|s| s.health_path = Some("x".into())));
         assert!(with(|s| s.start_command = Some("x".repeat(APP_TEXT_BYTES_MAX))));

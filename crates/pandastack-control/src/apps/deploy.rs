@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   building: build machine, source, install, build, artifact   (skipped when there is an artifact)
-//!   deploying: machine, start, health
+//!   deploying: machines, each started and healthy
 //!   live: one transaction, then edges ask again, then the old version is left to fall asleep
 //! ```
 //!
@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
 use pandastack_types::{DeploymentId, SnapshotId};
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::build::{Build, BuildError};
 use super::log::Log;
 use super::machine::Machine;
+use super::mend::SCALE;
 use super::record::{AppRecord, DeploymentRecord};
 use super::serve::Serving;
 use super::{Stop, previews, tidy};
@@ -71,8 +73,8 @@ impl Deploy {
         }
         self.go(DeploymentStatus::Deploying).await?;
         let serving = Serving { app: &self.app, of: &of, log: &self.log };
-        let machine = serving.machine(&mut self.record).await?;
-        self.switch(&of, machine).await
+        let machines = serving.machines(&mut self.record).await?;
+        self.switch(&of, machines).await
     }
 
     async fn build(&mut self, of: &AppRecord) -> Result<(), BuildError> {
@@ -106,12 +108,12 @@ impl Deploy {
     }
 
     /// From here on requests go to the new version.
-    async fn switch(&mut self, of: &AppRecord, machine: Machine) -> Result<(), BuildError> {
+    async fn switch(&mut self, of: &AppRecord, machines: Vec<Machine>) -> Result<(), BuildError> {
         let before = self.app.store.app(None, of.id.as_str()).await.map_err(ApiError::from)?.active;
         if !self.app.apps.switch(&self.record.id) {
             return Err(BuildError::Step("it was stopped meanwhile".to_owned()));
         }
-        self.record.spec.machine = Some(machine.id().clone());
+        self.record.spec.set_machines(machines.iter().map(|machine| machine.id().clone()));
         self.record.spec.build_machine = None;
         self.record.status = DeploymentStatus::Live;
         self.record.updated_at = now();
@@ -124,21 +126,26 @@ impl Deploy {
         self.app.names_changed();
         self.log.say("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
-            self.retire(of, &before, &machine).await;
+            self.retire(of, &before).await;
         }
         Ok(())
     }
 
-    /// The old version gets no more requests: it ends those it has and falls asleep, to be kept for a rollback.
-    async fn retire(&self, of: &AppRecord, before: &DeploymentId, new: &Machine) {
-        let retired = async {
-            let old = self.app.store.deployment(&of.id, before).await?;
-            let Some(id) = old.spec.machine.filter(|id| id != new.id()) else { return Ok(()) };
-            Machine::open(&self.app, of, &id).await?.set_idle(DRAIN_IDLE_SECONDS).await
-        };
-        let retired: ApiResult<()> = retired.await;
-        if let Err(error) = retired {
-            tracing::info!(app = %of.id, %error, "the old version sleeps when its own time is over");
+    /// The old version gets no more requests: it ends those it has and falls asleep, to be kept for a rollback. Machines that are
+    /// too many are not kept, so their requests are waited for here.
+    async fn retire(&self, of: &AppRecord, before: &DeploymentId) {
+        let Ok(old) = self.app.store.deployment(&of.id, before).await else { return };
+        let is_surplus = self.record.spec.trigger == SCALE;
+        let left = old.spec.machines().filter(|id| !self.record.spec.machines().any(|new| new == *id));
+        let retired = left.map(|id| async move {
+            let machine = Machine::open(&self.app, of, id).await?;
+            if is_surplus { machine.sleep().await } else { machine.set_idle(DRAIN_IDLE_SECONDS).await }
+        });
+        for retired in join_all(retired).await {
+            let retired: ApiResult<()> = retired;
+            if let Err(error) = retired {
+                tracing::info!(app = %of.id, %error, "an old machine sleeps when its own time is over");
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Whose turn it is: one deployment at a time per app, the newest wins.
 //!
-//! A live machine that was lost (its host was restarted, say) is replaced by one from what was built.
+//! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is mended by a deployment of its
+//! own ([`mend`]).
 //!
 //! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up does no harm. When the
 //! server starts, deployments that another process left under way are queued again; one that was begun
@@ -10,21 +11,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pandastack_types::AppId;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
-use pandastack_types::{AppId, SandboxState};
 
 use super::record::DeploymentRecord;
-use super::routes::returning_to;
-use super::{Stop, deploy, log, removal, tidy};
+use super::{Stop, deploy, log, mend, removal, tidy};
 use crate::app::{App, lost, now};
 use crate::error::ApiResult;
-use crate::store::StoreError;
 
 /// How often a deployment is begun before it fails.
 const ATTEMPTS_MAX: u32 = 3;
-/// What begins a deployment that replaces a lost machine.
-const RECOVERY: &str = "recovery";
 /// Longest pause: after a failure of the store nobody tells when to look again.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
@@ -54,7 +51,7 @@ pub(crate) async fn run(app: Arc<App>) {
 
 async fn sweep_and_begin(app: &Arc<App>) -> ApiResult<()> {
     removal::sweep(app).await?;
-    replace_lost(app).await?;
+    mend::all(app).await?;
     begin_due(app).await
 }
 
@@ -87,33 +84,6 @@ async fn resume(app: &Arc<App>) -> ApiResult<()> {
         }
     }
     Ok(())
-}
-
-/// Queues a start of every live version whose machine is gone, unless something is under way anyway.
-async fn replace_lost(app: &Arc<App>) -> ApiResult<()> {
-    for of in app.store.apps(None).await? {
-        let Some(active) = of.active.as_ref().filter(|_| !of.spec.deleting) else { continue };
-        let all = app.store.deployments(&of.id).await?;
-        let Some(live) = all.iter().find(|one| one.id == *active) else { continue };
-        let newest = all.first().unwrap_or(live);
-        // One that failed to come back is not tried for ever; the next deployment or restart is a person's.
-        let gave_up = newest.spec.trigger == RECOVERY && newest.status == DeploymentStatus::Failed;
-        if gave_up || newest.status.is_under_way() || !is_lost(app, live).await? {
-            continue;
-        }
-        tracing::warn!(app = %of.id, "the machine of a live app was lost; it is started again");
-        app.store.insert_deployment(&returning_to(&of, live, RECOVERY)).await?;
-    }
-    Ok(())
-}
-
-async fn is_lost(app: &App, live: &DeploymentRecord) -> ApiResult<bool> {
-    let Some(machine) = &live.spec.machine else { return Ok(false) };
-    match app.store.sandbox(None, machine).await {
-        Ok(machine) => Ok(machine.state == SandboxState::Failed),
-        Err(StoreError::NotFound { .. }) => Ok(true),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Begins what may begin.

@@ -9,8 +9,8 @@ use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_types::api::{
-    CreateSandbox, CreateSnapshot, ExecRequest, ExecResult, OnTimeout, PatchLifecycle, Process, ProcessList,
-    Signal, SignalProcess, SnapshotKind, StartProcess,
+    CreateSandbox, CreateSnapshot, ExecRequest, ExecResult, Keep, OnTimeout, PatchLifecycle, Process,
+    ProcessList, Signal, SignalProcess, SnapshotKind, StartProcess,
 };
 use pandastack_types::{ErrorCode, SandboxId, SnapshotId};
 use tokio::time::Instant;
@@ -52,8 +52,13 @@ pub(super) struct Machine {
 pub(super) enum Purpose {
     /// Building: it ends by itself if everything else forgets it.
     Build,
-    /// Serving, with these variables.
-    Serve(BTreeMap<String, String>),
+    /// Serving.
+    Serve {
+        /// With these variables.
+        env: BTreeMap<String, String>,
+        /// Asleep after so many idle seconds.
+        idle_seconds: u64,
+    },
 }
 
 impl Machine {
@@ -76,10 +81,10 @@ impl Machine {
                 request.ttl_seconds = Some(BUILD_MACHINE_SECONDS);
                 request.on_timeout = Some(OnTimeout::Kill);
             }
-            Purpose::Serve(env) => {
+            Purpose::Serve { env, idle_seconds } => {
                 request.env = Some(env);
                 request.persistent = Some(true);
-                request.idle_timeout_seconds = Some(of.spec.idle_seconds());
+                request.idle_timeout_seconds = Some(idle_seconds);
             }
         }
         let (workspace, owner) = (of.workspace.clone(), owner_of(&of.id));
@@ -154,6 +159,13 @@ impl Machine {
     pub(super) async fn wake(&self) -> ApiResult<()> {
         let record = self.app.store.sandbox(None, &self.record.id).await?;
         ops::lifecycle::go(&self.app, record, self.client.clone(), Move::Wake, false).await.map(drop)
+    }
+
+    /// Puts it to sleep once the requests under way to it ended.
+    pub(super) async fn sleep(&self) -> ApiResult<()> {
+        let record = self.app.store.sandbox(None, &self.record.id).await?;
+        let asleep = Move::Hibernate(Keep::default());
+        ops::lifecycle::go(&self.app, record, self.client.clone(), asleep, false).await.map(drop)
     }
 
     /// Keeps it as it is now.

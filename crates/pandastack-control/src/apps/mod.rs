@@ -5,8 +5,8 @@
 //!   routes, hooks --> a deployment, queued --> deployer: one at a time per app, the newest wins
 //!                                                 |
 //!        build:  build machine <- source, install (or restored), build --> artifact (a snapshot)
-//!        serve:  machine <- artifact, start, ports, health check
-//!        switch: one transaction; edges ask again which machine stands behind the name
+//!        serve:  machines <- artifact, start, ports, health check
+//!        switch: one transaction; edges ask again which machines stand behind the name
 //!        tidy:   the last versions stay asleep for a rollback, everything else goes
 //! ```
 //!
@@ -17,7 +17,8 @@
 //! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
-//! | `source`, `build`, `serve` | those steps, each in a machine |
+//! | `source`, `build`, `serve` | those steps, each in machines |
+//! | `mend` | as many machines as was said: replaces what was lost, follows a change of their number |
 //! | `git`, `deploy_key` | where repositories are, and what proves that an app may read them |
 //! | `machine`, `output`, `log` | calls to a machine, and what it says |
 //! | `poller` | looking at repositories whose host tells nothing |
@@ -47,6 +48,7 @@ mod health;
 pub(crate) mod hooks;
 pub(crate) mod log;
 mod machine;
+mod mend;
 pub(crate) mod names;
 mod output;
 pub(crate) mod poller;

@@ -1,6 +1,8 @@
 //! What stands behind a host name: an app's own (`<name>.<domain>`, `<id>.<domain>`), or a domain it was given.
 
-use pandastack_edge::{Named, RouteUnavailable};
+use std::sync::Arc;
+
+use pandastack_edge::{Instances, Named, RouteUnavailable};
 
 use super::record::AppRecord;
 use crate::store::{Store, StoreError};
@@ -15,7 +17,9 @@ pub(crate) async fn find(store: &dyn Store, name: &str) -> Result<Option<Named>,
     };
     let live = store.deployment(&app.id, active).await.map_err(unavailable)?;
     let port = live.spec.start.as_ref().map_or(app.spec.port, |start| start.port);
-    Ok(live.spec.machine.map(|sandbox| Named::Serving { sandbox, port }))
+    let sandboxes: Arc<[_]> = live.spec.machines().cloned().collect();
+    let always = app.spec.min_instances as usize;
+    Ok((!sandboxes.is_empty()).then_some(Named::Serving(Instances { sandboxes, always, port })))
 }
 
 async fn app_of(store: &dyn Store, name: &str) -> Result<Option<AppRecord>, StoreError> {

@@ -71,6 +71,7 @@ fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
         previews: AppPreviews::Off,
         // Each would hold memory until its pull request is closed.
         min_instances: 0,
+        max_instances: 1,
         closed_pulls: Default::default(),
         cache: own.cache,
         deleting: own.deleting,

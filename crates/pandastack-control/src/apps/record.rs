@@ -73,6 +73,8 @@ pub struct AppSpec {
     pub idle_timeout_seconds: u64,
     /// Machines that never sleep.
     pub min_instances: u32,
+    /// Machines that serve a version.
+    pub max_instances: u32,
     /// Template of its machines.
     pub template: String,
     /// Virtual processors, if other than the template's.
@@ -122,6 +124,7 @@ impl Default for AppSpec {
             health_path: HEALTH_PATH_DEFAULT.to_owned(),
             idle_timeout_seconds: IDLE_SECONDS_DEFAULT,
             min_instances: 0,
+            max_instances: 1,
             template: "base".to_owned(),
             cpu: None,
             memory_mb: None,
@@ -145,9 +148,15 @@ impl AppSpec {
         self.git_branch.as_deref().unwrap_or("main")
     }
 
-    /// After how many idle seconds the machine that serves sleeps. One that never does may be idle for as long as can be said.
-    pub fn idle_seconds(&self) -> u64 {
-        if self.min_instances > 0 { TTL_SECONDS_MAX } else { self.idle_timeout_seconds }
+    /// After how many idle seconds a machine that serves sleeps, by its place among them. One that never does may be idle for as long
+    /// as can be said.
+    pub fn idle_seconds(&self, place: usize) -> u64 {
+        if self.never_sleeps(place) { TTL_SECONDS_MAX } else { self.idle_timeout_seconds }
+    }
+
+    /// Whether a machine that serves stays awake, by its place among them.
+    pub fn never_sleeps(&self, place: usize) -> bool {
+        place < self.min_instances as usize
     }
 
     /// Variables that its machines see: an app not those of previews, a preview not those of production, and one of a
@@ -280,12 +289,28 @@ pub struct DeploymentSpec {
     pub build_machine: Option<SandboxId>,
     /// What was built: a machine ready to start.
     pub artifact: Option<SnapshotId>,
-    /// The machine that serves it.
+    /// The machine that serves it, the first one of several.
     pub machine: Option<SandboxId>,
+    /// Further machines that serve it.
+    pub more_machines: Vec<SandboxId>,
     /// How often it was begun; a restart of the server begins it again.
     pub attempts: u32,
     /// Why it failed.
     pub error: Option<String>,
+}
+
+impl DeploymentSpec {
+    /// All machines that serve it, in the order in which they are used.
+    pub fn machines(&self) -> impl Iterator<Item = &SandboxId> {
+        self.machine.iter().chain(&self.more_machines)
+    }
+
+    /// Notes which machines serve it.
+    pub fn set_machines(&mut self, machines: impl IntoIterator<Item = SandboxId>) {
+        let mut machines = machines.into_iter();
+        self.machine = machines.next();
+        self.more_machines = machines.collect();
+    }
 }
 
 /// How a built version is started.
@@ -315,6 +340,25 @@ impl DeploymentRecord {
             finished_at: None,
             spec: DeploymentSpec { trigger: trigger.to_owned(), ..DeploymentSpec::default() },
         }
+    }
+
+    /// One that brings back what another built, in new machines unless some are given to it.
+    pub fn returning_to(app: &AppRecord, target: &Self, trigger: &str, at: Timestamp) -> Self {
+        let mut new = Self::queued(app, trigger, at);
+        let old = &target.spec;
+        new.spec.source = Source::Artifact;
+        new.spec.from = Some(target.id.clone());
+        new.spec.git_ref.clone_from(&old.git_ref);
+        new.spec.git_commit.clone_from(&old.git_commit);
+        new.spec.framework.clone_from(&old.framework);
+        new.spec.start.clone_from(&old.start);
+        new.spec.artifact.clone_from(&old.artifact);
+        new
+    }
+
+    /// Whether some machine serves both.
+    pub fn shares_machines(&self, other: &Self) -> bool {
+        self.spec.machines().any(|machine| other.spec.machines().any(|one| one == machine))
     }
 }
 

@@ -15,8 +15,9 @@ use pandastack_types::{AppId, DeploymentId, ErrorBody};
 use serde::Deserialize;
 
 use super::deploy::change;
-use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, Source};
-use super::{Stop, check, databases, domains, env, log, previews, removal, serve, tidy, upload, view};
+use super::mend::Asked;
+use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry};
+use super::{Stop, check, databases, domains, env, log, mend, previews, removal, serve, tidy, upload, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -197,7 +198,7 @@ pub(crate) async fn show(
     Ok(Json(view::app(&app, &headers, record).await?))
 }
 
-/// Change an app's settings. They hold from its next deployment or restart on.
+/// Change an app's settings. They hold from its next deployment or restart on; how many machines serve it, at once.
 #[utoipa::path(patch, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), request_body = AppSettings,
     responses((status = 200, body = api::App), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub(crate) async fn update(
@@ -209,7 +210,7 @@ pub(crate) async fn update(
 ) -> ApiResult<Json<api::App>> {
     let record = of.find_own(&app, &caller).await?;
     check_api_url(&app, &settings)?;
-    let was_idle_seconds = record.spec.idle_seconds();
+    let was = record.spec.clone();
     let mut spec = record.spec.clone();
     check::apply(&mut spec, settings.clone())?;
     let record = change(&app, &record.id, |record| {
@@ -218,8 +219,14 @@ pub(crate) async fn update(
     })
     .await?;
     app.apps.polls.notify_one();
-    if record.spec.idle_seconds() != was_idle_seconds {
+    let sleep = |spec: &AppSpec| (spec.idle_timeout_seconds, spec.min_instances);
+    if sleep(&record.spec) != sleep(&was) {
+        app.names_changed();
         serve::follow_idle(&app, &record).await;
+    }
+    if record.spec.max_instances != was.max_instances {
+        mend::app(&app, &record, Asked::ByHand).await?;
+        app.apps.work.notify_one();
     }
     Ok(Json(view::app(&app, &headers, record).await?))
 }
@@ -355,7 +362,7 @@ pub(crate) async fn rollback(
             let earlier = |one: &&DeploymentRecord| {
                 one.status == DeploymentStatus::Superseded
                     && kept.contains(&one.id)
-                    && live.is_none_or(|live| live.spec.machine != one.spec.machine)
+                    && live.is_none_or(|live| !live.shares_machines(one))
             };
             let none =
                 || ApiError::conflict(format!("app `{}` has no earlier version to return to", record.name));
@@ -368,27 +375,12 @@ pub(crate) async fn rollback(
             target.id
         )));
     }
-    queue(&app, returning_to(&record, target, "rollback")).await
+    let mut new = DeploymentRecord::returning_to(&record, target, "rollback", now());
+    new.spec.set_machines(target.spec.machines().cloned());
+    queue(&app, new).await
 }
 
-/// A deployment that brings back what another one built.
-pub(super) fn returning_to(of: &AppRecord, target: &DeploymentRecord, trigger: &str) -> DeploymentRecord {
-    let mut new = DeploymentRecord::queued(of, trigger, now());
-    let old = &target.spec;
-    new.spec.source = Source::Artifact;
-    new.spec.from = Some(target.id.clone());
-    new.spec.git_ref.clone_from(&old.git_ref);
-    new.spec.git_commit.clone_from(&old.git_commit);
-    new.spec.framework.clone_from(&old.framework);
-    new.spec.start.clone_from(&old.start);
-    new.spec.artifact.clone_from(&old.artifact);
-    if trigger == "rollback" {
-        new.spec.machine.clone_from(&old.machine);
-    }
-    new
-}
-
-/// Start the live version in a new machine, with the settings and variables of now, and without building it again.
+/// Start the live version in new machines, with the settings and variables of now, and without building it again.
 #[utoipa::path(post, path = "/v1/apps/{id}/restart", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = Deployment), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub(crate) async fn restart(
@@ -400,5 +392,5 @@ pub(crate) async fn restart(
     let none =
         || ApiError::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
     let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
-    queue(&app, returning_to(&record, &live, "restart")).await
+    queue(&app, DeploymentRecord::returning_to(&record, &live, "restart", now())).await
 }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use pandastack_types::ErrorBody;
+use pandastack_types::{ErrorBody, SandboxId};
 use serde::Deserialize;
 
 use super::machine::Machine;
@@ -30,13 +30,15 @@ pub(crate) struct Args {
     follow: Option<String>,
     tail: Option<usize>,
     search: Option<String>,
+    instance: Option<SandboxId>,
 }
 
 /// What the live version printed, as server-sent events, a line each; with `follow=1`, also what it prints from now on. The
 /// machine wakes for it.
 #[utoipa::path(get, path = "/v1/apps/{id}/runtime-logs", tag = "apps",
     params(("id" = String, Path), ("follow" = Option<String>, Query), ("tail" = Option<usize>, Query),
-        ("search" = Option<String>, Query, description = "Only lines that contain this")),
+        ("search" = Option<String>, Query, description = "Only lines that contain this"),
+        ("instance" = Option<String>, Query, description = "The machine, of several that serve; the first when absent")),
     responses((status = 200, content_type = "text/event-stream", body = String), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody)))]
 pub(crate) async fn runtime_logs(
@@ -49,7 +51,14 @@ pub(crate) async fn runtime_logs(
     let none =
         || ApiError::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
     let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
-    let machine = Machine::open(&app, &record, &live.spec.machine.ok_or_else(none)?).await?;
+    let mut machines = live.spec.machines();
+    let id = match &args.instance {
+        Some(wanted) => machines
+            .find(|id| *id == wanted)
+            .ok_or_else(|| ApiError::not_found("instance", wanted.as_str()))?,
+        None => machines.next().ok_or_else(none)?,
+    };
+    let machine = Machine::open(&app, &record, id).await?;
     let process = machine.processes().await?.into_iter().rfind(|one| one.tag.as_deref() == Some(SERVE_TAG));
     let process = process.ok_or_else(none)?;
     let matches =

@@ -1,12 +1,14 @@
 //! Bringing a built version to the point where it could serve: started, listening, healthy.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::SandboxId;
+use futures::future::join_all;
 use pandastack_types::api::{ExecRequest, Port, Process, ProcessState, StartProcess};
 use pandastack_types::limits::HEALTH_SECONDS_MAX;
+use pandastack_types::{SandboxId, SnapshotId};
 use tokio::time::Instant;
 
 use super::build::BuildError;
@@ -15,7 +17,7 @@ use super::health;
 use super::log::Log;
 use super::machine::{Machine, Purpose};
 use super::output::Exit;
-use super::record::{AppRecord, DeploymentRecord, StartSpec};
+use super::record::{AppRecord, DeploymentRecord, DeploymentSpec, StartSpec};
 use super::source::shell;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
@@ -60,34 +62,90 @@ pub(super) struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// The machine that serves a deployment: one that is kept, or a new one from what was built.
-    pub(super) async fn machine(&self, deployment: &mut DeploymentRecord) -> Result<Machine> {
-        if let (Some(kept), Some(start)) = (&deployment.spec.machine, &deployment.spec.start) {
-            match self.wake(kept, start.port).await {
-                Ok(machine) => return Ok(machine),
-                Err(error) => {
-                    self.log
-                        .say(format!(
-                            "the machine that was kept cannot be used ({error}); a new one is started"
-                        ))
-                        .await;
-                }
-            }
+    /// The machines that serve a deployment: those that are kept, and new ones from what was built.
+    pub(super) async fn machines(&self, deployment: &mut DeploymentRecord) -> Result<Vec<Machine>> {
+        let count = self.of.spec.max_instances as usize;
+        let mut ready = self.wake_kept(&deployment.spec, count).await;
+        if ready.len() == count {
+            return Ok(ready);
         }
         let (Some(artifact), Some(start)) = (&deployment.spec.artifact, &mut deployment.spec.start) else {
             return Err(BuildError::Step(
                 "what this deployment built is not kept any more; deploy again".to_owned(),
             ));
         };
-        start.port = self.of.spec.port;
+        let env = match ready.first() {
+            // Machines of one version are alike, whatever was said since it was started.
+            Some(kept) => kept.record.spec.env.clone(),
+            None => {
+                start.port = self.of.spec.port;
+                self.env(start).await?
+            }
+        };
+        let start = &*start;
+        // One goes first: what is wrong with a version is found and said once.
+        if ready.is_empty() {
+            ready.push(self.make(artifact, start, &env, 0).await?);
+        }
+        if ready.len() < count {
+            self.log.say(format!("instances: {} of {count}; the others are started", ready.len())).await;
+        }
+        let more = (ready.len()..count).map(|place| self.make(artifact, start, &env, place));
+        for made in join_all(more).await {
+            ready.push(made?);
+        }
+        Ok(ready)
+    }
+
+    /// Machines of a version that still answer, in their order; what is wrong with the others is said.
+    async fn wake_kept(&self, spec: &DeploymentSpec, count: usize) -> Vec<Machine> {
+        let Some(start) = &spec.start else { return Vec::new() };
+        let kept = spec.machines().take(count).map(|id| self.wake(id, start.port));
+        let mut awake = Vec::<Machine>::new();
+        for woken in join_all(kept).await {
+            let settled = match woken {
+                Ok(machine) => {
+                    let idle_seconds = self.of.spec.idle_seconds(awake.len());
+                    machine.set_idle(idle_seconds).await.map(|()| machine).map_err(BuildError::from)
+                }
+                failed => failed,
+            };
+            match settled {
+                Ok(machine) => awake.push(machine),
+                Err(error) => {
+                    self.log
+                        .say(format!(
+                            "a machine that was kept cannot be used ({error}); a new one is started"
+                        ))
+                        .await;
+                }
+            }
+        }
+        awake
+    }
+
+    /// Variables of a new machine.
+    async fn env(&self, start: &StartSpec) -> Result<BTreeMap<String, String>> {
         let mut env = start.env.clone();
         env.extend(self.of.spec.env_values());
         for (variable, url) in databases::urls(self.app, self.of, Stage::Run).await? {
             self.log.say(format!("{variable} leads to a database that is attached")).await;
             env.insert(variable, url);
         }
-        env.insert("PORT".to_owned(), self.of.spec.port.to_string());
-        let machine = Machine::create(self.app, self.of, Some(artifact), Purpose::Serve(env)).await?;
+        env.insert("PORT".to_owned(), start.port.to_string());
+        Ok(env)
+    }
+
+    /// A new machine, started and healthy.
+    async fn make(
+        &self,
+        artifact: &SnapshotId,
+        start: &StartSpec,
+        env: &BTreeMap<String, String>,
+        place: usize,
+    ) -> Result<Machine> {
+        let purpose = Purpose::Serve { env: env.clone(), idle_seconds: self.of.spec.idle_seconds(place) };
+        let machine = Machine::create(self.app, self.of, Some(artifact), purpose).await?;
         self.start(&machine, start).await?;
         Ok(machine)
     }
@@ -100,7 +158,6 @@ impl Serving<'_> {
         if status >= 500 {
             return Err(BuildError::Step(format!("it answered with status {status}")));
         }
-        machine.set_idle(self.of.spec.idle_seconds()).await?;
         self.log
             .say(format!("the version that was kept answers again after {} ms", began.elapsed().as_millis()))
             .await;
@@ -119,6 +176,7 @@ impl Serving<'_> {
         Ok(())
     }
 
+    /// The status that the health path answers with.
     async fn ask(&self, id: &SandboxId, port: u16) -> std::result::Result<u16, String> {
         let (spec, name) = (&self.of.spec, format!("{}.localhost", self.of.name));
         health::ask(self.app, id, port, &spec.health_path, &name).await.map(|status| status.as_u16())
@@ -196,19 +254,21 @@ impl Serving<'_> {
     }
 }
 
-/// Tells the machine that serves when to sleep, and wakes one that never should. One that cannot be told hears of it with the next
+/// Tells the machines that serve when to sleep, and wakes those that never should. What cannot be told hears of it with the next
 /// deployment.
 pub(super) async fn follow_idle(app: &Arc<App>, of: &AppRecord) {
-    let told = async {
-        let Some(active) = &of.active else { return Ok(()) };
-        let Some(id) = app.store.deployment(&of.id, active).await?.spec.machine else { return Ok(()) };
-        let machine = Machine::open(app, of, &id).await?;
-        machine.set_idle(of.spec.idle_seconds()).await?;
-        if of.spec.min_instances > 0 { machine.wake().await } else { Ok(()) }
-    };
-    let told: ApiResult<()> = told.await;
-    if let Err(error) = told {
-        tracing::info!(app = %of.id, %error, "when to sleep holds from the next deployment on");
+    let Some(active) = &of.active else { return };
+    let Ok(live) = app.store.deployment(&of.id, active).await else { return };
+    let told = live.spec.machines().enumerate().map(|(place, id)| async move {
+        let machine = Machine::open(app, of, id).await?;
+        machine.set_idle(of.spec.idle_seconds(place)).await?;
+        if of.spec.never_sleeps(place) { machine.wake().await } else { Ok(()) }
+    });
+    for told in join_all(told).await {
+        let told: ApiResult<()> = told;
+        if let Err(error) = told {
+            tracing::info!(app = %of.id, %error, "when to sleep holds from the next deployment on");
+        }
     }
 }
 

@@ -35,31 +35,32 @@ pub(super) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
     }
     needed.snapshots.extend(app.spec.cache.clone());
     let kept_max = if app.preview_of.is_some() { PREVIEW_VERSIONS_KEPT } else { VERSIONS_KEPT };
-    let mut kept = HashSet::new();
+    let live = deployments.iter().find(|one| one.status == DeploymentStatus::Live);
+    let mut counted: Vec<&DeploymentRecord> = live.into_iter().collect();
+    let kept_max = kept_max + counted.len();
     for one in deployments {
-        let serves = one.status == DeploymentStatus::Live;
-        let served = matches!(one.status, DeploymentStatus::Superseded | DeploymentStatus::RolledBack);
-        let Some(machine) = one.spec.machine.as_ref().filter(|_| serves || served) else {
-            if one.status.is_under_way() {
-                needed
-                    .machines
-                    .extend([&one.spec.build_machine, &one.spec.machine].into_iter().flatten().cloned());
+        match one.status {
+            status if status.is_under_way() => {
+                needed.machines.extend(one.spec.build_machine.iter().chain(one.spec.machines()).cloned());
                 needed.snapshots.extend(one.spec.artifact.clone());
+                continue;
             }
-            continue;
-        };
-        // A rollback has the machine of the version it returned to, which counts once.
-        let counted = serves || kept.contains(machine) || kept.len() < kept_max;
-        if !counted {
+            DeploymentStatus::Live | DeploymentStatus::Superseded | DeploymentStatus::RolledBack => {}
+            _ => continue,
+        }
+        // A rollback has the machines of the version it returned to, and a version that was mended those that were good: these count
+        // once, and what only the older one had is not needed.
+        let is_same = counted.iter().any(|newer| newer.shares_machines(one));
+        if one.spec.machine.is_none() || (!is_same && counted.len() >= kept_max) {
             continue;
         }
-        if !serves {
-            kept.insert(machine.clone());
+        if !is_same {
+            counted.push(one);
         }
-        needed.machines.insert(machine.clone());
         needed.snapshots.extend(one.spec.artifact.clone());
         needed.versions.insert(one.id.clone());
     }
+    needed.machines.extend(counted.iter().flat_map(|one| one.spec.machines()).cloned());
     needed
 }
 
@@ -151,5 +152,9 @@ mod tests {
         );
         let deleting = AppRecord { spec: AppSpec { deleting: true, ..AppSpec::default() }, ..of() };
         assert_eq!(needed(&deleting, &versions), Needed::default());
+        versions[2].spec.set_machines(["e", "e2"].map(|machine| machine.parse().unwrap()));
+        assert_eq!(needed(&of(), &versions).machines.len(), 6, "all machines of a version are needed");
+        versions[3].spec.set_machines(["e2", "e3"].map(|machine| machine.parse().unwrap()));
+        assert_eq!(needed(&of(), &versions).machines.len(), 6, "but not what it was mended without");
     }
 }

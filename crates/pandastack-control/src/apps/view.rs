@@ -1,8 +1,8 @@
 //! Records of apps as clients see them.
 
 use http::HeaderMap;
-use pandastack_types::api::{self, AppStatus, DeploymentStatus};
-use pandastack_types::{SandboxId, SandboxState};
+use pandastack_types::SandboxState;
+use pandastack_types::api::{self, AppInstance, AppStatus, DeploymentStatus};
 
 use super::git::{self, shown_url};
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
@@ -18,9 +18,8 @@ pub(super) const MASK: &str = "********";
 pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> ApiResult<api::App> {
     let deployments = state.store.deployments(&record.id).await?;
     let live = deployments.iter().find(|one| Some(&one.id) == record.active.as_ref());
-    let sandbox_id = live.and_then(|one| one.spec.machine.clone());
-    let machine = state_of(state, sandbox_id.as_ref()).await;
-    let status = status(machine, sandbox_id.is_some(), deployments.first());
+    let instances = instances(state, live).await;
+    let status = status(&instances, deployments.first());
     let found = live.or(deployments.first()).and_then(|one| one.spec.framework.clone());
     let template = state.hosts.templates().into_iter().find(|one| one.name == record.spec.template);
     let (cpu, memory_mb) = template.map_or((1, 0), |template| (template.cpu, template.memory_mb));
@@ -50,11 +49,13 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
         health_path: spec.health_path,
         idle_timeout_seconds: spec.idle_timeout_seconds,
         min_instances: spec.min_instances,
+        max_instances: spec.max_instances,
         env: env.into_iter().map(|(key, entry)| (key, shown(entry))).collect(),
         template: spec.template,
         cpu,
         memory_mb,
-        sandbox_id,
+        sandbox_id: instances.first().map(|one| one.sandbox_id.clone()),
+        instances,
         active_deployment_id: record.active,
         status,
         url: Some(url),
@@ -75,11 +76,10 @@ pub(super) async fn preview(
 ) -> ApiResult<api::AppPreview> {
     let deployments = state.store.deployments(&record.id).await?;
     let live = deployments.iter().find(|one| Some(&one.id) == record.active.as_ref());
-    let sandbox_id = live.and_then(|one| one.spec.machine.clone());
-    let machine = state_of(state, sandbox_id.as_ref()).await;
+    let instances = instances(state, live).await;
     let pull = record.spec.pull.clone().unwrap_or_default();
     Ok(api::AppPreview {
-        status: status(machine, sandbox_id.is_some(), deployments.first()),
+        status: status(&instances, deployments.first()),
         url: Some(beside(headers, &record.name)),
         deployment: self::deployments(&record, deployments).into_iter().next(),
         app_id: record.preview_of.unwrap_or_else(|| record.id.clone()),
@@ -91,14 +91,20 @@ pub(super) async fn preview(
         fork: pull.fork,
         pull_url: pull.url,
         git_commit: pull.commit,
-        sandbox_id,
+        sandbox_id: instances.into_iter().next().map(|one| one.sandbox_id),
         created_at: record.created_at,
         updated_at: record.updated_at,
     })
 }
 
-async fn state_of(state: &App, machine: Option<&SandboxId>) -> Option<SandboxState> {
-    state.store.sandbox(None, machine?).await.ok().map(|machine| machine.state)
+async fn instances(state: &App, live: Option<&DeploymentRecord>) -> Vec<AppInstance> {
+    let mut instances = Vec::new();
+    for id in live.iter().flat_map(|live| live.spec.machines()) {
+        let found = state.store.sandbox(None, id).await;
+        let status = found.map_or(SandboxState::Failed, |machine| machine.state);
+        instances.push(AppInstance { sandbox_id: id.clone(), status });
+    }
+    instances
 }
 
 fn hook_url(headers: &HeaderMap, record: &AppRecord) -> Option<String> {
@@ -108,15 +114,20 @@ fn hook_url(headers: &HeaderMap, record: &AppRecord) -> Option<String> {
     Some(format!("{scheme}://{}/v1/hooks/apps/{}", text("host").unwrap_or("localhost"), record.id))
 }
 
-fn status(machine: Option<SandboxState>, is_live: bool, newest: Option<&DeploymentRecord>) -> AppStatus {
-    match (machine, is_live, newest.map(|one| one.status)) {
-        (Some(SandboxState::Hibernated), ..) => AppStatus::Hibernated,
-        (Some(SandboxState::Running | SandboxState::Paused), ..) => AppStatus::Running,
-        (_, true, _) => AppStatus::Stopped,
-        (_, false, None) => AppStatus::Created,
-        (_, false, Some(status)) if status.is_under_way() => AppStatus::Building,
-        (_, false, Some(DeploymentStatus::Failed)) => AppStatus::Error,
-        (_, false, Some(_)) => AppStatus::Created,
+/// Where an app stands; of several machines, one that runs is enough.
+fn status(instances: &[AppInstance], newest: Option<&DeploymentRecord>) -> AppStatus {
+    let any = |states: &[SandboxState]| instances.iter().any(|one| states.contains(&one.status));
+    if any(&[SandboxState::Running, SandboxState::Paused]) {
+        return AppStatus::Running;
+    }
+    if any(&[SandboxState::Hibernated]) {
+        return AppStatus::Hibernated;
+    }
+    match newest.map(|one| one.status) {
+        _ if !instances.is_empty() => AppStatus::Stopped,
+        Some(status) if status.is_under_way() => AppStatus::Building,
+        Some(DeploymentStatus::Failed) => AppStatus::Error,
+        _ => AppStatus::Created,
     }
 }
 

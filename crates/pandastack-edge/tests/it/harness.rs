@@ -44,8 +44,12 @@ impl TestEdge {
     }
 
     pub async fn start_patient(head_wait: Duration) -> Self {
+        Self::start_with(Arc::new(OneSandbox), head_wait).await
+    }
+
+    pub async fn start_with(source: Arc<dyn RouteSource>, head_wait: Duration) -> Self {
         let log = tempfile::NamedTempFile::new().unwrap();
-        let edge = Edge::new(Arc::new(OneSandbox), AccessLog::open(Some(log.path())).unwrap());
+        let edge = Edge::new(source, AccessLog::open(Some(log.path())).unwrap());
         let api = Router::new().fallback(|| async { "the api" });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

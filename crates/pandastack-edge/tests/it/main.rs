@@ -5,4 +5,5 @@
 mod attacks;
 mod control;
 mod harness;
+mod instances;
 mod protocols;

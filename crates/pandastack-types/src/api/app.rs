@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{AppDatabase, AppPreviews};
-use crate::{AppId, DeploymentId, SandboxId, WorkspaceId};
+use crate::{AppId, DeploymentId, SandboxId, SandboxState, WorkspaceId};
 
 /// `POST /v1/apps`. Without `git_url` the app is deployed by uploads or from sandboxes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -83,9 +83,13 @@ pub struct AppSettings {
     /// Seconds without a request before it sleeps; 300 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<u64>,
-    /// Machines that stay awake whoever looks: 0, so that it sleeps, or 1.
+    /// Machines that stay awake whoever looks, at most `max_instances`; 0 when absent, so that it sleeps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_instances: Option<u32>,
+    /// Machines that serve it, 1 to 10; 1 when absent. Those beyond `min_instances` sleep until there is enough to do. The live version
+    /// follows a change at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_instances: Option<u32>,
     /// Secret of its webhook. An empty text closes the webhook.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_secret: Option<String>,
@@ -173,6 +177,9 @@ pub struct App {
     /// Machines that never sleep.
     #[serde(default)]
     pub min_instances: u32,
+    /// Machines that serve it; those beyond `min_instances` sleep until there is enough to do.
+    #[serde(default = "one")]
+    pub max_instances: u32,
     /// Environment; secrets are masked.
     pub env: BTreeMap<String, String>,
     /// Template of its machines.
@@ -181,9 +188,12 @@ pub struct App {
     pub cpu: u32,
     /// Memory.
     pub memory_mb: u32,
-    /// The machine that serves.
+    /// The machine that serves; the first one of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_id: Option<SandboxId>,
+    /// All machines that serve, in the order in which they are used.
+    #[serde(default)]
+    pub instances: Vec<AppInstance>,
     /// The version that serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deployment_id: Option<DeploymentId>,
@@ -213,6 +223,19 @@ pub struct App {
     /// When it was last changed or deployed.
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// A machine that serves an app.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AppInstance {
+    /// The machine.
+    pub sandbox_id: SandboxId,
+    /// Where it stands; `failed` also if it is gone, until it is replaced.
+    pub status: SandboxState,
 }
 
 /// `POST /v1/apps/{id}/deploys` with JSON; the body may be empty. An archive (`application/x-tar`, `application/gzip`)
@@ -316,7 +339,8 @@ pub struct Deployment {
     pub workspace: WorkspaceId,
     /// Where it stands.
     pub status: DeploymentStatus,
-    /// What began it: `api`, `upload`, `sandbox`, `push`, `pull_request`, `poll`, `rollback`, `restart`, `recovery`.
+    /// What began it: `api`, `upload`, `sandbox`, `push`, `pull_request`, `poll`, `rollback`, `restart`, `recovery`,
+    /// `scale`.
     pub trigger: String,
     /// Commit that was built.
     #[serde(default, skip_serializing_if = "Option::is_none")]

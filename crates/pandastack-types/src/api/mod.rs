@@ -27,9 +27,9 @@ pub use account::{
     Version, Workspace, WorkspaceSettings,
 };
 pub use app::{
-    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppSettings,
-    AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, GitHost, HookAnswer,
-    ImportAppEnv, RollbackApp, SetAppEnv,
+    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppInstance,
+    AppSettings, AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, GitHost,
+    HookAnswer, ImportAppEnv, RollbackApp, SetAppEnv,
 };
 pub use app_database::{AppDatabase, AttachDatabase};
 pub use app_preview::{AppPreview, AppPreviews};

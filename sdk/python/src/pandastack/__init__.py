@@ -37,6 +37,7 @@ from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
 from ._version import __version__
+from .app_models import App, AppInstance
 from .context_models import Execution, Result
 from .database_models import (
     Database,
@@ -112,6 +113,8 @@ __all__ = [
     "APIConnectionError",
     "AppsAPI",
     "AsyncAppsAPI",
+    "App",
+    "AppInstance",
     "AsyncClient",
     "AsyncCodeContext",
     "AsyncDatabasesAPI",

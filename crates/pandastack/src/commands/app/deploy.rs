@@ -79,9 +79,12 @@ pub struct Args {
     /// Attach this database, as `app attach` does: $DATABASE_URL leads to it
     #[arg(long, value_name = "DATABASE")]
     database: Option<String>,
-    /// Machines that never sleep: 0 or 1
+    /// Machines that never sleep, at most --max-instances
     #[arg(long, value_name = "COUNT")]
     min_instances: Option<u32>,
+    /// Machines that serve, 1 to 10; those beyond --min-instances sleep until there is enough to do
+    #[arg(long, value_name = "COUNT")]
+    max_instances: Option<u32>,
     /// A variable of a new app; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
@@ -155,6 +158,7 @@ async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -
         previews: args.previews,
         poll_seconds: args.poll,
         min_instances: args.min_instances,
+        max_instances: args.max_instances,
         ..AppSettings::default()
     };
     match client.get_app(name).await {

@@ -1,6 +1,6 @@
 //! Apps as people read them.
 
-use pandastack_types::api::{App, AppDatabase, AppStatus};
+use pandastack_types::api::{App, AppDatabase, AppInstance, AppStatus};
 
 use crate::output::fields;
 
@@ -18,6 +18,22 @@ pub(super) fn status(status: AppStatus) -> &'static str {
 
 fn sleeps_after(app: &App) -> String {
     if app.min_instances > 0 { "never".to_owned() } else { format!("{} s", app.idle_timeout_seconds) }
+}
+
+/// Each machine that serves, if there are several.
+fn instances(app: &App) -> String {
+    let one = |one: &AppInstance| format!("{} ({})", one.sandbox_id, one.status.as_str());
+    match app.instances.len() {
+        0 | 1 => String::new(),
+        _ => app.instances.iter().map(one).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn scale(app: &App) -> String {
+    match app.max_instances {
+        1 => String::new(),
+        most => format!("{} to {most}", app.min_instances),
+    }
 }
 
 fn databases(app: &App) -> String {
@@ -46,6 +62,8 @@ pub(super) fn app(app: &App) -> String {
         ("sleeps after", sleeps_after(app)),
         ("databases", databases(app)),
         ("template", app.template.clone()),
+        ("instances", scale(app)),
+        ("machines", instances(app)),
         ("machine", app.sandbox_id.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("webhook", text(&app.webhook_url)),
         ("polled every", app.poll_seconds.map(|seconds| format!("{seconds} s")).unwrap_or_default()),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pandastack_client::Client;
-use pandastack_types::DeploymentId;
+use pandastack_types::{DeploymentId, SandboxId};
 
 use super::print;
 use crate::failure::Failure;
@@ -21,6 +21,9 @@ pub struct Args {
     /// Only lines that contain this
     #[arg(long)]
     search: Option<String>,
+    /// The machine, of several that serve; the first when absent. `app get` shows them
+    #[arg(long, value_name = "ID", conflicts_with = "deploy")]
+    instance: Option<SandboxId>,
     /// The log of a deployment instead; the newest when no id is given
     #[arg(long, value_name = "ID", num_args = 0..=1)]
     deploy: Option<Option<DeploymentId>>,
@@ -29,7 +32,10 @@ pub struct Args {
 /// Carries it out.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let lines = match args.deploy {
-        None => client.app_logs(&args.app, args.follow, args.search.as_deref()).await?,
+        None => {
+            let search = args.search.as_deref();
+            client.app_logs(&args.app, args.follow, search, args.instance.as_ref()).await?
+        }
         Some(id) => {
             let id = match id {
                 Some(id) => id,

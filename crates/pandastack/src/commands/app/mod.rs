@@ -8,6 +8,7 @@ mod env;
 mod init;
 mod logs;
 mod previews;
+mod scale;
 mod source;
 mod versions;
 
@@ -52,6 +53,8 @@ pub enum Command {
         /// The app's name or id
         app: String,
     },
+    /// Say how many machines serve an app; the live version follows at once
+    Scale(scale::Args),
     /// Stop a deployment that is not live yet
     Cancel {
         /// The app's name or id
@@ -117,6 +120,7 @@ impl Command {
                 let begun = client.restart_app(&app).await?;
                 follow(client, &app, begun, output).await
             }
+            Command::Scale(args) => scale::run(client, args, output).await,
             Command::Cancel { app, deployment } => versions::cancel(client, &app, deployment, output).await,
             Command::Env(command) => command.run(client, output).await,
             Command::Attach(args) => databases::attach(client, args, output).await,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, AsyncIterator, Dict, List, Optional, Union
+from typing import Any, AsyncIterator, Dict, List, Optional, Union, cast
 
 from .. import _archive, _wire
 from .._wire import segment
+from ..app_models import App
 from ..errors import PandaStackError
 from ._io import run_blocking
 from .exec_stream import server_events
 from .filesystem import _pieces
 from .transport import AsyncTransport
 
-App = Dict[str, Any]
 Deployment = Dict[str, Any]
 
 
@@ -26,21 +26,29 @@ class AsyncAppsAPI:
 
     async def create(self, name: str, git_url: Optional[str] = None, **settings: Any) -> App:
         """Make an app. ``settings`` are ``git_branch``, ``framework``, ``install_command``, ``build_command``,
-        ``start_command``, ``root_directory``, ``port``, ``health_path``, ``env``, ``template`` and so on."""
+        ``start_command``, ``root_directory``, ``port``, ``health_path``, ``min_instances``, ``max_instances``, ``env``,
+        ``template`` and so on."""
         body = {"name": name, **_wire.given(git_url=git_url), **settings}
-        return (await self._transport.send(_wire.create("/apps", body, seconds_max=_wire.CREATE_SECONDS_MAX))).record()
+        call = _wire.create("/apps", body, seconds_max=_wire.CREATE_SECONDS_MAX)
+        return cast("App", (await self._transport.send(call)).record())
 
     async def list(self) -> List[App]:
         """Apps of the workspace."""
-        return (await self._transport.send(_wire.get("/apps"))).records("items")
+        return cast("List[App]", (await self._transport.send(_wire.get("/apps"))).records("items"))
 
     async def get(self, app: str) -> App:
         """One app."""
-        return (await self._transport.send(_wire.get(_path(app)))).record()
+        return cast("App", (await self._transport.send(_wire.get(_path(app)))).record())
 
     async def update(self, app: str, **settings: Any) -> App:
         """Change settings; they hold from the next deployment or restart on. An empty text takes one back."""
-        return (await self._transport.send(_wire.post(_path(app), settings, method="PATCH"))).record()
+        return cast("App", (await self._transport.send(_wire.post(_path(app), settings, method="PATCH"))).record())
+
+    async def scale(
+        self, app: str, *, min_instances: Optional[int] = None, max_instances: Optional[int] = None
+    ) -> App:
+        """Say how many machines serve an app, and how many of them never sleep; the live version follows at once."""
+        return await self.update(app, **_wire.given(min_instances=min_instances, max_instances=max_instances))
 
     async def delete(self, app: str) -> None:
         """Delete an app with all its versions."""
@@ -100,12 +108,15 @@ class AsyncAppsAPI:
         return (await self._transport.send(_wire.post(_path(app, "/rollback"), body))).record()
 
     async def restart(self, app: str) -> Deployment:
-        """Start the live version in a new machine, with the settings and variables of now."""
+        """Start the live version in new machines, with the settings and variables of now."""
         return (await self._transport.send(_wire.post(_path(app, "/restart")))).record()
 
-    async def logs(self, app: str, *, follow: bool = False, search: Optional[str] = None) -> AsyncIterator[str]:
-        """What the live version prints, a line each; with ``follow``, also from now on."""
-        query = {"follow": "1" if follow else "0", **_wire.given(search=search)}
+    async def logs(
+        self, app: str, *, follow: bool = False, search: Optional[str] = None, instance: Optional[str] = None
+    ) -> AsyncIterator[str]:
+        """What the live version prints, a line each; with ``follow``, also from now on. Of several machines the first,
+        or the ``instance`` that is named by its ``sandbox_id``."""
+        query = {"follow": "1" if follow else "0", **_wire.given(search=search, instance=instance)}
         async for line in self._lines(_wire.get(_path(app, "/runtime-logs"), query)):
             yield line
 

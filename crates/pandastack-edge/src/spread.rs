@@ -1,0 +1,93 @@
+//! Which machine of an app gets the next request.
+//!
+//! ```text
+//!   machines:  first .. always | further ones
+//!              share requests  | each is used while all before it have REQUESTS_PER_INSTANCE under way
+//! ```
+//!
+//! Must hold: the first ones get equal shares; a further one gets nothing while those before it have room, so it falls asleep by
+//! itself, and the first request that finds no room wakes it. Nobody has to decide how many run: sleep and wake do.
+
+use crate::limits::REQUESTS_PER_INSTANCE;
+
+/// What is known of one machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Requests under way to it from here, also those that wait for it to wake.
+    pub(crate) under_way: usize,
+    /// A request did not reach it lately.
+    pub(crate) is_avoided: bool,
+}
+
+/// The place of the machine that gets the next request; `None` if all were tried. Of those with as little to do, `turn` picks one.
+pub(crate) fn choose(loads: &[Load], always: usize, turn: usize, tried: &[usize]) -> Option<usize> {
+    let untried = || (0..loads.len()).filter(|at| !tried.contains(at));
+    let mut open: Vec<usize> = untried().filter(|at| !loads[*at].is_avoided).collect();
+    if open.is_empty() {
+        // Better one that may not answer than none.
+        open = untried().collect();
+    }
+    let least = |used: &[usize]| used.iter().map(|at| loads[*at].under_way).min();
+    let mut used = always.max(1).min(open.len());
+    while used < open.len() && least(&open[..used]) >= Some(REQUESTS_PER_INSTANCE) {
+        used += 1;
+    }
+    let least = least(&open[..used])?;
+    let equals: Vec<usize> =
+        open[..used].iter().copied().filter(|at| loads[*at].under_way == least).collect();
+    Some(equals[turn % equals.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: usize = REQUESTS_PER_INSTANCE;
+
+    fn loads(under_way: &[usize]) -> Vec<Load> {
+        under_way.iter().map(|under_way| Load { under_way: *under_way, is_avoided: false }).collect()
+    }
+
+    #[track_caller]
+    fn check(under_way: &[usize], always: usize, expect: usize) {
+        for turn in 0..4 {
+            assert_eq!(choose(&loads(under_way), always, turn, &[]), Some(expect), "{under_way:?} {always}");
+        }
+    }
+
+    #[test]
+    fn those_that_are_always_there_share_requests() {
+        check(&[2, 1, 2], 3, 1);
+        check(&[FULL + 2, FULL + 1, FULL + 2], 3, 1);
+        let turns: Vec<_> = (0..6).map(|turn| choose(&loads(&[1, 1, 1]), 3, turn, &[]).unwrap()).collect();
+        assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
+        let turns: Vec<_> = (0..4).map(|turn| choose(&loads(&[1, 0, 0]), 3, turn, &[]).unwrap()).collect();
+        assert_eq!(turns, [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn further_ones_are_used_only_while_those_before_them_are_busy() {
+        check(&[0, 0, 0], 0, 0);
+        check(&[FULL - 1, 0, 0], 1, 0);
+        check(&[FULL, 0, 0], 1, 1);
+        check(&[FULL, FULL, 3], 1, 2);
+        check(&[FULL - 1, FULL, 3], 1, 0);
+        check(&[FULL, FULL - 1, 0], 2, 1);
+        check(&[FULL + 1, FULL, FULL + 1], 1, 1);
+    }
+
+    #[test]
+    fn what_was_tried_or_does_not_answer_is_passed_over() {
+        let mut three = loads(&[0, 5, 0]);
+        assert_eq!(choose(&three, 1, 0, &[0]), Some(1), "the next one in line");
+        assert_eq!(choose(&three, 1, 0, &[0, 1]), Some(2));
+        assert_eq!(choose(&three, 1, 0, &[0, 1, 2]), None);
+        three[0].is_avoided = true;
+        assert_eq!(choose(&three, 1, 0, &[]), Some(1));
+        three[1].is_avoided = true;
+        three[2].is_avoided = true;
+        assert_eq!(choose(&three, 3, 0, &[]), Some(0), "rather one that may not answer than none");
+        assert_eq!(choose(&three, 3, 0, &[0]), Some(2));
+        assert_eq!(choose(&[], 1, 0, &[]), None);
+    }
+}

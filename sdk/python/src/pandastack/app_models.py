@@ -1,0 +1,57 @@
+"""What the API says about apps."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, TypedDict
+
+
+class AppInstance(TypedDict, total=False):
+    """A machine that serves an app."""
+
+    sandbox_id: str
+    #: As of any sandbox; ``"failed"`` also if it is gone, until it is replaced.
+    status: str
+
+
+class App(TypedDict, total=False):
+    """An app; fields a server adds are kept."""
+
+    id: str
+    workspace: str
+    name: str
+    git_url: str
+    git_branch: str
+    git_host: str
+    git_public_key: str
+    git_known_hosts: str
+    framework: str
+    install_command: str
+    build_command: str
+    start_command: str
+    root_directory: str
+    port: int
+    health_path: str
+    idle_timeout_seconds: int
+    #: Machines that never sleep.
+    min_instances: int
+    #: Machines that serve it; those beyond ``min_instances`` sleep until there is enough to do.
+    max_instances: int
+    env: Dict[str, str]
+    template: str
+    cpu: int
+    memory_mb: int
+    #: The machine that serves, the first one of several.
+    sandbox_id: str
+    #: All machines that serve, in the order in which they are used.
+    instances: List[AppInstance]
+    active_deployment_id: str
+    #: ``created``, ``building``, ``running``, ``hibernated``, ``error`` or ``stopped``.
+    status: str
+    url: str
+    webhook_url: str
+    poll_seconds: int
+    previews: str
+    databases: List[Dict[str, Any]]
+    preview_of: str
+    created_at: str
+    updated_at: str
