@@ -68,7 +68,7 @@ def instances(apps: Apps, app: Dict[str, Any]) -> Dict[str, str]:
 
 def answering(load: Load, version: str, last: int = 60) -> Counter[str]:
     """How many of the last answers each machine of a version gave."""
-    return Counter(who for got, who in (text.split(" ") for text in load.texts[-last:]) if got == version)
+    return Counter(text for text in load.texts[-last:] if text.startswith(f"{version} "))
 
 
 def owned(platform: Platform, app: Dict[str, Any]) -> List[str]:

@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Router, http::StatusCode};
-use pandastack_edge::{AccessLog, ControlRoutes, Edge, RouteSource};
+use pandastack_edge::{AccessLog, ControlRoutes, Edge, Instances, Named, RouteSource};
 use pandastack_types::SandboxId;
 use pandastack_types::agent_api::EdgeRoute;
 use pandastack_types::link::LinkKey;
@@ -42,6 +42,7 @@ impl Control {
         let router = Router::new()
             .route("/internal/v1/routes/{id}", get(route))
             .route("/internal/v1/routes", get(changes))
+            .route("/internal/v1/names/{name}", get(name))
             .with_state(Arc::clone(&seen));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -80,6 +81,19 @@ async fn route(State(seen): State<Arc<Seen>>, Path(id): Path<String>) -> Respons
     .into_response()
 }
 
+/// An app with three machines, and one of a server that knows of one machine per app only.
+async fn name(Path(name): Path<String>) -> Response {
+    let serving = serde_json::json!({ "sandbox": "m1", "port": 8080 });
+    let mut several = serving.clone();
+    several["more"] = serde_json::json!(["m2", "m3"]);
+    several["always"] = 2.into();
+    match name.as_str() {
+        "shop.localhost" => Json(serde_json::json!({ "serving": several })).into_response(),
+        "old.localhost" => Json(serde_json::json!({ "serving": serving })).into_response(),
+        _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
 async fn changes(State(seen): State<Arc<Seen>>) -> Body {
     seen.followed.fetch_add(1, Ordering::SeqCst);
     seen.follower.notify_one();
@@ -111,6 +125,20 @@ async fn the_next_server_is_asked_when_one_is_gone() {
     second.kill().await;
     let error = routes.find(&known).await.err().unwrap();
     assert!(error.to_string().contains("control at http://127.0.0.1:"), "{error}");
+}
+
+#[tokio::test]
+async fn a_name_leads_to_all_machines_of_an_app() {
+    let control = Control::start().await;
+    let routes = routes_of(&[&control]);
+    let check = async |name: &str, machines: &[&str], always: usize| {
+        let found = routes.find_name(name).await.unwrap();
+        let sandboxes = machines.iter().map(|id| id.parse().unwrap()).collect();
+        assert_eq!(found, Some(Named::Serving(Instances { sandboxes, always, port: 8080 })), "{name}");
+    };
+    check("shop.localhost", &["m1", "m2", "m3"], 2).await;
+    check("old.localhost", &["m1"], 0).await;
+    assert_eq!(routes.find_name("nobody.localhost").await.unwrap(), None);
 }
 
 #[tokio::test]
