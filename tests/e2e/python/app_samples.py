@@ -24,7 +24,7 @@ class Sample:
     heading: str
     colour: str
     env: Dict[str, str] = field(default_factory=dict)
-    #: Of the machine that builds; `None`: what apps have.
+    #: Of its machines; `None`: what the template says.
     memory_mb: Optional[int] = None
 
 
