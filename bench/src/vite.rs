@@ -1,5 +1,6 @@
 //! The source of a Vite app, with the packages that it installs: fetched once by this host's npm, so that building
-//! it measures no registry.
+//! it measures no registry. They are those of the tests' sample, by its lock file: `npm ci` refuses one that a registry
+//! without every platform's packages helped to write.
 
 use std::path::Path;
 
@@ -13,24 +14,28 @@ const CACHE: &str = "npm-cache";
 /// Installs from there.
 pub const INSTALL: &str = "npm ci --include=dev --offline --cache npm-cache --no-audit --no-fund";
 
-const FILES: [(&str, &str); 4] = [
+const FILES: [(&str, &str); 5] = [
     (
         "package.json",
         r#"{"name": "bench", "version": "1.0.0", "private": true, "type": "module", "scripts": {"build": "vite build"},
             "dependencies": {"react": "19.3.1", "react-dom": "19.3.1"},
-            "devDependencies": {"vite": "8.3.8", "@vitejs/plugin-react": "6.3.0"}}"#,
+            "devDependencies": {"vite": "8.3.4", "@vitejs/plugin-react": "6.1.2"}}"#,
     ),
+    ("package-lock.json", include_str!("../../tests/e2e/python/sample_locks/vite/package-lock.json")),
     ("vite.config.js", "import react from '@vitejs/plugin-react';\nexport default { plugins: [react()] };\n"),
     (
         "index.html",
         "<!doctype html><div id=\"root\"></div><script type=\"module\" src=\"/main.jsx\"></script>\n",
     ),
-    (
-        "main.jsx",
-        "import { createRoot } from 'react-dom/client';\n\
-         createRoot(document.getElementById('root')).render(<h1>hello</h1>);\n",
-    ),
+    PAGE,
 ];
+
+/// The file that differs from deployment to deployment.
+const PAGE: (&str, &str) = (
+    "main.jsx",
+    "import { createRoot } from 'react-dom/client';\n\
+     createRoot(document.getElementById('root')).render(<h1>hello</h1>);\n",
+);
 
 /// The source in a directory of its own.
 pub struct Source(tempfile::TempDir);
@@ -43,7 +48,7 @@ impl Source {
             std::fs::write(dir.path().join(name), text)?;
         }
         let mut npm = Command::new("npm");
-        npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", CACHE]);
+        npm.args(["ci", "--ignore-scripts", "--include=dev", "--no-audit", "--no-fund", "--cache", CACHE]);
         let output = npm.current_dir(dir.path()).output().await.context("start npm")?;
         ensure!(output.status.success(), "npm: {}", String::from_utf8_lossy(&output.stderr));
         std::fs::remove_dir_all(dir.path().join("node_modules")).context("remove what npm unpacked")?;
@@ -52,11 +57,10 @@ impl Source {
 
     /// An archive of it, in which one line differs by `round`; with its packages, or without.
     pub fn archive(&self, round: u32, with_packages: bool) -> Result<Vec<u8>> {
-        let page = self.0.path().join("main.jsx");
-        let text = FILES[3].1.replace("hello", &format!("hello {round}"));
-        std::fs::write(&page, text)?;
+        let text = PAGE.1.replace("hello", &format!("hello {round}"));
+        std::fs::write(self.0.path().join(PAGE.0), text)?;
         let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-        for name in FILES.iter().map(|(name, _)| *name).chain(["package-lock.json"]) {
+        for (name, _) in FILES {
             archive.append_path_with_name(self.0.path().join(name), name)?;
         }
         if with_packages {

@@ -27,7 +27,7 @@ const TOOLS: &[Need] = &[
     ("openssl", "openssl"),
     ("ssh-keygen", "openssh-client"),
 ];
-/// What pages are looked at with.
+/// What pages of apps are looked at with.
 const BROWSER: &[Need] = &[("chromium", "chromium")];
 /// To run the TypeScript SDK.
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];

@@ -1,13 +1,18 @@
 """One small app per row of the table of what is found, each with packages from the registries.
 
-Every page shows, in `h1`, a text that only the app's own machinery can put there, and has a colour of its own.
+Every page shows, in `h1`, a text that only the app's own machinery can put there, and has a colour of its own. Packages of
+npm's registry are locked by the files in `sample_locks/`: what is installed stays what it was, and an emulated npm need not read
+about every version there ever was. npm installs the sample of Vite; the others are Bun's, which takes a twentieth of npm's time.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Dict
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+LOCKS = Path(__file__).with_name("sample_locks")
 
 
 @dataclass(frozen=True)
@@ -19,10 +24,15 @@ class Sample:
     heading: str
     colour: str
     env: Dict[str, str] = field(default_factory=dict)
+    #: Of its machines; `None`: what the template says.
+    memory_mb: Optional[int] = None
 
 
-def package(**more: Any) -> str:
-    return json.dumps({"name": "sample", "version": "1.0.0", "private": True, **more})
+def package(sample: str, **more: Any) -> Dict[str, str]:
+    """package.json, and the lock file that was written for it."""
+    manifest = {"name": "sample", "version": "1.0.0", "private": True, **more}
+    locks = {path.name: path.read_text() for path in (LOCKS / sample).iterdir()}
+    return {"package.json": json.dumps(manifest), **locks}
 
 
 def page(colour: str, body: str) -> str:
@@ -44,7 +54,7 @@ STATIC = Sample(
 NODE = Sample(
     "node",
     {
-        "package.json": package(dependencies={"express": "5.3.0"}, scripts={"start": "node server.js"}),
+        **package("node", dependencies={"express": "5.3.0"}, scripts={"start": "node server.js"}),
         "server.js": """
 const express = require("express"), app = express();
 app.get("/", (_, answer) => answer.type("html").send(PAGE.replace("WHO", "express " + process.env.GREETING)));
@@ -58,9 +68,9 @@ const PAGE = `%s`;
 VITE = Sample(
     "vite",
     {
-        "package.json": package(
-            type="module", scripts={"build": "vite build"}, dependencies=REACT,
-            devDependencies={"vite": "8.3.8", "@vitejs/plugin-react": "6.3.0"},
+        **package(
+            "vite", type="module", scripts={"build": "vite build"}, dependencies=REACT,
+            devDependencies={"vite": "8.3.4", "@vitejs/plugin-react": "6.1.2"},
         ),
         "vite.config.js": 'import react from "@vitejs/plugin-react";\nexport default { plugins: [react()] };\n',
         "index.html": '<!doctype html><div id="root"></div><script type="module" src="/src/main.jsx"></script>',
@@ -78,7 +88,7 @@ createRoot(document.getElementById("root")).render(<App />);
 NEXT = Sample(
     "next",
     {
-        "package.json": package(dependencies={"next": "16.4.6", **REACT}),
+        **package("next", dependencies={"next": "16.4.2", **REACT}),
         "app/layout.js": 'import "./style.css";\nexport default ({ children }) => <html><body>{children}</body></html>;\n',
         "app/page.js": """
 import Counter from "./counter";
@@ -96,14 +106,14 @@ export default function Counter({ from }) {
 """,
         "app/style.css": "body { background: #405060 }",
     },
-    "next good morning 1", "#405060", {"GREETING": "good morning"},
+    "next good morning 1", "#405060", {"GREETING": "good morning"}, memory_mb=2048,
 )
 
 CRA = Sample(
     "cra",
     {
-        "package.json": package(
-            dependencies={"react-scripts": "5.0.1", "react": "18.3.1", "react-dom": "18.3.1"},
+        **package(
+            "cra", dependencies={"react-scripts": "5.0.1", "react": "18.3.1", "react-dom": "18.3.1"},
             scripts={"start": "react-scripts start", "build": "react-scripts build"},
             browserslist=["last 1 chrome version"],
         ),
@@ -115,7 +125,7 @@ createRoot(document.getElementById("root")).render(<h1>cra {process.env.REACT_AP
 """,
         "src/style.css": "body { background: #506070 }",
     },
-    "cra sweet", "#506070", {"REACT_APP_FLAVOUR": "sweet"},
+    "cra sweet", "#506070", {"REACT_APP_FLAVOUR": "sweet"}, memory_mb=2048,
 )
 
 DJANGO = Sample(
@@ -179,7 +189,7 @@ async def square(number: int) -> dict:
 FLASK = Sample(
     "python",
     {
-        "requirements.txt": "flask==3.1.3\n",
+        "requirements.txt": "flask==3.1.3\ngunicorn==27.0.0\n",
         "app.py": """
 from flask import Flask, render_template
 site = Flask(__name__)

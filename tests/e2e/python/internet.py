@@ -130,6 +130,7 @@ class InternetInABox:
     ) -> None:
         self.servers.kill()
         self.servers.wait()
-        # The other end of the link goes with it.
+        # Not left to the namespace's end, which open connections put off: until then its route leads others astray.
+        ip("link", "delete", LINK)
         ip("netns", "delete", NAMESPACE)
         self.directory.cleanup()

@@ -39,7 +39,7 @@ pub struct Args {
     /// Only these suites
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<Suite>,
-    /// Also what takes many minutes: every slot of a host, every step at which something can be killed, apps of real frameworks
+    /// Also what takes many minutes: every slot of a host, every step at which something can be killed, an app of every framework
     #[arg(long)]
     full: bool,
 }

@@ -76,9 +76,7 @@ impl Session {
     /// keeps one processor busy, and much of a test is waiting.
     pub fn e2e_python(&mut self) -> Result<Counts> {
         host::install_for_tests()?;
-        if self.full {
-            host::install_browser()?;
-        }
+        host::install_browser()?;
         let (interpreter, postgres) = (python::ensure()?, postgres::ensure()?);
         let (platform, full) = (self.platform()?, self.full);
         let lane = |log: &str, marked: &str| {
