@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import io
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 from typing import Dict
 
 import httpx
+from pandastack import PandaStack
 
 from conftest import error_body, wait_for
 from function_calls import HANDLER, api, call, Made, make, Source  # noqa: F401
@@ -103,6 +107,41 @@ def test_a_custom_runtime(api: httpx.Client, make: Made) -> None:
     function = make({"bootstrap": CUSTOM}, runtime="custom", entrypoint="bootstrap")
     assert call(api, function, {"x": 1})["output"] == {"got": {"x": 1}}
     assert call(api, function, 7)["output"] == {"got": 7}
+
+
+def from_registry(client: PandaStack, directory: Path, *packages: str) -> Dict[str, Source]:
+    """Files of packages for the Python of the template, below `lib`."""
+    with client.sandboxes.create("base") as sandbox:
+        version = sandbox.exec("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'", check=True).stdout.strip()
+    words = ["download", "-q", "--only-binary", ":all:", "--python-version", version, "--platform", "manylinux2014_x86_64"]
+    subprocess.run([sys.executable, "-m", "pip", *words, "-d", str(directory), *packages], check=True)
+    files: Dict[str, Source] = {}
+    for wheel in directory.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as opened:
+            names = [name for name in opened.namelist() if ".dist-info/" not in name and not name.endswith("/")]
+            files.update({f"lib/{name}": opened.read(name) for name in names})
+    return files
+
+
+def test_awslambdaric_unmodified(client: PandaStack, api: httpx.Client, make: Made, tmp_path: Path) -> None:
+    """Amazon's own runtime client for Python, from PyPI, calls a handler that was written for it."""
+    source = """
+def handle(event, context):
+    if "fail" in event: raise ValueError(event["fail"])
+    return {"got": event, "id": context.aws_request_id, "left": context.get_remaining_time_in_millis()}
+"""
+    files: Dict[str, Source] = {
+        "bootstrap": "#!/bin/sh\nPYTHONPATH=lib exec python3 -m awslambdaric app.handle\n",
+        "app.py": source,
+        **from_registry(client, tmp_path, "awslambdaric==4.2.2"),
+    }
+    function = make(files, runtime="custom", entrypoint="bootstrap")
+    ran = call(api, function, {"x": "é"})
+    assert ran["output"]["got"] == {"x": "é"} and ran["output"]["id"] == ran["id"], ran
+    assert 0 < ran["output"]["left"] <= 60_000
+    failed = call(api, function, {"fail": "as meant"})
+    assert failed["status"] == "error" and "as meant" in failed["error"], failed
+    assert call(api, function, {"x": 2})["output"]["got"] == {"x": 2}
 
 
 def wheel(name: str, source: str) -> bytes:
