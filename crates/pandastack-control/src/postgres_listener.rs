@@ -1,7 +1,8 @@
 //! The address of the server for databases.
 //!
 //! Without one given it is port 5432 of this machine, or the next free one; which it was is remembered, because connection
-//! strings name it. Beside it every database has a port of its own, unless they have names.
+//! strings name it. Beside it every database has a port of its own, unless they have names or others than this machine can
+//! reach it: a port says of itself that there is a database, where an id must be known.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -11,7 +12,7 @@ use pandastack_edge::tls::Tls;
 use pandastack_postgres::{Databases, Server};
 use pandastack_types::DatabaseId;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::PostgresConfig;
@@ -31,7 +32,7 @@ const OWN_PORTS: &str = "database-ports.json";
 pub(crate) struct PostgresListener {
     listener: TcpListener,
     tls: Tls,
-    bound: Option<UnboundedReceiver<Bound>>,
+    bound: Option<Receiver<Bound>>,
     /// What clients are told.
     pub(crate) address: PublicAddress,
     /// Ports of databases that have no names.
@@ -54,9 +55,9 @@ impl PostgresListener {
         let host = if bound.ip().is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { bound.ip() };
         let address =
             PublicAddress { domain: config.domain.clone(), host: host.to_string(), port: bound.port() };
-        let (ports, own) = match address.domain {
-            Some(_) => (None, None),
-            None => {
+        let (ports, own) = match address.domain.is_none() && bound.ip().is_loopback() {
+            false => (None, None),
+            true => {
                 let file = dir.join(OWN_PORTS);
                 let opened = Ports::open(bound.ip(), file.clone(), databases, shutdown).await;
                 let (ports, own) = opened.map_err(|source| ServeError::DataDir { path: file, source })?;

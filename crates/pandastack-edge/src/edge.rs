@@ -21,7 +21,7 @@ use crate::destination::Target;
 use crate::door::Ticket;
 use crate::exchange::{Exchange, ExchangeError, Rest, Setback};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
-use crate::limits::{BODY_BYTES_MAX, STOP_WAIT};
+use crate::limits::{BODY_BYTES_MAX, HELD_WAIT, STOP_WAIT};
 use crate::names::{Instances, Named, Names};
 use crate::pool::{DialError, GuestStream, dial};
 use crate::route::{Place, Route, RouteSource};
@@ -136,7 +136,8 @@ impl Edge {
                 site.note_missed();
             }
             tried.push(at);
-            let next = self.choose(app, &tried);
+            // Each is waited for while it wakes: together no longer than one may be.
+            let next = self.choose(app, &tried).filter(|_| asked.began.elapsed() < HELD_WAIT);
             (at, body) = match (next, rest) {
                 (Some(next), Rest::Unsent(body)) => (next, body),
                 // Once: what breaks one machine could break the others, too.

@@ -161,7 +161,9 @@ pub(crate) fn copy_private_pages(
         Ok(written)
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..copiers()).map(|_| scope.spawn(copy)).collect();
+        // Where the system has no thread to spare, this one does it all.
+        let begin = |_| std::thread::Builder::new().spawn_scoped(scope, copy).ok();
+        let others: Vec<_> = (1..copiers()).filter_map(begin).collect();
         others.into_iter().try_fold(copy()?, |written, other| Ok(written + joined(other.join())?))
     })
 }

@@ -53,8 +53,9 @@ pub(crate) enum NoEndpoint {
     Unnamed,
     #[error("the host name means database `{name}`, and the option means `{option}`")]
     Differ { name: String, option: String },
-    #[error("this port is that of database `{port}`, and the client names `{named}`")]
-    OtherPort { port: String, named: String },
+    // Whose it is, nobody is told who has not logged in.
+    #[error("this port is that of another database than `{0}`")]
+    OtherPort(String),
 }
 
 impl Endpoint {
@@ -107,7 +108,7 @@ pub(crate) fn choose(
     };
     match (named, port) {
         (Some(named), Some(port)) if named.database != port.database => {
-            Err(NoEndpoint::OtherPort { port: port.database.clone(), named: named.database })
+            Err(NoEndpoint::OtherPort(named.database))
         }
         (Some(named), _) => Ok(named),
         (None, Some(port)) => Ok(port.clone()),
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(choose(Some("localhost"), None, Some(&port)), Ok(port.clone()));
         let pooler = Endpoint::from_label("a1-pooler").unwrap();
         assert_eq!(choose(None, Some("a1-pooler"), Some(&port)), Ok(pooler));
-        let other = NoEndpoint::OtherPort { port: "a1".into(), named: "a2".into() };
-        assert_eq!(choose(Some("a2.pg.x"), None, Some(&port)), Err(other));
+        let other = Err(NoEndpoint::OtherPort("a2".into()));
+        assert_eq!(choose(Some("a2.pg.x"), None, Some(&port)), other);
     }
 }

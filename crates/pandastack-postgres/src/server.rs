@@ -223,7 +223,7 @@ pub(crate) fn endpoint_of(
     choose(host, named.as_deref(), port).map_err(|none| {
         let code = match none {
             NoEndpoint::Unnamed => "08004",
-            NoEndpoint::Differ { .. } | NoEndpoint::OtherPort { .. } => "08P01",
+            NoEndpoint::Differ { .. } | NoEndpoint::OtherPort(_) => "08P01",
         };
         Fatal::new(code, none.to_string()).hint(
             "connect to the host name <database id>.pg.<domain> with a client that sends it (SNI), or add \

@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use super::build::{Build, BuildError};
 use super::log::Log;
 use super::machine::Machine;
-use super::mend::SCALE;
 use super::record::{AppRecord, DeploymentRecord};
 use super::serve::Serving;
 use super::{Stop, previews, tidy};
@@ -135,7 +134,7 @@ impl Deploy {
     /// too many are not kept, so their requests are waited for here.
     async fn retire(&self, of: &AppRecord, before: &DeploymentId) {
         let Ok(old) = self.app.store.deployment(&of.id, before).await else { return };
-        let is_surplus = self.record.spec.trigger == SCALE;
+        let is_surplus = self.record.shares_machines(&old);
         let left = old.spec.machines().filter(|id| !self.record.spec.machines().any(|new| new == *id));
         let retired = left.map(|id| async move {
             let machine = Machine::open(&self.app, of, id).await?;
@@ -197,7 +196,7 @@ async fn remember_installed(app: &App, of: &AppRecord, installed: SnapshotId) ->
 pub(crate) async fn change(
     app: &App,
     id: &pandastack_types::AppId,
-    change: impl Fn(&mut AppRecord),
+    mut change: impl FnMut(&mut AppRecord),
 ) -> ApiResult<AppRecord> {
     for _ in 0..PUT_TRIES {
         let mut record = app.store.app(None, id.as_str()).await?;

@@ -16,7 +16,7 @@ use crate::store::StoreError;
 /// What begins a deployment that replaces lost machines.
 const RECOVERY: &str = "recovery";
 /// What begins a deployment that changes how many machines there are.
-pub(super) const SCALE: &str = "scale";
+const SCALE: &str = "scale";
 
 /// Why an app is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     let Some(active) = of.active.as_ref().filter(|_| !of.spec.deleting) else { return Ok(()) };
     let all = app.store.deployments(&of.id).await?;
     let Some(live) = all.iter().find(|one| one.id == *active) else { return Ok(()) };
-    if !may_begin(all.first().unwrap_or(live), asked) {
+    let newest = all.first().unwrap_or(live);
+    if newest.status.is_under_way() {
         return Ok(());
     }
     let mut good = Vec::new();
@@ -53,6 +54,9 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     else {
         return Ok(());
     };
+    if asked == Asked::ByItself && gave_up(newest, trigger) {
+        return Ok(());
+    }
     tracing::info!(app = %of.id, trigger, good = good.len(), "the machines of a live app are brought to their number");
     let mut new = DeploymentRecord::returning_to(of, live, trigger, now());
     new.spec.set_machines(good);
@@ -61,11 +65,9 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     Ok(())
 }
 
-/// One that failed is not tried for ever; the next one is a person's.
-fn may_begin(newest: &DeploymentRecord, asked: Asked) -> bool {
-    let by_itself = [RECOVERY, SCALE].contains(&newest.spec.trigger.as_str());
-    let gave_up = by_itself && newest.status == DeploymentStatus::Failed;
-    !newest.status.is_under_way() && (asked == Asked::ByHand || !gave_up)
+/// What failed is not tried for ever: the next one is a person's. Other work is.
+fn gave_up(newest: &DeploymentRecord, trigger: &str) -> bool {
+    newest.status == DeploymentStatus::Failed && newest.spec.trigger == trigger
 }
 
 /// What has to be done for a version with so many machines, of which so many are good.
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_by_hand_only() {
+    fn what_failed_is_not_tried_for_ever() {
         let of = AppRecord {
             id: "a".parse().unwrap(),
             workspace: pandastack_types::WorkspaceId::default_workspace(),
@@ -119,15 +121,14 @@ mod tests {
             updated_at: now(),
             spec: AppSpec::default(),
         };
-        let check = |trigger: &str, status, by_itself, by_hand| {
-            let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&of, trigger, now()) };
-            assert_eq!(may_begin(&newest, Asked::ByItself), by_itself, "{trigger} {status:?}");
-            assert_eq!(may_begin(&newest, Asked::ByHand), by_hand, "{trigger} {status:?}");
+        let check = |newest: &str, status, trigger: &str, expect| {
+            let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&of, newest, now()) };
+            assert_eq!(gave_up(&newest, trigger), expect, "{trigger} after {newest:?}");
         };
-        check(SCALE, DeploymentStatus::Failed, false, true);
-        check(RECOVERY, DeploymentStatus::Failed, false, true);
-        check("api", DeploymentStatus::Failed, true, true);
-        check(SCALE, DeploymentStatus::Live, true, true);
-        check("api", DeploymentStatus::Building, false, false);
+        check(SCALE, DeploymentStatus::Failed, SCALE, true);
+        check(RECOVERY, DeploymentStatus::Failed, RECOVERY, true);
+        check(SCALE, DeploymentStatus::Failed, RECOVERY, false);
+        check("api", DeploymentStatus::Failed, RECOVERY, false);
+        check(RECOVERY, DeploymentStatus::Live, RECOVERY, false);
     }
 }

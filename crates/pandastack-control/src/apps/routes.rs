@@ -211,20 +211,25 @@ pub(crate) async fn update(
     let record = of.find_own(&app, &caller).await?;
     check_api_url(&app, &settings)?;
     let was = record.spec.clone();
-    let mut spec = record.spec.clone();
-    check::apply(&mut spec, settings.clone())?;
+    let (counted, mut applied) = (settings.max_instances.is_some(), Ok(()));
+    check::apply(&mut record.spec.clone(), settings.clone())?;
     let record = change(&app, &record.id, |record| {
-        // Checked above on the same kind of record.
-        let _ = check::apply(&mut record.spec, settings.clone());
+        // Another call may have changed what these settings depend on.
+        let mut spec = record.spec.clone();
+        applied = check::apply(&mut spec, settings.clone());
+        if applied.is_ok() {
+            record.spec = spec;
+        }
     })
     .await?;
+    applied?;
     app.apps.polls.notify_one();
     let sleep = |spec: &AppSpec| (spec.idle_timeout_seconds, spec.min_instances);
     if sleep(&record.spec) != sleep(&was) {
         app.names_changed();
         serve::follow_idle(&app, &record).await;
     }
-    if record.spec.max_instances != was.max_instances {
+    if counted {
         mend::app(&app, &record, Asked::ByHand).await?;
         app.apps.work.notify_one();
     }

@@ -171,7 +171,7 @@ impl Serving<'_> {
         let request = StartProcess { exec, tag: Some(SERVE_TAG.to_owned()), ..StartProcess::default() };
         let process = machine.start(&request).await?;
         let deadline = Instant::now() + Duration::from_secs(HEALTH_SECONDS_MAX);
-        self.wait_healthy(machine, &process, deadline).await?;
+        self.wait_healthy(machine, &process, start.port, deadline).await?;
         machine.exec(&shell(r#": > "$LIVE_MARK""#, &[("LIVE_MARK", LIVE_MARK)])).await?;
         Ok(())
     }
@@ -182,15 +182,21 @@ impl Serving<'_> {
         health::ask(self.app, id, port, &spec.health_path, &name).await.map(|status| status.as_u16())
     }
 
-    async fn wait_healthy(&self, machine: &Machine, process: &Process, deadline: Instant) -> Result<()> {
+    async fn wait_healthy(
+        &self,
+        machine: &Machine,
+        process: &Process,
+        port: u16,
+        deadline: Instant,
+    ) -> Result<()> {
         let began = Instant::now();
         let (mut told, mut wrong_since) = (None, None);
         let (mut good, mut last) = (0, "it does not listen yet".to_owned());
         let mut watch = machine.watch(deadline);
         while let Some(ports) = watch.next().await? {
             self.check_runs(machine, process).await?;
-            match listening(&ports, self.of.spec.port) {
-                Listening::Right => match self.ask(machine.id(), self.of.spec.port).await {
+            match listening(&ports, port) {
+                Listening::Right => match self.ask(machine.id(), port).await {
                     Ok(status) if status < 500 => {
                         good += 1;
                         if good >= HEALTHY_ANSWERS {

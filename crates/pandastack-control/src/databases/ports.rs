@@ -1,11 +1,11 @@
-//! A port of its own for every database, where databases have no names: many clients can send neither a host name nor an
-//! option, and would have no way to say which one they mean.
+//! A port of its own for every database, on a machine by itself where databases have no names: many clients can send neither a
+//! host name nor an option, and would have no way to say which one they mean.
 //!
 //! Connection strings name the port, so it is remembered in a file of this server and bound again before anything is served. A
 //! database gets one when somebody is told how to reach it, and gives it back when it is deleted.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) struct Ports {
     ip: IpAddr,
     file: PathBuf,
     shutdown: CancellationToken,
-    serve: mpsc::UnboundedSender<Bound>,
+    serve: mpsc::Sender<Bound>,
     kept: Mutex<BTreeMap<DatabaseId, Port>>,
 }
 
@@ -49,18 +49,19 @@ impl Ports {
         file: PathBuf,
         databases: &[DatabaseId],
         shutdown: CancellationToken,
-    ) -> io::Result<(Self, mpsc::UnboundedReceiver<Bound>)> {
-        let remembered: BTreeMap<DatabaseId, u16> = match std::fs::read(&file) {
-            Ok(text) => serde_json::from_slice(&text)?,
+    ) -> io::Result<(Self, mpsc::Receiver<Bound>)> {
+        let remembered = match std::fs::read(&file) {
+            Ok(text) => parse(&text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(error),
         };
-        let (serve, bound) = mpsc::unbounded_channel();
+        // Room for as many as there can be.
+        let (serve, bound) = mpsc::channel(usize::from(PORTS_TRIED));
         let ports = Self { ip, file, shutdown, serve, kept: Mutex::default() };
         let mut kept = ports.kept.lock().await;
         for (id, number) in remembered.into_iter().filter(|(id, _)| databases.contains(id)) {
             match TcpListener::bind((ip, number)).await {
-                Ok(listener) => ports.keep(&mut kept, &id, listener)?,
+                Ok(listener) => drop(kept.insert(id.clone(), ports.hand_over(&id, number, listener))),
                 // It gets another, once somebody asks.
                 Err(error) => {
                     tracing::warn!(database = %id, port = number, %error, "the port of a database is taken by others");
@@ -79,8 +80,10 @@ impl Ports {
         }
         let listener = self.bind_free(&kept).await?;
         let number = listener.local_addr()?.port();
-        self.keep(&mut kept, id, listener)?;
-        self.remember(&kept)?;
+        // First the file: nobody is told of a port that the next start does not know.
+        let numbers = kept.iter().map(|(id, port)| (id, port.number));
+        self.remember(&numbers.chain([(id, number)]).collect())?;
+        kept.insert(id.clone(), self.hand_over(id, number, listener));
         Ok(number)
     }
 
@@ -90,7 +93,7 @@ impl Ports {
         match kept.remove(id) {
             Some(port) => {
                 port.stop.cancel();
-                self.remember(&kept)
+                self.remember(&kept.iter().map(|(id, port)| (id, port.number)).collect())
             }
             None => Ok(()),
         }
@@ -111,34 +114,33 @@ impl Ports {
         Err(last)
     }
 
-    fn keep(
-        &self,
-        kept: &mut BTreeMap<DatabaseId, Port>,
-        id: &DatabaseId,
-        listener: TcpListener,
-    ) -> io::Result<()> {
-        let (number, stop) = (listener.local_addr()?.port(), self.shutdown.child_token());
+    fn hand_over(&self, id: &DatabaseId, number: u16, listener: TcpListener) -> Port {
+        let stop = self.shutdown.child_token();
         let endpoint = Endpoint { database: id.to_string(), entrance: Entrance::Direct };
         // Nobody receives when the server ends.
-        let _ = self.serve.send(Bound { listener, endpoint, stop: stop.clone() });
-        kept.insert(id.clone(), Port { number, stop });
-        Ok(())
+        let _ = self.serve.try_send(Bound { listener, endpoint, stop: stop.clone() });
+        Port { number, stop }
     }
 
-    fn remember(&self, kept: &BTreeMap<DatabaseId, Port>) -> io::Result<()> {
-        let numbers: BTreeMap<&DatabaseId, u16> = kept.iter().map(|(id, port)| (id, port.number)).collect();
+    fn remember(&self, numbers: &BTreeMap<&DatabaseId, u16>) -> io::Result<()> {
         let new = self.file.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec(&numbers)?)?;
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec(numbers)?)?;
+        file.sync_all()?;
         std::fs::rename(&new, &self.file)
     }
 }
 
+/// What a file remembers. Without it databases get other ports, which is better than no server.
+fn parse(text: &[u8]) -> BTreeMap<DatabaseId, u16> {
+    serde_json::from_slice(text).unwrap_or_else(|error| {
+        tracing::error!(%error, "the ports of databases are forgotten: their file is damaged; connection strings change");
+        BTreeMap::new()
+    })
+}
+
 /// Serves ports as they are bound, until all of them and their server have stopped.
-pub(crate) async fn serve(
-    server: Arc<Server>,
-    mut bound: mpsc::UnboundedReceiver<Bound>,
-    stop: CancellationToken,
-) {
+pub(crate) async fn serve(server: Arc<Server>, mut bound: mpsc::Receiver<Bound>, stop: CancellationToken) {
     let listeners = TaskTracker::new();
     loop {
         let Bound { listener, endpoint, stop } = tokio::select! {
@@ -185,11 +187,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_others_took_is_replaced() {
+    async fn a_port_that_others_took_or_nobody_remembers_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("ports.json");
         let id: DatabaseId = "a1".parse().unwrap();
-        let before = open(2, &file, &[]).await.of(&id).await.unwrap();
+        std::fs::write(&file, "{\"a1\":").unwrap();
+        let before = open(2, &file, std::slice::from_ref(&id)).await.of(&id).await.unwrap();
         let _other = TcpListener::bind((Ipv4Addr::new(127, 77, 1, 2), before)).await.unwrap();
         assert_ne!(open(2, &file, std::slice::from_ref(&id)).await.of(&id).await.unwrap(), before);
     }

@@ -82,8 +82,13 @@ fn sync_tree(dir: &Path) -> Result<(), StoreError> {
     list_tree(dir, &mut files, &mut dirs)?;
     for some in files.chunks(SYNCS_AT_ONCE) {
         std::thread::scope(|scope| {
-            let syncs: Vec<_> = some.iter().map(|path| scope.spawn(|| sync(path))).collect();
-            syncs.into_iter().try_for_each(|sync| sync.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            let begin = |path| std::thread::Builder::new().spawn_scoped(scope, move || sync(path));
+            let begun: Vec<_> = some.iter().map(|path| (path, begin(path))).collect();
+            begun.into_iter().try_for_each(|(path, begun)| match begun {
+                Ok(begun) => begun.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // The system has no thread to spare.
+                Err(_) => sync(path),
+            })
         })?;
     }
     dirs.iter().try_for_each(|dir| sync(dir))
