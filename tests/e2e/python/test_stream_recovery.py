@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from threading import Thread
 from typing import Callable, Iterator, List
 
 import pytest
