@@ -1,8 +1,9 @@
 //! Apps: what a request to a sleeping one costs over one that is awake, what deploying adds to the build itself, what the
 //! way through the edge takes, and whether deployments fail requests.
 //!
-//! Yardsticks are taken in the same run and in turns: a sandbox that wakes for a command, a bare restore, the same build
-//! by hand in the machine that serves, and requests straight to the machine's own address, past the edge.
+//! Yardsticks are taken in the same run and in turns: a sandbox that wakes for a command, the bare engine that restores what
+//! the app sleeps on and asks its server, the same build by hand in the machine that serves, and requests straight to the
+//! machine's own address, past the edge.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -18,7 +19,7 @@ use pandastack_types::api::{
 use pandastack_types::{Residency, SandboxId};
 
 use crate::api::{delete, exec, ms_since};
-use crate::bare::Bare;
+use crate::bare::{Bare, Way};
 use crate::http::Connection;
 use crate::report::Report;
 use crate::vite::{INSTALL, Source};
@@ -59,6 +60,8 @@ pub struct Setup<'a> {
 /// A server of one small page.
 const SERVER: &str = "require('http').createServer((_, answer) => answer.end('VERSION')).listen(process.env.PORT, '0.0.0.0');\n";
 const PACKAGE: &str = r#"{"name": "bench", "version": "1.0.0", "scripts": {"start": "node server.js"}}"#;
+/// Network of the bare engine's machines, away from those of platforms.
+const BARE_SUBNET: &str = "10.129.0.0/24";
 /// Where apps listen.
 const PORT: u16 = 8080;
 /// Clients at once.
@@ -74,7 +77,7 @@ const AWAKE: &str = "first byte of a node app, awake";
 const LIGHT: &str = "the same, in light sleep";
 const DISK: &str = "the same, on disk";
 const WAKE: &str = "sandbox in light sleep to first exec";
-const BARE: &str = "bare restore to first exec";
+const BARE: &str = "bare restore of that to the first byte";
 const EDGE: &str = "requests a second through the edge";
 const STRAIGHT: &str = "requests a second straight to the machine";
 const LIVE: &str = "vite, upload to live, packages installed before";
@@ -111,21 +114,35 @@ fn compare(report: &mut Report) {
 async fn wakes(setup: &Setup<'_>, name: &str, plan: Plan, report: &mut Report) -> Result<()> {
     let machine = machine_of(setup, name).await?;
     let beside = create_idle(setup.client).await?;
-    let mut bare = Bare::open(setup.data_dir, "base").await.context("prepare the bare engine")?;
-    bare.restore_and_run().await?;
+    let mut bare = Bare::of_sleeper(setup.data_dir, &machine).await.context("prepare the bare engine")?;
+    let way = Way::open(BARE_SUBNET).await.context("make the bare engine's network")?;
+    let measured = wake_in_turns(setup, name, plan, report, (&machine, &beside.id), (&mut bare, &way)).await;
+    way.close().await?;
+    measured?;
+    delete(setup.client, &beside.id).await
+}
+
+async fn wake_in_turns(
+    setup: &Setup<'_>,
+    name: &str,
+    plan: Plan,
+    report: &mut Report,
+    (machine, beside): (&SandboxId, &SandboxId),
+    (bare, way): (&mut Bare, &Way),
+) -> Result<()> {
     for _ in 0..plan.wakes {
-        asleep(setup.client, &beside.id).await?;
+        asleep(setup.client, beside).await?;
         let began = Instant::now();
-        exec(setup.client, &beside.id, "true").await?;
+        exec(setup.client, beside, "true").await?;
         report.sample(WAKE, "ms", ms_since(began));
-        asleep(setup.client, &machine).await?;
+        asleep(setup.client, machine).await?;
         report.sample(LIGHT, "ms", first_byte_ms(setup, name).await?);
         report.sample(AWAKE, "ms", first_byte_ms(setup, name).await?);
-        setup.client.hibernate_sandbox(&machine, Keep::Memory).await?;
+        setup.client.hibernate_sandbox(machine, Keep::Memory).await?;
+        report.sample(BARE, "ms", bare.restore_and_ask(way, PORT).await?);
         report.sample(DISK, "ms", first_byte_ms(setup, name).await?);
-        report.sample(BARE, "ms", bare.restore_and_run().await?);
     }
-    delete(setup.client, &beside.id).await
+    Ok(())
 }
 
 async fn create_idle(client: &Client) -> Result<Sandbox> {

@@ -1,18 +1,24 @@
-//! The bare engine: a plain restore of the template's snapshot and the identity gate, nothing around them.
+//! The bare engine: a plain restore of a snapshot and the identity gate, nothing around them.
 //!
-//! The yardstick of every create. It uses the snapshot that the measured platform baked, so both start from the same
-//! bytes; it has no network slot, no record, no control group, no HTTP.
+//! The yardstick of every create and wake. It uses the snapshot that the measured platform wrote, so both start from the same
+//! bytes; it has no record, no control group, no HTTP, and no network but where an answer must come out.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pandastack_engine::{Confinement, Engine, Place, Restore, Shape};
+use pandastack_engine::{Confinement, Engine, Machine, Place, Restore, Shape};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, ProcessSpec};
 use pandastack_image::Store;
+use pandastack_image::store::Staging;
+use pandastack_net::{NetConfig, NetworkPolicy, SlotIndex, SlotPool};
+use pandastack_types::SandboxId;
 use serde::Deserialize;
+
+use crate::http::Connection;
 
 /// How long a guest may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -23,12 +29,11 @@ const OUTPUT_BYTES_MAX: usize = 4096;
 /// Bytes of fresh entropy, as the agent sends.
 const ENTROPY_BYTES: usize = 64;
 
-/// A template's snapshot and an engine to restore it with.
+/// A snapshot and an engine to restore it with.
 pub struct Bare {
     engine: QemuEngine,
     store: Store,
-    template: PathBuf,
-    shape: Shape,
+    snapshot: PathBuf,
     runtime: tempfile::TempDir,
     next: u32,
 }
@@ -38,15 +43,41 @@ struct Manifest {
     shape: Shape,
 }
 
+/// A machine that is being restored, and what is removed after it.
+struct Restored {
+    machine: std::sync::Arc<dyn Machine>,
+    began: Instant,
+    runtime_dir: PathBuf,
+    _staging: Staging,
+}
+
+impl Restored {
+    /// Ends it; milliseconds since it was begun, if it did what it should.
+    async fn end(self, answered: Result<()>) -> Result<f64> {
+        let took_ms = self.began.elapsed().as_secs_f64() * 1000.0;
+        self.machine.kill().await?;
+        std::fs::remove_dir_all(&self.runtime_dir).context("remove a socket directory")?;
+        answered.context("the guest's answer")?;
+        Ok(took_ms)
+    }
+}
+
 impl Bare {
     /// Finds the one bake of the template in a platform's data directory.
     pub async fn open(data_dir: &Path, template: &str) -> Result<Self> {
-        let store = Store::open(data_dir).context("open the platform's store")?;
-        let bakes = store.root().join("templates").join(template);
+        let bakes = data_dir.join("store/templates").join(template);
         let mut dirs = std::fs::read_dir(&bakes).with_context(|| format!("read {}", bakes.display()))?;
         let dir = dirs.next().context("the template is not baked")??.path();
-        let manifest = std::fs::read(dir.join("manifest.json")).context("read the template's manifest")?;
-        let manifest: Manifest = serde_json::from_slice(&manifest).context("read the template's manifest")?;
+        Self::of(data_dir, dir).await
+    }
+
+    /// Takes what a sandbox sleeps on, whenever it does.
+    pub async fn of_sleeper(data_dir: &Path, sandbox: &SandboxId) -> Result<Self> {
+        Self::of(data_dir, data_dir.join("store/sandboxes").join(sandbox.as_str()).join("sleep")).await
+    }
+
+    async fn of(data_dir: &Path, snapshot: PathBuf) -> Result<Self> {
+        let store = Store::open(data_dir).context("open the platform's store")?;
         let config = QemuConfig {
             binary: None,
             library_dir: data_dir.join("lib"),
@@ -58,27 +89,41 @@ impl Bare {
             tempfile::Builder::new().prefix("bare-").tempdir_in("/run").context("make a socket directory")?;
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(runtime.path(), std::fs::Permissions::from_mode(0o711))?;
-        Ok(Self { engine, store, template: dir, shape: manifest.shape, runtime, next: 0 })
+        Ok(Self { engine, store, snapshot, runtime, next: 0 })
     }
 
     /// One restore, in milliseconds from nothing to a guest with an identity of its own.
     pub async fn restore(&mut self) -> Result<f64> {
-        self.restore_then(false).await
+        let restored = self.begin(None).await?;
+        let answered = greet(&restored).await.map(drop);
+        restored.end(answered).await
     }
 
     /// The same, and the result of a first command.
     pub async fn restore_and_run(&mut self) -> Result<f64> {
-        self.restore_then(true).await
+        let restored = self.begin(None).await?;
+        let answered = run(&restored).await;
+        restored.end(answered).await
     }
 
-    async fn restore_then(&mut self, run: bool) -> Result<f64> {
+    /// The same, and the first byte of what a server inside answers.
+    pub async fn restore_and_ask(&mut self, way: &Way, port: u16) -> Result<f64> {
+        let tap = way.pool.open_tap(way.slot).await?;
+        let restored = self.begin(Some(tap)).await?;
+        let answered = ask(&restored, &format!("{}:{port}", way.pool.address(way.slot))).await;
+        restored.end(answered).await
+    }
+
+    async fn begin(&mut self, tap: Option<OwnedFd>) -> Result<Restored> {
+        let manifest = std::fs::read(self.snapshot.join("manifest.json")).context("read the manifest")?;
+        let Manifest { shape } = serde_json::from_slice(&manifest).context("read the manifest")?;
         self.next += 1;
         let staging = self.store.stage().context("make room for a machine")?;
         let runtime_dir = self.runtime.path().join(self.next.to_string());
         std::fs::create_dir(&runtime_dir).context("make a socket directory")?;
         let began = Instant::now();
         let disk = staging.path().join("disk");
-        self.store.clone_file(&self.template.join("disk"), &disk).context("clone the disk")?;
+        self.store.clone_file(&self.snapshot.join("disk"), &disk).context("clone the disk")?;
         let console = staging.path().join("console.log");
         std::fs::write(&console, b"")?;
         let place = Place {
@@ -86,33 +131,60 @@ impl Bare {
             disk,
             volumes: Vec::new(),
             console,
-            tap: None,
+            tap,
             confinement: Confinement::Full { uid: UID, gid: UID },
         };
-        let restore = Restore {
-            shape: self.shape,
-            place,
-            state: self.template.join("state"),
-            memory: self.template.join("memory"),
-        };
-        let machine = self.engine.restore(restore).await.context("restore")?;
-        let stream = machine.connect_guest().await?;
-        machine.resume().await?;
-        let answered = answer(stream, run).await;
-        let took_ms = began.elapsed().as_secs_f64() * 1000.0;
-        machine.kill().await?;
-        std::fs::remove_dir_all(&runtime_dir).context("remove a socket directory")?;
-        answered.context("the guest's answer")?;
-        Ok(took_ms)
+        let (state, memory) = (self.snapshot.join("state"), self.snapshot.join("memory"));
+        let machine =
+            self.engine.restore(Restore { shape, place, state, memory }).await.context("restore")?;
+        Ok(Restored { machine, began, runtime_dir, _staging: staging })
     }
 }
 
-/// Waits for the guest, and for a command's result if asked.
-async fn answer(stream: tokio::net::UnixStream, run: bool) -> Result<()> {
-    let (guest, _) = GuestClient::connect_with_identity(stream, identity()?, ANSWER_MAX).await?;
-    if run {
-        guest.exec(ProcessSpec::shell("true".to_owned())).await?.collect(OUTPUT_BYTES_MAX).await?;
+/// A way to the network of bare machines, one after another.
+pub struct Way {
+    pool: std::sync::Arc<SlotPool>,
+    slot: SlotIndex,
+    _dir: tempfile::TempDir,
+}
+
+impl Way {
+    /// Makes it, beside a platform's own network.
+    pub async fn open(subnet: &str) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let mut config = NetConfig::new(dir.path());
+        config.name_prefix = "bare".to_owned();
+        config.subnet = subnet.parse()?;
+        config.ready_target = 1;
+        let pool = SlotPool::open(config)?;
+        pool.adopt(&[]).await?;
+        let slot = pool.take(&NetworkPolicy::all()).await?.index;
+        Ok(Self { pool, slot, _dir: dir })
     }
+
+    /// Removes it.
+    pub async fn close(self) -> Result<()> {
+        self.pool.shutdown().await.context("remove the bare machines' network")
+    }
+}
+
+/// Lets the machine run and gives it an identity.
+async fn greet(restored: &Restored) -> Result<GuestClient> {
+    let stream = restored.machine.connect_guest().await?;
+    restored.machine.resume().await?;
+    let (guest, _) = GuestClient::connect_with_identity(stream, identity()?, ANSWER_MAX).await?;
+    Ok(guest)
+}
+
+async fn run(restored: &Restored) -> Result<()> {
+    let guest = greet(restored).await?;
+    guest.exec(ProcessSpec::shell("true".to_owned())).await?.collect(OUTPUT_BYTES_MAX).await?;
+    Ok(())
+}
+
+async fn ask(restored: &Restored, address: &str) -> Result<()> {
+    let _guest = greet(restored).await?;
+    Connection::open(address, "localhost").await?.get().await?;
     Ok(())
 }
 

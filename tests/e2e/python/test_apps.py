@@ -197,6 +197,17 @@ def test_a_failing_build_leaves_the_live_version_alone(apps: Apps, served: Dict[
     assert get(served).text == before
 
 
+def test_what_a_failing_build_installed_is_kept_for_the_next(apps: Apps) -> None:
+    app = apps.create()
+    settings = '[app]\ninstall_command = "echo installs"\nbuild_command = "exit {}"\n'
+    source = {**server("one"), "requirements.txt": ""}
+    failed = apps.finished(apps.upload(app, {**source, "pandastack.toml": settings.format(3)}))
+    assert failed["status"] == "failed" and "\ninstalls" in failed["build_logs"], failed
+    repaired = apps.live(apps.upload(app, {**source, "pandastack.toml": settings.format(0)}))
+    assert "dependencies restored, not reinstalled" in repaired["build_logs"], repaired["build_logs"]
+    assert "\ninstalls" not in repaired["build_logs"]
+
+
 @pytest.mark.parametrize(
     "address, port, hint",
     [("127.0.0.1", 'os.environ["PORT"]', "listen on 0.0.0.0:8080"), ("0.0.0.0", "3000", "set the app's port to 3000")],

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::SOURCE_DIR;
 use super::databases::{self, Stage};
+use super::deploy::change;
 use super::log::Log;
 use super::machine::{BUILD_TAG, Machine, Purpose};
 use super::output::Exit;
@@ -80,8 +81,6 @@ pub(super) struct Built {
     pub(super) plan: Plan,
     pub(super) commit: Option<String>,
     pub(super) start: StartSpec,
-    /// Packages were installed anew: worth keeping for the next build.
-    pub(super) installed: Option<pandastack_types::SnapshotId>,
 }
 
 impl Build<'_> {
@@ -108,13 +107,13 @@ impl Build<'_> {
         let commit = source::bring(self.app, &machine, self.of, deployment, from_git, self.log).await?;
         let directory = self.directory();
         let plan = self.plan(&machine, &directory).await?;
-        let installed = self.install(&machine, &plan, &directory).await?;
+        self.install(&machine, &plan, &directory).await?;
         if let Some(command) = &plan.build {
             self.log.say(format!("building: {command}")).await;
             self.command("building", &machine, command, &plan, &directory).await?;
         }
         let start = self.start(&machine, &plan, &directory).await?;
-        Ok(Built { machine, plan, commit, start, installed })
+        Ok(Built { machine, plan, commit, start })
     }
 
     fn directory(&self) -> String {
@@ -146,14 +145,9 @@ impl Build<'_> {
         Ok(plan)
     }
 
-    /// Installs dependencies unless they are there. Answers a snapshot with them if they were installed now.
-    async fn install(
-        &self,
-        machine: &Machine,
-        plan: &Plan,
-        directory: &str,
-    ) -> Result<Option<pandastack_types::SnapshotId>, BuildError> {
-        let Some(command) = &plan.install else { return Ok(None) };
+    /// Installs dependencies unless they are there.
+    async fn install(&self, machine: &Machine, plan: &Plan, directory: &str) -> Result<(), BuildError> {
+        let Some(command) = &plan.install else { return Ok(()) };
         let command = with_node(command, plan.node_major);
         let mut ask = shell("", &[("DIR", directory), ("INSTALL", &command), ("INSTALLED", INSTALLED)]);
         ask.cmd = None;
@@ -166,15 +160,17 @@ impl Build<'_> {
             self.log
                 .say(format!("unchanged {}: dependencies restored, not reinstalled", plan.locks.join(", ")))
                 .await;
-            return Ok(None);
+            return Ok(());
         }
         self.log.say(format!("installing: {command}")).await;
         self.command("installing dependencies", machine, &command, plan, directory).await?;
         let note =
             shell(r#"printf '%s\n' "$KEY" > "$INSTALLED""#, &[("KEY", wanted), ("INSTALLED", INSTALLED)]);
         machine.exec(&note).await?;
-        let snapshot = machine.snapshot("installed dependencies").await?;
-        Ok(Some(snapshot.id))
+        let installed = machine.snapshot("installed dependencies").await?.id;
+        // Noted before the build, which may fail: the next attempt begins from here all the same.
+        change(self.app, &self.of.id, |app| app.spec.cache = Some(installed.clone())).await?;
+        Ok(())
     }
 
     async fn command(
@@ -214,7 +210,7 @@ impl Build<'_> {
                 self.log
                     .say(format!("serving the files in `{}`", if files.is_empty() { "." } else { files }))
                     .await;
-                format!("exec python3 {STATIC_SERVER_PATH}")
+                format!("exec python3 -I -S {STATIC_SERVER_PATH}")
             }
         };
         Ok(StartSpec { command, directory: directory.to_owned(), port: self.of.spec.port, env })

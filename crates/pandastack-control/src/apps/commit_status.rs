@@ -161,17 +161,12 @@ mod tests {
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
     fn deployment(status: DeploymentStatus) -> DeploymentRecord {
-        let app = AppRecord {
-            id: "a".parse().unwrap(),
-            workspace: pandastack_types::WorkspaceId::default_workspace(),
-            name: "a".to_owned(),
-            revision: 1,
-            active: None,
-            preview_of: None,
-            created_at: now(),
-            updated_at: now(),
-            spec: AppSpec::default(),
-        };
+        let app = AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec::default(),
+            now(),
+        );
         let mut one = DeploymentRecord { status, ..DeploymentRecord::queued(&app, "push", now()) };
         one.spec.git_commit = Some(COMMIT.to_owned());
         one.spec.address = Some("http://a.localhost".to_owned());

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use pandastack_types::DeploymentId;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
-use pandastack_types::{DeploymentId, SnapshotId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -88,9 +88,6 @@ impl Deploy {
         spec.start = Some(built.start);
         spec.artifact = Some(built.machine.snapshot("built").await?.id);
         self.log.say(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
-        if let Some(installed) = built.installed {
-            remember_installed(&self.app, of, installed).await?;
-        }
         Ok(())
     }
 
@@ -182,14 +179,6 @@ fn sentence(error: &BuildError) -> String {
         tracing::warn!(%error, cause = error.causes(), "a deployment failed");
     }
     error.to_string()
-}
-
-/// The next build begins from here.
-async fn remember_installed(app: &App, of: &AppRecord, installed: SnapshotId) -> Result<(), BuildError> {
-    change(app, &of.id, |app| app.spec.cache = Some(installed.clone()))
-        .await
-        .map(|_| ())
-        .map_err(BuildError::from)
 }
 
 /// Changes an app's settings, also if others do at the same time.

@@ -130,7 +130,7 @@ async fn take(
             new.spec.git_ref = Some(push.after.clone());
             new.spec.git_commit = Some(push.after);
             new.spec.address = Some(beside(headers, &record.name));
-            if !app.store.insert_deployment_unless(&new, &|newest| poller::is_found(newest, &commit)).await? {
+            if !app.store.insert_deployment_unless(&new, &|all| poller::is_found(all, &commit)).await? {
                 return Ok(ignored("this commit was found by looking at the repository before".to_owned()));
             }
             let (status, Json(deployment)) = queued(app, new);
@@ -267,17 +267,12 @@ mod tests {
     use crate::apps::record::AppSpec;
 
     fn app() -> AppRecord {
-        AppRecord {
-            id: "a".parse().unwrap(),
-            workspace: pandastack_types::WorkspaceId::default_workspace(),
-            name: "a".to_owned(),
-            revision: 1,
-            active: None,
-            preview_of: None,
-            created_at: now(),
-            updated_at: now(),
-            spec: AppSpec { git_url: Some("https://x/y".into()), ..AppSpec::default() },
-        }
+        AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec { git_url: Some("https://x/y".into()), ..AppSpec::default() },
+            now(),
+        )
     }
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::commit_status::is_commit;
 use super::git::{self, KEEP_HOSTS, PREPARE};
 use super::machine::{Machine, Purpose};
-use super::record::{AppRecord, DeploymentRecord};
+use super::record::{AppRecord, DeploymentRecord, Source};
 use super::source::step;
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
@@ -110,25 +110,31 @@ async fn look(app: &Arc<App>, of: &AppRecord) -> ApiResult<()> {
     let mut new = DeploymentRecord::queued(of, TRIGGER, now());
     new.spec.git_ref = Some(commit.clone());
     new.spec.git_commit = Some(commit.clone());
-    if app.store.insert_deployment_unless(&new, &|newest| is_known(newest, &commit)).await? {
+    if app.store.insert_deployment_unless(&new, &|all| is_known(all, &commit)).await? {
         app.apps.work.notify_one();
         app.apps.tell();
     }
     Ok(())
 }
 
-/// Whether the newest deployment from a repository makes one of `commit` needless. One whose commit is not known yet may
+/// Whether an app's deployments, newest first, make one of `commit` needless. One whose commit is not known yet may
 /// be of it; the next look will tell.
-fn is_known(newest: &DeploymentRecord, commit: &str) -> bool {
-    match newest.spec.git_commit.as_deref() {
+fn is_known(all: &[DeploymentRecord], commit: &str) -> bool {
+    newest_from_repository(all).is_some_and(|newest| match newest.spec.git_commit.as_deref() {
         Some(known) => known == commit,
         None => newest.status.is_under_way(),
-    }
+    })
 }
 
 /// Whether a push tells of what was found by looking before.
-pub(super) fn is_found(newest: &DeploymentRecord, commit: &str) -> bool {
-    newest.spec.trigger == TRIGGER && newest.spec.git_commit.as_deref() == Some(commit)
+pub(super) fn is_found(all: &[DeploymentRecord], commit: &str) -> bool {
+    newest_from_repository(all).is_some_and(|newest| {
+        newest.spec.trigger == TRIGGER && newest.spec.git_commit.as_deref() == Some(commit)
+    })
+}
+
+fn newest_from_repository(all: &[DeploymentRecord]) -> Option<&DeploymentRecord> {
+    all.iter().find(|one| one.spec.source == Source::Git)
 }
 
 /// The commit of an app's branch.
@@ -164,14 +170,12 @@ mod tests {
     fn app(id: &str, poll_seconds: Option<u64>) -> AppRecord {
         AppRecord {
             id: id.parse().unwrap(),
-            workspace: pandastack_types::WorkspaceId::default_workspace(),
-            name: id.to_owned(),
-            revision: 1,
-            active: None,
-            preview_of: None,
-            created_at: now(),
-            updated_at: now(),
-            spec: AppSpec { poll_seconds, ..AppSpec::default() },
+            ..AppRecord::new(
+                pandastack_types::WorkspaceId::default_workspace(),
+                id.to_owned(),
+                AppSpec { poll_seconds, ..AppSpec::default() },
+                now(),
+            )
         }
     }
 
@@ -195,6 +199,12 @@ mod tests {
     #[test]
     fn a_commit_is_deployed_once() {
         let mut newest = DeploymentRecord::queued(&app("a", None), "push", now());
+        let mut uploaded = DeploymentRecord::queued(&app("a", None), "api", now());
+        uploaded.spec.source = Source::Archive;
+        let is_known =
+            |newest: &DeploymentRecord, commit| is_known(&[uploaded.clone(), newest.clone()], commit);
+        let is_found =
+            |newest: &DeploymentRecord, commit| is_found(&[uploaded.clone(), newest.clone()], commit);
         assert!(is_known(&newest, "abc"), "its commit is not known yet");
         newest.status = DeploymentStatus::Failed;
         assert!(!is_known(&newest, "abc"));

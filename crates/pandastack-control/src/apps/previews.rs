@@ -19,9 +19,9 @@ use axum::Json;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
+use pandastack_types::ErrorBody;
 use pandastack_types::api::{self, AppPreviews, HookAnswer, Items};
 use pandastack_types::limits::CLOSED_PULLS_KEPT;
-use pandastack_types::{AppId, ErrorBody};
 
 use super::deploy::change;
 use super::git::shown_url;
@@ -161,18 +161,8 @@ fn note_pull(spec: &mut AppSpec, pull: &Pull) {
 }
 
 fn new_preview(of: &AppRecord, name: String, pull: &Pull) -> AppRecord {
-    let at = now();
-    AppRecord {
-        id: AppId::random(),
-        workspace: of.workspace.clone(),
-        name,
-        revision: 1,
-        active: None,
-        preview_of: Some(of.id.clone()),
-        created_at: at,
-        updated_at: at,
-        spec: AppSpec { pull: Some(pull_spec(pull)), ..AppSpec::default() },
-    }
+    let spec = AppSpec { pull: Some(pull_spec(pull)), ..AppSpec::default() };
+    AppRecord { preview_of: Some(of.id.clone()), ..AppRecord::new(of.workspace.clone(), name, spec, now()) }
 }
 
 fn pull_spec(pull: &Pull) -> PullSpec {

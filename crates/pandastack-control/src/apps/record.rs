@@ -33,6 +33,23 @@ pub struct AppRecord {
     pub spec: AppSpec,
 }
 
+impl AppRecord {
+    /// A new one that serves nothing yet.
+    pub fn new(workspace: WorkspaceId, name: String, spec: AppSpec, at: Timestamp) -> Self {
+        Self {
+            id: AppId::random(),
+            workspace,
+            name,
+            revision: 1,
+            active: None,
+            preview_of: None,
+            created_at: at,
+            updated_at: at,
+            spec,
+        }
+    }
+}
+
 /// What no query selects on. New fields need a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode, header};
 use pandastack_types::api::{
     self, AppSettings, CreateApp, CreateSandbox, Deployment, DeploymentStatus, Items, RollbackApp,
 };
-use pandastack_types::{AppId, DeploymentId, ErrorBody};
+use pandastack_types::{DeploymentId, ErrorBody};
 use serde::Deserialize;
 
 use super::deploy::change;
@@ -126,17 +126,7 @@ pub(crate) async fn create(
         )?;
     }
     apply_size(&app, &mut spec, request.template, request.cpu, request.memory_mb)?;
-    let record = AppRecord {
-        id: AppId::random(),
-        workspace: caller.workspace,
-        name: request.name,
-        revision: 1,
-        active: None,
-        preview_of: None,
-        created_at: at,
-        updated_at: at,
-        spec,
-    };
+    let record = AppRecord::new(caller.workspace, request.name, spec, at);
     app.store.insert_app(&record).await?;
     app.apps.polls.notify_one();
     app.names_changed();

@@ -38,11 +38,11 @@ pub trait AppStore: Send + Sync {
 
     /// Adds a deployment and forgets the oldest beyond `DEPLOYMENTS_PER_APP_MAX` that are over.
     async fn insert_deployment(&self, deployment: &DeploymentRecord) -> Result<()>;
-    /// The same, unless `is_needless` says so of the app's newest deployment from its repository. `false` if it did.
+    /// The same, unless `is_needless` says so of the app's deployments, newest first. `false` if it did. Nobody adds one in between.
     async fn insert_deployment_unless(
         &self,
         deployment: &DeploymentRecord,
-        is_needless: &(dyn for<'a> Fn(&'a DeploymentRecord) -> bool + Sync),
+        is_needless: &(dyn for<'a> Fn(&'a [DeploymentRecord]) -> bool + Sync),
     ) -> Result<bool>;
     /// One deployment of an app.
     async fn deployment(&self, app: &AppId, id: &DeploymentId) -> Result<DeploymentRecord>;

@@ -1,8 +1,8 @@
 //! What every store must do for apps; part of [`crate::store`]'s suite, run on each backend.
 
+use pandastack_types::WorkspaceId;
 use pandastack_types::api::DeploymentStatus as S;
 use pandastack_types::limits::{DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEWS_PER_APP_MAX};
-use pandastack_types::{AppId, WorkspaceId};
 
 use super::record::{AppRecord, AppSpec, DeploymentRecord, DomainRecord};
 use super::store::Untold;
@@ -11,17 +11,12 @@ use crate::store::record::after_seconds;
 use crate::store::{Store, StoreError};
 
 fn new_app(name: &str) -> AppRecord {
-    AppRecord {
-        id: AppId::random(),
-        workspace: WorkspaceId::default_workspace(),
-        name: name.to_owned(),
-        revision: 1,
-        active: None,
-        preview_of: None,
-        created_at: now(),
-        updated_at: now(),
-        spec: AppSpec { git_url: Some("https://é.example/a".into()), ..AppSpec::default() },
-    }
+    AppRecord::new(
+        WorkspaceId::default_workspace(),
+        name.to_owned(),
+        AppSpec { git_url: Some("https://é.example/a".into()), ..AppSpec::default() },
+        now(),
+    )
 }
 
 pub(crate) async fn apps_are_found_by_id_and_name(store: &dyn Store) {
@@ -77,8 +72,8 @@ pub(crate) async fn a_deployment_goes_live_in_one_step(store: &dyn Store) {
         store.insert_deployment(one).await.unwrap();
     }
     let third = DeploymentRecord::queued(&app, "poll", now());
-    let same = |newest: &DeploymentRecord| newest.id == second.id;
-    assert!(!store.insert_deployment_unless(&third, &same).await.unwrap(), "the newest is asked about");
+    let is_newest = |all: &[DeploymentRecord]| all.first().is_some_and(|newest| newest.id == second.id);
+    assert!(!store.insert_deployment_unless(&third, &is_newest).await.unwrap(), "the newest comes first");
     assert_eq!(store.deployments_under_way().await.unwrap(), [first.clone(), second.clone()]);
     for one in [&mut first, &mut second] {
         one.status = S::Deploying;
@@ -121,7 +116,12 @@ pub(crate) async fn logs_are_read_from_any_line(store: &dyn Store) {
     store.insert_deployment(&one).await.unwrap();
     let lines = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let other = DeploymentRecord::queued(&app, "poll", now());
-    assert!(store.insert_deployment_unless(&other, &|newest| newest.id != one.id).await.unwrap());
+    assert!(
+        store
+            .insert_deployment_unless(&other, &|all| all.first().is_none_or(|newest| newest.id != one.id))
+            .await
+            .unwrap()
+    );
     store.append_log(&one.id, 0, &lines(&["a", "b"])).await.unwrap();
     store.append_log(&one.id, 2, &lines(&["ü"])).await.unwrap();
     assert_eq!(store.count_log(&one.id).await.unwrap(), 3);

@@ -103,17 +103,12 @@ mod tests {
     use crate::apps::record::AppSpec;
 
     fn of() -> AppRecord {
-        AppRecord {
-            id: "a".parse().unwrap(),
-            workspace: pandastack_types::WorkspaceId::default_workspace(),
-            name: "a".to_owned(),
-            revision: 1,
-            active: None,
-            preview_of: None,
-            created_at: now(),
-            updated_at: now(),
-            spec: AppSpec::default(),
-        }
+        AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec::default(),
+            now(),
+        )
     }
 
     fn version(status: DeploymentStatus, machine: &str) -> DeploymentRecord {

@@ -11,6 +11,7 @@ mod device;
 mod modules;
 mod mounts;
 mod network;
+mod quiet;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -82,6 +83,7 @@ fn boot_and_serve() -> Result<(), BootError> {
 fn prepare_machine(arguments: &BootArguments) -> Result<(), BootError> {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     protect::raise_machine();
+    quiet::settle();
     mounts::mount_late().step("mount /dev/pts, /dev/shm, /run, /tmp and cgroups")?;
     std::fs::create_dir_all("/run/pandastack").step("make /run/pandastack")?;
     let hostname = std::fs::read_to_string("/etc/hostname").unwrap_or_default();

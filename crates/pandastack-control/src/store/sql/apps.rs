@@ -10,7 +10,7 @@ use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 
 use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
 use super::{SqlStore, database};
-use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord, Source};
+use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
 use crate::apps::store::{AppStore, Untold};
 use crate::store::{Durability, Result, StoreError};
 
@@ -202,15 +202,13 @@ impl AppStore for SqlStore {
     }
 
     async fn insert_deployment(&self, new: &DeploymentRecord) -> Result<()> {
-        let mut write = self.write(Durability::Power).await?;
-        insert(write.conn(), new).await?;
-        write.commit().await
+        self.insert_deployment_unless(new, &|_| false).await.map(drop)
     }
 
     async fn insert_deployment_unless(
         &self,
         new: &DeploymentRecord,
-        is_needless: &(dyn for<'a> Fn(&'a DeploymentRecord) -> bool + Sync),
+        is_needless: &(dyn for<'a> Fn(&'a [DeploymentRecord]) -> bool + Sync),
     ) -> Result<bool> {
         let mut write = self.write(Durability::Power).await?;
         // Whoever else asks of the same app waits here, so that both cannot find nothing.
@@ -221,9 +219,7 @@ impl AppStore for SqlStore {
                 .fetch_all(write.conn())
                 .await
                 .map_err(database)?;
-        let newest = records::<DeploymentRow, DeploymentRecord>(rows)?;
-        let newest = newest.into_iter().find(|one| one.spec.source == Source::Git);
-        if newest.is_some_and(|newest| is_needless(&newest)) {
+        if is_needless(&records::<DeploymentRow, DeploymentRecord>(rows)?) {
             return Ok(false);
         }
         insert(write.conn(), new).await?;

@@ -1,0 +1,179 @@
+"""The server of static apps, by itself: a program that is put into their machines and speaks HTTP from sockets up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, Iterator, Tuple
+
+import httpx
+import pytest
+
+from conftest import wait_for
+
+PROGRAM = Path(__file__).parents[3] / "crates/pandastack-control/src/apps/static_server.py"
+LARGE = os.urandom(3_000_000)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start(root: Path, single_page: bool) -> Tuple[subprocess.Popen[bytes], int]:
+    port = free_port()
+    env = {"STATIC_ROOT": str(root), "STATIC_SINGLE_PAGE": "1" if single_page else "0", "PORT": str(port)}
+    program = subprocess.Popen([sys.executable, "-I", "-S", str(PROGRAM)], env=env)
+    wait_for("the server listens", lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+    return program, port
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("static")
+    (made / "site/sub dir").mkdir(parents=True)
+    (made / "secret.txt").write_text("not yours")
+    site = made / "site"
+    for name, text in {
+        "index.html": "home", "about.html": "about", "404.html": "nothing here", "empty.txt": "", "sub dir/index.html": "sub",
+        "app-D-9_Obiv.js": "x", "my-component.js": "x", "main.3f2a9c1b.css": "x", "ü.txt": "umlaut",
+    }.items():
+        (site / name).write_text(text)
+    (site / "large.bin").write_bytes(LARGE)
+    (site / "way-out").symlink_to(made / "secret.txt")
+    return site
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[int]:
+    program, port = start(root, single_page=False)
+    yield port
+    program.kill()
+    program.wait()
+
+
+def raw(port: int, request: bytes, pieces: int = 1) -> bytes:
+    """Everything that comes back, for a request sent in that many pieces."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        size = -(-len(request) // pieces)
+        for begin in range(0, len(request), size):
+            connection.sendall(request[begin : begin + size])
+        received = b""
+        while more := connection.recv(65536):
+            received += more
+        return received
+
+
+@pytest.mark.parametrize(
+    "path, status, text, kind",
+    [
+        ("/", 200, "home", "text/html; charset=utf-8"),
+        ("/about", 200, "about", "text/html; charset=utf-8"),
+        ("/about.html?x=1", 200, "about", "text/html; charset=utf-8"),
+        ("/sub%20dir/", 200, "sub", "text/html; charset=utf-8"),
+        ("/%C3%BC.txt", 200, "umlaut", "text/plain; charset=utf-8"),
+        ("/empty.txt", 200, "", "text/plain; charset=utf-8"),
+        ("/nowhere", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/way-out", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/%2e%2e/secret.txt", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/a%00b", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/%zz", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/" + "a" * 9000, 404, "nothing here", "text/html; charset=utf-8"),
+    ],
+)
+def test_an_address_is_a_file(server: int, path: str, status: int, text: str, kind: str) -> None:
+    answer = httpx.get(f"http://127.0.0.1:{server}{path}")
+    assert (answer.status_code, answer.text, answer.headers["content-type"]) == (status, text, kind)
+    head = httpx.head(f"http://127.0.0.1:{server}{path}")
+    assert (head.status_code, head.content) == (status, b"")
+    assert head.headers["content-length"] == str(len(text.encode()))
+
+
+def test_no_way_leads_out_of_the_directory(server: int) -> None:
+    for target in (b"/../secret.txt", b"/sub%20dir/../../secret.txt", b"//../secret.txt", b"http://x/../secret.txt"):
+        answer = raw(server, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 404") and b"not yours" not in answer, target
+
+
+def test_names_with_a_hash_are_kept_for_ever_and_others_asked_about(server: int) -> None:
+    for name, immutable in {"app-D-9_Obiv.js": True, "main.3f2a9c1b.css": True, "my-component.js": False, "": False}.items():
+        cache = httpx.get(f"http://127.0.0.1:{server}/{name}").headers["cache-control"]
+        assert ("immutable" in cache, "must-revalidate" in cache) == (immutable, not immutable), name
+
+
+def test_what_the_other_side_has_is_not_sent_again(server: int, root: Path) -> None:
+    url = f"http://127.0.0.1:{server}/about"
+    tag = httpx.get(url).headers["etag"]
+    again = httpx.get(url, headers={"if-none-match": f'W/"x", {tag}'})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    file = root / "about.html"
+    os.utime(file, ns=(1, file.stat().st_mtime_ns + 1))
+    assert httpx.get(url, headers={"if-none-match": tag}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers, status, first, last",
+    [
+        ({}, 200, 0, len(LARGE)),
+        ({"range": "bytes=10-19"}, 206, 10, 20),
+        ({"range": "bytes=2999990-"}, 206, 2999990, len(LARGE)),
+        ({"range": "bytes=-7"}, 206, len(LARGE) - 7, len(LARGE)),
+        ({"range": "bytes=5-99999999"}, 206, 5, len(LARGE)),
+        ({"range": "bytes=3000000-"}, 416, 0, 0),
+        ({"range": "bytes=9-3"}, 416, 0, 0),
+        ({"range": "bytes=0-1,5-6"}, 200, 0, len(LARGE)),
+        ({"range": "lines=1-2"}, 200, 0, len(LARGE)),
+        ({"range": "bytes=" + "9" * 5000 + "-"}, 200, 0, len(LARGE)),
+        ({"range": "bytes=1-2", "if-range": '"other"'}, 200, 0, len(LARGE)),
+    ],
+)
+def test_parts_of_a_file(server: int, headers: Dict[str, str], status: int, first: int, last: int) -> None:
+    answer = httpx.get(f"http://127.0.0.1:{server}/large.bin", headers=headers)
+    assert (answer.status_code, answer.content == LARGE[first:last]) == (status, True)
+    if status == 206:
+        assert answer.headers["content-range"] == f"bytes {first}-{last - 1}/{len(LARGE)}"
+
+
+def test_one_connection_takes_many_requests_however_they_arrive(server: int) -> None:
+    one = b"GET /about HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    request = one * 3 + last
+    for pieces in (1, 2, 7, len(request)):
+        answer = raw(server, request, pieces)
+        assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"about"), answer.endswith(b"home")) == (4, 3, True)
+
+
+@pytest.mark.parametrize(
+    "request_bytes, status",
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/2.0\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nname : x\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", b"405"),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000, b"431"),
+        # What follows a body is never taken for a request.
+        (b"GET / HTTP/1.1\r\nContent-Length: 40\r\n\r\nGET /about HTTP/1.1\r\nHost: x\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /about HTTP/1.1\r\n\r\n", b"200"),
+    ],
+)
+def test_strange_requests_end_the_connection(server: int, request_bytes: bytes, status: bytes) -> None:
+    answer = raw(server, request_bytes)
+    assert answer.startswith(b"HTTP/1.1 " + status) and b"Connection: close" in answer, answer[:200]
+    assert answer.count(b"HTTP/1.1 ") == 1 and b"about" not in answer
+
+
+def test_a_single_page_app_answers_for_every_address(root: Path) -> None:
+    program, port = start(root, single_page=True)
+    try:
+        assert httpx.get(f"http://127.0.0.1:{port}/users/7").text == "home"
+        assert httpx.get(f"http://127.0.0.1:{port}/about").text == "about"
+    finally:
+        program.kill()
+        program.wait()
