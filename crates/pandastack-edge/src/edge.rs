@@ -188,7 +188,7 @@ impl Edge {
             Err(Setback { error, .. }) => {
                 let trouble = match error {
                     ExchangeError::Other(trouble) => trouble,
-                    ExchangeError::Dial(error) => self.explain(error, site.as_deref(), target).await,
+                    ExchangeError::Dial(error) => Box::pin(self.explain(error, site.as_deref(), target)).await,
                 };
                 let headers =
                     asked.accept.clone().map(|accept| (header::ACCEPT, accept)).into_iter().collect();
@@ -228,7 +228,8 @@ impl Edge {
         let answer = match upgrade {
             Some(protocol) => {
                 let on_upgrade = hyper::upgrade::on(Request::from_parts(parts.clone(), ()));
-                exchange.upgrade(parts, protocol, on_upgrade, &self.tasks).await
+                // Boxed: rare, and large beside what a usual request needs.
+                Box::pin(exchange.upgrade(parts, protocol, on_upgrade, &self.tasks)).await
             }
             None => exchange.send(parts, body).await,
         };

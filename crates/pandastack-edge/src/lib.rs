@@ -15,7 +15,7 @@
 //! | `access` | private previews |
 //! | `gate` | hold and wake; knows nothing of sandboxes |
 //! | `door` | the agreement with the agent about when the guest may be used |
-//! | `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
+//! | `http1`, `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
 //! | `headers` | what changes in heads |
 //! | `trouble` | answers of our own |
 //!
@@ -38,6 +38,7 @@ mod exchange;
 pub mod gate;
 mod head_clock;
 mod headers;
+mod http1;
 pub mod limits;
 mod names;
 mod pool;

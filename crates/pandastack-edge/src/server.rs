@@ -26,7 +26,7 @@ use crate::edge::Edge;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, HEADER_LINES_MAX, STOP_WAIT,
+    CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, STOP_WAIT,
     STREAMS_PER_CONNECTION_MAX,
 };
 use crate::names::Named;
@@ -108,18 +108,19 @@ impl Server {
         }
     }
 
+    /// Everything but the way to a sandbox is boxed: the library moves this whole future with every request.
     async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
         match destination(request.uri(), request.headers()) {
             Destination::Sandbox(target) => match &self.own_ports {
                 Some(own) if own.ports.contains(&target.port) => {
                     let mut request = request;
                     request.extensions_mut().insert(target);
-                    ask(&own.router, request).await
+                    Box::pin(ask(&own.router, request)).await
                 }
                 _ => self.edge.serve(target, request, client).await,
             },
-            Destination::Named(name) => self.answer_named(&name, request, client).await,
-            Destination::Api => self.answer_api(request, client).await,
+            Destination::Named(name) => Box::pin(self.answer_named(&name, request, client)).await,
+            Destination::Api => Box::pin(self.answer_api(request, client)).await,
             Destination::Malformed(what) => {
                 Trouble::Malformed(what.to_owned()).answer(None, request.headers())
             }
@@ -236,8 +237,8 @@ fn builder(head_wait: Duration, clock: HeadClock) -> Builder<TokioExecutor> {
         .http1()
         .timer(clock)
         .header_read_timeout(head_wait)
+        // `HEADER_LINES_MAX` is the library's own number; it is not set, see there.
         .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(HEADER_LINES_MAX)
         .http2()
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
