@@ -31,6 +31,8 @@ struct Cut;
 pub enum RequestBody {
     /// Nothing: most requests.
     Empty,
+    /// All of it, which came with the head.
+    Whole(Bytes),
     /// As it comes.
     Client {
         /// From the client's connection.
@@ -38,6 +40,12 @@ pub enum RequestBody {
         /// Bytes that may still come.
         left: u64,
     },
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::Empty } else { Self::Whole(bytes) }
+    }
 }
 
 impl RequestBody {
@@ -55,7 +63,14 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let RequestBody::Client { incoming, left } = self.get_mut() else { return Poll::Ready(None) };
+        let (incoming, left) = match self.get_mut() {
+            RequestBody::Empty => return Poll::Ready(None),
+            RequestBody::Client { incoming, left } => (incoming, left),
+            RequestBody::Whole(bytes) => {
+                let bytes = std::mem::take(bytes);
+                return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
+            }
+        };
         let frame = ready!(Pin::new(incoming).poll_frame(context));
         let Some(frame) = frame.transpose()? else { return Poll::Ready(None) };
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -69,6 +84,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
+            RequestBody::Whole(bytes) => bytes.is_empty(),
             RequestBody::Client { incoming, .. } => incoming.is_end_stream(),
         }
     }
@@ -76,6 +92,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             RequestBody::Client { incoming, .. } => incoming.size_hint(),
         }
     }

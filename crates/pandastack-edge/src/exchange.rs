@@ -16,10 +16,10 @@ use tokio_util::task::TaskTracker;
 use crate::body::{BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::door::Ticket;
 use crate::headers::strip_hop_by_hop;
+use crate::http1::UpstreamError;
 use crate::pool::{DialError, Upstream, connect, connect_shared};
 use crate::trouble::Trouble;
 use crate::tunnel::{Stirring, copy};
-use crate::http1::UpstreamError;
 
 /// Bytes held in each direction of an upgraded connection.
 const UPGRADED_BUFFER_BYTES: usize = 8 * 1024;
@@ -84,14 +84,14 @@ type Answer = Result<Response<GuestBody>, Setback>;
 
 impl Exchange {
     /// Sends a request whose head is ready for the guest.
-    pub(crate) async fn send(mut self, mut parts: Parts, body: RequestBody) -> Answer {
-        let is_grpc = parts.version == Version::HTTP_2 && is_grpc(&parts);
+    pub(crate) async fn send(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
+        let is_grpc = parts.version == Version::HTTP_2 && is_grpc(parts);
         parts.extensions.clear();
         // Boxed, like connecting below: rare, and large beside what a usual request needs.
         if is_grpc {
             return Box::pin(self.send_shared(parts, body)).await;
         }
-        to_origin_form(&mut parts);
+        to_origin_form(parts);
         let mut upstream = match self.ticket.door().pools.take(self.port) {
             Some(upstream) => upstream,
             None => match Box::pin(connect(self.ticket.door(), self.port)).await {
@@ -100,7 +100,7 @@ impl Exchange {
             },
         };
         let is_repeatable = parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
-        upstream.begin(&parts, body);
+        upstream.begin(parts, body);
         let mut answer = self.answer(&mut upstream).await;
         if let Err(Silence::Failed(UpstreamError::Closed)) = answer
             && is_repeatable
@@ -108,7 +108,7 @@ impl Exchange {
         {
             let connected = Box::pin(connect(self.ticket.door(), self.port)).await;
             upstream = connected.map_err(|error| Setback::sent(error, is_repeatable))?;
-            upstream.begin(&parts, RequestBody::Empty);
+            upstream.begin(parts, RequestBody::Empty);
             answer = self.answer(&mut upstream).await;
         }
         let response = answer.map_err(|silence| Setback::sent(silence.trouble(), is_repeatable))?;
@@ -129,21 +129,26 @@ impl Exchange {
         }
     }
 
-    async fn send_shared(mut self, mut parts: Parts, body: RequestBody) -> Answer {
+    async fn send_shared(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
         let door = Arc::clone(self.ticket.door());
         // An absolute form is how HTTP/2 carries scheme and authority.
         let host = parts.headers.remove(header::HOST);
         let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        parts.uri = format!("http://{host}{path}").parse().map_err(malformed)?;
+        let uri = format!("http://{host}{path}").parse().map_err(malformed)?;
         let mut sender = match connect_shared(&door, self.port).await {
             Ok(sender) => sender,
             Err(error) => return Err(Setback::unsent(error, body)),
         };
         let broken = |error: hyper::Error| Setback::from(trouble_of(&error));
         sender.ready().await.map_err(broken)?;
+        let mut request = Request::new(body);
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = uri;
+        std::mem::swap(request.method_mut(), &mut parts.method);
+        std::mem::swap(request.headers_mut(), &mut parts.headers);
         let response = tokio::select! {
-            response = sender.send_request(Request::from_parts(parts, body)) => response.map_err(broken)?,
+            response = sender.send_request(request) => response.map_err(broken)?,
             () = door.cut.cancelled() => return Err(stopped().into()),
         };
         self.ticket.answered();
@@ -161,17 +166,17 @@ impl Exchange {
     /// Sends a request that may go on as another protocol. `client` is the other end of it.
     pub(crate) async fn upgrade(
         mut self,
-        mut parts: Parts,
+        parts: &mut Parts,
         protocol: HeaderValue,
         client: OnUpgrade,
         tasks: &TaskTracker,
     ) -> Answer {
-        to_origin_form(&mut parts);
+        to_origin_form(parts);
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
         let connected = connect(self.ticket.door(), self.port).await;
         let mut upstream = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
-        upstream.begin(&parts, RequestBody::Empty);
+        upstream.begin(parts, RequestBody::Empty);
         let answer = self.answer(&mut upstream).await;
         let mut response = answer.map_err(|silence| Setback::from(silence.trouble()))?;
         self.ticket.answered();

@@ -5,6 +5,7 @@
 //! so two ends can never disagree about where one ends.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
@@ -46,6 +47,7 @@ pub struct Client {
     pub address: IpAddr,
     /// Over TLS.
     pub secure: bool,
+    text: Arc<str>,
     forwarded_for: HeaderValue,
     forwarded_port: HeaderValue,
     /// What precedes the host in `Forwarded`.
@@ -56,7 +58,7 @@ impl Client {
     /// A client at an address, connected to a port of ours.
     pub fn new(address: IpAddr, port: u16, secure: bool) -> Self {
         let address = address.to_canonical();
-        let text = HeaderValue::from_str(&address.to_string());
+        let text: Arc<str> = address.to_string().into();
         let forwarded_start = match address {
             IpAddr::V4(address) => format!("for={address};host=\""),
             IpAddr::V6(address) => format!("for=\"[{address}]\";host=\""),
@@ -65,10 +67,17 @@ impl Client {
             address,
             secure,
             // An address is always a valid value.
-            forwarded_for: text.unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            forwarded_for: HeaderValue::from_str(&text)
+                .unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            text,
             forwarded_port: HeaderValue::from(port),
             forwarded_start,
         }
+    }
+
+    /// Its address, as text.
+    pub(crate) fn text(&self) -> Arc<str> {
+        Arc::clone(&self.text)
     }
 
     /// Whether it came by TLS.

@@ -9,6 +9,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `server` | connections, limits per client, stopping |
+//! | `plain` | connections that carry nothing but plain requests to sandboxes: most of them |
 //! | `destination` | which requests are for a sandbox |
 //! | `names`, `spread` | which sandboxes stand behind an app's name now, and which of them gets a request |
 //! | `route`, `control_routes`, `control_servers`, `site` | what is known of a sandbox, kept while its source is away |
@@ -41,6 +42,7 @@ mod headers;
 mod http1;
 pub mod limits;
 mod names;
+mod plain;
 mod pool;
 mod route;
 mod server;

@@ -15,12 +15,13 @@ use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use crate::body::ResponseBody;
+use crate::body::{RequestBody, ResponseBody};
 use crate::destination::{Destination, destination};
 use crate::edge::Edge;
 use crate::head_clock::HeadClock;
@@ -30,6 +31,7 @@ use crate::limits::{
     STREAMS_PER_CONNECTION_MAX,
 };
 use crate::names::Named;
+use crate::plain;
 use crate::tls::{Tls, is_tls};
 use crate::trouble::Trouble;
 
@@ -117,7 +119,10 @@ impl Server {
                     request.extensions_mut().insert(target);
                     Box::pin(ask(&own.router, request)).await
                 }
-                _ => self.edge.serve(target, request, client).await,
+                _ => {
+                    let (mut parts, body) = request.into_parts();
+                    self.edge.serve(&target, &mut parts, RequestBody::of(body), client).await
+                }
             },
             Destination::Named(name) => Box::pin(self.answer_named(&name, request, client)).await,
             Destination::Api => Box::pin(self.answer_api(request, client)).await,
@@ -135,7 +140,10 @@ impl Server {
         client: &Client,
     ) -> Response<ResponseBody> {
         match self.edge.named(name).await {
-            Ok(Some(Named::Serving(instances))) => self.edge.serve_app(&instances, request, client).await,
+            Ok(Some(Named::Serving(instances))) => {
+                let (mut parts, body) = request.into_parts();
+                self.edge.serve_app(&instances, &mut parts, RequestBody::of(body), client).await
+            }
             Ok(Some(Named::NotServing(why))) => Trouble::NotServing(why).answer(None, request.headers()),
             Ok(None) => self.answer_api(request, client).await,
             Err(trouble) => trouble.answer(None, request.headers()),
@@ -168,16 +176,26 @@ async fn connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set_nodelay");
     }
-    let Some(tls) = server.tls.clone() else {
-        return http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await;
-    };
+    let client = |is_secure| Client::new(peer.ip(), port, is_secure);
+    let Some(tls) = server.tls.clone() else { return requests(server, stream, client(false), stop).await };
     match is_tls(&stream, server.head_wait).await {
         Ok(true) => match tls.accept(stream).await {
-            Ok(stream) => http(server, TokioIo::new(stream), Client::new(peer.ip(), port, true), stop).await,
+            Ok(stream) => requests(server, stream, client(true), stop).await,
             Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         },
-        Ok(false) => http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await,
+        Ok(false) => requests(server, stream, client(false), stop).await,
         Err(error) => tracing::debug!(%error, "a connection said nothing"),
+    }
+}
+
+/// Plain requests to sandboxes are served here; from the first that is not one, the library has the connection.
+async fn requests<S>(server: Arc<Server>, stream: S, client: Client, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    if let Some(rest) = plain::serve(&server, stream, &client, &stop).await {
+        // Boxed: it is large, and most connections never get here.
+        Box::pin(http(server, TokioIo::new(rest), client, stop)).await;
     }
 }
 

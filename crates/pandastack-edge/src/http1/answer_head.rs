@@ -90,10 +90,8 @@ fn framing(
     if is_coded && version == Version::HTTP_10 {
         return Err(malformed("HTTP/1.0 has no transfer codings"));
     }
-    let has_no_body = matches!(
-        status,
-        StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-    );
+    let has_no_body =
+        matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     match length {
         _ if asked_for_head || has_no_body => Ok(Framing::NOTHING),
         Some(length) => Ok(Framing::Length(length)),

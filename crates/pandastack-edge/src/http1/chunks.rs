@@ -78,7 +78,9 @@ fn take_size(input: &mut BytesMut) -> Result<Option<u64>, Malformed> {
         }
         return Ok(None);
     };
-    let line = seen[..end].strip_suffix(b"\r").ok_or_else(|| malformed("a chunk's size ends in a bare line feed"))?;
+    let line = seen[..end]
+        .strip_suffix(b"\r")
+        .ok_or_else(|| malformed("a chunk's size ends in a bare line feed"))?;
     let size = parse_size(line).ok_or_else(|| malformed("a chunk's size is no number"))?;
     input.advance(end + 1);
     Ok(Some(size))
@@ -123,7 +125,9 @@ mod tests {
     use super::*;
 
     /// Reads a body that arrives in the given pieces: its bytes, its trailers, and what is left of the input.
-    fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<(String, HeaderMap, Chunks), Malformed> {
+    fn read<'a>(
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(String, HeaderMap, Chunks), Malformed> {
         let (mut chunks, mut input) = (Chunks::Size, BytesMut::new());
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
         for piece in pieces {
@@ -138,7 +142,8 @@ mod tests {
         Ok((String::from_utf8(data).unwrap(), trailers, chunks))
     }
 
-    const BODY: &[u8] = b"5\r\nhello\r\n1;a=\"b\"\r\n,\r\n0006 \t\r\n world\r\n0\r\nX-Sum: 9\r\nX-B: c\r\n\r\n";
+    const BODY: &[u8] =
+        b"5\r\nhello\r\n1;a=\"b\"\r\n,\r\n0006 \t\r\n world\r\n0\r\nX-Sum: 9\r\nX-B: c\r\n\r\n";
 
     #[test]
     fn a_body_is_the_same_wherever_it_is_split() {
@@ -164,9 +169,24 @@ mod tests {
         let long = format!("1;{}\r\n", "a".repeat(SIZE_LINE_BYTES_MAX));
         let trailers = format!("0\r\nX: {}\r\n\r\n", "a".repeat(TRAILER_BYTES_MAX));
         for text in [
-            "\r\n", "x\r\n", "-1\r\n", "+1\r\n", "0x1\r\n", " 1\r\n", "1 1\r\n", "1\n", "1;a\rb\r\n", "1,\r\n",
-            "10000000000000000\r\n", "1\r\nab\r\n", "1\r\na\n", "1\r\na\rb", "0\r\nX : a\r\n\r\n", "0\r\n\0\r\n\r\n",
-            &long, &trailers,
+            "\r\n",
+            "x\r\n",
+            "-1\r\n",
+            "+1\r\n",
+            "0x1\r\n",
+            " 1\r\n",
+            "1 1\r\n",
+            "1\n",
+            "1;a\rb\r\n",
+            "1,\r\n",
+            "10000000000000000\r\n",
+            "1\r\nab\r\n",
+            "1\r\na\n",
+            "1\r\na\rb",
+            "0\r\nX : a\r\n\r\n",
+            "0\r\n\0\r\n\r\n",
+            &long,
+            &trailers,
         ] {
             let found = read([text.as_bytes()]);
             assert!(found.is_err(), "{text:?}: {found:?}");

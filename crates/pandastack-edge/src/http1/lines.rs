@@ -1,6 +1,6 @@
 //! What all heads have in common: lines, and an empty one at the end.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 /// It does not follow the grammar (RFC 9112), or can be read in two ways.
@@ -41,9 +41,9 @@ pub(super) fn header_map(
     Ok(headers)
 }
 
-pub(super) fn write_line(name: &str, value: &[u8], out: &mut BytesMut) {
+pub(super) fn write_line(name: &str, value: &[u8], out: &mut Vec<u8>) {
     for piece in [name.as_bytes(), b": ", value, b"\r\n"] {
-        out.put_slice(piece);
+        out.extend_from_slice(piece);
     }
 }
 

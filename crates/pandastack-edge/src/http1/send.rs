@@ -1,15 +1,17 @@
 //! A message on its way: its head, and its body in pieces as they come.
 
-use std::fmt::Write;
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use hyper::body::Body;
 use tokio::io::AsyncWrite;
 
 use crate::body::BodyError;
+
+/// A piece up to this length is copied behind its head: that costs less than a write from several places.
+const COPIED_BYTES_MAX: usize = 2 * 1024;
 
 /// How a body's length is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +25,9 @@ pub(super) enum Length {
 /// A message on its way. Written in order: `head`, `piece`, `tail`.
 pub(super) struct Sending<B> {
     /// What precedes the piece: the message's head, a chunk's size.
-    head: BytesMut,
+    head: Vec<u8>,
+    /// How much of it is written.
+    head_written: usize,
     /// Of the body.
     piece: Bytes,
     /// What follows the piece: the end of a chunk.
@@ -37,7 +41,14 @@ pub(super) struct Sending<B> {
 impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
     /// Nothing to send.
     pub(super) fn new() -> Self {
-        Self { head: BytesMut::new(), piece: Bytes::new(), tail: b"", body: None, is_broken: false }
+        Self {
+            head: Vec::new(),
+            head_written: 0,
+            piece: Bytes::new(),
+            tail: b"",
+            body: None,
+            is_broken: false,
+        }
     }
 
     /// How the length of a body is told.
@@ -46,7 +57,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
     }
 
     /// Where the next message's head is to be written.
-    pub(super) fn head(&mut self) -> &mut BytesMut {
+    pub(super) fn head(&mut self) -> &mut Vec<u8> {
         &mut self.head
     }
 
@@ -95,7 +106,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
     /// Takes the next piece of the body, unless one still waits to be written or all were taken.
     fn poll_fetch(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         let Some((body, length)) = &mut self.body else { return Poll::Ready(Ok(())) };
-        if !self.piece.is_empty() || !self.tail.is_empty() {
+        if self.head.len() > COPIED_BYTES_MAX || !self.piece.is_empty() || !self.tail.is_empty() {
             return Poll::Ready(Ok(()));
         }
         let frame = match ready!(Pin::new(body).poll_frame(context)) {
@@ -119,13 +130,18 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
                 self.tail = b"\r\n";
             }
         }
-        self.piece = piece;
+        if piece.len() > COPIED_BYTES_MAX {
+            self.piece = piece;
+        } else {
+            self.head.extend_from_slice(&piece);
+            self.head.extend_from_slice(std::mem::take(&mut self.tail));
+        }
         Poll::Ready(Ok(()))
     }
 
     fn end(&mut self) -> Result<(), BodyError> {
         match self.body.take() {
-            Some((_, Length::Chunked)) => self.head.put_slice(b"0\r\n\r\n"),
+            Some((_, Length::Chunked)) => self.head.extend_from_slice(b"0\r\n\r\n"),
             Some((_, Length::Known(left))) if left > 0 => return Err(wrong_length()),
             _ => {}
         }
@@ -140,9 +156,9 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         while !self.is_written() {
             let stream = Pin::new(&mut *stream);
             let written = if self.piece.is_empty() && self.tail.is_empty() {
-                stream.poll_write(context, &self.head)
+                stream.poll_write(context, &self.head[self.head_written..])
             } else {
-                let slices = [&self.head[..], &self.piece, self.tail].map(IoSlice::new);
+                let slices = [&self.head[self.head_written..], &self.piece, self.tail].map(IoSlice::new);
                 stream.poll_write_vectored(context, &slices)
             };
             match ready!(written)? {
@@ -154,10 +170,18 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
     }
 
     fn advance(&mut self, written: usize) {
-        let of_head = written.min(self.head.len());
-        self.head.advance(of_head);
+        let of_head = written.min(self.head.len() - self.head_written);
+        self.head_written += of_head;
+        if self.head_written == self.head.len() {
+            self.head.clear();
+            self.head_written = 0;
+        }
         let of_piece = (written - of_head).min(self.piece.len());
         self.piece.advance(of_piece);
+        if self.piece.is_empty() {
+            // An empty piece would still hold on to the buffer that it was read into, which then could not be used again.
+            self.piece = Bytes::new();
+        }
         self.tail = &self.tail[written - of_head - of_piece..];
     }
 }

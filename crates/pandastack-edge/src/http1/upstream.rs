@@ -105,7 +105,10 @@ where
     }
 
     /// Sends, and reads the head of the answer. What is left of the request's body is sent while the answer is read.
-    pub(crate) fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<Response<()>, UpstreamError>> {
+    pub(crate) fn poll_answer(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<()>, UpstreamError>> {
         if let Poll::Ready(Err(error)) = self.sending.poll(&mut self.stream, context) {
             return Poll::Ready(Err(UpstreamError::Client(error)));
         }

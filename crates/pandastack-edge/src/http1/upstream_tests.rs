@@ -80,7 +80,8 @@ fn nothing() -> TestBody {
 
 /// A body in pieces, of no known length.
 fn pieces(pieces: &[&'static str]) -> TestBody {
-    let frames: Vec<_> = pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))).collect();
+    let frames: Vec<_> =
+        pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))).collect();
     StreamBody::new(stream::iter(frames)).boxed_unsync()
 }
 
@@ -89,7 +90,11 @@ fn head(method: Method) -> Parts {
 }
 
 /// A whole answer, and whether its connection may be used again.
-async fn ask(guest: Guest, method: Method, body: TestBody) -> (Result<(u16, String), UpstreamError>, Upstream<Guest, TestBody>) {
+async fn ask(
+    guest: Guest,
+    method: Method,
+    body: TestBody,
+) -> (Result<(u16, String), UpstreamError>, Upstream<Guest, TestBody>) {
     let mut upstream = Upstream::new(guest);
     upstream.begin(&head(method), body);
     let answer = read_answer(&mut upstream).await;
@@ -108,13 +113,16 @@ async fn read_answer(upstream: &mut Upstream<Guest, TestBody>) -> Result<(u16, S
 }
 
 const LENGTH: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
-const CHUNKED: &str = "HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nX: y\r\n\r\n";
+const CHUNKED: &str =
+    "HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nX: y\r\n\r\n";
 const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nX: y\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 const CLOSED: &str = "HTTP/1.1 200 OK\nX: bare line feeds\n\nhello";
 
 #[tokio::test]
 async fn an_answer_is_the_same_wherever_it_is_split() {
-    for (text, status, reusable) in [(LENGTH, 200, true), (CHUNKED, 201, true), (INTERIM, 200, true), (CLOSED, 200, false)] {
+    for (text, status, reusable) in
+        [(LENGTH, 200, true), (CHUNKED, 201, true), (INTERIM, 200, true), (CLOSED, 200, false)]
+    {
         for at in 0..text.len() {
             let guest = Guest::saying(&[&text.as_bytes()[..at], &text.as_bytes()[at..]]);
             // An empty piece is the end of a connection.
@@ -133,7 +141,8 @@ async fn an_answer_is_the_same_wherever_it_is_split() {
 async fn an_answer_that_is_cut_is_no_answer() {
     for text in [LENGTH, CHUNKED, INTERIM] {
         for at in 1..text.len() {
-            let (answer, upstream) = ask(Guest::saying(&[&text.as_bytes()[..at]]), Method::GET, nothing()).await;
+            let (answer, upstream) =
+                ask(Guest::saying(&[&text.as_bytes()[..at]]), Method::GET, nothing()).await;
             assert!(matches!(answer, Err(UpstreamError::Incomplete)), "{text:?} at {at}: {answer:?}");
             assert!(!upstream.is_reusable());
         }
@@ -177,7 +186,8 @@ async fn an_answer_to_head_ends_with_its_head() {
 
 #[tokio::test]
 async fn a_head_has_a_size() {
-    let fits = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: {}\r\n\r\n", "a".repeat(HEAD_BYTES_MAX / 2));
+    let fits =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: {}\r\n\r\n", "a".repeat(HEAD_BYTES_MAX / 2));
     let long = format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: {}\r\n\r\n", "a".repeat(HEAD_BYTES_MAX));
     let parts = |text: &str| Guest::saying(&text.as_bytes().chunks(4096).collect::<Vec<_>>());
     assert!(ask(parts(&fits), Method::GET, nothing()).await.0.is_ok());
