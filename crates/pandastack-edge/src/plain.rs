@@ -1,19 +1,19 @@
 //! Connections that carry plain requests to sandboxes, which most do, and nothing else.
 //!
-//! They are served without the HTTP library, whose generality costs a third of a request's processor time
+//! They are served without the HTTP library, whose generality costs more processor time than the bar leaves
 //! (`bench/README.md`, Edge). What is not plain, or not for a sandbox, ends that: the library goes on with the connection,
 //! from the first byte of that request.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::header::CONNECTION;
 use http::request::Parts;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::body::RequestBody;
 use crate::destination::{Destination, Target, destination};
@@ -33,22 +33,13 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut connection = Downstream::new(stream);
-    let mut stopped = pin!(stop.cancelled());
-    let mut patience = Patience { wait: server.head_wait, timer: pin!(tokio::time::sleep(server.head_wait)) };
+    let wait = server.head_wait;
+    let timer = pin!(tokio::time::sleep(wait));
+    let stopped = pin!(stop.cancelled());
+    let mut waiting = Waiting { timer, stopped };
     loop {
-        let due = Instant::now() + patience.wait;
-        let next = poll_fn(|context| {
-            if let Poll::Ready(next) = connection.poll_next(context) {
-                return Poll::Ready(next);
-            }
-            let is_stopped = connection.is_idle() && stopped.as_mut().poll(context).is_ready();
-            if is_stopped || patience.is_over(due, context) {
-                Poll::Ready(Next::Closed)
-            } else {
-                Poll::Pending
-            }
-        });
-        let asked = match next.await {
+        let due = Instant::now() + wait;
+        let asked = match poll_fn(|context| waiting.poll_next(&mut connection, due, context)).await {
             Next::Plain(asked) => asked,
             Next::Other => return Some(connection.give_up(None)),
             Next::Closed => return None,
@@ -99,14 +90,28 @@ async fn find(server: &Server, parts: &Parts) -> Option<To> {
     }
 }
 
-/// How long a head is waited for: one timer for all of them, looked at when it fires.
-struct Patience<'a> {
-    wait: Duration,
+/// What ends the wait for a request. One timer serves all of them: it is looked at when it fires.
+struct Waiting<'a, 't> {
     timer: Pin<&'a mut Sleep>,
+    stopped: Pin<&'a mut WaitForCancellationFuture<'t>>,
 }
 
-impl Patience<'_> {
-    fn is_over(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
+impl Waiting<'_, '_> {
+    fn poll_next<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        connection: &mut Downstream<S>,
+        due: Instant,
+        context: &mut Context<'_>,
+    ) -> Poll<Next> {
+        if let Poll::Ready(next) = connection.poll_next(context) {
+            return Poll::Ready(next);
+        }
+        // A request of which something came is still answered.
+        let is_stopped = connection.is_idle() && self.stopped.as_mut().poll(context).is_ready();
+        if is_stopped || self.is_late(due, context) { Poll::Ready(Next::Closed) } else { Poll::Pending }
+    }
+
+    fn is_late(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
         while self.timer.as_mut().poll(context).is_ready() {
             if due <= Instant::now() {
                 return true;
