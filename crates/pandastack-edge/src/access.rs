@@ -32,13 +32,13 @@ pub fn check(
     route: &Route,
     port: u16,
     secure: bool,
-    now_unix: i64,
+    now_unix: impl FnOnce() -> i64,
 ) -> Result<Verdict, Trouble> {
     match (route.visibility, &route.key) {
         (Visibility::Unlisted, _) => Ok(Verdict::Pass),
         (Visibility::Off, _) => Err(Trouble::Unknown),
         (Visibility::Private, None) => Err(Trouble::NeedsToken),
-        (Visibility::Private, Some(key)) => check_private(parts, key, port, secure, now_unix),
+        (Visibility::Private, Some(key)) => check_private(parts, key, port, secure, now_unix()),
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn passes(head: &mut Parts, visibility: Visibility) -> bool {
-        matches!(check(head, &route(visibility), 80, false, NOW), Ok(Verdict::Pass))
+        matches!(check(head, &route(visibility), 80, false, || NOW), Ok(Verdict::Pass))
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
     fn a_signed_url_becomes_a_cookie_and_the_cookie_opens() {
         let uri = format!("/page?a=1&{PARAMETER}={}&b=2", signed());
         let Ok(Verdict::Redirect(answer)) =
-            check(&mut head(Method::GET, &uri, &[]), &route(Visibility::Private), 80, false, NOW)
+            check(&mut head(Method::GET, &uri, &[]), &route(Visibility::Private), 80, false, || NOW)
         else {
             panic!("no redirect");
         };
@@ -200,7 +200,8 @@ mod tests {
         let uri = format!("//evil.example/?{PARAMETER}={}", signed());
         let mut request = head(Method::GET, "/", &[]);
         request.uri = Uri::builder().path_and_query(uri.as_str()).build().unwrap();
-        let Ok(Verdict::Redirect(answer)) = check(&mut request, &route(Visibility::Private), 80, false, NOW)
+        let Ok(Verdict::Redirect(answer)) =
+            check(&mut request, &route(Visibility::Private), 80, false, || NOW)
         else {
             panic!("no redirect");
         };

@@ -31,6 +31,8 @@ struct Cut;
 pub enum RequestBody {
     /// Nothing: most requests.
     Empty,
+    /// All of it, which came with the head.
+    Whole(Bytes),
     /// As it comes.
     Client {
         /// From the client's connection.
@@ -38,6 +40,12 @@ pub enum RequestBody {
         /// Bytes that may still come.
         left: u64,
     },
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::Empty } else { Self::Whole(bytes) }
+    }
 }
 
 impl RequestBody {
@@ -55,7 +63,14 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let RequestBody::Client { incoming, left } = self.get_mut() else { return Poll::Ready(None) };
+        let (incoming, left) = match self.get_mut() {
+            RequestBody::Empty => return Poll::Ready(None),
+            RequestBody::Client { incoming, left } => (incoming, left),
+            RequestBody::Whole(bytes) => {
+                let bytes = std::mem::take(bytes);
+                return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
+            }
+        };
         let frame = ready!(Pin::new(incoming).poll_frame(context));
         let Some(frame) = frame.transpose()? else { return Poll::Ready(None) };
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
@@ -69,6 +84,7 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match self {
             RequestBody::Empty => true,
+            RequestBody::Whole(bytes) => bytes.is_empty(),
             RequestBody::Client { incoming, .. } => incoming.is_end_stream(),
         }
     }
@@ -76,6 +92,7 @@ impl Body for RequestBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             RequestBody::Empty => SizeHint::with_exact(0),
+            RequestBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             RequestBody::Client { incoming, .. } => incoming.size_hint(),
         }
     }
@@ -117,7 +134,7 @@ impl Body for ResponseBody {
         match self {
             ResponseBody::Own(body) => body.is_end_stream(),
             ResponseBody::Api(body) => body.is_end_stream(),
-            ResponseBody::Guest(body) => body.incoming.is_end_stream(),
+            ResponseBody::Guest(body) => body.is_end_stream(),
         }
     }
 
@@ -125,16 +142,24 @@ impl Body for ResponseBody {
         match self {
             ResponseBody::Own(body) => body.size_hint(),
             ResponseBody::Api(body) => body.size_hint(),
-            ResponseBody::Guest(body) => body.incoming.size_hint(),
+            ResponseBody::Guest(body) => body.size_hint(),
         }
     }
 }
 
-/// A guest's answer. Drives the connection it comes from, and gives it back at its end.
+/// Where a guest's answer comes from.
+pub(crate) enum Source {
+    /// A connection that carries nothing else meanwhile, which this body drives.
+    Upstream(Box<Upstream>),
+    /// A shared HTTP/2 connection, which has a task.
+    Shared(Incoming),
+    /// Nowhere: it has no body, or that is over.
+    Nothing,
+}
+
+/// A guest's answer. Gives the connection it comes from back at its end.
 pub struct GuestBody {
-    incoming: Incoming,
-    /// `None` for HTTP/2 and upgrades, whose connections have tasks.
-    upstream: Option<Box<Upstream>>,
+    source: Source,
     port: u16,
     ticket: Ticket,
     /// Made only when the body has to wait: most come in one piece.
@@ -143,13 +168,8 @@ pub struct GuestBody {
 }
 
 impl GuestBody {
-    pub(crate) fn new(
-        incoming: Incoming,
-        upstream: Option<Box<Upstream>>,
-        port: u16,
-        ticket: Ticket,
-    ) -> Self {
-        Self { incoming, upstream, port, ticket, cut: None, log: None }
+    pub(crate) fn new(source: Source, port: u16, ticket: Ticket) -> Self {
+        Self { source, port, ticket, cut: None, log: None }
     }
 
     /// Writes this line of the access log when the body ended.
@@ -158,8 +178,16 @@ impl GuestBody {
     }
 
     fn end(&mut self) {
-        if let Some(upstream) = self.upstream.take() {
+        if let Source::Upstream(upstream) = std::mem::replace(&mut self.source, Source::Nothing) {
             self.ticket.door().pools.put(self.port, upstream);
+        }
+    }
+
+    fn poll_source(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.source {
+            Source::Upstream(upstream) => upstream.poll_frame(context).map_err(Into::into),
+            Source::Shared(incoming) => Pin::new(incoming).poll_frame(context).map_err(Into::into),
+            Source::Nothing => Poll::Ready(None),
         }
     }
 }
@@ -173,26 +201,18 @@ impl Body for GuestBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        // The first look asks for bytes, driving brings them, the second look takes them.
-        let mut polled = Pin::new(&mut this.incoming).poll_frame(context);
-        if polled.is_pending()
-            && let Some(upstream) = &mut this.upstream
-        {
-            upstream.drive(context);
-            polled = Pin::new(&mut this.incoming).poll_frame(context);
-        }
-        match polled {
+        match this.poll_source(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 this.ticket.stir();
                 if let Some(log) = &mut this.log {
                     log.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
                 }
-                if this.incoming.is_end_stream() {
+                if this.is_end_stream() {
                     this.end();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
+            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error))),
             Poll::Ready(None) => {
                 this.end();
                 Poll::Ready(None)
@@ -205,12 +225,28 @@ impl Body for GuestBody {
             }
         }
     }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Upstream(upstream) => upstream.is_over(),
+            Source::Shared(incoming) => incoming.is_end_stream(),
+            Source::Nothing => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Upstream(upstream) => upstream.size_hint(),
+            Source::Shared(incoming) => incoming.size_hint(),
+            Source::Nothing => SizeHint::with_exact(0),
+        }
+    }
 }
 
 impl Drop for GuestBody {
     fn drop(&mut self) {
         // A body that the server never polled because it is empty ends here.
-        if self.incoming.is_end_stream() {
+        if self.is_end_stream() {
             self.end();
         }
     }

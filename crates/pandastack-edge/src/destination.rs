@@ -80,8 +80,8 @@ fn target(port: &str, id: &str, by_header: bool) -> Destination {
     let Some(port) = port.parse::<u16>().ok().filter(|port| *port > 0) else {
         return Destination::Malformed("the port in the address is not between 1 and 65535");
     };
-    // Host names do not know case, ids are lowercase.
-    match id.to_ascii_lowercase().parse() {
+    // Host names do not know case, ids are lowercase, and so are nearly all names.
+    match id.parse().or_else(|_| id.to_ascii_lowercase().parse()) {
         Ok(sandbox) => Destination::Sandbox(Target { sandbox, port, by_header }),
         Err(_) => {
             Destination::Malformed("the address does not name a sandbox: use <port>-<sandbox id>.<domain>")

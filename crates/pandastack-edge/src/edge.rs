@@ -1,13 +1,11 @@
 //! The way of a request through the edge: find, check, hold, send, log.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, Uri, header};
-use hyper::body::Incoming;
 use pandastack_agent_client::Call;
 use pandastack_types::SandboxId;
 use pandastack_types::api::PortList;
@@ -94,43 +92,46 @@ impl Edge {
     }
 
     /// Serves one request to a sandbox.
-    pub async fn serve(
+    pub(crate) async fn serve(
         &self,
-        target: Target,
-        request: Request<Incoming>,
+        target: &Target,
+        parts: &mut Parts,
+        body: RequestBody,
         client: &Client,
     ) -> Response<ResponseBody> {
-        let (parts, body) = request.into_parts();
-        let asked = Asked::of(&parts, client);
-        let (site, outcome) = self.attempt(&target, parts, RequestBody::of(body), client).await;
-        self.conclude(asked, &target, site, outcome).await
+        let asked = Asked::of(parts, client);
+        let (site, outcome) = self.attempt(target, parts, body, client).await;
+        match outcome {
+            Ok(response) => self.conclude(asked, target, site, response),
+            Err(setback) => self.refuse(asked, target, site, setback).await,
+        }
     }
 
     /// Serves one request to an app: by one of its machines, or by another if it did not reach that one.
-    pub async fn serve_app(
+    pub(crate) async fn serve_app(
         &self,
         app: &Instances,
-        request: Request<Incoming>,
+        parts: &mut Parts,
+        mut body: RequestBody,
         client: &Client,
     ) -> Response<ResponseBody> {
         let target =
             |at: usize| Target { sandbox: app.sandboxes[at].clone(), port: app.port, by_header: false };
         if app.sandboxes.len() == 1 {
-            return self.serve(target(0), request, client).await;
+            return self.serve(&target(0), parts, body, client).await;
         }
-        let (parts, body) = request.into_parts();
-        let asked = Asked::of(&parts, client);
+        let asked = Asked::of(parts, client);
         let Some(mut at) = self.choose(app, &[]) else {
             let trouble = Trouble::NotServing("no machine serves this app; deploy it again".to_owned());
             return trouble.answer(None, &parts.headers);
         };
-        let (mut tried, mut body, mut is_repeated) = (Vec::new(), RequestBody::of(body), false);
+        let (mut tried, mut is_repeated) = (Vec::new(), false);
         loop {
             let target = target(at);
-            let (site, outcome) = self.attempt(&target, parts.clone(), body, client).await;
+            let (site, outcome) = self.attempt(&target, &mut parts.clone(), body, client).await;
             let (error, rest) = match outcome {
                 Err(Setback { error, rest }) => (error, rest),
-                answered => return self.conclude(asked, &target, site, answered).await,
+                Ok(response) => return self.conclude(asked, &target, site, response),
             };
             if let (Some(site), Rest::Unsent(_) | Rest::Repeatable) = (&site, &rest) {
                 site.note_missed();
@@ -145,9 +146,7 @@ impl Edge {
                     is_repeated = true;
                     (next, RequestBody::Empty)
                 }
-                (_, rest) => {
-                    return self.conclude(asked, &target, site, Err(Setback { error, rest })).await;
-                }
+                (_, rest) => return self.refuse(asked, &target, site, Setback { error, rest }).await,
             };
         }
     }
@@ -162,7 +161,7 @@ impl Edge {
     async fn attempt(
         &self,
         target: &Target,
-        parts: Parts,
+        parts: &mut Parts,
         body: RequestBody,
         client: &Client,
     ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, Setback>) {
@@ -175,26 +174,32 @@ impl Edge {
         }
     }
 
-    /// The answer to a request, with its line in the log.
-    async fn conclude(
+    /// The answer to a request that got none.
+    async fn refuse(
         &self,
         asked: Asked,
         target: &Target,
         site: Option<Arc<Site>>,
-        outcome: Result<Response<ResponseBody>, Setback>,
+        setback: Setback,
     ) -> Response<ResponseBody> {
-        let mut response = match outcome {
-            Ok(response) => response,
-            Err(Setback { error, .. }) => {
-                let trouble = match error {
-                    ExchangeError::Other(trouble) => trouble,
-                    ExchangeError::Dial(error) => self.explain(error, site.as_deref(), target).await,
-                };
-                let headers =
-                    asked.accept.clone().map(|accept| (header::ACCEPT, accept)).into_iter().collect();
-                trouble.answer(Some(target), &headers)
-            }
+        let trouble = match setback.error {
+            ExchangeError::Other(trouble) => trouble,
+            // Boxed: rare, and large beside what a usual request needs.
+            ExchangeError::Dial(error) => Box::pin(self.explain(error, site.as_deref(), target)).await,
         };
+        let headers = asked.accept.clone().map(|accept| (header::ACCEPT, accept)).into_iter().collect();
+        let response = trouble.answer(Some(target), &headers);
+        self.conclude(asked, target, site, response)
+    }
+
+    /// The answer to a request, with its line in the log.
+    fn conclude(
+        &self,
+        asked: Asked,
+        target: &Target,
+        site: Option<Arc<Site>>,
+        mut response: Response<ResponseBody>,
+    ) -> Response<ResponseBody> {
         let Some(site) = site else { return response };
         let entry = asked.entry(Arc::clone(&self.log), site, target.port, response.status().as_u16());
         if let ResponseBody::Guest(body) = response.body_mut() {
@@ -208,18 +213,18 @@ impl Edge {
         site: &Site,
         route: &Route,
         target: &Target,
-        mut parts: Parts,
+        parts: &mut Parts,
         body: RequestBody,
         client: &Client,
     ) -> Result<Response<ResponseBody>, Setback> {
-        check_head(&parts)?;
-        let now = jiff::Timestamp::now().as_second();
-        match access::check(&mut parts, route, target.port, client.secure, now)? {
+        check_head(parts)?;
+        let now = || jiff::Timestamp::now().as_second();
+        match access::check(parts, route, target.port, client.secure, now)? {
             Verdict::Pass => {}
             Verdict::Redirect(response) => return Ok(*response),
         }
-        let upgrade = upgrade_of(&parts);
-        to_guest(&mut parts, client);
+        let upgrade = upgrade_of(parts);
+        to_guest(parts, client);
         let ticket = match site.enter(route, &self.tasks, &self.stop).await {
             Ok(ticket) => ticket,
             Err(trouble) => return Err(Setback::unsent(trouble, body)),
@@ -228,7 +233,8 @@ impl Edge {
         let answer = match upgrade {
             Some(protocol) => {
                 let on_upgrade = hyper::upgrade::on(Request::from_parts(parts.clone(), ()));
-                exchange.upgrade(parts, protocol, on_upgrade, &self.tasks).await
+                // Boxed: rare, and large beside what a usual request needs.
+                Box::pin(exchange.upgrade(parts, protocol, on_upgrade, &self.tasks)).await
             }
             None => exchange.send(parts, body).await,
         };
@@ -277,7 +283,7 @@ impl Edge {
 /// What is kept of a request for our own answers and the log.
 struct Asked {
     began: Instant,
-    client: IpAddr,
+    client: Arc<str>,
     method: Method,
     uri: Uri,
     /// The form of our answers depends on what the client reads.
@@ -288,7 +294,7 @@ impl Asked {
     fn of(parts: &Parts, client: &Client) -> Self {
         Self {
             began: Instant::now(),
-            client: client.address,
+            client: client.text(),
             method: parts.method.clone(),
             uri: parts.uri.clone(),
             accept: parts.headers.get(header::ACCEPT).cloned(),

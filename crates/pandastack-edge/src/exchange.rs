@@ -3,19 +3,20 @@
 //! A request is repeated only if the guest cannot have seen it, or if it may be repeated by its nature (RFC 9110, 9.2.2)
 //! and went to a connection that the guest was free to close.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tokio::io::AsyncWriteExt;
 use tokio_util::task::TaskTracker;
 
-use crate::body::{BodyTooLarge, GuestBody, RequestBody};
+use crate::body::{BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::door::Ticket;
 use crate::headers::strip_hop_by_hop;
+use crate::http1::UpstreamError;
 use crate::pool::{DialError, Upstream, connect, connect_shared};
 use crate::trouble::Trouble;
 use crate::tunnel::{Stirring, copy};
@@ -58,16 +59,6 @@ impl Setback {
     fn sent(error: impl Into<ExchangeError>, is_repeatable: bool) -> Self {
         Self { error: error.into(), rest: if is_repeatable { Rest::Repeatable } else { Rest::Nothing } }
     }
-
-    /// After a connection that broke; it may give back what it did not send.
-    fn broken(mut failed: TrySendError<Request<RequestBody>>, is_repeatable: bool) -> Self {
-        let unsent = failed.take_message();
-        let trouble = trouble_of(&failed.into_error());
-        match unsent {
-            Some(request) => Self::unsent(trouble, request.into_body()),
-            None => Self::sent(trouble, is_repeatable),
-        }
-    }
 }
 
 /// For what is final: neither the request nor its body is of use to another machine.
@@ -93,153 +84,147 @@ type Answer = Result<Response<GuestBody>, Setback>;
 
 impl Exchange {
     /// Sends a request whose head is ready for the guest.
-    pub(crate) async fn send(mut self, mut parts: Parts, body: RequestBody) -> Answer {
-        let is_grpc = parts.version == Version::HTTP_2 && is_grpc(&parts);
+    pub(crate) async fn send(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
+        let is_grpc = parts.version == Version::HTTP_2 && is_grpc(parts);
         parts.extensions.clear();
+        // Boxed, like connecting below: rare, and large beside what a usual request needs.
         if is_grpc {
-            return self.send_shared(parts, body).await;
+            return Box::pin(self.send_shared(parts, body)).await;
         }
-        to_origin_form(&mut parts);
-        let door = std::sync::Arc::clone(self.ticket.door());
-        let mut upstream = match door.pools.take(self.port) {
+        to_origin_form(parts);
+        let mut upstream = match self.ticket.door().pools.take(self.port) {
             Some(upstream) => upstream,
-            None => match connect(&door, self.port).await {
+            None => match Box::pin(connect(self.ticket.door(), self.port)).await {
                 Ok(upstream) => upstream,
                 Err(error) => return Err(Setback::unsent(error, body)),
             },
         };
-        let repeatable = parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
-        let spare =
-            (upstream.reused && repeatable).then(|| Request::from_parts(parts.clone(), RequestBody::Empty));
-        let cut = |trouble: Trouble| Setback::sent(trouble, repeatable);
-        let first = self.drive(&mut upstream, Request::from_parts(parts, body)).await.map_err(cut)?;
-        let response = match first {
-            Ok(response) => response,
-            Err(failed) if !upstream.reused => return Err(Setback::broken(failed, repeatable)),
-            Err(mut failed) => {
-                let unsent = failed.take_message();
-                let was_sent = unsent.is_none();
-                let Some(request) = unsent.or(spare) else {
-                    return Err(Setback::broken(failed, repeatable));
-                };
-                upstream = match connect(&door, self.port).await {
-                    Ok(upstream) => upstream,
-                    Err(error) if was_sent => return Err(Setback::sent(error, repeatable)),
-                    Err(error) => return Err(Setback::unsent(error, request.into_body())),
-                };
-                let second = self.drive(&mut upstream, request).await.map_err(cut)?;
-                second.map_err(|failed| Setback::broken(failed, repeatable))?
-            }
-        };
+        let is_repeatable = parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
+        upstream.begin(parts, body);
+        let mut answer = self.answer(&mut upstream).await;
+        if let Err(Silence::Failed(UpstreamError::Closed)) = answer
+            && is_repeatable
+            && upstream.is_reused
+        {
+            let connected = Box::pin(connect(self.ticket.door(), self.port)).await;
+            upstream = connected.map_err(|error| Setback::sent(error, is_repeatable))?;
+            upstream.begin(parts, RequestBody::Empty);
+            answer = self.answer(&mut upstream).await;
+        }
+        let response = answer.map_err(|silence| Setback::sent(silence.trouble(), is_repeatable))?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            tracing::debug!("a guest switched protocols unasked");
+            return Err(Trouble::Broken.into());
+        }
         self.ticket.answered();
-        Ok(self.finish(response, Some(upstream)))
+        Ok(self.finish(response, Source::Upstream(upstream)))
     }
 
-    /// Sends on a connection that this very task drives, until the answer begins or the door is cut.
-    async fn drive(
-        &self,
-        upstream: &mut Upstream,
-        request: Request<RequestBody>,
-    ) -> Result<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>, Trouble> {
-        let mut answer = pin!(upstream.sender.try_send_request(request));
-        let (connection, ended) = (&mut upstream.connection, &mut upstream.ended);
-        let mut connection = pin!(connection);
-        let answered = std::future::poll_fn(|context| {
-            if !*ended && connection.as_mut().poll(context).is_ready() {
-                *ended = true;
-            }
-            answer.as_mut().poll(context)
-        });
+    /// Sends, in this very task, until the answer begins or the door is cut.
+    async fn answer(&self, upstream: &mut Upstream) -> Result<Response<()>, Silence> {
         tokio::select! {
             biased;
-            answered = answered => Ok(answered),
-            () = self.ticket.door().cut.cancelled() => Err(stopped()),
+            answered = poll_fn(|context| upstream.poll_answer(context)) => answered.map_err(Silence::Failed),
+            () = self.ticket.door().cut.cancelled() => Err(Silence::Cut),
         }
     }
 
-    async fn send_shared(mut self, mut parts: Parts, body: RequestBody) -> Answer {
-        let door = std::sync::Arc::clone(self.ticket.door());
+    async fn send_shared(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
+        let door = Arc::clone(self.ticket.door());
         // An absolute form is how HTTP/2 carries scheme and authority.
         let host = parts.headers.remove(header::HOST);
         let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        parts.uri = format!("http://{host}{path}").parse().map_err(malformed)?;
+        let uri = format!("http://{host}{path}").parse().map_err(malformed)?;
         let mut sender = match connect_shared(&door, self.port).await {
             Ok(sender) => sender,
             Err(error) => return Err(Setback::unsent(error, body)),
         };
         let broken = |error: hyper::Error| Setback::from(trouble_of(&error));
         sender.ready().await.map_err(broken)?;
+        let mut request = Request::new(body);
+        *request.version_mut() = Version::HTTP_2;
+        *request.uri_mut() = uri;
+        std::mem::swap(request.method_mut(), &mut parts.method);
+        std::mem::swap(request.headers_mut(), &mut parts.headers);
         let response = tokio::select! {
-            response = sender.send_request(Request::from_parts(parts, body)) => response.map_err(broken)?,
+            response = sender.send_request(request) => response.map_err(broken)?,
             () = door.cut.cancelled() => return Err(stopped().into()),
         };
         self.ticket.answered();
-        Ok(self.finish(response, None))
+        let (mut head, incoming) = response.into_parts();
+        head.extensions.clear();
+        head.version = Version::HTTP_11;
+        Ok(self.finish(Response::from_parts(head, ()), Source::Shared(incoming)))
     }
 
-    fn finish(self, response: Response<Incoming>, upstream: Option<Box<Upstream>>) -> Response<GuestBody> {
-        let (mut parts, incoming) = response.into_parts();
-        strip_hop_by_hop(&mut parts.headers);
-        parts.extensions.clear();
-        parts.version = Version::HTTP_11;
-        Response::from_parts(parts, GuestBody::new(incoming, upstream, self.port, self.ticket))
+    fn finish(self, mut response: Response<()>, source: Source) -> Response<GuestBody> {
+        strip_hop_by_hop(response.headers_mut());
+        response.map(|()| GuestBody::new(source, self.port, self.ticket))
     }
 
     /// Sends a request that may go on as another protocol. `client` is the other end of it.
     pub(crate) async fn upgrade(
         mut self,
-        mut parts: Parts,
+        parts: &mut Parts,
         protocol: HeaderValue,
         client: OnUpgrade,
         tasks: &TaskTracker,
     ) -> Answer {
-        let door = std::sync::Arc::clone(self.ticket.door());
-        to_origin_form(&mut parts);
-        parts.extensions.clear();
+        to_origin_form(parts);
         parts.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, protocol);
-        let connected = connect(&door, self.port).await;
-        let connected = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
-        let Upstream { mut sender, connection, .. } = *connected;
-        let cut = door.cut.clone();
-        tasks.spawn(async move {
-            tokio::select! {
-                _ = connection.with_upgrades() => {}
-                () = cut.cancelled() => {}
-            }
-        });
-        let sent = sender.send_request(Request::from_parts(parts, RequestBody::Empty)).await;
-        let mut response = sent.map_err(|error| Setback::from(trouble_of(&error)))?;
+        let connected = connect(self.ticket.door(), self.port).await;
+        let mut upstream = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
+        upstream.begin(parts, RequestBody::Empty);
+        let answer = self.answer(&mut upstream).await;
+        let mut response = answer.map_err(|silence| Setback::from(silence.trouble()))?;
         self.ticket.answered();
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(self.finish(response, None));
+            return Ok(self.finish(response, Source::Upstream(upstream)));
         }
-        let guest = hyper::upgrade::on(&mut response);
-        let protocol = response.headers().get(header::UPGRADE).cloned();
-        let (mut head, incoming) = response.into_parts();
-        strip_hop_by_hop(&mut head.headers);
-        head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-        if let Some(protocol) = protocol {
-            head.headers.insert(header::UPGRADE, protocol);
-        }
+        let protocol = response.headers_mut().remove(header::UPGRADE);
         // The answer's body is empty; the tunnel has a ticket of its own, which it holds to its end.
-        let ticket = door.enter().map_err(|_| Setback::from(stopped()))?;
-        let cut = door.cut.clone();
-        tasks.spawn(async move {
-            let streams = async {
-                let (client, guest) = tokio::try_join!(client, guest)?;
-                let guest = Stirring::new(TokioIo::new(guest), ticket);
-                copy(TokioIo::new(client), guest, UPGRADED_BUFFER_BYTES).await;
-                Ok::<_, hyper::Error>(())
-            };
-            tokio::select! {
-                ended = streams => drop(ended.inspect_err(|error| tracing::debug!(%error, "no upgrade"))),
-                () = cut.cancelled() => {}
-            }
-        });
-        head.extensions.clear();
-        Ok(Response::from_parts(head, GuestBody::new(incoming, None, self.port, self.ticket)))
+        let ticket = self.ticket.door().enter().map_err(|_| Setback::from(stopped()))?;
+        tasks.spawn(tunnel(client, upstream, ticket));
+        let mut answer = self.finish(response, Source::Nothing);
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        if let Some(protocol) = protocol {
+            answer.headers_mut().insert(header::UPGRADE, protocol);
+        }
+        Ok(answer)
+    }
+}
+
+/// Passes bytes both ways until both sides ended, one broke or the door is cut.
+async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, ticket: Ticket) {
+    let (guest, said) = upstream.into_stream();
+    let cut = ticket.cut();
+    let streams = async {
+        let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
+        client.write_all(&said).await?;
+        drop(said);
+        copy(client, Stirring::new(guest, ticket), UPGRADED_BUFFER_BYTES).await;
+        Ok::<_, std::io::Error>(())
+    };
+    tokio::select! {
+        ended = streams => drop(ended.inspect_err(|error| tracing::debug!(%error, "no upgrade"))),
+        () = cut.cancelled() => {}
+    }
+}
+
+/// Why a request on an HTTP/1 connection got no answer.
+enum Silence {
+    Failed(UpstreamError),
+    Cut,
+}
+
+impl Silence {
+    fn trouble(self) -> Trouble {
+        match self {
+            Silence::Cut => stopped(),
+            Silence::Failed(error) => trouble_of(&error),
+        }
     }
 }
 
@@ -270,8 +255,8 @@ fn stopped() -> Trouble {
     Trouble::Busy("the sandbox was stopped before it answered; try again".to_owned())
 }
 
-fn trouble_of(error: &hyper::Error) -> Trouble {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+fn trouble_of(error: &(dyn std::error::Error + 'static)) -> Trouble {
+    let mut cause = Some(error);
     while let Some(inner) = cause {
         if inner.is::<BodyTooLarge>() {
             return Trouble::TooLarge;

@@ -5,7 +5,9 @@
 //! so two ends can never disagree about where one ends.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
     UPGRADE,
@@ -45,22 +47,37 @@ pub struct Client {
     pub address: IpAddr,
     /// Over TLS.
     pub secure: bool,
+    text: Arc<str>,
     forwarded_for: HeaderValue,
     forwarded_port: HeaderValue,
+    /// What precedes the host in `Forwarded`.
+    forwarded_start: String,
 }
 
 impl Client {
     /// A client at an address, connected to a port of ours.
     pub fn new(address: IpAddr, port: u16, secure: bool) -> Self {
         let address = address.to_canonical();
-        let text = HeaderValue::from_str(&address.to_string());
+        let text: Arc<str> = address.to_string().into();
+        let forwarded_start = match address {
+            IpAddr::V4(address) => format!("for={address};host=\""),
+            IpAddr::V6(address) => format!("for=\"[{address}]\";host=\""),
+        };
         Self {
             address,
             secure,
             // An address is always a valid value.
-            forwarded_for: text.unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            forwarded_for: HeaderValue::from_str(&text)
+                .unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            text,
             forwarded_port: HeaderValue::from(port),
+            forwarded_start,
         }
+    }
+
+    /// Its address, as text.
+    pub(crate) fn text(&self) -> Arc<str> {
+        Arc::clone(&self.text)
     }
 
     /// Whether it came by TLS.
@@ -73,14 +90,10 @@ impl Client {
     }
 
     fn forwarded(&self, host: &str) -> Option<HeaderValue> {
-        let (address, scheme) = (self.address, self.scheme());
         let quoted = host.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
         let host = if quoted { host } else { "unknown" };
-        let value = match address {
-            IpAddr::V4(address) => format!("for={address};host=\"{host}\";proto={scheme}"),
-            IpAddr::V6(address) => format!("for=\"[{address}]\";host=\"{host}\";proto={scheme}"),
-        };
-        HeaderValue::from_str(&value).ok()
+        let value = [&self.forwarded_start, host, "\";proto=", self.scheme()].concat();
+        HeaderValue::from_maybe_shared(Bytes::from(value)).ok()
     }
 }
 
@@ -97,7 +110,8 @@ pub fn upgrade_of(parts: &Parts) -> Option<HeaderValue> {
     parts.headers.get(UPGRADE).filter(|_| wanted).cloned()
 }
 
-fn names(headers: &HeaderMap, token: &str) -> bool {
+/// Whether `Connection` names an option.
+pub(crate) fn names(headers: &HeaderMap, token: &str) -> bool {
     let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case(token))
 }

@@ -9,13 +9,14 @@
 //! | module | owns |
 //! |---|---|
 //! | `server` | connections, limits per client, stopping |
+//! | `plain` | connections that carry nothing but plain requests to sandboxes: most of them |
 //! | `destination` | which requests are for a sandbox |
 //! | `names`, `spread` | which sandboxes stand behind an app's name now, and which of them gets a request |
 //! | `route`, `control_routes`, `control_servers`, `site` | what is known of a sandbox, kept while its source is away |
 //! | `access` | private previews |
 //! | `gate` | hold and wake; knows nothing of sandboxes |
 //! | `door` | the agreement with the agent about when the guest may be used |
-//! | `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
+//! | `http1`, `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
 //! | `headers` | what changes in heads |
 //! | `trouble` | answers of our own |
 //!
@@ -38,8 +39,10 @@ mod exchange;
 pub mod gate;
 mod head_clock;
 mod headers;
+mod http1;
 pub mod limits;
 mod names;
+mod plain;
 mod pool;
 mod route;
 mod server;

@@ -18,8 +18,9 @@ pub const CONNECTIONS_PER_CLIENT_MAX: usize = 12_288;
 pub const CONNECTIONS_MAX: usize = 65_536;
 /// Bytes of a request's head, and of each direction's buffer. Beyond it: 431.
 pub const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Header lines of a request. Beyond it: 431.
-pub const HEADER_LINES_MAX: usize = 128;
+/// Header lines of a request. Beyond it: 431. What the HTTP library has room for on the stack; for any other number it
+/// allocates and fills 8 KiB with every head.
+pub const HEADER_LINES_MAX: usize = 100;
 /// How long a head may take to arrive, and a kept connection may stay silent. Beyond it: closed.
 pub const HEAD_WAIT: Duration = Duration::from_secs(30);
 /// Requests that one HTTP/2 connection may have under way. Beyond it: the client waits.

@@ -1,16 +1,15 @@
 //! Connections to the ports of one sandbox.
 //!
-//! An HTTP/1 connection has no task of its own: whoever uses it drives it, in the task of the client's connection, so a
-//! request costs no hand-over between tasks. An idle one is looked at when it is taken; one that the guest closed is
-//! dropped then. HTTP/2 (gRPC) is one shared connection per port, with a task.
+//! HTTP/1 connections ([`crate::http1`]) wait here between requests. One is looked at when it is taken; one that the
+//! guest closed is dropped then. HTTP/2 (gRPC) is one shared connection per port, with a task.
 
 use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use http::Method;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pandastack_agent_client::{AgentError, Call};
@@ -20,7 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::body::RequestBody;
 use crate::door::{Door, Way};
-use crate::limits::{DIAL_WAIT, HEAD_BYTES_MAX, IDLE_UPSTREAMS_MAX};
+use crate::limits::{DIAL_WAIT, IDLE_UPSTREAMS_MAX};
 
 /// Idle connections older than this are not kept: guests close theirs about then.
 const IDLE_KEPT: Duration = Duration::from_secs(60);
@@ -63,7 +62,8 @@ pub async fn dial(way: &Way, port: u16) -> Result<GuestStream, DialError> {
             let path = format!("/sandboxes/{sandbox}/tunnel?port={port}");
             let (method, incarnation) = (Method::POST, Some(*incarnation));
             let call = Call { method, path: &path, incarnation, wait: DIAL_WAIT };
-            match client.upgrade(call, door::TUNNEL_UPGRADE).await {
+            // Boxed: large, and rare.
+            match Box::pin(client.upgrade(call, door::TUNNEL_UPGRADE)).await {
                 Ok((_, stream)) => Ok(GuestStream::Tunnel(Box::new(stream))),
                 Err(AgentError::Answered { body, .. }) if body.code == ErrorCode::PortClosed => {
                     Err(DialError::Closed)
@@ -75,31 +75,8 @@ pub async fn dial(way: &Way, port: u16) -> Result<GuestStream, DialError> {
     }
 }
 
-/// An HTTP/1 connection that its user drives. Always boxed: it is large, and changes hands several times a request.
-pub(crate) struct Upstream {
-    pub(crate) sender: http1::SendRequest<RequestBody>,
-    pub(crate) connection: http1::Connection<TokioIo<GuestStream>, RequestBody>,
-    /// The connection's future ended; it must not be polled again.
-    pub(crate) ended: bool,
-    /// It carried a request before, so the guest may have closed it meanwhile.
-    pub(crate) reused: bool,
-}
-
-impl Upstream {
-    /// Moves bytes. Its end shows in the answer or the body.
-    pub(crate) fn drive(&mut self, context: &mut Context<'_>) {
-        if !self.ended && Pin::new(&mut self.connection).poll(context).is_ready() {
-            self.ended = true;
-        }
-    }
-
-    /// Whether it can take a request now.
-    fn is_ready(&mut self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
-        self.drive(&mut context);
-        !self.ended && matches!(self.sender.poll_ready(&mut context), Poll::Ready(Ok(())))
-    }
-}
+/// An HTTP/1 connection to a guest.
+pub(crate) type Upstream = crate::http1::Upstream<GuestStream, RequestBody>;
 
 #[derive(Default)]
 struct PortPool {
@@ -123,8 +100,7 @@ impl Pools {
         loop {
             let (mut upstream, _) =
                 self.lock().iter_mut().find(|pool| pool.port == port).and_then(|pool| pool.idle.pop())?;
-            if upstream.is_ready() {
-                upstream.reused = true;
+            if upstream.is_silent() {
                 return Some(upstream);
             }
         }
@@ -132,9 +108,10 @@ impl Pools {
 
     /// Keeps a connection for the next request, if it can take one.
     pub(crate) fn put(&self, port: u16, mut upstream: Box<Upstream>) {
-        if !upstream.is_ready() {
+        if !upstream.is_reusable() {
             return;
         }
+        upstream.rest();
         let now = Instant::now();
         let mut pools = self.lock();
         let idle = &mut entry(&mut pools, port).idle;
@@ -170,9 +147,7 @@ fn entry(pools: &mut Vec<PortPool>, port: u16) -> &mut PortPool {
 /// A fresh HTTP/1 connection.
 pub(crate) async fn connect(door: &Door, port: u16) -> Result<Box<Upstream>, DialError> {
     let stream = dial(&door.way, port).await?;
-    let handshake = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
-    let (sender, connection) = handshake.map_err(|error| DialError::Failed(error.to_string()))?;
-    Ok(Box::new(Upstream { sender, connection, ended: false, reused: false }))
+    Ok(Box::new(Upstream::new(stream)))
 }
 
 /// The shared HTTP/2 connection of a port.

@@ -15,21 +15,23 @@ use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use crate::body::ResponseBody;
+use crate::body::{RequestBody, ResponseBody};
 use crate::destination::{Destination, destination};
 use crate::edge::Edge;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, HEADER_LINES_MAX, STOP_WAIT,
+    CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, STOP_WAIT,
     STREAMS_PER_CONNECTION_MAX,
 };
 use crate::names::Named;
+use crate::plain;
 use crate::tls::{Tls, is_tls};
 use crate::trouble::Trouble;
 
@@ -108,18 +110,22 @@ impl Server {
         }
     }
 
+    /// Everything but the way to a sandbox is boxed: the library moves this whole future with every request.
     async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<ResponseBody> {
         match destination(request.uri(), request.headers()) {
             Destination::Sandbox(target) => match &self.own_ports {
                 Some(own) if own.ports.contains(&target.port) => {
                     let mut request = request;
                     request.extensions_mut().insert(target);
-                    ask(&own.router, request).await
+                    Box::pin(ask(&own.router, request)).await
                 }
-                _ => self.edge.serve(target, request, client).await,
+                _ => {
+                    let (mut parts, body) = request.into_parts();
+                    self.edge.serve(&target, &mut parts, RequestBody::of(body), client).await
+                }
             },
-            Destination::Named(name) => self.answer_named(&name, request, client).await,
-            Destination::Api => self.answer_api(request, client).await,
+            Destination::Named(name) => Box::pin(self.answer_named(&name, request, client)).await,
+            Destination::Api => Box::pin(self.answer_api(request, client)).await,
             Destination::Malformed(what) => {
                 Trouble::Malformed(what.to_owned()).answer(None, request.headers())
             }
@@ -134,7 +140,10 @@ impl Server {
         client: &Client,
     ) -> Response<ResponseBody> {
         match self.edge.named(name).await {
-            Ok(Some(Named::Serving(instances))) => self.edge.serve_app(&instances, request, client).await,
+            Ok(Some(Named::Serving(instances))) => {
+                let (mut parts, body) = request.into_parts();
+                self.edge.serve_app(&instances, &mut parts, RequestBody::of(body), client).await
+            }
             Ok(Some(Named::NotServing(why))) => Trouble::NotServing(why).answer(None, request.headers()),
             Ok(None) => self.answer_api(request, client).await,
             Err(trouble) => trouble.answer(None, request.headers()),
@@ -167,16 +176,26 @@ async fn connection(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "set_nodelay");
     }
-    let Some(tls) = server.tls.clone() else {
-        return http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await;
-    };
+    let client = |is_secure| Client::new(peer.ip(), port, is_secure);
+    let Some(tls) = server.tls.clone() else { return requests(server, stream, client(false), stop).await };
     match is_tls(&stream, server.head_wait).await {
         Ok(true) => match tls.accept(stream).await {
-            Ok(stream) => http(server, TokioIo::new(stream), Client::new(peer.ip(), port, true), stop).await,
+            Ok(stream) => requests(server, stream, client(true), stop).await,
             Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         },
-        Ok(false) => http(server, TokioIo::new(stream), Client::new(peer.ip(), port, false), stop).await,
+        Ok(false) => requests(server, stream, client(false), stop).await,
         Err(error) => tracing::debug!(%error, "a connection said nothing"),
+    }
+}
+
+/// Plain requests to sandboxes are served here; from the first that is not one, the library has the connection.
+async fn requests<S>(server: Arc<Server>, stream: S, client: Client, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    if let Some(rest) = plain::serve(&server, stream, &client, &stop).await {
+        // Boxed: it is large, and most connections never get here.
+        Box::pin(http(server, TokioIo::new(rest), client, stop)).await;
     }
 }
 
@@ -236,8 +255,8 @@ fn builder(head_wait: Duration, clock: HeadClock) -> Builder<TokioExecutor> {
         .http1()
         .timer(clock)
         .header_read_timeout(head_wait)
+        // `HEADER_LINES_MAX` is the library's own number; it is not set, see there.
         .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(HEADER_LINES_MAX)
         .http2()
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))

@@ -82,6 +82,19 @@ impl Site {
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Result<Ticket, Trouble> {
+        if let Some(ticket) = self.gate.opened().and_then(|door| door.enter().ok()) {
+            return Ok(ticket);
+        }
+        // Boxed: rare, and large beside what a request to an open door needs.
+        Box::pin(self.wait_and_enter(route, tasks, stop)).await
+    }
+
+    async fn wait_and_enter(
+        &self,
+        route: &Route,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Result<Ticket, Trouble> {
         let deadline = tokio::time::Instant::now() + HELD_WAIT;
         loop {
             let door = match self.gate.opened() {

@@ -35,6 +35,8 @@ pub struct TestEdge {
     pub address: SocketAddr,
     pub edge: Arc<Edge>,
     pub log: tempfile::NamedTempFile,
+    /// Stops its server.
+    pub stop: CancellationToken,
     tasks: JoinSet<()>,
 }
 
@@ -55,8 +57,9 @@ impl TestEdge {
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
         let server = Server { head_wait, ..Server::new(Arc::clone(&edge), api) };
-        tasks.spawn(server.serve(listener, CancellationToken::new()));
-        Self { address, edge, log, tasks }
+        let stop = CancellationToken::new();
+        tasks.spawn(server.serve(listener, stop.clone()));
+        Self { address, edge, log, stop, tasks }
     }
 
     /// Serves `router` as a program in the sandbox; answers its port and a count of its connections.

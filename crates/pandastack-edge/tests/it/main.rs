@@ -6,4 +6,5 @@ mod attacks;
 mod control;
 mod harness;
 mod instances;
+mod plain;
 mod protocols;

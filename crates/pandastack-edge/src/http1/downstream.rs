@@ -1,0 +1,196 @@
+//! A client's connection, for as long as it carries plain requests.
+//!
+//! ```text
+//!   waiting --plain request--> asked --send--> waiting
+//!      |                         |
+//!      +------ anything else ----+--> the rest of the connection is the library's
+//! ```
+//!
+//! Must hold: the connection is given up between two messages only, with every byte that was read and not answered, so
+//! whoever goes on with it sees nothing of what was here.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{Method, Response};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::io::poll_read_buf;
+
+use super::lines::end_of_head;
+use super::plain_head::PlainHead;
+use super::rewound::Rewound;
+use super::send::Sending;
+use super::write_answer::{Date, body_of, write_answer};
+use crate::body::ResponseBody;
+use crate::limits::HEAD_BYTES_MAX;
+
+/// Room for a read, made when less than [`ROOM_BYTES_MIN`] is left.
+const READ_BYTES: usize = 8 * 1024;
+/// Of an earlier read: while a request is under way its head holds on to the buffer, and a new one for every read costs.
+const ROOM_BYTES_MIN: usize = 1024;
+
+/// A plain request.
+pub(crate) struct Asked {
+    pub(crate) parts: Parts,
+    pub(crate) body: Bytes,
+    /// The client wants no more after the answer.
+    is_last: bool,
+    /// The head as it came.
+    head: Bytes,
+}
+
+impl Asked {
+    /// What its answer has to follow.
+    pub(crate) fn form(&self) -> Form {
+        Form { asked_for_head: self.parts.method == Method::HEAD, is_last: self.is_last }
+    }
+}
+
+/// What the form of an answer depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Form {
+    pub(super) asked_for_head: bool,
+    /// No request is taken after the answer.
+    pub(crate) is_last: bool,
+}
+
+/// What came.
+pub(crate) enum Next {
+    /// A plain request.
+    Plain(Asked),
+    /// Something else, which is still to be read.
+    Other,
+    /// The end.
+    Closed,
+}
+
+/// A client's connection.
+pub(crate) struct Downstream<S> {
+    stream: S,
+    /// Read and not used yet.
+    input: BytesMut,
+    /// How much of `input` was searched for the end of a head.
+    searched: usize,
+    sending: Sending<ResponseBody>,
+    date: Date,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
+    /// Of a connection that carried nothing yet.
+    pub(crate) fn new(stream: S) -> Self {
+        let (input, sending) = (BytesMut::new(), Sending::new());
+        Self { stream, input, searched: 0, sending, date: Date::default() }
+    }
+
+    /// Whether nothing of a request came.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.input.is_empty()
+    }
+
+    /// The next request.
+    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        loop {
+            if let Some(end) = end_of_head(&self.input, self.searched) {
+                return Poll::Ready(self.take_request(end));
+            }
+            self.searched = self.input.len();
+            let may_be_plain = self.input.first().is_none_or(u8::is_ascii_uppercase);
+            if !may_be_plain || self.input.len() > HEAD_BYTES_MAX {
+                return Poll::Ready(Next::Other);
+            }
+            if !ready!(self.poll_fill(context)) {
+                return Poll::Ready(Next::Closed);
+            }
+        }
+    }
+
+    fn take_request(&mut self, end: usize) -> Next {
+        self.searched = 0;
+        if end > HEAD_BYTES_MAX {
+            return Next::Other;
+        }
+        let head = self.input.split_to(end).freeze();
+        match PlainHead::parse(&head) {
+            Some(PlainHead { parts, length, is_last }) if length <= self.input.len() => {
+                let body = if length == 0 { Bytes::new() } else { self.input.split_to(length).freeze() };
+                Next::Plain(Asked { parts, body, is_last, head })
+            }
+            _ => {
+                self.put_back(&[&head]);
+                Next::Other
+            }
+        }
+    }
+
+    fn put_back(&mut self, pieces: &[&[u8]]) {
+        let mut input = BytesMut::from(&pieces.concat()[..]);
+        input.extend_from_slice(&self.input);
+        self.input = input;
+    }
+
+    /// Answers whether anything came.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        if self.input.capacity() - self.input.len() < ROOM_BYTES_MIN {
+            self.input.reserve(READ_BYTES);
+        }
+        match ready!(poll_read_buf(Pin::new(&mut self.stream), context, &mut self.input)) {
+            Ok(read) => Poll::Ready(read > 0),
+            Err(error) => {
+                tracing::debug!(%error, "a client broke off");
+                Poll::Ready(false)
+            }
+        }
+    }
+
+    /// Whether the client went away. It may ask for more before it has its answer, up to a bound.
+    fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while self.input.len() < HEAD_BYTES_MAX {
+            if !ready!(self.poll_fill(context)) {
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
+
+    /// What `work` comes to, unless the client goes away meanwhile.
+    pub(crate) async fn unless_gone<W: Future>(&mut self, mut work: Pin<&mut W>) -> Option<W::Output> {
+        poll_fn(|context| match work.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => self.poll_gone(context).map(|()| None),
+        })
+        .await
+    }
+
+    /// Sends an answer; whether the client got all of it.
+    pub(crate) async fn send(&mut self, response: Response<ResponseBody>, form: Form) -> bool {
+        let (head, body) = response.into_parts();
+        let (body, length) = body_of(&head, body, form);
+        write_answer(&head, length, form, &mut self.date, self.sending.head());
+        if let Some(body) = body {
+            let length = Sending::length_of(&body);
+            self.sending.begin(body, length);
+        }
+        poll_fn(|context| match self.sending.poll(&mut self.stream, context) {
+            Poll::Ready(sent) => Poll::Ready(sent.is_ok() && self.sending.is_complete()),
+            Poll::Pending => self.poll_gone(context).map(|()| false),
+        })
+        .await
+    }
+
+    /// Ends the connection in an orderly way.
+    pub(crate) async fn close(mut self) {
+        // A client that is gone needs no farewell.
+        let _ = poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await;
+    }
+
+    /// The connection, to go on with elsewhere, with what was asked and not answered.
+    pub(crate) fn give_up(mut self, asked: Option<Asked>) -> Rewound<S> {
+        if let Some(Asked { head, body, .. }) = asked {
+            self.put_back(&[&head, &body]);
+        }
+        Rewound::new(self.input.freeze(), self.stream)
+    }
+}

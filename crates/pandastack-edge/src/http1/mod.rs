@@ -1,0 +1,23 @@
+//! HTTP/1.1 as we speak it ourselves: to guests ([`Upstream`]), and to clients as long as they ask plainly
+//! ([`Downstream`]).
+//!
+//! It has no tasks and no channels: whoever uses a connection drives it, so a request costs no hand-over, and nothing but
+//! the bytes that were read is allocated for its body.
+//!
+//! Must hold: where a message ends is never a guess. What can be read in two ways is refused, and bodies are framed anew
+//! on each side.
+
+mod answer_head;
+mod chunks;
+mod downstream;
+mod lines;
+mod plain_head;
+mod request_head;
+mod rewound;
+mod send;
+mod upstream;
+mod write_answer;
+
+pub(crate) use downstream::{Asked, Downstream, Next};
+pub(crate) use rewound::Rewound;
+pub(crate) use upstream::{Upstream, UpstreamError};

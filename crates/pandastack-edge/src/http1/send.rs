@@ -1,0 +1,191 @@
+//! A message on its way: its head, and its body in pieces as they come.
+
+use std::io::{IoSlice, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use hyper::body::Body;
+use tokio::io::AsyncWrite;
+
+use crate::body::BodyError;
+
+/// A piece up to this length is copied behind its head: that costs less than a write from several places.
+const COPIED_BYTES_MAX: usize = 2 * 1024;
+
+/// How a body's length is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    /// In the head.
+    Known(u64),
+    /// By chunks, which carry their lengths.
+    Chunked,
+}
+
+/// A message on its way. Written in order: `head`, `piece`, `tail`.
+pub(super) struct Sending<B> {
+    /// What precedes the piece: the message's head, a chunk's size.
+    head: Vec<u8>,
+    /// How much of it is written.
+    head_written: usize,
+    /// Of the body.
+    piece: Bytes,
+    /// What follows the piece: the end of a chunk.
+    tail: &'static [u8],
+    /// What is still to come, and how much of it if that was said.
+    body: Option<(B, Length)>,
+    /// The other side took no more, or the body broke off.
+    is_broken: bool,
+}
+
+impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
+    /// Nothing to send.
+    pub(super) fn new() -> Self {
+        Self {
+            head: Vec::new(),
+            head_written: 0,
+            piece: Bytes::new(),
+            tail: b"",
+            body: None,
+            is_broken: false,
+        }
+    }
+
+    /// How the length of a body is told.
+    pub(super) fn length_of(body: &B) -> Length {
+        body.size_hint().exact().map_or(Length::Chunked, Length::Known)
+    }
+
+    /// Where the next message's head is to be written.
+    pub(super) fn head(&mut self) -> &mut Vec<u8> {
+        &mut self.head
+    }
+
+    /// Takes the body that follows the head.
+    pub(super) fn begin(&mut self, body: B, length: Length) {
+        self.body = (!body.is_end_stream()).then_some((body, length));
+    }
+
+    /// Whether the other side has all of it.
+    pub(super) fn is_complete(&self) -> bool {
+        self.body.is_none() && self.is_written() && !self.is_broken
+    }
+
+    fn is_written(&self) -> bool {
+        self.head.is_empty() && self.piece.is_empty() && self.tail.is_empty()
+    }
+
+    /// Sends as much as there is and the other side takes. Fails only if the body did: who takes no more may still answer.
+    pub(super) fn poll<S>(&mut self, stream: &mut S, context: &mut Context<'_>) -> Poll<Result<(), BodyError>>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        if self.is_written() && self.body.is_none() {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            let is_fetched = self.poll_fetch(context).map_err(|error| {
+                self.give_up();
+                error
+            })?;
+            if let Err(error) = ready!(self.poll_write(stream, context)) {
+                tracing::debug!(%error, "no more of a message is taken");
+                self.give_up();
+            }
+            ready!(is_fetched);
+            if self.body.is_none() && self.is_written() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    fn give_up(&mut self) {
+        *self = Self { is_broken: true, ..Self::new() };
+    }
+
+    /// Takes the next piece of the body, unless one still waits to be written or all were taken.
+    fn poll_fetch(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+        let Some((body, length)) = &mut self.body else { return Poll::Ready(Ok(())) };
+        if self.head.len() > COPIED_BYTES_MAX || !self.piece.is_empty() || !self.tail.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let frame = match ready!(Pin::new(body).poll_frame(context)) {
+            Some(frame) => frame?,
+            None => return Poll::Ready(self.end()),
+        };
+        // Trailers are not passed on: whoever adds them to the headers would take a client's word for ours.
+        let Ok(piece) = frame.into_data() else { return Poll::Ready(Ok(())) };
+        match length {
+            Length::Known(left) => {
+                *left = left.checked_sub(piece.len() as u64).ok_or_else(wrong_length)?;
+                if *left == 0 {
+                    self.body = None;
+                }
+            }
+            // An empty chunk would be the last one.
+            Length::Chunked if piece.is_empty() => {}
+            Length::Chunked => {
+                // Writing to memory cannot fail.
+                let _ = write!(self.head, "{:x}\r\n", piece.len());
+                self.tail = b"\r\n";
+            }
+        }
+        if piece.len() > COPIED_BYTES_MAX {
+            self.piece = piece;
+        } else {
+            self.head.extend_from_slice(&piece);
+            self.head.extend_from_slice(std::mem::take(&mut self.tail));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn end(&mut self) -> Result<(), BodyError> {
+        match self.body.take() {
+            Some((_, Length::Chunked)) => self.head.extend_from_slice(b"0\r\n\r\n"),
+            Some((_, Length::Known(left))) if left > 0 => return Err(wrong_length()),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn poll_write<S: AsyncWrite + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        while !self.is_written() {
+            let stream = Pin::new(&mut *stream);
+            let written = if self.piece.is_empty() && self.tail.is_empty() {
+                stream.poll_write(context, &self.head[self.head_written..])
+            } else {
+                let slices = [&self.head[self.head_written..], &self.piece, self.tail].map(IoSlice::new);
+                stream.poll_write_vectored(context, &slices)
+            };
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
+                written => self.advance(written),
+            }
+        }
+        Pin::new(stream).poll_flush(context)
+    }
+
+    fn advance(&mut self, written: usize) {
+        let of_head = written.min(self.head.len() - self.head_written);
+        self.head_written += of_head;
+        if self.head_written == self.head.len() {
+            self.head.clear();
+            self.head_written = 0;
+        }
+        let of_piece = (written - of_head).min(self.piece.len());
+        self.piece.advance(of_piece);
+        if self.piece.is_empty() {
+            // An empty piece would still hold on to the buffer that it was read into, which then could not be used again.
+            self.piece = Bytes::new();
+        }
+        self.tail = &self.tail[written - of_head - of_piece..];
+    }
+}
+
+fn wrong_length() -> BodyError {
+    "the body is not as long as its head says".into()
+}

@@ -1,0 +1,248 @@
+//! An HTTP/1 connection to a guest.
+//!
+//! ```text
+//!   idle --begin--> asked --poll_answer--> answering --poll_frame--> over --is_reusable--> idle
+//!                     |                        |
+//!                     +---- the request's body goes on being sent ----
+//! ```
+//!
+//! Must hold: nothing is taken for an answer's end that is not one; a connection is used again only after it sent all of a
+//! request, got all of an answer and not a byte more.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{Method, Response};
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_util::io::poll_read_buf;
+
+use super::answer_head::{AnswerHead, Framing};
+use super::chunks::Chunks;
+use super::lines::{Malformed, end_of_head, malformed};
+use super::request_head::write_request;
+use super::send::Sending;
+use crate::body::BodyError;
+use crate::limits::HEAD_BYTES_MAX;
+
+/// Room for a read: a usual answer with its head. It grows up to [`HEAD_BYTES_MAX`] for an answer that fills it.
+const READ_BYTES: usize = 8 * 1024;
+
+/// Why there is no answer, or no more of it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpstreamError {
+    /// Before the first byte of an answer. The guest may have closed it without seeing the request.
+    #[error("the guest closed the connection before it answered")]
+    Closed,
+    /// Within the answer.
+    #[error("the guest broke off within its answer")]
+    Incomplete,
+    /// It cannot be read, or can be read in two ways.
+    #[error("the guest's answer is malformed: {0}")]
+    Malformed(#[from] Malformed),
+    /// The request's body has no end, or is too long.
+    #[error("the client broke off: {0}")]
+    Client(#[source] BodyError),
+}
+
+/// What a read brought.
+enum Filled {
+    More,
+    Closed,
+    Broken,
+}
+
+/// A connection. Always boxed: it changes hands several times a request.
+pub(crate) struct Upstream<S, B> {
+    stream: S,
+    /// Read and not used yet.
+    input: BytesMut,
+    /// How much of `input` was searched for the end of a head.
+    searched: usize,
+    read_bytes: usize,
+    sending: Sending<B>,
+    asked_for_head: bool,
+    /// What is left of the answer.
+    left: Framing,
+    /// Something of the answer came.
+    is_begun: bool,
+    /// The guest lets the connection be used again.
+    is_kept: bool,
+    /// It carried a request before, so the guest may have closed it meanwhile.
+    pub(crate) is_reused: bool,
+}
+
+impl<S, B> Upstream<S, B>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    B: Body<Data = Bytes, Error = BodyError> + Unpin,
+{
+    /// On a stream that carried nothing yet.
+    pub(crate) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            input: BytesMut::new(),
+            searched: 0,
+            read_bytes: READ_BYTES,
+            sending: Sending::new(),
+            asked_for_head: false,
+            left: Framing::NOTHING,
+            is_begun: false,
+            is_kept: true,
+            is_reused: false,
+        }
+    }
+
+    /// Takes a request, which [`Self::poll_answer`] sends.
+    pub(crate) fn begin(&mut self, parts: &Parts, body: B) {
+        self.asked_for_head = parts.method == Method::HEAD;
+        (self.is_begun, self.is_kept) = (false, false);
+        let length = Sending::length_of(&body);
+        write_request(parts, length, self.sending.head());
+        self.sending.begin(body, length);
+    }
+
+    /// Sends, and reads the head of the answer. What is left of the request's body is sent while the answer is read.
+    pub(crate) fn poll_answer(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Response<()>, UpstreamError>> {
+        if let Poll::Ready(Err(error)) = self.sending.poll(&mut self.stream, context) {
+            return Poll::Ready(Err(UpstreamError::Client(error)));
+        }
+        loop {
+            if let Some(head) = self.take_head()? {
+                self.is_kept = head.is_kept;
+                self.left = head.framing;
+                return Poll::Ready(Ok(head.response));
+            }
+            match ready!(self.poll_fill(context)) {
+                Filled::More => self.is_begun = true,
+                _ if self.is_begun => return Poll::Ready(Err(UpstreamError::Incomplete)),
+                _ => return Poll::Ready(Err(UpstreamError::Closed)),
+            }
+        }
+    }
+
+    fn take_head(&mut self) -> Result<Option<AnswerHead>, UpstreamError> {
+        while let Some(end) = end_of_head(&self.input, self.searched) {
+            if end > HEAD_BYTES_MAX {
+                break;
+            }
+            self.searched = 0;
+            let head = self.input.split_to(end).freeze();
+            if let Some(head) = AnswerHead::parse(&head, self.asked_for_head)? {
+                return Ok(Some(head));
+            }
+        }
+        self.searched = self.input.len();
+        if self.searched > HEAD_BYTES_MAX {
+            return Err(malformed("its head is too long").into());
+        }
+        Ok(None)
+    }
+
+    /// The next piece of the answer's body; `None` at its end.
+    pub(crate) fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, UpstreamError>>> {
+        if let Poll::Ready(Err(error)) = self.sending.poll(&mut self.stream, context) {
+            return Poll::Ready(Some(Err(UpstreamError::Client(error))));
+        }
+        loop {
+            if let Some(frame) = self.take_frame().transpose() {
+                return Poll::Ready(Some(frame));
+            }
+            if self.left.is_over() {
+                return Poll::Ready(None);
+            }
+            match (ready!(self.poll_fill(context)), self.left) {
+                (Filled::More, _) => {}
+                (Filled::Closed, Framing::UntilClose) => {
+                    self.is_kept = false;
+                    self.left = Framing::NOTHING;
+                }
+                _ => return Poll::Ready(Some(Err(UpstreamError::Incomplete))),
+            }
+        }
+    }
+
+    fn take_frame(&mut self) -> Result<Option<Frame<Bytes>>, UpstreamError> {
+        let taken = match &mut self.left {
+            Framing::Chunked(chunks) => return Ok(chunks.take(&mut self.input)?),
+            Framing::UntilClose => self.input.len(),
+            Framing::Length(left) => {
+                let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(self.input.len());
+                *left -= taken as u64;
+                taken
+            }
+        };
+        Ok((taken > 0).then(|| Frame::data(self.input.split_to(taken).freeze())))
+    }
+
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Filled> {
+        self.input.reserve(self.read_bytes);
+        let room = self.input.capacity() - self.input.len();
+        match ready!(poll_read_buf(Pin::new(&mut self.stream), context, &mut self.input)) {
+            Ok(0) => Poll::Ready(Filled::Closed),
+            Ok(read) => {
+                if read == room {
+                    self.read_bytes = HEAD_BYTES_MAX.min(2 * self.read_bytes);
+                }
+                Poll::Ready(Filled::More)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a guest broke off");
+                Poll::Ready(Filled::Broken)
+            }
+        }
+    }
+
+    /// Whether the answer is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.left.is_over()
+    }
+
+    /// How much is left of the answer, as far as that is known.
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self.left {
+            Framing::Length(left) => SizeHint::with_exact(left),
+            Framing::Chunked(Chunks::Over) => SizeHint::with_exact(0),
+            Framing::Chunked(_) | Framing::UntilClose => SizeHint::default(),
+        }
+    }
+
+    /// Whether it can carry another request.
+    pub(crate) fn is_reusable(&self) -> bool {
+        self.is_kept && self.is_over() && self.sending.is_complete() && self.input.is_empty()
+    }
+
+    /// Makes it one that carried a request, with no more memory than one that did not.
+    pub(crate) fn rest(&mut self) {
+        self.is_reused = true;
+        if self.read_bytes > READ_BYTES {
+            self.read_bytes = READ_BYTES;
+            self.input = BytesMut::new();
+        }
+    }
+
+    /// Whether the guest neither closed it nor said anything that nobody asked for.
+    pub(crate) fn is_silent(&mut self) -> bool {
+        let mut byte = [0];
+        let mut byte = ReadBuf::new(&mut byte);
+        let mut context = Context::from_waker(Waker::noop());
+        Pin::new(&mut self.stream).poll_read(&mut context, &mut byte).is_pending()
+    }
+
+    /// The stream, and what the guest already sent after its head.
+    pub(crate) fn into_stream(self) -> (S, Bytes) {
+        (self.stream, self.input.freeze())
+    }
+}
+
+#[cfg(test)]
+#[path = "upstream_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! Connections that carry plain requests to sandboxes, which most do, and nothing else.
+//!
+//! They are served without the HTTP library, whose generality costs more processor time than the bar leaves
+//! (`bench/README.md`, Edge). What is not plain, or not for a sandbox, ends that: the library goes on with the connection,
+//! from the first byte of that request.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use http::header::CONNECTION;
+use http::request::Parts;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Sleep;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+
+use crate::body::RequestBody;
+use crate::destination::{Destination, Target, destination};
+use crate::headers::Client;
+use crate::http1::{Asked, Downstream, Next, Rewound};
+use crate::names::{Instances, Named};
+use crate::server::Server;
+
+/// Serves until the connection ends, or something else comes; then answers the connection, to go on with.
+pub(crate) async fn serve<S>(
+    server: &Server,
+    stream: S,
+    client: &Client,
+    stop: &CancellationToken,
+) -> Option<Rewound<S>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut connection = Downstream::new(stream);
+    let wait = server.head_wait;
+    let timer = pin!(tokio::time::sleep(wait));
+    let stopped = pin!(stop.cancelled());
+    let mut waiting = Waiting { timer, stopped };
+    loop {
+        let due = Instant::now() + wait;
+        let asked = match poll_fn(|context| waiting.poll_next(&mut connection, due, context)).await {
+            Next::Plain(asked) => asked,
+            Next::Other => return Some(connection.give_up(None)),
+            Next::Closed => return None,
+        };
+        let Some(to) = find(server, &asked.parts).await else { return Some(connection.give_up(Some(asked))) };
+        let mut form = asked.form();
+        let Asked { mut parts, body, .. } = asked;
+        let body = RequestBody::from(body);
+        let response = match &to {
+            To::Sandbox(target) => {
+                let answer = pin!(server.edge.serve(target, &mut parts, body, client));
+                connection.unless_gone(answer).await?
+            }
+            To::App(app) => {
+                let answer = Box::pin(server.edge.serve_app(app, &mut parts, body, client));
+                connection.unless_gone(pin!(answer)).await?
+            }
+        };
+        form.is_last |= stop.is_cancelled() || response.headers().contains_key(CONNECTION);
+        if !connection.send(response, form).await {
+            return None;
+        }
+        if form.is_last {
+            connection.close().await;
+            return None;
+        }
+    }
+}
+
+/// Where plain requests go.
+enum To {
+    Sandbox(Target),
+    App(Instances),
+}
+
+async fn find(server: &Server, parts: &Parts) -> Option<To> {
+    match destination(&parts.uri, &parts.headers) {
+        Destination::Sandbox(target) => {
+            let is_own = server.own_ports.as_ref().is_some_and(|own| own.ports.contains(&target.port));
+            (!is_own).then_some(To::Sandbox(target))
+        }
+        // Whatever else there is to say about a name is said where the API answers.
+        Destination::Named(name) => match Box::pin(server.edge.named(&name)).await {
+            Ok(Some(Named::Serving(app))) => Some(To::App(app)),
+            _ => None,
+        },
+        Destination::Api | Destination::Malformed(_) => None,
+    }
+}
+
+/// What ends the wait for a request. One timer serves all of them: it is looked at when it fires.
+struct Waiting<'a, 't> {
+    timer: Pin<&'a mut Sleep>,
+    stopped: Pin<&'a mut WaitForCancellationFuture<'t>>,
+}
+
+impl Waiting<'_, '_> {
+    fn poll_next<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        connection: &mut Downstream<S>,
+        due: Instant,
+        context: &mut Context<'_>,
+    ) -> Poll<Next> {
+        if let Poll::Ready(next) = connection.poll_next(context) {
+            return Poll::Ready(next);
+        }
+        // A request of which something came is still answered.
+        let is_stopped = connection.is_idle() && self.stopped.as_mut().poll(context).is_ready();
+        if is_stopped || self.is_late(due, context) { Poll::Ready(Next::Closed) } else { Poll::Pending }
+    }
+
+    fn is_late(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
+        while self.timer.as_mut().poll(context).is_ready() {
+            if due <= Instant::now() {
+                return true;
+            }
+            self.timer.as_mut().reset(due.into());
+        }
+        false
+    }
+}
