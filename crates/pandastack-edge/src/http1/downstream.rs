@@ -58,6 +58,7 @@ pub(crate) struct Form {
 }
 
 /// What came.
+#[expect(clippy::large_enum_variant, reason = "taken apart at once; a box would be an allocation per request")]
 pub(crate) enum Next {
     /// A plain request.
     Plain(Asked),
