@@ -10,6 +10,7 @@ import ssl
 import struct
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any, Dict, Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -75,6 +76,15 @@ def test_drivers_work_directly_and_through_the_pooler(database: Database) -> Non
 
     for url in (database["connection_url"], database["pooled_url"]):
         assert asyncio.run(through_asyncpg(url)) == 42
+
+
+def test_the_driver_of_rust(database: Database) -> None:
+    """`tokio-postgres` with the installation's authority: prepared statements, transactions, cancelling, both ways in."""
+    program = Path(os.environ["PANDASTACK_BIN"]).with_name("pandastack-e2e-tokio-postgres")
+    named = f"hostaddr=127.0.0.1 port={database['port']} user=app password={database['password']} dbname=app sslmode=require"
+    ways = [f"host={name}.pg.localhost {named}" for name in (database["id"], f"{database['id']}-pooler")]
+    ran = subprocess.run([program, *ways, os.environ["PANDASTACK_CA"]], capture_output=True, text=True, timeout=90)
+    assert (ran.stdout, ran.returncode) == ("direct: ok\npooled: ok\n", 0), ran.stderr
 
 
 def test_nobody_waits_in_a_database_that_is_there(database: Database) -> None:
