@@ -287,7 +287,7 @@ async fn settle_and_save(
     };
     let record = launch::new_record(spec, &recipe.name, shape, crate::host::UID_FIRST, BootMode::Restore);
     guest.set_identity(launch::identity(&record, false)).await?;
-    launch::mount_volumes(&record.spec, &guest).await?;
+    launch::mount_volumes(&record.spec, 0, &guest).await?;
     zygote::warm(&guest, &recipe.warm).await?;
     host.templates.progress(build, "save", format!("saving {}", recipe.name));
     guest.quiesce(true).await?;

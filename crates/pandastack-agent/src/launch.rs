@@ -121,7 +121,9 @@ pub(crate) async fn restore(
     mut stages: Stages,
 ) -> Result<Live> {
     snapshot.verify(&host.shutdown).await?;
-    volume::derive(host, snapshot.volumes(&host.layout), &record.spec.volumes).await?;
+    let originals = snapshot.volumes(&host.layout);
+    let mounted = originals.len();
+    volume::derive(host, originals, &record.spec.volumes).await?;
     let origin =
         Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
@@ -135,9 +137,8 @@ pub(crate) async fn restore(
     let machine = host.engine.restore(restore).await.map_err(AgentError::from);
     fault::point("restore.started").await;
     stages.mark("restore");
-    // The other ends of connections to the outside spoke with another address at another time.
     let of_sandbox = snapshot.manifest.sandbox.is_some();
-    finish(host, record, machine, home, of_sandbox, stages).await
+    finish(host, record, machine, home, Remembered { of_sandbox, mounted }, stages).await
 }
 
 /// Makes a sandbox's machine from a kernel and the disk it had, with empty memory.
@@ -170,7 +171,8 @@ pub(crate) async fn boot(
     let machine = host.engine.boot(boot).await.map_err(AgentError::from);
     stages.mark("boot");
     record.boot_mode = BootMode::Boot;
-    finish(host, record, machine, home, false, stages).await
+    let nothing = Remembered { of_sandbox: false, mounted: 0 };
+    finish(host, record, machine, home, nothing, stages).await
 }
 
 /// Adds the machine's volumes to its place. If one of them cannot be had, nothing is left of the home.
@@ -265,15 +267,24 @@ pub(crate) async fn fork_children(
     homes.into_iter().map(pair).collect()
 }
 
+/// What the memory of a machine holds already.
+#[derive(Clone, Copy)]
+pub(crate) struct Remembered {
+    /// It is a sandbox's: the other ends of connections to the outside spoke with another address at another time.
+    pub of_sandbox: bool,
+    /// So many volumes are mounted, those at the first places. To look after them would cost an emulated guest longer than the fork.
+    pub mounted: usize,
+}
+
 /// Lets a forked child run and passes it through the identity gate.
 pub(crate) async fn bring_up_child(
     host: &Host,
     record: &mut SandboxRecord,
     forked: Forked,
-    of_running: bool,
+    remembered: Remembered,
     stages: Stages,
 ) -> Result<Live> {
-    finish(host, record, forked.machine, forked.home, of_running, stages).await
+    finish(host, record, forked.machine, forked.home, remembered, stages).await
 }
 
 async fn finish(
@@ -281,7 +292,7 @@ async fn finish(
     record: &mut SandboxRecord,
     machine: Result<Arc<dyn Machine>>,
     home: Home,
-    reset_outbound_tcp: bool,
+    remembered: Remembered,
     mut stages: Stages,
 ) -> Result<Live> {
     let machine = match machine {
@@ -291,11 +302,12 @@ async fn finish(
             return Err(error);
         }
     };
-    let identity = identity(record, reset_outbound_tcp);
+    let identity = identity(record, remembered.of_sandbox);
     let opened = open_gate(host, record, machine.as_ref(), &home, identity, &mut stages).await;
+    let new_volumes = record.spec.volumes.len() > remembered.mounted;
     let mounted = match opened {
-        Ok(guest) if !reset_outbound_tcp && !record.spec.volumes.is_empty() => {
-            let mounted = mount_volumes(&record.spec, &guest).await;
+        Ok(guest) if new_volumes => {
+            let mounted = mount_volumes(&record.spec, remembered.mounted, &guest).await;
             stages.mark("volumes");
             mounted.map(|()| guest)
         }
@@ -350,10 +362,9 @@ async fn open_gate(
     Ok(guest)
 }
 
-/// Mounts the volumes of a machine that has none mounted: one that comes from a template or a boot. A copy of a sandbox
-/// has them mounted in its memory.
-pub(crate) async fn mount_volumes(spec: &SandboxSpec, guest: &GuestClient) -> Result<()> {
-    for (place, volume) in spec.volumes.iter().enumerate() {
+/// Mounts the volumes of a machine but the first `mounted` ones.
+pub(crate) async fn mount_volumes(spec: &SandboxSpec, mounted: usize, guest: &GuestClient) -> Result<()> {
+    for (place, volume) in spec.volumes.iter().enumerate().skip(mounted) {
         let mount = VolumeMount {
             serial: volume_serial(place),
             path: volume.path.as_str().into(),

@@ -79,13 +79,18 @@ impl Session {
     }
 
     /// Logs in over a way that is open already.
-    pub async fn over(mut backend: Backend, credentials: &Credentials) -> Result<Self, LoginError> {
-        backend.in_use.set_busy(true);
-        let mut session = Self { backend, buffer: BytesMut::new(), key: None, greeting: Vec::new() };
+    pub async fn over(backend: Backend, credentials: &Credentials) -> Result<Self, LoginError> {
+        let mut session = Self::resumed(backend);
         tokio::time::timeout(LOGIN_WAIT, session.log_in(credentials))
             .await
             .map_err(|_| LoginError::Late)??;
         Ok(session)
+    }
+
+    /// Goes on with a session that somebody else logged in, over a way that leads to it: its server waits for a statement.
+    pub fn resumed(mut backend: Backend) -> Self {
+        backend.in_use.set_busy(true);
+        Self { backend, buffer: BytesMut::new(), key: None, greeting: Vec::new() }
     }
 
     async fn log_in(&mut self, credentials: &Credentials) -> Result<(), LoginError> {

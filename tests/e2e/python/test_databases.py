@@ -10,12 +10,14 @@ import ssl
 import struct
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any, Dict, Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 from conftest import error_body, wait_for
+from database_inside import administrator_url, run_inside
 
 from pandastack import ConflictError, Database, NotFoundError, PandaStack
 
@@ -74,6 +76,29 @@ def test_drivers_work_directly_and_through_the_pooler(database: Database) -> Non
 
     for url in (database["connection_url"], database["pooled_url"]):
         assert asyncio.run(through_asyncpg(url)) == 42
+
+
+def test_the_driver_of_rust(database: Database) -> None:
+    """`tokio-postgres` with the installation's authority: prepared statements, transactions, cancelling, both ways in."""
+    program = Path(os.environ["PANDASTACK_BIN"]).with_name("pandastack-e2e-tokio-postgres")
+    named = f"hostaddr=127.0.0.1 port={database['port']} user=app password={database['password']} dbname=app sslmode=require"
+    ways = [f"host={name}.pg.localhost {named}" for name in (database["id"], f"{database['id']}-pooler")]
+    ran = subprocess.run([program, *ways, os.environ["PANDASTACK_CA"]], capture_output=True, text=True, timeout=90)
+    assert (ran.stdout, ran.returncode) == ("direct: ok\npooled: ok\n", 0), ran.stderr
+
+
+def test_nobody_waits_in_a_database_that_is_there(database: Database) -> None:
+    """The session that its makers had open before the machine was copied is used up, and its port is closed."""
+    run_inside(database, "! grep -q ':1539 .* 0A ' /proc/net/tcp")
+
+    def alone() -> bool:  # Whoever asks for its room comes and goes.
+        with psycopg.connect(administrator_url(database)) as connection:
+            found = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE usename = 'pandastack' AND backend_type = 'client backend'"
+            ).fetchone()
+            return found == (1,)
+
+    wait_for("the administrator is alone", alone)
 
 
 def test_every_promised_extension_can_be_made_by_the_owner(database: Database) -> None:

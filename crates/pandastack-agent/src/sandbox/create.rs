@@ -10,7 +10,7 @@ use pandastack_types::{SnapshotId, Transition};
 use super::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{self, Live, Stages};
+use crate::launch::{self, Live, Remembered, Stages};
 use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::snapshot::Snapshot;
 use crate::snapshot_zygote;
@@ -137,7 +137,9 @@ async fn forked(
     of_sandbox: bool,
 ) -> Result<Option<(SandboxRecord, Live)>> {
     let mut stages = Stages::begin();
-    volume::derive(host, zygote.originals(), &record.spec.volumes).await?;
+    let originals = zygote.originals();
+    let remembered = Remembered { of_sandbox, mounted: originals.len() };
+    volume::derive(host, originals, &record.spec.volumes).await?;
     let records = std::slice::from_ref(&record);
     let prepared = launch::prepare_children(host, &zygote.home, record.shape, records, true).await;
     fault::point("create.prepared").await;
@@ -156,7 +158,7 @@ async fn forked(
             return Ok(None);
         }
     };
-    let live = launch::bring_up_child(host, &mut record, forked, of_sandbox, stages).await?;
+    let live = launch::bring_up_child(host, &mut record, forked, remembered, stages).await?;
     Ok(Some((record, live)))
 }
 

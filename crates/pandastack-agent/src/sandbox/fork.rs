@@ -13,7 +13,7 @@ use super::accept::{Request, Verdict};
 use super::create::commit;
 use super::{Driver, spawn};
 use crate::error::{AgentError, Result};
-use crate::launch::{self, Live, Stages};
+use crate::launch::{self, Live, Remembered, Stages};
 use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
 use crate::volume;
@@ -115,7 +115,9 @@ impl Driver {
         let (sender, resumed) = oneshot::channel();
         let (parent_runs, parent_ran) = oneshot::channel::<()>();
         let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
-            let live = launch::bring_up_child(host, &mut record, forked?, true, Stages::begin()).await?;
+            let remembered = Remembered { of_sandbox: true, mounted: record.spec.volumes.len() };
+            let live =
+                launch::bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
             Ok((record, live))
         };
         let children = async {

@@ -12,7 +12,7 @@ use pandastack_types::api::{DatabaseStats, ExecRequest};
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
 
 use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
-use super::way::OneMachine;
+use super::way::{OneMachine, connect_first};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::store::databases::DatabaseRecord;
@@ -55,18 +55,25 @@ pub(super) async fn settle(
     sandbox: &SandboxId,
     descent: Descent<'_>,
 ) -> ApiResult<()> {
-    let (before, end_sessions) = match descent {
-        Descent::Template => (None, false),
-        Descent::Copy(original) => (Some(original), true),
-    };
-    let mut statements = Vec::new();
-    if end_sessions {
-        statements.push(plain(END_SESSIONS));
-    }
     let own = administrator(&app.link, Some(&record.id)).password;
-    statements.push(set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.link, record))]));
-    run_as(app, sandbox, &administrator(&app.link, before), &statements).await?;
+    let passwords = set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.link, record))]);
+    match descent {
+        Descent::Template => begin(app, sandbox, &[passwords]).await?,
+        Descent::Copy(original) => {
+            let statements = [plain(END_SESSIONS), passwords];
+            run_as(app, sandbox, &administrator(&app.link, Some(original)), &statements).await.map(drop)?;
+        }
+    }
     ask(app, record, sandbox).await
+}
+
+/// The first words to a template's server, in the session that waits for them. Where none does, one is opened.
+async fn begin(app: &Arc<App>, sandbox: &SandboxId, statements: &[Statement]) -> ApiResult<()> {
+    let waiting = connect_first(app, sandbox).await.map_err(|error| refusal(error.into()))?;
+    match waiting {
+        Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop),
+        None => run_as(app, sandbox, &administrator(&app.link, None), statements).await.map(drop),
+    }
 }
 
 /// Asks a server something as its user would.
@@ -117,19 +124,19 @@ pub(super) async fn is_recovering(
 
 /// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
 pub(super) async fn is_full(app: &Arc<App>, id: &DatabaseId, backend: Backend) -> ApiResult<bool> {
-    let asked = async {
-        let mut session =
-            Session::over(backend, &administrator(&app.link, Some(id))).await.map_err(refusal)?;
-        let endpoint = Endpoint { database: id.to_string(), entrance: Entrance::Direct };
-        let bounds = Bounds { rows_max: 0, wait: WAIT };
-        // What takes too long is not cancelled: the way is closed anyway.
-        let outcomes = session.run(&Nowhere, &endpoint, &[plain(IS_FULL)], None, bounds).await;
-        session.close().await;
-        outcomes.map_err(run_refusal)
-    };
-    let outcomes = asked.await?;
+    let session = Session::over(backend, &administrator(&app.link, Some(id))).await.map_err(refusal)?;
+    let outcomes = run_in(session, &[plain(IS_FULL)]).await?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
     Ok(answer.as_deref() == Some("t"))
+}
+
+/// Says something in a session that is open, and ends it. What takes too long is not cancelled: the way is closed anyway.
+async fn run_in(mut session: Session, statements: &[Statement]) -> ApiResult<Vec<Outcome>> {
+    let endpoint = Endpoint { database: String::new(), entrance: Entrance::Direct };
+    let bounds = Bounds { rows_max: 0, wait: WAIT };
+    let outcomes = session.run(&Nowhere, &endpoint, statements, None, bounds).await;
+    session.close().await;
+    outcomes.map_err(run_refusal)
 }
 
 /// No database at all, for sessions that are never asked to connect again.

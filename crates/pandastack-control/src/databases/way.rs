@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_edge::{Ticket, Trouble};
-use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, InUse};
+use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance, InUse};
 use pandastack_types::{DatabaseId, SandboxId};
 use tokio::time::Instant;
 
@@ -16,6 +16,10 @@ use crate::store::databases::DatabaseState;
 
 /// How long the report of a loss may take.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
+
+/// Port of a machine that comes from the template, where its administrator's first session waits: the template's
+/// `pandastack-postgres-first`. It is given to whoever comes first, and the port is closed.
+const FIRST_SESSION_PORT: u16 = 5433;
 
 /// Every database that is ready.
 pub(crate) struct StoredDatabases(pub(crate) Arc<App>);
@@ -116,7 +120,24 @@ impl Databases for OneMachine {
 }
 
 async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint) -> Result<Backend, Trouble> {
-    let (stream, ticket) = app.edge.connect(sandbox, endpoint.entrance.port()).await?;
+    connect_port(app, sandbox, endpoint.entrance.port()).await
+}
+
+/// The way to the administrator's first session; `None` if none waits, which is so in machines of older templates.
+pub(super) async fn connect_first(app: &App, sandbox: &SandboxId) -> Result<Option<Backend>, ConnectError> {
+    match connect_port(app, sandbox, FIRST_SESSION_PORT).await {
+        Ok(backend) => Ok(Some(backend)),
+        Err(Trouble::PortClosed) => Ok(None),
+        // One may wait all the same, and must not be left open.
+        Err(trouble) => {
+            let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
+            Err(explain(&trouble, sandbox, &endpoint))
+        }
+    }
+}
+
+async fn connect_port(app: &App, sandbox: &SandboxId, port: u16) -> Result<Backend, Trouble> {
+    let (stream, ticket) = app.edge.connect(sandbox, port).await?;
     let (closing, cut) = (ticket.closing(), ticket.cut());
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
 }
