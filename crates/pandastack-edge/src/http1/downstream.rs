@@ -58,7 +58,10 @@ pub(crate) struct Form {
 }
 
 /// What came.
-#[expect(clippy::large_enum_variant, reason = "taken apart at once; a box would be an allocation per request")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "taken apart at once; a box would be an allocation per request"
+)]
 pub(crate) enum Next {
     /// A plain request.
     Plain(Asked),

@@ -79,7 +79,10 @@ fn every_slot_of_a_host_is_made_for_real() {
     }
     in_lab(NAME, |directory| async move {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        assert!(most >= DESCRIPTORS, "this needs {DESCRIPTORS} descriptors, and the limit is {most} (ulimit -Hn)");
+        assert!(
+            most >= DESCRIPTORS,
+            "this needs {DESCRIPTORS} descriptors, and the limit is {most} (ulimit -Hn)"
+        );
         setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, most).unwrap();
         let before = census(&directory);
         let mut config = config(&directory);
