@@ -40,21 +40,13 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
     let missing = server.filter(|server| !mentions(view, server));
     if installer.is_some() || missing.is_some() {
         let mut steps = vec![format!("{SYSTEM_PYTHON} -m venv --clear --without-pip {VENV}")];
-        // One run of pip for all that it installs: each one resolves everything again.
-        let mut by_pip = Vec::new();
         if let Some(installer) = &installer {
-            match installer.step() {
-                Step::Pip(list) => by_pip.push(list),
-                Step::Tool(command) => steps.push(command),
-            }
+            steps.push(installer.command());
             plan.because(format!("{} installs, because there is {}", installer.name(), installer.file()));
         }
         if let Some(server) = missing {
-            by_pip.push(server);
+            steps.push(pip(server));
             plan.because(format!("{server} is added: nothing else here serves it"));
-        }
-        if !by_pip.is_empty() {
-            steps.push(pip(&by_pip.join(" ")));
         }
         plan.install = Some(steps.join(" && "));
         let locks = [
@@ -74,14 +66,6 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
 
 fn pip(what: &str) -> String {
     format!("{SYSTEM_PYTHON} -m pip --python {VENV}/bin/python install {what}")
-}
-
-/// How an installer does its part.
-enum Step {
-    /// Pip installs this.
-    Pip(&'static str),
-    /// A command of its own.
-    Tool(String),
 }
 
 enum Installer {
@@ -134,16 +118,16 @@ impl Installer {
         }
     }
 
-    fn step(&self) -> Step {
+    fn command(&self) -> String {
         // The tool itself is installed beside the system's Python, so that it is not part of the app.
         let tool = |tool: &str, run: &str| {
-            Step::Tool(format!(
+            format!(
                 "{SYSTEM_PYTHON} -m pip install --quiet {tool} && VIRTUAL_ENV={VENV} PATH={VENV}/bin:$PATH {run}"
-            ))
+            )
         };
         match self {
-            Installer::Requirements => Step::Pip("-r requirements.txt"),
-            Installer::Project => Step::Pip("."),
+            Installer::Requirements => pip("-r requirements.txt"),
+            Installer::Project => pip("."),
             Installer::Uv => tool("uv", &format!("UV_PROJECT_ENVIRONMENT={VENV} uv sync --locked --no-dev")),
             Installer::Poetry => tool("poetry", "poetry install --only main --no-root --no-interaction"),
             Installer::Pdm => tool("pdm", "pdm sync --prod --no-self"),

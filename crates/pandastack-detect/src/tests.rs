@@ -213,6 +213,8 @@ fn pip(rest: &str) -> String {
 
 #[test]
 fn python_servers_are_found_by_their_object() {
+    let added =
+        |server: &str| format!(" && /usr/bin/python3 -m pip --python /srv/venv/bin/python install {server}");
     for (files, install, start, because) in [
         (
             vec![
@@ -228,7 +230,7 @@ fn python_servers_are_found_by_their_object() {
                 ("requirements.txt", "fastapi\n"),
                 ("app/server.py", "import fastapi\nweb: object = fastapi.FastAPI(title='a.b')\n"),
             ],
-            pip("-r requirements.txt uvicorn"),
+            pip("-r requirements.txt") + &added("uvicorn"),
             "exec uvicorn app.server:web --host 0.0.0.0 --port $PORT",
             "uvicorn is added",
         ),
@@ -253,7 +255,7 @@ fn python_servers_are_found_by_their_object() {
                 ("manage.py", "x"),
                 ("site1/settings.py", "A = 1\nWSGI_APPLICATION = 'site1.wsgi.application'\n"),
             ],
-            pip("-r requirements.txt gunicorn"),
+            pip("-r requirements.txt") + &added("gunicorn"),
             "exec gunicorn --bind 0.0.0.0:$PORT site1.wsgi:application",
             "make it Django",
         ),

@@ -58,13 +58,11 @@ pub(crate) async fn fork(
     Ok(outcomes)
 }
 
-/// Resumes the parent if that is wanted. Whoever waits is told before the emulator answers: what it tells the guest is there when
-/// the processors run. An emulator that does not go on is found by the guest's silence.
+/// Resumes the parent if that is wanted. A failure is told by silence: whoever waits tries again and gets the reason.
 async fn go_on(parent: &QemuMachine, resumed: Option<oneshot::Sender<()>>) {
     let Some(resumed) = resumed else { return };
-    let _ = resumed.send(());
-    if let Err(error) = parent.qmp.command("cont", json!({})).await {
-        tracing::warn!(pid = parent.record.pid, %error, "a machine that was forked does not go on");
+    if parent.qmp.command("cont", json!({})).await.is_ok() {
+        let _ = resumed.send(());
     }
 }
 

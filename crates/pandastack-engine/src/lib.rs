@@ -351,8 +351,8 @@ pub trait Machine: Send + Sync + 'static {
     /// same pause. One result per place, in order: a failed child fails alone.
     async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
 
-    /// Like [`Machine::fork`], for a parent that is to go on: as soon as its memory is copied, before the children are looked at,
-    /// `resumed` is told and it is resumed. Where `resumed` is dropped instead, the parent may still be paused.
+    /// Like [`Machine::fork`], for a parent that is to go on: it is resumed and `resumed` is told as soon as its memory is
+    /// copied, before the children are looked at. Where `resumed` is dropped instead, the parent may still be paused.
     async fn fork_and_resume(
         &self,
         places: Vec<Place>,

@@ -59,13 +59,13 @@ def test_labels(shared: Sandbox) -> None:
     assert_clock(shared)
 
 
-def test_a_machine_that_does_nothing_is_seldom_woken(shared: Sandbox) -> None:
+def test_a_machine_that_does_nothing_is_seldom_woken(own: Sandbox) -> None:
     settings = "vm/compaction_proactiveness vm/stat_interval kernel/watchdog"
-    assert shared.exec(f"cd /proc/sys && cat {settings}", check=True).stdout.split() == ["0", "60", "0"]
+    assert own.exec(f"cd /proc/sys && cat {settings}", check=True).stdout.split() == ["0", "60", "0"]
     # The kernel's own thread that would look at memory twice a second.
     wakes = "awk '/^voluntary/ {print $2}' /proc/$(pgrep kcompactd0)/status"
-    before, after = shared.exec(f"{wakes}; sleep 3; {wakes}", check=True).stdout.split()
-    assert before == after
+    before, after = own.exec(f"{wakes}; sleep 4; {wakes}", check=True).stdout.split()
+    assert int(after) - int(before) < 4
 
 
 def test_fork_goes_its_own_way(own: Sandbox) -> None:

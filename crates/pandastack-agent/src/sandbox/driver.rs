@@ -247,11 +247,9 @@ impl Driver {
 
     /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
     pub(super) async fn run_guest(&mut self) -> Result<()> {
-        let Some(machine) = self.live.as_ref().map(|live| live.machine.clone()) else { return Ok(()) };
-        // The guest is told at once: what waits for it is there when its processors run.
-        let (resumed, thawed) = tokio::join!(machine.resume(), self.thaw_guest());
-        resumed?;
-        thawed
+        let Some(live) = &self.live else { return Ok(()) };
+        live.machine.resume().await?;
+        self.thaw_guest().await
     }
 
     /// Lets user processes go on in a machine that a fork resumes, as soon as it says so.

@@ -11,6 +11,8 @@ ROOT = os.path.realpath(os.environ["STATIC_ROOT"])
 SINGLE_PAGE = os.environ.get("STATIC_SINGLE_PAGE") == "1"
 #: A connection that says nothing for so many seconds is closed; the edge opens another when it needs one.
 IDLE_SECONDS = 75
+#: Of an answer nothing may be taken for so long: whoever watches a film may pause it.
+PAUSE_SECONDS = 3600
 HEAD_BYTES_MAX = 65536
 #: A longer one cannot name a file.
 PATH_BYTES_MAX = 4096
@@ -23,11 +25,14 @@ KINDS = {
     "rss": "application/rss+xml", "atom": "application/atom+xml", "wasm": "application/wasm", "pdf": "application/pdf",
     "zip": "application/zip", "gz": "application/gzip", "svg": "image/svg+xml", "png": "image/png", "jpg": "image/jpeg",
     "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp", "avif": "image/avif", "ico": "image/x-icon",
-    "bmp": "image/bmp", "woff": "font/woff", "woff2": "font/woff2", "ttf": "font/ttf", "otf": "font/otf",
+    "bmp": "image/bmp", "tif": "image/tiff", "tiff": "image/tiff", "heic": "image/heic", "woff": "font/woff", "woff2": "font/woff2", "ttf": "font/ttf", "otf": "font/otf",
     "mp3": "audio/mpeg", "ogg": "audio/ogg", "wav": "audio/wav", "mp4": "video/mp4", "webm": "video/webm",
+    "mov": "video/quicktime", "m4v": "video/mp4", "m4a": "audio/mp4", "aac": "audio/aac", "flac": "audio/flac",
+    "xhtml": "application/xhtml+xml", "rtf": "application/rtf", "eot": "application/vnd.ms-fontobject",
 }
-#: What builds put a hash into the name of, so that the name never has another content.
+#: What builds put a hash into the name of, so that the name never has another content, and where.
 HASHED = {"js", "mjs", "css", "woff", "woff2", "png", "jpg", "jpeg", "svg", "webp", "avif", "gif", "ico", "map"}
+HASHED_DIRECTORIES = {"assets", "static", "_next", "_astro", "_app", "build"}
 HASH_CHARACTERS_MIN = 8
 RANGE_CHARACTERS_MAX = 40
 REASONS = {
@@ -54,7 +59,7 @@ def unquote(text):
 def find(target):
     """The file of an address and its status; no file if there is not even a page for unknown ones."""
     path = target.split("?", 1)[0].split("#", 1)[0]
-    if "://" in path:
+    if not path.startswith("/") and "://" in path:
         path = "/" + path.split("://", 1)[1].partition("/")[2]
     name = unquote(path)
     if b"\0" not in name and len(name) <= PATH_BYTES_MAX:
@@ -70,14 +75,19 @@ def find(target):
     return None, 404
 
 
-def is_hashed(name):
-    """Whether a name ends in a mark that looks like a hash. One without a digit could be a word."""
+def is_hashed(file):
+    """Whether a build gave it a name of its own for this content: where builds do that, and with what looks like a hash.
+
+    One without a digit could be a word, one without letters a date.
+    """
+    directory, name = os.path.split(os.path.relpath(file, ROOT))
     stem, _, extension = name.rpartition(".")
-    before = len(stem) - HASH_CHARACTERS_MIN
+    before = max(0, len(stem) - HASH_CHARACTERS_MIN)
     mark = stem[max(stem.rfind("-", 0, before), stem.rfind(".", 0, before)) + 1:]
     plain = mark.replace("-", "").replace("_", "")
-    has_digit = any(character in "0123456789" for character in mark)
-    return extension in HASHED and mark != stem and has_digit and plain.isascii() and plain.isalnum()
+    digits = sum(character.isdecimal() for character in plain)
+    looks_so = mark != stem and 0 < digits < len(plain) and plain.isascii() and plain.isalnum()
+    return looks_so and extension in HASHED and not HASHED_DIRECTORIES.isdisjoint(directory.split(os.sep))
 
 
 def wanted_part(value, size):
@@ -113,9 +123,10 @@ def serve(connection, method, target, headers, is_last):
         return say(connection, 404, is_last, is_head)
     with open(file, "rb") as opened:
         about = os.fstat(opened.fileno())
-        size, tag = about.st_size, '"%x-%x"' % (about.st_mtime_ns, about.st_size)
+        # By when it was put here, not by the time that its archive names: that may be the same for every version.
+        size, tag = about.st_size, '"%x-%x"' % (about.st_ctime_ns, about.st_size)
         name = os.path.basename(file)
-        cache = "public, max-age=31536000, immutable" if is_hashed(name) else "public, max-age=0, must-revalidate"
+        cache = "public, max-age=31536000, immutable" if is_hashed(file) else "public, max-age=0, must-revalidate"
         head = [("ETag", tag), ("Cache-Control", cache), ("Accept-Ranges", "bytes")]
         if status == 200 and tag in headers.get("if-none-match", ""):
             return answer(connection, 304, head, is_last)
@@ -162,18 +173,19 @@ def converse(connection):
         while b"\r\n\r\n" not in received:
             if len(received) > HEAD_BYTES_MAX:
                 raise Refused(431)
+            connection.settimeout(IDLE_SECONDS)
             more = connection.recv(65536)
             if not more:
                 return
             received += more
         head, _, received = received.partition(b"\r\n\r\n")
         method, target, headers, is_last = parse(head)
+        connection.settimeout(PAUSE_SECONDS)
         serve(connection, method, target, headers, is_last)
 
 
 def attend(connection):
     try:
-        connection.settimeout(IDLE_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         converse(connection)
     except Refused as refused:
@@ -193,7 +205,14 @@ def main():
     listener.bind(("0.0.0.0", int(os.environ["PORT"])))
     listener.listen(1024)
     while True:
-        _thread.start_new_thread(attend, (listener.accept()[0],))
+        try:
+            connection = listener.accept()[0]
+        except OSError:
+            continue  # It was gone before it was taken.
+        try:
+            _thread.start_new_thread(attend, (connection,))
+        except RuntimeError:
+            connection.close()  # No room for another thread; those that are under way go on.
 
 
 main()

@@ -34,6 +34,8 @@ pub(super) struct Sending<B> {
     tail: &'static [u8],
     /// What is still to come, and how much of it if that was said.
     body: Option<(B, Length)>,
+    /// Nothing that was written waits in the stream: one with TLS keeps what its socket did not take.
+    is_flushed: bool,
     /// The other side took no more, or the body broke off.
     is_broken: bool,
 }
@@ -47,6 +49,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
             piece: Bytes::new(),
             tail: b"",
             body: None,
+            is_flushed: true,
             is_broken: false,
         }
     }
@@ -68,7 +71,11 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
 
     /// Whether the other side has all of it.
     pub(super) fn is_complete(&self) -> bool {
-        self.body.is_none() && self.is_written() && !self.is_broken
+        self.is_over() && !self.is_broken
+    }
+
+    fn is_over(&self) -> bool {
+        self.body.is_none() && self.is_written() && self.is_flushed
     }
 
     fn is_written(&self) -> bool {
@@ -80,7 +87,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
     where
         S: AsyncWrite + Unpin,
     {
-        if self.is_written() && self.body.is_none() {
+        if self.is_over() {
             return Poll::Ready(Ok(()));
         }
         loop {
@@ -93,7 +100,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
                 self.give_up();
             }
             ready!(is_fetched);
-            if self.body.is_none() && self.is_written() {
+            if self.is_over() {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -154,6 +161,7 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
         while !self.is_written() {
+            self.is_flushed = false;
             let stream = Pin::new(&mut *stream);
             let written = if self.piece.is_empty() && self.tail.is_empty() {
                 stream.poll_write(context, &self.head[self.head_written..])
@@ -166,7 +174,11 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
                 written => self.advance(written),
             }
         }
-        Pin::new(stream).poll_flush(context)
+        if !self.is_flushed {
+            ready!(Pin::new(stream).poll_flush(context))?;
+            self.is_flushed = true;
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn advance(&mut self, written: usize) {
@@ -188,4 +200,53 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
 
 fn wrong_length() -> BodyError {
     "the body is not as long as its head says".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::body::RequestBody;
+
+    /// Takes everything, and needs two tries to pass it on.
+    #[derive(Default)]
+    struct Keeping {
+        taken: Vec<u8>,
+        flushes: u32,
+    }
+
+    impl AsyncWrite for Keeping {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
+            self.taken.extend_from_slice(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            self.flushes += 1;
+            if self.flushes == 1 { Poll::Pending } else { Poll::Ready(Ok(())) }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn what_the_stream_keeps_is_not_sent_yet() {
+        let (mut stream, mut sending) = (Keeping::default(), Sending::new());
+        sending.head().extend_from_slice(b"head ");
+        sending.begin(RequestBody::from(Bytes::from_static(b"body")), Length::Known(4));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(sending.poll(&mut stream, &mut context).is_pending());
+        assert_eq!((stream.taken.as_slice(), sending.is_complete()), (b"head body".as_slice(), false));
+        assert!(sending.poll(&mut stream, &mut context).is_ready());
+        assert_eq!((stream.flushes, sending.is_complete()), (2, true));
+        assert!(sending.poll(&mut stream, &mut context).is_ready());
+        assert_eq!(stream.flushes, 2, "nothing new to pass on");
+    }
 }

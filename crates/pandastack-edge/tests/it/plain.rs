@@ -267,10 +267,10 @@ async fn a_kept_connection_may_be_silent_for_so_long() {
     let (port, _) = edge.upstream(Router::new().fallback(echo)).await;
     for rest in ["", "GET /b HT"] {
         let mut stream = edge.connect().await;
-        exchange(&mut stream, &request(port, "GET /a", "\r\n"), "[GET /a ]").await;
         let began = Instant::now();
+        exchange(&mut stream, &request(port, "GET /a", "\r\n"), "[GET /a ]").await;
         stream.write_all(rest.as_bytes()).await.unwrap();
         assert_eq!(read_to_end(&mut stream).await, "");
-        assert!(began.elapsed() + Duration::from_millis(50) >= wait, "{rest:?}: {:?}", began.elapsed());
+        assert!(began.elapsed() >= wait, "{rest:?}: {:?}", began.elapsed());
     }
 }
