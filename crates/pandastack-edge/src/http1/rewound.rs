@@ -33,6 +33,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Rewound<S> {
         self.read.advance(taken);
         if self.read.is_empty() {
             self.read = Bytes::new();
+            // With what came since, as one read would have it: a server that takes a body for unread closes the connection. The
+            // next read tells of an end or an error.
+            let _ = Pin::new(&mut self.stream).poll_read(context, buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -65,5 +68,26 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Rewound<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_read_brings_what_was_read_and_what_came_since() {
+        let (mut client, server) = tokio::io::duplex(64);
+        client.write_all(b" and since").await.unwrap();
+        let mut rewound = Rewound::new(Bytes::from_static(b"before"), server);
+        let mut bytes = [0; 4];
+        assert_eq!(rewound.read(&mut bytes).await.unwrap(), 4);
+        let mut rest = [0; 64];
+        let read = rewound.read(&mut rest).await.unwrap();
+        assert_eq!(&rest[..read], b"re and since");
+        drop(client);
+        assert_eq!(rewound.read(&mut rest).await.unwrap(), 0);
     }
 }
