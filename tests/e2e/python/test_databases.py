@@ -36,11 +36,11 @@ def database(client: PandaStack) -> Iterator[Database]:
     client.databases.delete(made["id"])
 
 
-def make(client: PandaStack, label: str) -> Database:
+def make(client: PandaStack, label: str, **more: Any) -> Database:
     """A database; the first one of a host waits until PostgreSQL is prepared there."""
     patient = PandaStack(max_create_retry_seconds=600)
     with patient:
-        return patient.databases.create(label=label)
+        return patient.databases.create(label=label, **more)
 
 
 def psql(url: str, *arguments: str, **more: Any) -> "subprocess.CompletedProcess[str]":
