@@ -72,17 +72,18 @@ fn several_hundred_slots_leave_nothing() {
 #[test]
 fn every_slot_of_a_host_is_made_for_real() {
     const NAME: &str = "every_slot_of_a_host_is_made_for_real";
-    // One for the rules of each, and the pool's own. Network cards belong to machines, so they are closed here.
-    const DESCRIPTORS: u64 = SLOTS_PER_HOST_MAX as u64 + 1024;
+    // The pool has two for each, and its own. Network cards belong to machines, so they are closed here.
+    const DESCRIPTORS: u64 = 2 * SLOTS_PER_HOST_MAX as u64 + 1024;
     if std::env::var_os("PANDASTACK_TEST_FULL").is_none() {
         return eprintln!("skipped: {NAME}: takes many minutes; `cargo xtask test --full` runs it");
     }
-    in_lab(NAME, |directory| async move {
-        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-        assert!(
-            most >= DESCRIPTORS,
-            "this needs {DESCRIPTORS} descriptors, and the limit is {most} (ulimit -Hn)"
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    if most < DESCRIPTORS {
+        return eprintln!(
+            "skipped: {NAME}: needs {DESCRIPTORS} descriptors, and the limit is {most} (ulimit -Hn)"
         );
+    }
+    in_lab(NAME, |directory| async move {
         setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, most).unwrap();
         let before = census(&directory);
         let mut config = config(&directory);
