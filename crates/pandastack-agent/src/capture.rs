@@ -19,9 +19,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, Machine, Place, SaveTarget};
+use pandastack_engine::{Confinement, GoingOn, Machine, Place, SaveTarget};
 use pandastack_image::store::Staging;
-use tokio::sync::oneshot;
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
@@ -132,7 +131,7 @@ impl Twin {
         parent: &dyn Machine,
         capture: &Capture,
         confinement: Confinement,
-        resumed: oneshot::Sender<()>,
+        going_on: GoingOn,
     ) -> Result<Self> {
         let runtime_dir = host.layout.machine_runtime();
         crate::home::make_dir(&runtime_dir)?;
@@ -146,7 +145,7 @@ impl Twin {
             confinement,
         };
         let none = || AgentError::Launch("the engine returned no machine".to_owned());
-        let forked = match parent.fork_and_resume(vec![place], resumed).await {
+        let forked = match parent.fork_and_resume(vec![place], going_on).await {
             Ok(mut machines) => machines.pop().ok_or_else(none).and_then(|machine| Ok(machine?)),
             Err(error) => Err(error.into()),
         };

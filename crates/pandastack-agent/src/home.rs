@@ -34,7 +34,7 @@ pub(crate) struct Home {
 /// Files that a new machine starts from.
 pub(crate) struct Origin<'a> {
     pub memory: &'a Path,
-    /// `None` when the disk can be cloned only later, while a parent stands still: see [`Home::clone_disk`].
+    /// `None` when the disk can be cloned only later, while a parent stands still: until then its file is empty.
     pub disk: Option<&'a Path>,
     pub shape: Shape,
 }
@@ -108,8 +108,10 @@ impl Home {
             if link != memory {
                 std::fs::hard_link(&memory, &link).map_err(AgentError::io("link", &link))?;
             }
-            if let Some(disk) = disk {
-                store.clone_file(&disk, &dir.join(names::DISK))?;
+            let own_disk = dir.join(names::DISK);
+            match disk {
+                Some(disk) => store.clone_file(&disk, &own_disk)?,
+                None => drop(store.create_sparse(&own_disk, 0)?),
             }
             let console = dir.join(names::CONSOLE);
             std::fs::write(&console, b"").map_err(AgentError::io("create", &console))?;
@@ -147,12 +149,6 @@ impl Home {
     pub(crate) fn volumes(&self, specs: &[VolumeSpec]) -> Vec<Original> {
         let own = |(place, spec): (usize, &VolumeSpec)| (spec.id.clone(), self.dir.join(volume_name(place)));
         specs.iter().enumerate().map(own).collect()
-    }
-
-    /// Clones the root disk, for a home prepared without one.
-    pub(crate) async fn clone_disk(&self, host: &Host, from: PathBuf) -> Result<()> {
-        let (store, to) = (host.store.clone(), self.disk());
-        Ok(blocking(move || store.clone_file(&from, &to)).await?)
     }
 
     fn place(&self, tap: OwnedFd, confinement: Confinement) -> Place {

@@ -112,7 +112,18 @@ impl Host {
         self.next_uid.fetch_max(uid.saturating_sub(UID_FIRST) + 1, Ordering::Relaxed);
     }
 
-    /// Refuses a machine that the host has no room for.
+    /// Refuses machines that the host has no room for, also without the zygotes that it could do without.
+    pub(crate) async fn make_room(&self, shape: Shape, count: u64) -> Result<()> {
+        match self.admit(shape, count) {
+            Err(AgentError::NoCapacity(_)) if self.promised_mb(shape) * count <= self.unpromised_mb() => {
+                crate::snapshot_zygote::end_all(self).await;
+                self.admit(shape, count)
+            }
+            admitted => admitted,
+        }
+    }
+
+    /// Refuses machines that the host has no room for now.
     pub(crate) fn admit(&self, shape: Shape, count: u64) -> Result<()> {
         let wanted = self.promised_mb(shape) * count;
         let free = self.memory_free_mb();
@@ -133,10 +144,14 @@ impl Host {
 
     /// Memory not promised to anyone, and really there.
     pub(crate) fn memory_free_mb(&self) -> u64 {
+        self.unpromised_mb().min(meminfo_mb("MemAvailable:").saturating_sub(HOST_RESERVE_MB / 2))
+    }
+
+    /// Memory not promised to anyone; zygotes may have it for the time being.
+    fn unpromised_mb(&self) -> u64 {
         let shapes: Vec<Shape> = self.sandboxes().values().filter_map(SandboxHandle::awake_shape).collect();
         let awake = shapes.into_iter().map(|shape| self.promised_mb(shape)).sum();
-        let unpromised = self.memory_total_mb().saturating_sub(awake);
-        unpromised.min(meminfo_mb("MemAvailable:").saturating_sub(HOST_RESERVE_MB / 2))
+        self.memory_total_mb().saturating_sub(awake)
     }
 
     /// What is promised to a machine at once: pages are shared with its template until it writes them.

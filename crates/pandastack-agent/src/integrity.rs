@@ -108,6 +108,12 @@ pub(crate) fn needs_verifying(dir: &Path, written_boot: &str) -> bool {
     read_json::<Checksums>(&dir.join(CHECKSUMS)).is_ok_and(|known| known.verified_boot != now)
 }
 
+/// Whether the contents of all these files are summed.
+pub(crate) fn is_summed(dir: &Path, names: &[&str]) -> bool {
+    read_json::<Checksums>(&dir.join(CHECKSUMS))
+        .is_ok_and(|known| names.iter().all(|name| known.files.contains_key(*name)))
+}
+
 /// Reads the files and compares them with their checksums. Blocking, and as slow as the disk.
 pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
     let path = dir.join(CHECKSUMS);

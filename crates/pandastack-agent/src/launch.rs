@@ -9,13 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Boot, Confinement, Machine, Place, Restore, Shape, volume_serial};
+use pandastack_engine::{Boot, Confinement, GoingOn, Machine, Place, Restore, Shape, volume_serial};
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{SandboxSpec, Usage};
-use tokio::sync::oneshot;
 
 use crate::bake::KernelFiles;
 use crate::blocking;
@@ -196,6 +195,16 @@ pub(crate) struct Forked {
     home: Home,
 }
 
+impl Forked {
+    /// Ends a child that something else is missing for.
+    pub(crate) async fn end(self, host: &Host) {
+        if let Ok(machine) = &self.machine {
+            kill(machine.as_ref()).await;
+        }
+        abandon(host, self.home).await;
+    }
+}
+
 /// Homes for children of a machine. With `disk_now` it is a zygote, and they are complete; the disks and volumes of a
 /// running machine are cloned while it stands still.
 pub(crate) async fn prepare_children(
@@ -220,13 +229,13 @@ pub(crate) async fn prepare_children(
     futures::future::join_all(records.iter().map(prepare)).await
 }
 
-/// Forks a **paused** machine into prepared places. One result per child, in order. With `resumed` the machine goes on: see
+/// Forks a **paused** machine into prepared places. One result per child, in order. With `going_on` the machine goes on: see
 /// [`Machine::fork_and_resume`].
 pub(crate) async fn fork_children(
     host: &Host,
     parent: &dyn Machine,
     prepared: Vec<Result<(Home, Place)>>,
-    resumed: Option<oneshot::Sender<()>>,
+    going_on: Option<GoingOn>,
 ) -> Vec<Result<Forked>> {
     let (mut homes, mut places) = (Vec::new(), Vec::new());
     for child in prepared {
@@ -238,8 +247,8 @@ pub(crate) async fn fork_children(
             Err(error) => homes.push(Err(error)),
         }
     }
-    let made = match resumed {
-        Some(resumed) => parent.fork_and_resume(places, resumed).await,
+    let made = match going_on {
+        Some(going_on) => parent.fork_and_resume(places, going_on).await,
         None => parent.fork(places).await,
     };
     let mut machines = match made {
@@ -397,11 +406,13 @@ pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Iden
         env: record.spec.env.iter().map(|(k, v)| (k.clone(), Secret::from(v.clone()))).collect(),
         dns: vec![pandastack_net::GUEST_DNS.to_string()],
         reset_outbound_tcp,
-        regenerate_ssh_host_keys: true,
+        // One that wakes or goes back keeps its own; a new one has a copy of another's.
+        regenerate_ssh_host_keys: record.state == SandboxState::Creating,
+        only_stood_still: false,
     }
 }
 
-/// Fresh clock and entropy for a sandbox that stood still; everything else stays.
+/// Fresh clock and entropy for a sandbox whose predecessor may have left it in the middle of anything; everything else stays.
 pub(crate) fn refresh(record: &SandboxRecord) -> Identity {
     Identity {
         hostname: None,

@@ -86,6 +86,11 @@ impl Layout {
         self.sandbox(id).join("sleep")
     }
 
+    /// What children of the sandbox are restored from, where its process cannot be forked.
+    pub(crate) fn fork(&self, id: &SandboxId) -> PathBuf {
+        self.sandbox(id).join("fork")
+    }
+
     pub(crate) fn record(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join(RECORD)
     }

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures::StreamExt;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::{NetworkPolicy, SlotIndex};
 use pandastack_types::{SandboxState, Transition};
@@ -16,9 +17,14 @@ use crate::error::{AgentError, Result};
 use crate::home::Home;
 use crate::host::Host;
 use crate::launch::{self, GUEST_ANSWER_MAX, Live};
+use crate::layout::snapshot as names;
 use crate::record::{SandboxRecord, read_json, write_json};
 use crate::sandbox;
+use crate::snapshot::Manifest;
 use crate::zygote::Zygotes;
+
+/// Machines taken over at once. A guest that does not answer is waited for, and must not hold up all others.
+const ADOPTED_AT_ONCE: usize = 64;
 
 /// Takes over or removes everything in the store.
 pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
@@ -34,15 +40,22 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     host.zygotes.adopt(host).await;
     end_strays(host, &records).await;
     let adopted = records.len();
-    for record in records {
-        host.reserve_uid(record.uid);
-        recover_one(host, record).await;
-    }
+    reserve_users(host, &records);
+    let recovering = records.into_iter().map(|record| recover_one(host, record));
+    futures::stream::iter(recovering).for_each_concurrent(ADOPTED_AT_ONCE, |one| one).await;
     sweep(host).await;
     if adopted > 0 {
         tracing::info!(adopted, "took over the sandboxes of the previous agent");
     }
     Ok(())
+}
+
+/// Keeps users from being given to other lineages. A snapshot may outlive its sandbox, and machines from it have its user.
+fn reserve_users(host: &Host, records: &[SandboxRecord]) {
+    let snapshots = std::fs::read_dir(host.layout.snapshots()).into_iter().flatten().flatten();
+    let manifests = snapshots.filter_map(|dir| read_json::<Manifest>(&dir.path().join(names::MANIFEST)).ok());
+    let of_snapshots = manifests.filter_map(|manifest| manifest.uid);
+    records.iter().map(|record| record.uid).chain(of_snapshots).for_each(|uid| host.reserve_uid(uid));
 }
 
 /// Ends processes that nothing accounts for: started, and not yet written down. They are in a group of ours from their
@@ -107,6 +120,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
         sandbox::spawn(host, record, None);
         return;
     }
+    host.remove_dir(host.layout.fork(&id)).await;
     match adopt(host, &record).await {
         Ok(live) => {
             host.remove_dir(host.layout.sleep(&id)).await;
@@ -149,12 +163,15 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<Live> {
 }
 
 async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
-    let Some(known) = record.machine.clone() else { return };
+    let id = &record.spec.id;
+    let Some(known) = record.machine.clone() else {
+        // The predecessor may have ended before it wrote down the machine that it was making.
+        return host.remove_dir(host.layout.machine(id)).await;
+    };
     let runtime_dir = known.runtime_dir.clone();
     if let Ok(machine) = host.engine.adopt(known).await {
         launch::kill(machine.as_ref()).await;
     }
-    let id = &record.spec.id;
     // Its slot was kept for a machine that was to be adopted.
     let mut home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
     home.release(host).await;

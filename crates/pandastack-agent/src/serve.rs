@@ -16,7 +16,7 @@ use crate::config::{AgentConfig, EngineChoice, Listen};
 use crate::host::{Host, HostParts};
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
-use crate::{blocking, databases, denials, http, recover, report, snapshot_zygote};
+use crate::{blocking, databases, denials, http, recover, report, snapshot, snapshot_zygote};
 
 /// How long the KVM probe may take; a working one takes milliseconds.
 const KVM_PROBE_MAX: Duration = Duration::from_secs(2);
@@ -31,6 +31,7 @@ const OWN_GROUP: &str = "agent";
 pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     let host = open(config, shutdown.clone()).await?;
     recover::recover(&host).await.context("taking over the sandboxes of the previous agent")?;
+    snapshot::sum_the_rest(&host);
     for name in &host.config.warm_templates {
         host.templates.begin(&host, name).with_context(|| format!("template `{name}`"))?;
     }

@@ -23,6 +23,9 @@ use crate::layout::{Layout, snapshot as names};
 use crate::record::read_json;
 use crate::volume;
 
+/// What the contents of a snapshot are.
+static FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
+
 /// What a snapshot is of, and where it may be loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -122,7 +125,6 @@ impl Snapshot {
     /// Begins to compute the checksums behind the caller's back; of the disk only after `disk_after`, because it is large and
     /// most sleeps are short. A snapshot that disappears meanwhile is fine.
     pub(crate) fn checksum_behind(&self, host: &Arc<Host>, disk_after: Duration) {
-        static FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
         let (snapshot, host) = (self.clone(), host.clone());
         host.tasks.clone().spawn(async move {
             if !disk_after.is_zero() {
@@ -189,11 +191,16 @@ impl Snapshot {
         self.dir.join(names::DISK)
     }
 
-    /// What copies of its machine get copies of: the snapshot's own images, or of a sleeper the volumes themselves.
+    /// What copies of its machine get copies of: the snapshot's own images, or of a sleeper the volumes themselves. An image that is
+    /// missing is not made up for: memory that remembers one state of a volume would destroy another.
     pub(crate) fn volumes(&self, layout: &Layout) -> Vec<volume::Original> {
         let own = |place: usize, original: volume::Original| {
             let image = self.dir.join(names::volume(place));
-            if image.exists() { (original.0, image) } else { original }
+            if image.exists() || self.dir.starts_with(layout.snapshots()) {
+                (original.0, image)
+            } else {
+                original
+            }
         };
         let originals = volume::originals(layout, &self.manifest.volumes);
         originals.into_iter().enumerate().map(|(place, original)| own(place, original)).collect()
@@ -204,6 +211,17 @@ impl Snapshot {
         use std::os::unix::fs::MetadataExt;
         let files = [self.state(), self.memory(), self.disk()];
         files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|meta| meta.blocks() * 512).sum()
+    }
+}
+
+/// Sums the contents of named snapshots that an earlier agent did not come to.
+pub(crate) fn sum_the_rest(host: &Arc<Host>) {
+    let dirs = std::fs::read_dir(host.layout.snapshots()).into_iter().flatten().flatten();
+    for dir in dirs.map(|entry| entry.path()).filter(|dir| !integrity::is_summed(dir, &FILES)) {
+        match Snapshot::open(&dir, &host.engine.capabilities().compatibility_key) {
+            Ok(snapshot) => snapshot.checksum_behind(host, Duration::ZERO),
+            Err(error) => tracing::debug!(dir = %dir.display(), %error, "no checksums"),
+        }
     }
 }
 

@@ -95,6 +95,8 @@ pub(crate) struct Zygotes {
 enum State {
     Making,
     Ready(Arc<Zygote>),
+    /// Its directory still belongs to one that is on its way out.
+    Ending,
 }
 
 /// What is written down about a zygote.
@@ -145,7 +147,7 @@ impl Zygotes {
     fn records(&self) -> Vec<MachineRecord> {
         let ready = |state: &State| match state {
             State::Ready(zygote) => Some(zygote.machine.record().clone()),
-            State::Making => None,
+            State::Making | State::Ending => None,
         };
         self.lock().values().filter_map(ready).collect()
     }
@@ -171,10 +173,15 @@ impl Zygotes {
         if !wanted || self.lease(name, key).is_some() {
             return;
         }
-        let outdated = match self.lock().insert(name.to_owned(), State::Making) {
-            Some(State::Making) => return,
-            Some(State::Ready(zygote)) => Some(zygote),
-            None => None,
+        let outdated = {
+            let mut zygotes = self.lock();
+            if matches!(zygotes.get(name), Some(State::Making | State::Ending)) {
+                return;
+            }
+            match zygotes.insert(name.to_owned(), State::Making) {
+                Some(State::Ready(zygote)) => Some(zygote),
+                _ => None,
+            }
         };
         let (host, name) = (host.clone(), name.to_owned());
         host.tasks.clone().spawn(async move {
@@ -202,10 +209,10 @@ impl Zygotes {
     pub(crate) async fn evict(&self, host: &Host, of_snapshots: bool, max: usize) {
         loop {
             let oldest = {
-                let mut zygotes = self.lock();
+                let zygotes = self.lock();
                 let used = |state: &State| match state {
                     State::Ready(zygote) => Some(*zygote.used.lock().unwrap_or_else(PoisonError::into_inner)),
-                    State::Making => None,
+                    State::Making | State::Ending => None,
                 };
                 let of_kind = zygotes.iter().filter(|(name, _)| is_of_snapshot(name) == of_snapshots);
                 let mut ready: Vec<_> =
@@ -214,11 +221,9 @@ impl Zygotes {
                     return;
                 }
                 ready.sort();
-                let name = ready.swap_remove(0).1;
-                zygotes.remove(&name).map(|state| (name, state))
+                ready.swap_remove(0).1
             };
-            let Some((name, State::Ready(zygote))) = oldest else { return };
-            end(host, &name, zygote).await;
+            self.remove(host, &oldest).await;
         }
     }
 
@@ -243,12 +248,13 @@ impl Zygotes {
 
     /// Ends the zygote of that name. One that is being made is not there yet.
     pub(crate) async fn remove(&self, host: &Host, name: &str) {
-        let found = {
-            let mut zygotes = self.lock();
-            let is_ready = matches!(zygotes.get(name), Some(State::Ready(_)));
-            if is_ready { zygotes.remove(name) } else { None }
+        let found = match self.lock().get_mut(name) {
+            Some(state @ State::Ready(_)) => std::mem::replace(state, State::Ending),
+            _ => return,
         };
-        if let Some(State::Ready(zygote)) = found {
+        // Also when this is given up half way.
+        let _unlist = Unlist { zygotes: self, name };
+        if let State::Ready(zygote) = found {
             end(host, name, zygote).await;
         }
     }
@@ -276,6 +282,18 @@ impl Zygotes {
         let dirs = std::fs::read_dir(host.layout.zygotes()).into_iter().flatten().flatten();
         let records = dirs.filter_map(|dir| read_json::<ZygoteRecord>(&dir.path().join(RECORD)).ok());
         records.filter_map(|record| record.slot).collect()
+    }
+}
+
+/// Takes a name off the list at its end.
+struct Unlist<'a> {
+    zygotes: &'a Zygotes,
+    name: &'a str,
+}
+
+impl Drop for Unlist<'_> {
+    fn drop(&mut self) {
+        self.zygotes.lock().remove(self.name);
     }
 }
 

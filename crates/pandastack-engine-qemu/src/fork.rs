@@ -8,14 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, EngineError, Place, Result, Volume};
+use pandastack_engine::{Confinement, EngineError, GoingOn, Place, Result, Volume};
 use pandastack_qemu_shim::protocol::{
     CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
     Rule, Status,
 };
 use serde_json::json;
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
 
 use crate::endpoints::{self, Endpoints, FileIdentities, FileIdentity, Paths};
 use crate::host::Host;
@@ -24,18 +23,19 @@ use crate::machine::{Details, Parts, QemuMachine};
 use crate::process::{KillOnDrop, Process};
 use crate::qmp::Qmp;
 use crate::shim_client;
+use crate::start::explain;
 use crate::volume;
 
 const STEP: &str = "forking the machine";
 /// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
 const GUEST_ACCEPTED_RULE: usize = 6;
 
-/// Forks a machine. The caller holds its turn. With `resumed` the machine runs again once all copies of it exist, which
+/// Forks a machine. The caller holds its turn. With `going_on` the machine runs again once all copies of it exist, which
 /// is before they are spoken to.
 pub(crate) async fn fork(
     parent: &QemuMachine,
     places: Vec<Place>,
-    resumed: Option<oneshot::Sender<()>>,
+    going_on: Option<GoingOn>,
 ) -> Result<Vec<Result<Arc<QemuMachine>>>> {
     if !parent.host.accelerator.can_fork() {
         let reason = "its processes hold KVM descriptors, which belong to one process".to_owned();
@@ -50,7 +50,7 @@ pub(crate) async fn fork(
         born.push(bear(parent, batch).await);
     }
     // In this order: children can wait, the parent's users do.
-    go_on(parent, resumed).await;
+    go_on(parent, going_on).await;
     let mut outcomes = Vec::new();
     for batch in born {
         outcomes.extend(adopt_batch(parent, batch).await);
@@ -58,9 +58,12 @@ pub(crate) async fn fork(
     Ok(outcomes)
 }
 
-/// Resumes the parent if that is wanted. A failure is told by silence: whoever waits tries again and gets the reason.
-async fn go_on(parent: &QemuMachine, resumed: Option<oneshot::Sender<()>>) {
-    let Some(resumed) = resumed else { return };
+/// Resumes the parent if that is wanted, and when it may be. A failure is told by silence: whoever waits tries again and gets
+/// the reason.
+async fn go_on(parent: &QemuMachine, going_on: Option<GoingOn>) {
+    let Some(GoingOn { when, resumed }) = going_on else { return };
+    // Dropped is as good as told: nothing is waited for any more.
+    let _ = when.await;
     if parent.qmp.command("cont", json!({})).await.is_ok() {
         let _ = resumed.send(());
     }
@@ -134,7 +137,9 @@ async fn bear(parent: &QemuMachine, batch: Batch) -> Born {
 
 /// Makes machines of a batch; one outcome per place, in order.
 async fn adopt_batch(parent: &QemuMachine, born: Born) -> Vec<Result<Arc<QemuMachine>>> {
-    let Born { batch: Batch { outcomes, seeds }, reply } = born;
+    let Born { batch: Batch { outcomes, mut seeds }, reply } = born;
+    // The children have their own by now; held here, a connection would stay open when its child is gone.
+    seeds.iter_mut().for_each(|seed| seed.replacements.clear());
     let (children, reason) = match reply {
         Ok((reply, pidfds)) => (
             adopt_children(parent, seeds, &reply, pidfds).await,
@@ -288,7 +293,21 @@ fn watch_child(
     Err(failed())
 }
 
+/// Makes a machine of a process. One that gave up before it was one has said why in its log.
 async fn adopt_child(
+    parent: &QemuMachine,
+    seed: Seed,
+    process: Process,
+    guest_connected: bool,
+) -> Result<Arc<QemuMachine>> {
+    let paths = Paths::new(&seed.runtime_dir);
+    match make_machine(parent, seed, process.clone(), guest_connected).await {
+        Ok(machine) => Ok(machine),
+        Err(error) => Err(explain(error, &process, &paths).await),
+    }
+}
+
+async fn make_machine(
     parent: &QemuMachine,
     seed: Seed,
     process: Process,
@@ -314,9 +333,16 @@ async fn adopt_child(
         qmp,
         guest,
     };
+    let mut exited = parts.process.exited();
     let machine = QemuMachine::new(parent.host.clone(), parts)?;
     // Its first answer shows that its threads live and its connection is its own.
-    machine.require_paused(STEP).await?;
+    tokio::select! {
+        answered = machine.require_paused(STEP) => answered?,
+        gone = exited.wait_for(Option::is_some) => {
+            let reason = gone.ok().and_then(|gone| gone.as_ref().map(|exit| exit.reason.clone()));
+            return Err(EngineError::Exited(reason.unwrap_or_default()));
+        }
+    }
     machine.set_oom_score();
     guard.disarm();
     Ok(machine)

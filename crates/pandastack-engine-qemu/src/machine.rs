@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use pandastack_engine::{
-    Confinement, EngineError, Machine, MachineExit, MachineRecord, Place, Result, RunState, SaveTarget,
-    Saved, Shape,
+    Confinement, EngineError, GoingOn, Machine, MachineExit, MachineRecord, Place, Result, RunState,
+    SaveTarget, Saved, Shape,
 };
 use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex as AsyncMutex, oneshot, watch};
+use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use crate::completion;
 use crate::endpoints::{self, FileIdentities, Paths};
@@ -247,9 +247,9 @@ impl Machine for QemuMachine {
     async fn fork_and_resume(
         &self,
         places: Vec<Place>,
-        resumed: oneshot::Sender<()>,
+        going_on: GoingOn,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
-        self.fork_then(places, Some(resumed)).await
+        self.fork_then(places, Some(going_on)).await
     }
 
     async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()> {
@@ -270,12 +270,12 @@ impl QemuMachine {
     async fn fork_then(
         &self,
         places: Vec<Place>,
-        resumed: Option<oneshot::Sender<()>>,
+        going_on: Option<GoingOn>,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let this = self.this()?;
         let work = async move {
             let _turn = this.turn.lock().await;
-            fork::fork(&this, places, resumed).await
+            fork::fork(&this, places, going_on).await
         };
         let undo = |children: Vec<Result<Arc<QemuMachine>>>| async move {
             children.iter().flatten().for_each(|child| child.process.send_kill());

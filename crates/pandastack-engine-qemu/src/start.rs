@@ -175,7 +175,7 @@ async fn load_state(qmp: &Qmp, path: &Path) -> Result<()> {
 }
 
 /// Ends a process that failed to become a machine and adds what it said to the error.
-async fn explain(error: EngineError, process: &Process, paths: &Paths) -> EngineError {
+pub(crate) async fn explain(error: EngineError, process: &Process, paths: &Paths) -> EngineError {
     if let Err(error) = process.kill().await {
         tracing::error!(pid = process.pid, %error, "a failed machine's process is still there");
     }
@@ -188,6 +188,9 @@ async fn explain(error: EngineError, process: &Process, paths: &Paths) -> Engine
             EngineError::Vmm { step, detail: format!("{detail}; emulator: {log}") }
         }
         EngineError::Exited(detail) => EngineError::Exited(format!("{detail}; emulator: {log}")),
+        late @ EngineError::Deadline { step, .. } => {
+            EngineError::Vmm { step, detail: format!("{late}; emulator: {log}") }
+        }
         error => error,
     }
 }

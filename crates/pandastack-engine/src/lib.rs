@@ -313,6 +313,15 @@ pub trait Engine: Send + Sync + 'static {
     async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>>;
 }
 
+/// How a machine that is forked goes on.
+#[derive(Debug)]
+pub struct GoingOn {
+    /// When it may: told, or dropped, once everything is copied that must be of the same instant as its memory, such as disks.
+    pub when: oneshot::Receiver<()>,
+    /// Told when it runs. Where this is dropped instead, it may still be paused.
+    pub resumed: oneshot::Sender<()>,
+}
+
 /// One machine. All calls may run concurrently; the engine orders them.
 #[async_trait]
 pub trait Machine: Send + Sync + 'static {
@@ -347,21 +356,22 @@ pub trait Machine: Send + Sync + 'static {
     /// pause, and the caller knows whether the files must survive a power failure.
     async fn save(&self, target: SaveTarget) -> Result<Saved>;
 
-    /// Copies a paused machine into one paused child per place, each place holding a clone of its disk made in the
-    /// same pause. One result per place, in order: a failed child fails alone.
+    /// Copies a paused machine into one paused child per place. Each place has the file of its disk; what it holds is a clone
+    /// made in the same pause, complete before the child is resumed. One result per place, in order: a failed child fails alone.
     async fn fork(&self, places: Vec<Place>) -> Result<Vec<Result<Arc<dyn Machine>>>>;
 
-    /// Like [`Machine::fork`], for a parent that is to go on: it is resumed and `resumed` is told as soon as its memory is
-    /// copied, before the children are looked at. Where `resumed` is dropped instead, the parent may still be paused.
+    /// Like [`Machine::fork`], for a parent that is to go on: it is resumed as soon as its memory is copied and the rest of its
+    /// copies too, before the children are looked at.
     async fn fork_and_resume(
         &self,
         places: Vec<Place>,
-        resumed: oneshot::Sender<()>,
+        going_on: GoingOn,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let children = self.fork(places).await?;
+        let _ = going_on.when.await;
         if self.resume().await.is_ok() {
             // Whoever does not listen any more need not know.
-            let _ = resumed.send(());
+            let _ = going_on.resumed.send(());
         }
         Ok(children)
     }

@@ -189,6 +189,7 @@ fn identity() -> Identity {
         dns: vec!["1.2.3.4".to_owned()],
         reset_outbound_tcp: true,
         regenerate_ssh_host_keys: true,
+        only_stood_still: false,
     }
 }
 

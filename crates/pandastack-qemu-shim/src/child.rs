@@ -1,7 +1,7 @@
 //! The life of a child from the clone call to its own first request.
 //!
-//! One thread, no heap, no locks. Every step that fails ends the process with the step's status as exit code, after
-//! telling the parent through the report pipe.
+//! One thread, no heap, no locks. Every step that fails ends the process with the step's status as exit code, after a line in
+//! its log. Nobody waits for a child here: whoever asked for it finds out when it does not answer.
 
 use libc::c_int;
 
@@ -9,18 +9,16 @@ use crate::confine;
 use crate::descriptors::{Action, Entry, Known, Plan, View};
 use crate::interpose;
 use crate::park::Parked;
-use crate::protocol::{Identity, Lockdown, Status};
+use crate::protocol::{Identity, Lockdown, Status, Text};
 use crate::scan;
 use crate::sys::{self, Errno};
 use crate::threads;
 
-/// Size of a report: child, status and errno.
-pub(crate) const REPORT_BYTES: usize = 8;
+/// Where the emulator's words go: its log. A child has one of its own once its descriptors are replaced.
+const LOG_FD: c_int = 2;
 
 /// What a child needs to become a machine of its own.
 pub(crate) struct Birth<'a> {
-    /// Which child of the request this is.
-    pub(crate) index: usize,
     /// What becomes of the descriptors.
     pub(crate) plan: &'a Plan,
     /// Its replacements, one per rule.
@@ -29,8 +27,6 @@ pub(crate) struct Birth<'a> {
     pub(crate) known: Known<'a>,
     /// Process descriptors of elder siblings.
     pub(crate) elders: &'a [c_int],
-    /// Write end of the report pipe.
-    pub(crate) report: c_int,
     /// New user, if any.
     pub(crate) identity: Option<Identity>,
     /// Root directory and filter.
@@ -43,16 +39,14 @@ pub(crate) struct Birth<'a> {
 type Failure = (Status, Errno);
 
 impl Birth<'_> {
-    /// Turns the copied process into a machine of its own and reports. Returns in the child's control thread.
+    /// Turns the copied process into a machine of its own. Returns in the child's control thread.
     pub(crate) fn complete(&self, parked: Parked) {
         threads::adopt_this_thread(self.robust_list);
         if let Err((status, errno)) = self.run(&parked) {
-            self.tell(status, errno);
+            tell(status, errno);
             sys::exit_group(status as c_int);
         }
         parked.forget();
-        self.tell(Status::Ok, Errno(0));
-        sys::close(self.report);
     }
 
     fn run(&self, parked: &Parked) -> Result<(), Failure> {
@@ -70,10 +64,6 @@ impl Birth<'_> {
         Ok(())
     }
 
-    fn tell(&self, status: Status, errno: Errno) {
-        let _ = sys::write(self.report, &encode_report(self.index, status, errno));
-    }
-
     fn replace_all(&self) -> sys::Result<()> {
         self.plan.entries().iter().try_for_each(|entry| match entry.action {
             Action::Keep | Action::Close => Ok(()),
@@ -85,11 +75,7 @@ impl Birth<'_> {
 
     fn close_transient(&self) {
         let transient = self.plan.entries().iter().filter(|entry| entry.action == Action::Close);
-        transient
-            .map(|entry| entry.fd)
-            .chain(self.elders.iter().copied())
-            .filter(|&fd| fd != self.report)
-            .for_each(sys::close);
+        transient.map(|entry| entry.fd).chain(self.elders.iter().copied()).for_each(sys::close);
     }
 
     /// Looks at what is open now: nothing unplanned, nothing writable that the parent has too.
@@ -97,7 +83,7 @@ impl Birth<'_> {
         let system = |errno| (Status::System, errno);
         scan::for_each_number(b"self/fd\0", |fd| {
             let view = View::of(fd).map_err(system)?;
-            if fd == self.report || self.is_own(&view, self.plan.entry(fd)) {
+            if self.is_own(&view, self.plan.entry(fd)) {
                 return Ok(());
             }
             Err((Status::StillShared, Errno(fd)))
@@ -120,6 +106,17 @@ impl Birth<'_> {
             Action::Close => false,
         }
     }
+}
+
+/// A line in the log: what failed, and the system error or descriptor behind it.
+fn tell(status: Status, Errno(errno): Errno) {
+    let mut line = Text::<128>::EMPTY;
+    line.push(b"a copy of this machine gave up: ");
+    line.push(status.describe().as_bytes());
+    line.push(b" (");
+    line.push_number(errno.unsigned_abs().into());
+    line.push(b")\n");
+    let _ = sys::write(LOG_FD, line.as_bytes());
 }
 
 /// Puts `fresh` over the entry, with the same status flags.
@@ -159,7 +156,7 @@ fn move_over(fresh: c_int, fd: c_int) -> sys::Result<()> {
 
 /// The signals a signal descriptor reports, as the kernel tells.
 fn signal_mask(fd: c_int) -> sys::Result<u64> {
-    let mut path = crate::protocol::Text::<32>::EMPTY;
+    let mut path = Text::<32>::EMPTY;
     path.push(b"self/fdinfo/");
     path.push_number(fd.unsigned_abs().into());
     path.push(b"\0");
@@ -177,19 +174,6 @@ fn parse_signal_mask(text: &[u8]) -> Option<u64> {
     u64::from_str_radix(core::str::from_utf8(line).ok()?, 16).ok()
 }
 
-fn encode_report(index: usize, status: Status, Errno(errno): Errno) -> [u8; REPORT_BYTES] {
-    let (index, status, errno) =
-        ((index as u16).to_le_bytes(), (status as u16).to_le_bytes(), errno.to_le_bytes());
-    [index[0], index[1], status[0], status[1], errno[0], errno[1], errno[2], errno[3]]
-}
-
-/// Child, status and errno of a report.
-pub(crate) fn decode_report(report: [u8; REPORT_BYTES]) -> Option<(usize, Status, i32)> {
-    let [a, b, c, d, errno @ ..] = report;
-    let status = Status::from_code(u16::from_le_bytes([c, d])).ok()?;
-    Some((usize::from(u16::from_le_bytes([a, b])), status, i32::from_le_bytes(errno)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,12 +184,5 @@ mod tests {
         assert_eq!(parse_signal_mask(text), Some(0x1000_2040));
         assert_eq!(parse_signal_mask(b"pos:\t0\nsigmask:\tzz\n"), None);
         assert_eq!(parse_signal_mask(b"pos:\t0\n"), None);
-    }
-
-    #[test]
-    fn reports_survive_the_pipe() {
-        let report = encode_report(300, Status::StillShared, Errno(17));
-        assert_eq!(decode_report(report), Some((300, Status::StillShared, 17)));
-        assert_eq!(decode_report([0, 0, 99, 0, 0, 0, 0, 0]), None);
     }
 }

@@ -7,7 +7,7 @@ use core::ffi::c_void;
 
 use libc::c_int;
 
-use crate::child::{self, Birth, REPORT_BYTES};
+use crate::child::Birth;
 use crate::confine;
 use crate::descriptors::{self, Known, Plan, PlanError, TRANSIENT_MAX};
 use crate::exclusive::Exclusive;
@@ -23,8 +23,6 @@ use crate::threads;
 
 /// A peer that connects must speak within this time, or others could not.
 const REQUEST_MS_MAX: i64 = 5_000;
-/// A child must report within this time.
-const REPORT_MS_MAX: u64 = 5_000;
 /// Room for the control message with all descriptors.
 const ANCILLARY_BYTES: usize = 2048;
 
@@ -239,31 +237,21 @@ fn fork_into(connection: c_int, fork: &Fork<'_>, received: &List<c_int, DESCRIPT
     if fork.children.is_empty() || received.len() != fork.children.len() * fork.rules.len() {
         return Some(Outcome::only(Reply::new(Status::BadRequest)));
     }
-    let mut pipe = [0 as c_int; 2];
-    let args = [pipe.as_mut_ptr() as usize, libc::O_CLOEXEC as usize];
-    // SAFETY: the call writes two descriptors.
-    if let Err(errno) = unsafe { sys::call(libc::SYS_pipe2, args) } {
-        return Some(Outcome::only(failed(Status::System, errno)));
-    }
     let mut transient = List::EMPTY;
-    for &fd in received.iter().chain(&[connection, pipe[0], pipe[1]]) {
+    for &fd in received.iter().chain(&[connection]) {
         transient.push(fd).ok()?;
     }
     let started_us = sys::now_us();
-    let outcome = match park::park_all(started_us + u64::from(fork.park_ms_max) * 1_000) {
+    Some(match park::park_all(started_us + u64::from(fork.park_ms_max) * 1_000) {
         Err(error) => Outcome::only(park_failure(error)),
         Ok(parked) => {
             let attempts = parked.attempts;
-            let mut outcome = fork_parked(fork, received, &transient, pipe[1], parked)?;
+            let mut outcome = fork_parked(fork, received, &transient, parked)?;
             outcome.reply.parked_us = (sys::now_us() - started_us) as u32;
             outcome.reply.attempts = attempts;
             outcome
         }
-    };
-    sys::close(pipe[1]);
-    let outcome = Outcome { reply: collect_reports(pipe[0], outcome.reply), ..outcome };
-    sys::close(pipe[0]);
-    Some(outcome)
+    })
 }
 
 fn park_failure(error: ParkError) -> Reply {
@@ -288,7 +276,6 @@ fn fork_parked(
     fork: &Fork<'_>,
     received: &List<c_int, DESCRIPTORS_MAX>,
     transient: &List<c_int, TRANSIENT_MAX>,
-    report: c_int,
     parked: Parked,
 ) -> Option<Outcome> {
     let known = Known { proc_fd: scan::proc_fd(), ram: interpose::ram_identity(), transient };
@@ -305,13 +292,12 @@ fn fork_parked(
                 let (replacements, elders) = (replacements(received, rules, index), outcome.elders());
                 let (replacements, elders) = (&replacements[..rules], &elders[..outcome.pidfds.len()]);
                 let lockdown = fork.lockdown;
-                Birth { index, plan, replacements, known, elders, report, identity, lockdown, robust_list }
-                    .complete(parked);
+                Birth { plan, replacements, known, elders, identity, lockdown, robust_list }.complete(parked);
                 return None;
             }
             Ok(Some((pid, pidfd))) => {
                 outcome.pidfds.push(pidfd).ok()?;
-                ChildReply { pid, status: Status::ChildSilent, errno: 0 }
+                ChildReply { pid, status: Status::Ok, errno: 0 }
             }
             Err(Errno(errno)) => ChildReply { pid: 0, status: Status::CloneFailed, errno },
         };
@@ -360,44 +346,4 @@ fn replacements(
     let mut own = [-1; crate::protocol::RULES_MAX];
     received.iter().skip(index * rules).take(rules).zip(&mut own).for_each(|(&fd, place)| *place = fd);
     own
-}
-
-/// Reads what the children report until all have, have died, or took too long.
-fn collect_reports(pipe: c_int, mut reply: Reply) -> Reply {
-    let deadline_us = sys::now_us() + REPORT_MS_MAX * 1_000;
-    let mut report = [0; REPORT_BYTES];
-    let mut statuses = [None; CHILDREN_MAX];
-    while is_readable(pipe, deadline_us) {
-        // Reports are far below PIPE_BUF: they arrive whole. End of file means that every child has reported or died.
-        match sys::read(pipe, &mut report) {
-            Ok(REPORT_BYTES) => {
-                if let Some((index, status, errno)) = child::decode_report(report)
-                    && let Some(place) = statuses.get_mut(index)
-                {
-                    *place = Some((status, errno));
-                }
-            }
-            Err(Errno::INTR) => {}
-            _ => break,
-        }
-    }
-    let mut children = List::EMPTY;
-    for (child, status) in reply.children.iter().zip(statuses) {
-        let (status, errno) = status.unwrap_or((child.status, child.errno));
-        let _ = children.push(ChildReply { status, errno, ..*child });
-    }
-    reply.children = children;
-    reply
-}
-
-fn is_readable(fd: c_int, deadline_us: u64) -> bool {
-    let left_us = deadline_us.saturating_sub(sys::now_us());
-    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let limit = libc::timespec {
-        tv_sec: (left_us / 1_000_000) as i64,
-        tv_nsec: (left_us % 1_000_000) as i64 * 1_000,
-    };
-    let args = [&raw mut entry as usize, 1, &raw const limit as usize, 0, 0];
-    // SAFETY: one entry and a timespec, as said.
-    matches!(unsafe { sys::call(libc::SYS_ppoll, args) }, Ok(1))
 }

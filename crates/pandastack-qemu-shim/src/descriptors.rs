@@ -54,12 +54,12 @@ pub(crate) struct Known<'a> {
     pub(crate) proc_fd: c_int,
     /// Guest memory: stays if it is open for reading only.
     pub(crate) ram: (u64, u64),
-    /// To be closed in a child: connection, report pipe, replacements of all children.
+    /// To be closed in a child: connection, replacements of all children.
     pub(crate) transient: &'a List<c_int, TRANSIENT_MAX>,
 }
 
-/// Replacements, plus connection and pipe.
-pub(crate) const TRANSIENT_MAX: usize = DESCRIPTORS_MAX + 3;
+/// Replacements, plus connection.
+pub(crate) const TRANSIENT_MAX: usize = DESCRIPTORS_MAX + 1;
 
 /// Why no plan could be made.
 #[derive(Debug, Clone, Copy)]

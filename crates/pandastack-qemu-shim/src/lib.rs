@@ -15,9 +15,9 @@
 //!    |                          | every thread inside a wait? else release and try again
 //!    |                          | classify every descriptor, refuse unknown kinds               (descriptors)
 //!    |                          | clone() x N --> child: replace descriptors, verify, lock in    (child)
-//!    |                          |                 recreate threads from their frames, report     (threads)
+//!    |                          |                 recreate threads from their frames             (threads)
 //!    |                          | -- release --------------------------> | go on
-//!    | <-- pids, pidfds ------- |
+//!    | <-- pids, pidfds ------- |                 (the children's first answers show how they fare)
 //! ```
 //!
 //! What must always hold:
@@ -26,7 +26,7 @@
 //!   calls.
 //! - A park that does not succeed in time is released; the emulator goes on as if nothing had happened.
 //! - No open file description with state is shared between parent and child. A descriptor of unknown kind means no fork.
-//! - A child that doubts anything exits with a code that its parent reports.
+//! - A child that doubts anything says so in its log and exits.
 //!
 //! Left to the engine: stopping the machine first, making the child's disk, sockets and tap, choosing user and filter,
 //! reaping (children are siblings of their parent, so the parent's own parent reaps them).

@@ -136,6 +136,7 @@ class World:
                 seen.append(repr(error))
                 return None
             seen.append(f"{answer.status_code} {answer.text}")
+            assert answer.status_code != 500, f"not what a crash may leave: {answer.text}"
             if answer.status_code == 200:
                 assert answer.json()["stdout"] in expected, f"{answer.text}, not {expected}"
                 return "alive"

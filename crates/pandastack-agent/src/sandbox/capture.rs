@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::Confinement;
+use pandastack_engine::{Confinement, GoingOn};
 use pandastack_fault as fault;
 use pandastack_types::agent_api::AgentSnapshotDone;
 use pandastack_types::{SandboxState, SnapshotId};
@@ -100,7 +100,10 @@ impl Driver {
         let fork = async {
             capture.clone_disk(&host, &disk).await?;
             capture.clone_volumes(&host, volumes).await?;
-            let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, sender).await;
+            // Everything else is copied by now.
+            let (_, when) = oneshot::channel();
+            let going_on = GoingOn { when, resumed: sender };
+            let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, going_on).await;
             fault::point("capture.forked").await;
             twin
         };

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use pandastack_engine::Shape;
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
 use pandastack_types::{SnapshotId, Transition};
@@ -75,7 +74,7 @@ async fn from_snapshot(
     }
     let snapshot = Snapshot::open(&dir, &host.engine.capabilities().compatibility_key)?;
     let manifest = &snapshot.manifest;
-    admit(host, manifest.shape).await?;
+    host.make_room(manifest.shape, 1).await?;
     if let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) {
         let (spec, shape) = (request.spec.clone(), manifest.shape);
         let record = launch::new_record(spec, &manifest.template, shape, uid, BootMode::Fork);
@@ -88,19 +87,10 @@ async fn from_snapshot(
     Ok(made)
 }
 
-/// Refuses a machine the host has no room for, also without the zygotes that it could do without.
-async fn admit(host: &Host, shape: Shape) -> Result<()> {
-    if host.admit(shape, 1).is_ok() {
-        return Ok(());
-    }
-    snapshot_zygote::end_all(host).await;
-    host.admit(shape, 1)
-}
-
 async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Result<(SandboxRecord, Live)> {
     let baked = host.templates.ready(host, name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
-    admit(host, shape).await?;
+    host.make_room(shape, 1).await?;
     if let Some(zygote) = host.zygotes.get(&baked) {
         let (spec, uid) = (request.spec.clone(), host.new_uid());
         let record = launch::new_record(spec, &baked.template, shape, uid, BootMode::Fork);
@@ -121,7 +111,7 @@ async fn from_template_disk(
 ) -> Result<(SandboxRecord, Live)> {
     let baked = host.templates.ready(host, name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
-    admit(host, shape).await?;
+    host.make_room(shape, 1).await?;
     let kernel = crate::bake::kernel_files(host).await?;
     let mut record = launch::new_record(request.spec, &baked.template, shape, host.new_uid(), BootMode::Boot);
     let live = launch::boot(host, &mut record, &baked.snapshot.disk(), kernel).await?;

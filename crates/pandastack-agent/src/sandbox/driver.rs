@@ -11,14 +11,14 @@ use pandastack_guest_proto::client::GuestClient;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::{HostView, Keep};
 use pandastack_types::{Residency, SandboxState, Transition};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
 use super::{Activity, Command, Doors, Lease, QUEUE_MAX, Reply, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{self, GUEST_ANSWER_MAX, Live};
+use crate::launch::{GUEST_ANSWER_MAX, Live};
 use crate::observe::Observed;
 use crate::record::{SandboxRecord, write_json};
 
@@ -115,6 +115,8 @@ impl Driver {
             Command::Snapshot(id, reply) => self.snapshot(&id, reply).await,
             Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
             Command::SetIdle(seconds, reply) => {
+                // Silence from before counts for the time that held then.
+                self.activity.touch();
                 self.record.spec.idle_timeout_seconds = seconds;
                 drop(reply.send(self.save().map(|()| self.look())));
             }
@@ -226,48 +228,6 @@ impl Driver {
     /// Whether what it has in memory may belong on a durable disk.
     pub(super) fn writes_volumes(&self) -> bool {
         self.record.spec.volumes.iter().any(|volume| !volume.read_only)
-    }
-
-    /// Freezes user processes, writes the guest's file systems out if told to, and stops the processors. On failure the
-    /// sandbox runs as before.
-    pub(super) async fn stop_guest(&mut self, sync: bool) -> Result<()> {
-        let began = Instant::now();
-        let guest = self.guest().await?;
-        // For a copy nothing needs to reach the disk: what it lacks there it has in its memory, taken at the same instant.
-        guest.quiesce(sync).await?;
-        let frozen = began.elapsed();
-        let Some(live) = &self.live else { return Ok(()) };
-        if let Err(error) = live.machine.pause().await {
-            self.run_guest().await?;
-            return Err(error.into());
-        }
-        tracing::debug!(freeze = ?frozen, stop = ?(began.elapsed() - frozen), "the guest stands still");
-        Ok(())
-    }
-
-    /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
-    pub(super) async fn run_guest(&mut self) -> Result<()> {
-        let Some(live) = &self.live else { return Ok(()) };
-        live.machine.resume().await?;
-        self.thaw_guest().await
-    }
-
-    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so.
-    pub(super) async fn thaw_resumed(&mut self, resumed: oneshot::Receiver<()>) -> Result<()> {
-        match resumed.await {
-            Ok(()) => self.thaw_guest().await,
-            Err(_) => self.run_guest().await,
-        }
-    }
-
-    async fn thaw_guest(&mut self) -> Result<()> {
-        let began = Instant::now();
-        let refresh = launch::refresh(&self.record);
-        let guest = self.guest().await?;
-        let applied = guest.set_identity(refresh).await?;
-        let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
-        tracing::debug!(?thaw, ?in_guest, "the guest goes on");
-        Ok(())
     }
 
     /// Moves the record and tells everyone.

@@ -1,9 +1,11 @@
 //! Forking a sandbox: one pause, any number of children, a result for each.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures::StreamExt;
+use pandastack_engine::{GoingOn, Place};
 use pandastack_fault as fault;
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{AgentForked, ChildOutcome, SandboxSpec};
@@ -12,19 +14,52 @@ use tokio::sync::oneshot;
 use super::accept::{Request, Verdict};
 use super::create::commit;
 use super::{Driver, spawn};
+use crate::blocking;
 use crate::error::{AgentError, Result};
+use crate::home::Home;
+use crate::host::Host;
 use crate::launch::{self, Live, Remembered, Stages};
 use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
 use crate::volume;
 
 type Made = Result<(SandboxRecord, Live)>;
+type Prepared = Result<(Home, Place)>;
 
 /// Runs launches a few at a time, in order: all at once they would only take the processors from each other, and the
 /// first child would be as late as the last.
 async fn in_turns(launches: impl Iterator<Item = impl Future<Output = Made>>) -> Vec<Made> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     futures::stream::iter(launches).buffered(2 * processors).collect().await
+}
+
+/// Clones a disk into files that children have open already. One outcome each, in order.
+async fn clone_disks(host: &Host, disk: &Path, into: Vec<PathBuf>) -> Vec<Result<()>> {
+    let clone = |to: PathBuf| {
+        let (store, from) = (host.store.clone(), disk.to_owned());
+        blocking(move || Ok(store.clone_over(&from, &to)?))
+    };
+    futures::future::join_all(into.into_iter().map(clone)).await
+}
+
+/// Ends children whose disks could not be cloned.
+async fn with_disks(
+    host: &Host,
+    forked: Vec<Result<launch::Forked>>,
+    cloned: Vec<Result<()>>,
+) -> Vec<Result<launch::Forked>> {
+    let mut cloned = cloned.into_iter();
+    let mut complete = Vec::with_capacity(forked.len());
+    for child in forked {
+        complete.push(match child.map(|child| (child, cloned.next())) {
+            Ok((child, Some(Err(error)))) => {
+                child.end(host).await;
+                Err(error)
+            }
+            child => child.map(|(child, _)| child),
+        });
+    }
+    complete
 }
 
 impl Driver {
@@ -34,7 +69,7 @@ impl Driver {
         if let Verdict::Refuse(reason) = verdict {
             return Err(AgentError::Conflict(reason.to_owned()));
         }
-        self.host.admit(self.record.shape, children.len() as u64)?;
+        self.host.make_room(self.record.shape, children.len() as u64).await?;
         let ids: Vec<_> = children.iter().map(|child| child.id.clone()).collect();
         let (made, pause_ms) = if verdict == Verdict::FromSleep {
             let snapshot = self.open_sleep()?;
@@ -87,31 +122,17 @@ impl Driver {
             return Err(error);
         }
         fault::point("fork.paused").await;
+        let prepared = self.with_volume_copies(prepared, &records).await;
         let live = self.live.as_ref().ok_or_else(none)?;
-        let volumes = self.volume_images();
-        let with_disk =
-            |(child, record): (Result<(crate::home::Home, pandastack_engine::Place)>, &SandboxRecord)| {
-                let (host, disk, volumes, spec) =
-                    (&self.host, disk.clone(), volumes.clone(), record.spec.clone());
-                async move {
-                    let (home, place) = child?;
-                    let cloned = async {
-                        home.clone_disk(host, disk).await?;
-                        volume::derive(host, volumes, &spec.volumes).await
-                    };
-                    match cloned.await {
-                        Ok(()) => launch::with_volumes(host, &spec, (home, place)).await,
-                        Err(error) => {
-                            let mut home = home;
-                            home.release(host).await;
-                            home.remove(host).await;
-                            Err(error)
-                        }
-                    }
-                }
-            };
-        let prepared = futures::future::join_all(prepared.into_iter().zip(&records).map(with_disk)).await;
         let (machine, host) = (live.machine.clone(), &Arc::clone(&self.host));
+        let own_disks = prepared.iter().flatten().map(|(home, _)| home.disk()).collect();
+        let (copied, when) = oneshot::channel();
+        let cloning = async {
+            let cloned = clone_disks(host, &disk, own_disks).await;
+            // Whoever does not listen any more has failed, and says so.
+            let _ = copied.send(());
+            cloned
+        };
         let (sender, resumed) = oneshot::channel();
         let (parent_runs, parent_ran) = oneshot::channel::<()>();
         let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
@@ -121,8 +142,10 @@ impl Driver {
             Ok((record, live))
         };
         let children = async {
-            let sender = was_running.then_some(sender);
-            let forked = launch::fork_children(host, machine.as_ref(), prepared, sender).await;
+            let going_on = was_running.then_some(GoingOn { when, resumed: sender });
+            let forking = launch::fork_children(host, machine.as_ref(), prepared, going_on);
+            let (forked, cloned) = tokio::join!(forking, cloning);
+            let forked = with_disks(host, forked, cloned).await;
             fault::point("fork.forked").await;
             // Nobody uses the children yet; the parent's users wait. Who goes first has the processors.
             let _ = parent_ran.await;
@@ -145,10 +168,32 @@ impl Driver {
         }
     }
 
+    /// Gives children copies of the volumes. Theirs are opened by then: a fork is told which.
+    async fn with_volume_copies(&self, prepared: Vec<Prepared>, records: &[SandboxRecord]) -> Vec<Prepared> {
+        let (host, volumes) = (&self.host, self.volume_images());
+        let with_copies = |(child, record): (Prepared, &SandboxRecord)| {
+            let (volumes, spec) = (volumes.clone(), record.spec.clone());
+            async move {
+                let (mut home, place) = child?;
+                match volume::derive(host, volumes, &spec.volumes).await {
+                    Ok(()) => launch::with_volumes(host, &spec, (home, place)).await,
+                    Err(error) => {
+                        home.release(host).await;
+                        home.remove(host).await;
+                        Err(error)
+                    }
+                }
+            }
+        };
+        futures::future::join_all(prepared.into_iter().zip(records).map(with_copies)).await
+    }
+
     /// Where processes cannot be forked: one capture, restored once for each child.
     async fn fork_by_capture(&mut self, children: Vec<SandboxSpec>) -> Result<(Vec<Made>, f64)> {
         let (capture, pause_ms) = self.capture().await?;
-        let dir = self.host.layout.snapshot(&pandastack_types::SnapshotId::random());
+        // Not among the snapshots: nobody knows of it, and control has the agent forget those that it does not know.
+        let dir = self.host.layout.fork(&self.record.spec.id);
+        self.host.remove_dir(dir.clone()).await;
         let snapshot = capture.publish(&self.host, dir.clone()).await?;
         let made = self.restore_children(children, &snapshot).await;
         self.host.remove_dir(dir).await;

@@ -22,6 +22,7 @@ mod idle;
 mod network;
 mod rollback;
 mod sleep;
+mod still;
 mod volumes;
 
 use std::path::PathBuf;

@@ -21,7 +21,7 @@ use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::launch::{self, Live, Stages};
 use crate::layout::snapshot as names;
-use crate::record::{read_json, write_json, write_json_durably};
+use crate::record::{SandboxRecord, read_json, write_json, write_json_durably};
 use crate::snapshot::{Manifest, Snapshot};
 
 /// How long a sandbox sleeps before its disk gets a checksum: reading it costs more than a short sleep is worth.
@@ -59,14 +59,15 @@ impl Driver {
             (Keep::Memory, false) => self.write_sleep().await,
             (Keep::Disk, _) => self.write_disk().await,
         };
-        if let Err(error) = written {
+        if written.is_ok() {
+            fault::point("hibernate.published").await;
+        }
+        if let Err(error) = written.and_then(|()| self.record_sleep()) {
             if was_running {
                 self.run_guest().await?;
             }
             return Err(error);
         }
-        fault::point("hibernate.published").await;
-        self.record_sleep()?;
         fault::point("hibernate.recorded").await;
         Ok(self.leave_machine())
     }
@@ -80,14 +81,20 @@ impl Driver {
         }
     }
 
-    /// From here on the sandbox is what lies in its sleep directory, also after a power loss.
+    /// From here on the sandbox is what lies in its sleep directory, also after a power loss. If that cannot be written, it is what
+    /// it was.
     pub(super) fn record_sleep(&mut self) -> Result<()> {
         let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
         self.settle_usage();
-        self.record.state = self.record.state.step(Transition::Hibernated).map_err(refused)?;
-        self.record.residency = Some(Residency::Disk);
-        self.record.slot = None;
-        write_json_durably(&self.host.layout.record(&self.record.spec.id), &self.record)
+        let asleep = SandboxRecord {
+            state: self.record.state.step(Transition::Hibernated).map_err(refused)?,
+            residency: Some(Residency::Disk),
+            slot: None,
+            ..self.record.clone()
+        };
+        write_json_durably(&self.host.layout.record(&self.record.spec.id), &asleep)?;
+        self.record = asleep;
+        Ok(())
     }
 
     /// Ends the machine of a sandbox whose record no longer needs it.
@@ -124,7 +131,7 @@ impl Driver {
             let reason = "only a running sandbox can sleep with its disk alone; wake or resume it first";
             return Err(AgentError::Conflict(reason.to_owned()));
         }
-        self.guest().await?.quiesce(true).await?;
+        self.freeze(true).await?;
         let live = self.live()?;
         live.machine.pause().await?;
         let (disk, store) = (live.home.disk(), self.host.store.clone());
@@ -145,7 +152,7 @@ impl Driver {
         if self.record.sleeps_in_memory() {
             self.run_guest().await?;
         } else {
-            self.host.admit(self.record.shape, 1)?;
+            self.host.make_room(self.record.shape, 1).await?;
             self.live = Some(self.wake_from_disk().await?);
             fault::point("wake.restored").await;
         }

@@ -1,7 +1,12 @@
 //! Cases of engines that can fork.
 
+use std::time::Duration;
+
 use super::{CaseResult, Question, Suite, TEMPLATE_NUMBER, expect, one, save};
-use crate::{Restore, RunState, SaveTarget};
+use crate::{GoingOn, Restore, RunState, SaveTarget};
+
+/// How long a parent that may not go on yet is watched: longer than a fork takes.
+const UNTOLD_MIN: Duration = Duration::from_millis(300);
 
 impl Suite<'_> {
     pub(super) async fn forks_are_independent(&self) -> CaseResult {
@@ -122,8 +127,17 @@ impl Suite<'_> {
         parent.pause().await?;
         let places =
             vec![self.fixture.place_beside(&*parent).await, self.fixture.place_beside(&*parent).await];
-        let (sender, resumed) = tokio::sync::oneshot::channel();
-        let (children, resumed) = tokio::join!(parent.fork_and_resume(places, sender), resumed);
+        let (sender, mut resumed) = tokio::sync::oneshot::channel();
+        let (copied, when) = tokio::sync::oneshot::channel();
+        let checked = async {
+            let early = tokio::time::timeout(UNTOLD_MIN, &mut resumed).await;
+            let before = if early.is_ok() { Ok(RunState::Running) } else { parent.run_state().await };
+            let _ = copied.send(());
+            (before, resumed.await)
+        };
+        let going_on = GoingOn { when, resumed: sender };
+        let (children, (before, resumed)) = tokio::join!(parent.fork_and_resume(places, going_on), checked);
+        expect(before?, RunState::Paused, "state of the parent while its disk is copied")?;
         expect(resumed.is_ok(), true, "word that the parent goes on")?;
         expect(parent.run_state().await?, RunState::Running, "state of the parent")?;
         expect(self.ask(&*parent, Question::Remember(96)).await?, 96, "answer of the parent")?;

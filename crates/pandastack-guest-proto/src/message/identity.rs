@@ -37,6 +37,10 @@ pub struct Identity {
     /// Make new SSH host keys if the machine has any.
     #[serde(default, skip_serializing_if = "super::is_false")]
     pub regenerate_ssh_host_keys: bool,
+    /// The machine is the one it was, it only stood still: clock and random generator are made fresh, and nothing else changes. A guest
+    /// that does not know this does all the rest again, which costs it time and does no harm.
+    #[serde(default, skip_serializing_if = "super::is_false")]
+    pub only_stood_still: bool,
 }
 
 /// The identity is in force and user processes run.

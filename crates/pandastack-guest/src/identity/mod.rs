@@ -43,10 +43,14 @@ impl IdentityState {
         let begun = Instant::now();
         validate(identity)?;
         if around.is_machine {
+            // Also where it only stood still: it may have been copied meanwhile, and whoever has the copy knows its generator.
             entropy::reseed(identity.entropy.expose()).map_err(|error| {
                 ErrorBody::new(ErrorCode::Io, format!("cannot reseed the random generator: {error}"))
             })?;
             set_clock(identity.realtime_ns)?;
+        }
+        if identity.only_stood_still {
+            return Ok(self.applied(begun, Warnings::default()));
         }
         self.generation += 1;
         self.env.clone_from(&identity.env);
@@ -63,8 +67,12 @@ impl IdentityState {
             }
         }
         hooks::run_hooks(around, identity, self.generation, &mut warnings);
+        Ok(self.applied(begun, warnings))
+    }
+
+    fn applied(&self, begun: Instant, warnings: Warnings) -> IdentityApplied {
         let elapsed_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok(IdentityApplied { generation: self.generation, elapsed_us, warnings: warnings.0 })
+        IdentityApplied { generation: self.generation, elapsed_us, warnings: warnings.0 }
     }
 }
 

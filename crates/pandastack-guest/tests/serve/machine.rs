@@ -49,6 +49,10 @@ async fn an_identity_is_taken_on_in_one_round_trip() {
     let again = client.set_identity(Identity { env: Default::default(), ..identity() }).await.unwrap();
     assert_eq!(again.generation, 2);
     assert_eq!(text(&sh(&client, "echo [$FROM_IDENTITY]").await), "[]\n");
+    client.quiesce(false).await.unwrap();
+    let stood_still = Identity { only_stood_still: true, ..identity() };
+    assert_eq!(client.set_identity(stood_still).await.unwrap().generation, 2, "it is the one it was");
+    assert_eq!(text(&sh(&client, "echo [$FROM_IDENTITY]").await), "[]\n", "and runs again");
     let bad = client.set_identity(Identity { entropy: vec![1].into(), ..identity() }).await.unwrap_err();
     assert_eq!(bad.refusal(), Some(ErrorCode::Invalid));
 }

@@ -82,7 +82,7 @@ fn discard(path: &Path, error: io::Error) -> io::Error {
     error
 }
 
-fn copy_data(src: &File, dst: &File) -> io::Result<()> {
+pub(super) fn copy_data(src: &File, dst: &File) -> io::Result<()> {
     let length = src.metadata()?.len();
     dst.set_len(length)?;
     let mut position = 0;

@@ -102,6 +102,22 @@ impl Store {
         })
     }
 
+    /// Like [`Store::clone_file`], into a file that exists and is empty: whoever has it open sees the contents appear.
+    pub fn clone_over(&self, src: &Path, dst: &Path) -> Result<(), StoreError> {
+        let source = File::open(src).map_err(StoreError::io("open", src))?;
+        let target = OpenOptions::new().write(true).open(dst).map_err(StoreError::io("open", dst))?;
+        if let Cloning::SparseCopy { .. } = self.cloning {
+            self.require(allocated_bytes(&source, src)?)?;
+            return clone::copy_data(&source, &target).map_err(StoreError::io("copy into", dst));
+        }
+        self.require(0)?;
+        rustix::fs::ioctl_ficlone(&target, &source).map_err(|error| StoreError::Clone {
+            src: src.to_path_buf(),
+            dst: dst.to_path_buf(),
+            source: error.into(),
+        })
+    }
+
     /// Copies a file from anywhere (the image cache, say) to the new file `dst`, in few extents: long holes stay, short
     /// ones are filled. Deliberately no clone, even where one could be had: this is what every machine's disk is cloned
     /// from, and a clone is as slow as its source is fragmented.
