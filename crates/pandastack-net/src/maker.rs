@@ -3,9 +3,8 @@
 //! Every index that is not free is in `occupied`, so an index cannot be made twice, whatever else is going on. Slots
 //! that wait to be destroyed may pile up a little while ready ones are missing, since a create may be waiting.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -14,7 +13,6 @@ use crate::config::{Plan, SlotIndex};
 use crate::error::{NetError, Result};
 use crate::host;
 use crate::namespace::NetNs;
-use crate::netlink::Netlink;
 use crate::slot::{self, ReadySlot};
 
 /// Released slots that may wait for destruction while there are ready ones to make. Past it, destroying goes first.
@@ -37,19 +35,14 @@ pub(crate) struct Shared {
     pub(crate) ready: Semaphore,
 }
 
-/// A slot's netlink socket, kept with the lease only to be closed by the maker: after rules were changed, closing it
-/// waits for the kernel to let go of the old ones, some 10 ms that have no place in a take.
-#[derive(Debug)]
-pub(crate) struct RulesSocket(#[expect(dead_code, reason = "held for its drop")] Arc<Netlink>);
-
 #[derive(Debug, Default)]
 pub(crate) struct State {
     /// Every index that is not free, whatever its state.
     pub(crate) occupied: BTreeSet<SlotIndex>,
     pub(crate) ready: VecDeque<ReadySlot>,
-    pub(crate) in_use: BTreeMap<SlotIndex, Option<RulesSocket>>,
+    pub(crate) in_use: BTreeSet<SlotIndex>,
     pub(crate) found: BTreeSet<SlotIndex>,
-    pub(crate) doomed: VecDeque<(SlotIndex, Option<RulesSocket>)>,
+    pub(crate) doomed: VecDeque<SlotIndex>,
     /// Taken off `doomed` by the maker, and not gone yet.
     pub(crate) destroying: usize,
     /// Where the search for a free index goes on: all others come first before one is used again.
@@ -88,13 +81,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn lease_ready(&self) -> Option<(SlotIndex, OwnedFd, Arc<Netlink>)> {
+    pub(crate) fn lease_ready(&self) -> Option<ReadySlot> {
         let mut state = self.lock();
-        let ReadySlot { index, tap, rules } = state.ready.pop_front()?;
-        let socket = Arc::new(rules);
-        state.in_use.insert(index, Some(RulesSocket(Arc::clone(&socket))));
+        let ready = state.ready.pop_front()?;
+        state.in_use.insert(ready.index);
         self.work.notify_one();
-        Some((index, tap, socket))
+        Some(ready)
     }
 
     /// The maker thread. Ends when the pool closes.
@@ -132,11 +124,8 @@ impl Shared {
             }
             if !state.doomed.is_empty() {
                 let batch = state.doomed.len().min(DESTROY_BATCH_MAX);
-                let (indexes, sockets): (Vec<_>, Vec<_>) = state.doomed.drain(..batch).unzip();
                 state.destroying = batch;
-                drop(state);
-                drop(sockets);
-                return Some(Job::Destroy(indexes));
+                return Some(Job::Destroy(state.doomed.drain(..batch).collect()));
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -166,7 +155,7 @@ impl Shared {
         match destroyed {
             Ok(()) => state.occupied.retain(|index| !indexes.contains(index)),
             // Still occupied, so nobody can be given what is left of them.
-            Err(_) => state.doomed.extend(indexes.iter().map(|index| (*index, None))),
+            Err(_) => state.doomed.extend(indexes),
         }
         destroyed
     }

@@ -40,6 +40,11 @@ impl PacketLog {
         Ok(PacketLog(socket))
     }
 
+    /// The socket it listens on, for whoever has something else to say in that namespace before the first packet.
+    pub(crate) fn socket(&self) -> &Netlink {
+        &self.0
+    }
+
     /// The beginnings of packets that are there; `WouldBlock` when there are none.
     pub(crate) fn receive(&self) -> io::Result<Vec<Vec<u8>>> {
         let datagram = self.0.receive_now()?;

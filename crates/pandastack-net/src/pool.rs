@@ -28,6 +28,7 @@ use crate::host::{self, Claim};
 use crate::maker::{Shared, State};
 use crate::names::{DatabaseCall, Denial, Heard, Names, Upstreams};
 use crate::namespace::NetNs;
+use crate::slot::ReadySlot;
 use crate::{blocking, ruleset, slot};
 
 /// A leased slot. Give it back with [`SlotPool::release`] once the machine's process is gone.
@@ -130,15 +131,15 @@ impl SlotPool {
             Ok(Err(_closed)) => return Err(NetError::Closed),
             Err(_elapsed) => return Err(shared.not_ready(started.elapsed())),
         }
-        let (index, tap, socket) = shared.lease_ready().ok_or(NetError::Closed)?;
+        let ReadySlot { index, tap, log } = shared.lease_ready().ok_or(NetError::Closed)?;
         // Nobody else touches the rules of a fresh namespace: the kernel answers at once.
         if let Some(rules) = rules
-            && let Err(error) = rules.commit(&socket)
+            && let Err(error) = rules.commit(log.socket())
         {
             self.release(index);
             return Err(error);
         }
-        if let Err(error) = self.names.register(index, policy).await {
+        if let Err(error) = self.names.register(index, policy, Some(log)).await {
             self.release(index);
             return Err(error);
         }
@@ -148,9 +149,11 @@ impl SlotPool {
     /// Gives a slot back; it is destroyed in the background. `false` when it was not in use, which is harmless.
     pub fn release(&self, index: SlotIndex) -> bool {
         let mut state = self.shared.lock();
-        let Some(socket) = state.in_use.remove(&index) else { return false };
+        if !state.in_use.remove(&index) {
+            return false;
+        }
         self.names.forget(index);
-        state.doomed.push_back((index, socket));
+        state.doomed.push_back(index);
         self.shared.work.notify_one();
         true
     }
@@ -166,17 +169,16 @@ impl SlotPool {
             let (kept, missing): (Vec<_>, Vec<_>) =
                 shared.host.run(|| Ok(claimed.into_iter().partition(is_kept)))?;
             let mut state = shared.lock();
-            state.in_use.extend(kept.iter().map(|index| (*index, None)));
-            let unused = found.into_iter().filter(|index| !kept.contains(index));
-            state.doomed.extend(unused.map(|index| (index, None)));
+            state.in_use.extend(&kept);
+            state.doomed.extend(found.into_iter().filter(|index| !kept.contains(index)));
             shared.work.notify_one();
             Ok(Adopted { kept, missing })
         })
         .await?;
         for (index, policy) in in_use.iter().filter(|(index, _)| adopted.kept.contains(index)) {
             // The predecessor may have ended between writing a policy down and applying it.
-            let applied = match self.names.register(*index, policy).await {
-                Ok(()) => self.apply_policy(*index, policy, true).await,
+            let applied = match self.names.register(*index, policy, None).await {
+                Ok(()) => self.names.change(*index, policy, true).await,
                 failed => failed,
             };
             // A slot of another version keeps the rules it was made with; its machine must not be lost for that.
@@ -208,17 +210,7 @@ impl SlotPool {
     /// are already open.
     pub async fn set_policy(&self, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
         self.check_leased(index)?;
-        // Whoever answers for names first: rules that send connections to a proxy must find it there.
-        self.names.change(index, policy).await?;
-        self.apply_policy(index, policy, false).await
-    }
-
-    async fn apply_policy(&self, index: SlotIndex, policy: &NetworkPolicy, names_stay: bool) -> Result<()> {
-        let (shared, policy) = (Arc::clone(&self.shared), policy.clone());
-        blocking(move || {
-            slot::apply(&shared.plan, index, ruleset::slot_policy(&policy, &shared.plan, names_stay))
-        })
-        .await
+        self.names.change(index, policy, false).await
     }
 
     /// Where processes of this host reach the guest of a slot.
@@ -266,7 +258,7 @@ impl SlotPool {
     }
 
     fn check_leased(&self, index: SlotIndex) -> Result<()> {
-        if self.shared.lock().in_use.contains_key(&index) { Ok(()) } else { Err(NetError::NotInUse(index)) }
+        if self.shared.lock().in_use.contains(&index) { Ok(()) } else { Err(NetError::NotInUse(index)) }
     }
 
     fn take_maker(&self) -> Option<JoinHandle<()>> {

@@ -9,7 +9,8 @@
 //!                   too many connections, bytes: drop   slot prerouting too many bytes: drop
 //!                   gateway:53, 5432 -> host's end      slot prerouting slot address -> guest
 //!                   `inspect`: web -> the proxy         slot forward    redirected: accept
-//!  slot forward     `egress`: in `open`, or in `named`  slot postroute  source becomes the gateway
+//!  slot forward     `egress`: in `denied` or `shut`:    slot postroute  source becomes the gateway
+//!                   told; in `open`, or in `named`
 //!                   and not web: accept; rest: told
 //!  slot postroute   source becomes the slot address
 //!  host prerouting  source not behind the link: drop
@@ -23,38 +24,24 @@
 //! Who answers for names and takes connections to databases is the agent. While it is restarted the kernel would refuse in its place; those refusals are
 //! dropped on their way out, so that guests try again, as they do with a network that loses a packet.
 //!
-//! A policy is the set `open` and the chains `inspect` and `egress`, replaced together; everything else never changes.
-//! Connections that passed by a name are marked with their policy, and go on after the name's address is forgotten, until
-//! another policy comes.
+//! What changes is a slot's policy: see [`policy`].
 
-use std::net::Ipv4Addr;
-use std::time::Duration;
+mod policy;
 
 use libc::{
     IPPROTO_TCP, IPPROTO_UDP, NF_INET_FORWARD, NF_INET_LOCAL_IN, NF_INET_LOCAL_OUT, NF_INET_POST_ROUTING,
     NF_INET_PRE_ROUTING,
 };
-use pandastack_types::network::{Cidr, DATABASES_ADDRESS, NetworkPolicy, PortRange};
+use pandastack_types::network::{Cidr, DATABASES_ADDRESS, NetworkPolicy};
 
 use crate::config::{Plan, SlotIndex};
-use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule, SetName};
+use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule};
 use crate::slot::UPLINK_NAME;
 use crate::{GUEST_GATEWAY, GUEST_IP, GUEST_MAC, TAP_NAME};
+use policy::{CLOSED, EGRESS, INSPECT, NAMED, NAMED_ADDRESSES_MAX, OPEN, fill_policy};
+pub(crate) use policy::{Learned, first_policy, learned, slot_policy};
 
 const SLOT_TABLE: &str = "slot";
-
-/// Addresses and ports the guest may open connections to.
-const OPEN: SetName = SetName("open", 1);
-
-/// Addresses that allowed names were resolved to, by class of ports.
-const NAMED: SetName = SetName("named", 2);
-
-/// A switch: nothing passes. It closes a fresh slot without rebuilding [`OPEN`], which has no place in a take.
-const CLOSED: SetName = SetName("closed", 3);
-
-/// Most addresses in [`NAMED`]. When it is full, further names resolve but their addresses stay closed until older ones
-/// are forgotten.
-pub(crate) const NAMED_ADDRESSES_MAX: u32 = 4096;
 
 /// Where the proxy of a slot listens, inside its namespace, in which nobody else listens.
 pub(crate) const PROXY_PORT: u16 = 3129;
@@ -68,15 +55,6 @@ const DENIED_PER_SECOND: u64 = 20;
 /// Bytes of a refused packet that are told: IPv4 header with options, and ports.
 const DENIED_BYTES: u32 = 64;
 
-/// Ports whose connections say which name they are for.
-pub(crate) const WEB_PORTS: [u16; 2] = [80, 443];
-
-/// HTTP/3: its name cannot be read on the way, and clients fall back to TCP.
-const QUIC_PORT: u16 = 443;
-
-/// Chains that are part of a policy.
-const INSPECT: &str = "inspect";
-const EGRESS: &str = "egress";
 /// Where packets go that are refused: told and rejected.
 const DENY: &str = "deny";
 
@@ -259,136 +237,4 @@ fn add_filters(batch: &mut Batch, plan: &Plan, index: SlotIndex) {
         batch.add_rule("forward", query.destination_port(protocol, port).accept());
     }
     batch.add_rule("forward", from_guest().output_link(UPLINK_NAME).ipv4().jump(EGRESS));
-}
-
-/// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a take, and those of
-/// a policy without names are the default's.
-pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
-    if policy.opens_names() || policy.denies_names() {
-        return slot_policy(policy, plan, true);
-    }
-    let (mut batch, openings) = (Batch::new(SLOT_TABLE), policy.openings(Some(plan.subnet)));
-    if openings.is_empty() {
-        batch.switch_on(CLOSED);
-        return batch;
-    }
-    batch.flush_set(OPEN);
-    batch.fill_box_set(OPEN, &openings);
-    batch
-}
-
-/// Replaces the policy of an existing slot. Addresses of names are forgotten unless they are this policy's own.
-pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool) -> Batch {
-    let mut batch = Batch::new(SLOT_TABLE);
-    batch.flush_set(CLOSED);
-    batch.flush_set(OPEN);
-    if !names_stay {
-        batch.flush_set(NAMED);
-    }
-    batch.flush_chain(INSPECT);
-    batch.flush_chain(EGRESS);
-    fill_policy(&mut batch, policy, plan);
-    batch
-}
-
-/// Opens addresses that a name was resolved to.
-pub(crate) fn named(addresses: &[Ipv4Addr], classes: &[usize], lifetime: Duration) -> Batch {
-    let mut batch = Batch::new(SLOT_TABLE);
-    for address in addresses {
-        for class in classes {
-            batch.renew_element(NAMED, *address, class_number(*class), lifetime);
-        }
-    }
-    batch
-}
-
-fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
-    batch.fill_box_set(OPEN, &policy.openings(Some(plan.subnet)));
-    fill_inspect(batch, policy);
-    fill_egress(batch, policy);
-}
-
-/// Which new TCP connections go to the proxy.
-fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
-    let in_open = || Rule::new().destination_and_port_in_set(OPEN);
-    if policy.denies_names() {
-        for port in WEB_PORTS {
-            let web = || Rule::new().destination_port_in(PortRange { first: port, last: port });
-            batch.add_rule(INSPECT, web().destination_and_port_in_set(OPEN).redirect_to_port(PROXY_PORT));
-        }
-    }
-    if policy.opens_names() {
-        // What is open by address needs no name.
-        batch.add_rule(INSPECT, in_open().accept());
-        for (class, ports) in classes(policy) {
-            for port in WEB_PORTS.into_iter().filter(|port| ports.iter().any(|ports| has(*ports, *port))) {
-                let web = Rule::new().destination_port_in(PortRange { first: port, last: port });
-                batch.add_rule(INSPECT, web.destination_in_class(NAMED, class).redirect_to_port(PROXY_PORT));
-            }
-        }
-    }
-}
-
-/// What passes on the way out, packet by packet.
-fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
-    batch.add_rule(EGRESS, Rule::new().switched_on(CLOSED).jump(DENY));
-    if policy.denies_names() {
-        refuse_uninspected(batch);
-    }
-    for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
-        batch.add_rule(EGRESS, Rule::new().protocol(protocol).destination_and_port_in_set(OPEN).accept());
-    }
-    let portless = Rule::new().protocol_not(IPPROTO_TCP).protocol_not(IPPROTO_UDP);
-    batch.add_rule(EGRESS, portless.destination_in_set(OPEN, 0).accept());
-    if policy.opens_names() {
-        if !policy.denies_names() {
-            refuse_uninspected(batch);
-        }
-        let mark = mark_of(policy);
-        batch.add_rule(EGRESS, Rule::new().connection_mark(mark).accept());
-        for (class, ports) in classes(policy) {
-            for (ports, protocol) in ports
-                .into_iter()
-                .flat_map(|ports| [IPPROTO_TCP, IPPROTO_UDP].map(|protocol| (ports, protocol)))
-            {
-                let to = Rule::new().protocol(protocol).destination_port_in(ports);
-                let named = to.destination_in_class(NAMED, class);
-                batch.add_rule(EGRESS, named.mark_connection(mark).accept());
-            }
-        }
-    }
-    batch.add_rule(EGRESS, Rule::new().jump(DENY));
-}
-
-/// Web connections that do not go through the proxy: begun under another policy, or HTTP/3.
-fn refuse_uninspected(batch: &mut Batch) {
-    for (protocol, port) in
-        WEB_PORTS.map(|port| (IPPROTO_TCP, port)).into_iter().chain([(IPPROTO_UDP, QUIC_PORT)])
-    {
-        batch.add_rule(EGRESS, Rule::new().destination_port(protocol, port).reject());
-    }
-}
-
-/// Classes of allowed names' ports, numbered. A name without ports has all of them.
-fn classes(policy: &NetworkPolicy) -> impl Iterator<Item = (u32, Vec<PortRange>)> {
-    let all = || vec![PortRange { first: 1, last: u16::MAX }];
-    let numbered = policy.name_ports().into_iter().enumerate();
-    numbered.map(move |(class, ports)| (class_number(class), if ports.is_empty() { all() } else { ports }))
-}
-
-fn class_number(class: usize) -> u32 {
-    u32::try_from(class).unwrap_or(u32::MAX)
-}
-
-fn has(ports: PortRange, port: u16) -> bool {
-    (ports.first..=ports.last).contains(&port)
-}
-
-/// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked connections
-/// have. Another build's differs at worst: connections by name then end and are made anew.
-fn mark_of(policy: &NetworkPolicy) -> u32 {
-    use std::hash::{Hash, Hasher};
-    let mut hasher = std::collections::hash_map::DefaultHasher::new();
-    policy.hash(&mut hasher);
-    (hasher.finish() as u32).max(1)
 }

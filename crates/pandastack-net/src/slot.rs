@@ -16,6 +16,8 @@ use crate::links::{self, LinkBatch, LinkEvents, VethEnd};
 use crate::namespace::{self, NetNs};
 use crate::netlink::{Netlink, Subsystem};
 use crate::nft::Batch;
+use crate::packet_log::PacketLog;
+use crate::ruleset::DENIED_GROUP;
 use crate::{GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_PREFIX, TAP_NAME, ruleset, tap};
 
 /// Slot end of the veth pair, in every namespace.
@@ -33,8 +35,8 @@ const NAMESPACE_END_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct ReadySlot {
     pub(crate) index: SlotIndex,
     pub(crate) tap: OwnedFd,
-    /// Opened inside the namespace, so that a policy can be applied without entering it again.
-    pub(crate) rules: Netlink,
+    /// Opened inside the namespace: its socket also takes a policy, without entering it again.
+    pub(crate) log: PacketLog,
 }
 
 /// Makes a slot with the default policy. The calling thread must be in the host's namespace, `host`. On failure
@@ -137,7 +139,7 @@ fn build_inside(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<Inside> {
     links.add_neighbour(uplink, plan.host_side(index), HOST_MAC);
     links.add_default_route(plan.host_side(index));
     links.commit(&name)?;
-    let ready = ReadySlot { index, tap, rules: Netlink::open(Subsystem::Netfilter)? };
+    let ready = ReadySlot { index, tap, log: PacketLog::open(DENIED_GROUP)? };
     Ok(Inside { ready, uplink_index: uplink, events })
 }
 

@@ -75,7 +75,7 @@ pub const NETWORK_TARGETS_MAX: usize = 256;
 pub const NETWORK_TARGET_PORTS_MAX: usize = 16;
 /// Bytes of a name in a network policy. Beyond it: 400 `bad_request`.
 pub const NETWORK_NAME_BYTES_MAX: usize = 253;
-/// Different sets of ports that the names of a network policy have. Beyond it: 400 `bad_request`.
+/// Different sets of ports that the names of each list of a network policy have. Beyond it: 400 `bad_request`.
 pub const NETWORK_PORT_CLASSES_MAX: usize = 16;
 /// Combinations of networks and ports that a network policy comes to. Beyond it: 400 `bad_request`.
 pub const NETWORK_OPENINGS_MAX: usize = 1024;

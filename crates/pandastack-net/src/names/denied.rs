@@ -3,6 +3,7 @@
 //! The rules tell of a bounded number each second, with the first bytes of the packet; see [`crate::ruleset`].
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use libc::{IPPROTO_ICMP, IPPROTO_TCP, IPPROTO_UDP};
@@ -12,14 +13,17 @@ use tokio::io::unix::AsyncFd;
 use super::{Denial, Names, SlotNames};
 use crate::blocking;
 use crate::config::SlotIndex;
+use crate::error::Result;
 use crate::namespace::NetNs;
 use crate::packet_log::PacketLog;
 use crate::ruleset::DENIED_GROUP;
 
 /// Tells what is refused until the slot is forgotten.
-pub(super) async fn watch(names: Arc<Names>, slot: Arc<SlotNames>) {
-    let path = names.namespace(&slot);
-    let opened = blocking(move || NetNs::open(&path)?.run(|| PacketLog::open(DENIED_GROUP))).await;
+pub(super) async fn watch(names: Arc<Names>, slot: Arc<SlotNames>, log: Option<PacketLog>) {
+    let opened = match log {
+        Some(log) => Ok(log),
+        None => open(names.namespace(&slot)).await,
+    };
     let names = {
         let weak = Arc::downgrade(&names);
         drop(names);
@@ -33,13 +37,23 @@ pub(super) async fn watch(names: Arc<Names>, slot: Arc<SlotNames>) {
         // A slot that was released at once is no news.
         Err(error) => return tracing::debug!(slot = %slot.index, %error, "refused connections are not told"),
     };
-    loop {
-        let mut ready = tokio::select! {
-            ready = log.readable() => match ready { Ok(ready) => ready, Err(_) => return },
-            () = slot.stop.cancelled() => return,
-        };
+    tokio::select! {
+        () = tell_all(&names, slot.index, &log) => {}
+        () = slot.stop.cancelled() => {}
+    }
+    // Right after a change of rules, closing waits for the kernel to let go of the old ones: some 10 ms.
+    let _ = tokio::task::spawn_blocking(move || drop(log)).await;
+}
+
+async fn open(namespace: PathBuf) -> Result<PacketLog> {
+    blocking(move || NetNs::open(&namespace)?.run(|| PacketLog::open(DENIED_GROUP))).await
+}
+
+/// Ends when nobody listens any more.
+async fn tell_all(names: &Weak<Names>, slot: SlotIndex, log: &AsyncFd<PacketLog>) {
+    while let Ok(mut ready) = log.readable().await {
         match ready.try_io(|log| log.get_ref().receive()) {
-            Ok(Ok(packets)) if !tell(&names, slot.index, &packets) => return,
+            Ok(Ok(packets)) if !tell(names, slot, &packets) => return,
             // An overrun loses some: they are counted by nobody, as those above the rules' rate.
             _ => {}
         }

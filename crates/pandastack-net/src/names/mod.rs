@@ -36,6 +36,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::config::{Plan, SlotIndex};
 use crate::error::{NetError, Result};
+use crate::packet_log::PacketLog;
+use crate::{blocking, ruleset, slot};
 pub use databases::{DATABASE_CONNECTIONS_MAX, DATABASE_CONNECTIONS_PER_SLOT_MAX, DatabaseCall};
 pub(crate) use sockets::Sockets;
 pub(crate) use upstream::{Upstreams, host_resolvers};
@@ -87,6 +89,9 @@ pub(crate) struct Heard {
 struct SlotNames {
     index: SlotIndex,
     policy: watch::Sender<Arc<NetworkPolicy>>,
+    /// Held while the policy and its rules change together, and while what was learned of a name by this policy is added to
+    /// them: nothing of an old policy can then come after a new one.
+    rules: Mutex<()>,
     queries: Arc<Semaphore>,
     proxied: Arc<Semaphore>,
     database_places: Arc<Semaphore>,
@@ -97,6 +102,10 @@ struct SlotNames {
 impl SlotNames {
     fn policy(&self) -> Arc<NetworkPolicy> {
         Arc::clone(&self.policy.borrow())
+    }
+
+    fn lock_rules(&self) -> MutexGuard<'_, ()> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -123,11 +132,18 @@ impl Names {
         Ok((names, Heard { denials: Some(denials_heard), database_calls: Some(calls_heard) }))
     }
 
-    /// Takes a slot in charge. Its proxy listens when this returns, if its policy needs one.
-    pub(crate) async fn register(self: &Arc<Self>, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
+    /// Takes a slot in charge, with what tells of refused packets unless that is to be opened yet. Its proxy listens when this
+    /// returns, if its policy needs one.
+    pub(crate) async fn register(
+        self: &Arc<Self>,
+        index: SlotIndex,
+        policy: &NetworkPolicy,
+        log: Option<PacketLog>,
+    ) -> Result<()> {
         let slot = Arc::new(SlotNames {
             index,
             policy: watch::Sender::new(Arc::new(policy.clone())),
+            rules: Mutex::default(),
             queries: Arc::new(Semaphore::new(QUERIES_PER_SLOT_MAX)),
             proxied: Arc::new(Semaphore::new(proxy::CONNECTIONS_PER_SLOT_MAX)),
             database_places: Arc::new(Semaphore::new(DATABASE_CONNECTIONS_PER_SLOT_MAX)),
@@ -138,15 +154,29 @@ impl Names {
         if let Some(before) = before {
             before.stop.cancel();
         }
-        self.tasks.spawn(denied::watch(Arc::clone(self), Arc::clone(&slot)));
-        self.prepare_proxy(&slot).await
+        self.tasks.spawn(denied::watch(Arc::clone(self), Arc::clone(&slot), log));
+        self.prepare_proxy(&slot, policy).await
     }
 
-    /// Changes a slot's policy for the next query and connection, and ends those that it no longer permits.
-    pub(crate) async fn change(self: &Arc<Self>, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
+    /// Changes a slot's policy and its rules for the next query, packet and connection, and ends connections that it no
+    /// longer permits. Addresses of names are forgotten unless they are this policy's own.
+    pub(crate) async fn change(
+        self: &Arc<Self>,
+        index: SlotIndex,
+        policy: &NetworkPolicy,
+        names_stay: bool,
+    ) -> Result<()> {
         let slot = self.slot(self.plan.slot_side(index)).ok_or(NetError::NotInUse(index))?;
-        slot.policy.send_replace(Arc::new(policy.clone()));
-        self.prepare_proxy(&slot).await
+        // First: rules that send connections to a proxy must find it there.
+        self.prepare_proxy(&slot, policy).await?;
+        let (plan, policy) = (self.plan.clone(), policy.clone());
+        blocking(move || {
+            let rules = ruleset::slot_policy(&policy, &plan, names_stay);
+            let _changing = slot.lock_rules();
+            slot.policy.send_replace(Arc::new(policy));
+            slot::apply(&plan, index, rules)
+        })
+        .await
     }
 
     /// Forgets a slot and ends what runs for it.
@@ -162,8 +192,7 @@ impl Names {
         self.tasks.close();
     }
 
-    async fn prepare_proxy(self: &Arc<Self>, slot: &Arc<SlotNames>) -> Result<()> {
-        let policy = slot.policy();
+    async fn prepare_proxy(self: &Arc<Self>, slot: &Arc<SlotNames>, policy: &NetworkPolicy) -> Result<()> {
         if !policy.opens_names() && !policy.denies_names() {
             return Ok(());
         }

@@ -1,9 +1,11 @@
 //! The proxy of one slot: web connections pass if they ask for an allowed name.
 //!
 //! It listens inside the slot's namespace, where the rules redirect connections to it, and connects from there to where the
-//! guest wanted to go, so the host's rules hold for it as for the guest. Bytes pass unread after the first ones: only the
-//! name of a TLS hello and of a connection's first HTTP request is looked at. Whoever serves an allowed name from a shared
-//! address can serve another there; that is the name's owner's business.
+//! guest wanted to go, so the host's rules hold for it as for the guest. The slot's rule for what passes on the way out does
+//! not: what the guest may reach by address is asked here, too, and again when the policy changes.
+//!
+//! Bytes pass unread after the first ones: only the name of a TLS hello and of a connection's first HTTP request is looked
+//! at. Whoever serves an allowed name from a shared address can serve another there; that is the name's owner's business.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -11,7 +13,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt};
-use pandastack_types::network::Egress;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
@@ -78,14 +79,7 @@ async fn pass(names: &Arc<Names>, slot: &Arc<SlotNames>, mut guest: TcpStream) -
     let to = original_destination(&guest)?;
     let mut policy = slot.policy.subscribe();
     let Hello { bytes, name } = hello::read(&mut guest, to.port()).await?;
-    let permitted = |name: Option<&str>| {
-        let policy = slot.policy();
-        match name {
-            Some(name) => policy.permits(name, to.port()),
-            // Without a name nothing can be denied by name, and nothing allowed.
-            None => policy.egress == Egress::All,
-        }
-    };
+    let permitted = |name: Option<&str>| slot.policy().permits(name, to);
     if !permitted(name.as_deref()) {
         let (address, port) = (Some(*to.ip()), Some(to.port()));
         names.tell(Denial { slot: slot.index, protocol: "tcp".to_owned(), address, port, name });

@@ -2,13 +2,15 @@
 //!
 //! It looks at the question, and under a policy by name at the addresses in the answer; everything else passes as it is.
 //! A name that is not allowed does not exist for the guest, and its query goes nowhere: queries carry data out.
+//!
+//! Must hold: the rules know of an answer's addresses before the guest does, by the policy that holds then.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::{RData, RecordType};
+use hickory_proto::rr::{RData, Record, RecordType};
 use pandastack_types::network::{NetworkPolicy, is_public};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
@@ -16,6 +18,7 @@ use tokio::time::timeout;
 
 use super::upstream::{DATAGRAM_BYTES_MAX, read_framed, write_framed};
 use super::{ACCEPT_PAUSE, Denial, Names, SlotNames};
+use crate::ruleset::Learned;
 use crate::{blocking, ruleset, slot};
 
 /// Queries of all guests under way at once. Beyond it they are dropped, and asked again by the guests.
@@ -28,7 +31,9 @@ const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(10);
 /// and an answer that says a week must not keep an address open that long.
 const NAMED_LIFETIME_MIN: Duration = Duration::from_secs(60);
 const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
-/// Addresses taken from one answer.
+/// How long the addresses of a name that is denied on some ports stay closed there: no less than any stays open.
+const SHUT_LIFETIME: Duration = NAMED_LIFETIME_MAX;
+/// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the guest.
 const ADDRESSES_PER_ANSWER_MAX: usize = 32;
 
 pub(super) fn serve(names: &Arc<Names>, udp: UdpSocket, tcp: TcpListener) {
@@ -114,22 +119,22 @@ async fn answer(names: &Arc<Names>, slot: &Arc<SlotNames>, bytes: &[u8], by_tcp:
     if message.op_code() != OpCode::Query {
         return reply(&message, ResponseCode::NotImp);
     }
-    let (name, policy) = (name_of(question), slot.policy());
-    if !policy.resolves(&name) {
-        let slot = slot.index;
-        names.tell(Denial { slot, protocol: "dns".to_owned(), address: None, port: None, name: Some(name) });
-        return reply(&message, ResponseCode::NXDomain);
-    }
-    // Such records hide the name of later connections (encrypted client hello), which could then not be checked.
-    let by_name = policy.opens_names() || policy.denies_names();
-    if by_name && matches!(question.query_type(), RecordType::HTTPS | RecordType::SVCB) {
-        return reply(&message, ResponseCode::NoError);
+    let (name, kind) = (name_of(question), question.query_type());
+    let refuse = |code| {
+        if code == ResponseCode::NXDomain {
+            let (slot, name) = (slot.index, Some(name.clone()));
+            names.tell(Denial { slot, protocol: "dns".to_owned(), address: None, port: None, name });
+        }
+        reply(&message, code)
+    };
+    if let Some(code) = own_answer(&slot.policy(), &name, kind) {
+        return refuse(code);
     }
     match names.upstreams.ask(bytes, by_tcp).await {
-        Ok(answer) => {
-            open(names, slot, &policy, &name, &answer).await;
-            Some(answer)
-        }
+        Ok(answer) => match follow(names, slot, &name, kind, &answer).await {
+            Some(code) => refuse(code),
+            None => Some(answer),
+        },
         Err(error) => {
             tracing::warn!(slot = %slot.index, %error, "the host's name servers do not answer");
             reply(&message, ResponseCode::ServFail)
@@ -137,44 +142,108 @@ async fn answer(names: &Arc<Names>, slot: &Arc<SlotNames>, bytes: &[u8], by_tcp:
     }
 }
 
+/// What a policy answers in the name servers' place; `None` where they answer.
+fn own_answer(policy: &NetworkPolicy, name: &str, kind: RecordType) -> Option<ResponseCode> {
+    if !policy.resolves(name) {
+        return Some(ResponseCode::NXDomain);
+    }
+    // Such records hide the name of later connections (encrypted client hello), which could then not be checked.
+    let by_name = policy.opens_names() || policy.denies_names();
+    (by_name && matches!(kind, RecordType::HTTPS | RecordType::SVCB)).then_some(ResponseCode::NoError)
+}
+
 fn name_of(question: &Query) -> String {
     let name = question.name().to_ascii().to_ascii_lowercase();
     name.strip_suffix('.').map(str::to_owned).unwrap_or(name)
 }
 
-/// Opens what an allowed name was resolved to, before the guest hears of it.
-async fn open(names: &Arc<Names>, slot: &Arc<SlotNames>, policy: &NetworkPolicy, name: &str, answer: &[u8]) {
-    let classes = policy.opened_by(name);
-    if classes.is_empty() {
-        return;
+/// Opens and closes what a name was resolved to, before the guest hears of it; answers what it hears instead, if anything.
+async fn follow(
+    names: &Arc<Names>,
+    slot: &Arc<SlotNames>,
+    name: &str,
+    kind: RecordType,
+    answer: &[u8],
+) -> Option<ResponseCode> {
+    // Another one than before, perhaps: it was asked for a while ago.
+    let policy = slot.policy();
+    if let Some(code) = own_answer(&policy, name, kind) {
+        return Some(code);
     }
-    let (addresses, lifetime) = addresses_in(answer);
-    if addresses.is_empty() {
-        return;
+    if policy.opened_by(name).is_empty() && policy.shut_by(name).is_empty() {
+        return None;
     }
-    let (plan, index) = (names.plan.clone(), slot.index);
-    let opened =
-        blocking(move || slot::apply(&plan, index, ruleset::named(&addresses, &classes, lifetime))).await;
-    if let Err(error) = opened {
-        tracing::warn!(slot = %slot.index, name, %error, "a name's addresses stay closed");
+    let (plan, of, asked, answer) = (names.plan.clone(), Arc::clone(slot), name.to_owned(), answer.to_vec());
+    let followed = blocking(move || {
+        let _unchanged = of.lock_rules();
+        let policy = of.policy();
+        if let Some(code) = own_answer(&policy, &asked, kind) {
+            return Ok(Some(code));
+        }
+        let Some(learned) = learn(&policy, &asked, &answer) else { return Ok(Some(ResponseCode::ServFail)) };
+        if learned.open.is_empty() && learned.shut.is_empty() {
+            return Ok(None);
+        }
+        slot::apply(&plan, of.index, ruleset::learned(&learned)).map(|()| None)
+    });
+    match followed.await {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::warn!(slot = %slot.index, name, %error, "a name's addresses stay as they were");
+            // Closed is safe. What should be closed is not told.
+            (!slot.policy().shut_by(name).is_empty()).then_some(ResponseCode::ServFail)
+        }
     }
 }
 
+/// What the rules are to know of an answer. `None` when they cannot know all that must be closed.
+fn learn(policy: &NetworkPolicy, name: &str, answer: &[u8]) -> Option<Learned> {
+    let (open_classes, shut_classes) = (policy.opened_by(name), policy.shut_by(name));
+    let message = Message::from_vec(answer);
+    if message.is_err() && !shut_classes.is_empty() {
+        return None;
+    }
+    let records = message.as_ref().map(Message::answers).unwrap_or_default();
+    let (open, open_for) = match open_classes.is_empty() {
+        true => (Vec::new(), Duration::ZERO),
+        false => addresses_in(records),
+    };
+    let shut = match shut_classes.is_empty() {
+        true => Vec::new(),
+        false => distinct(records.iter().filter_map(address_of).map(|(address, _)| address)),
+    };
+    (shut.len() <= ADDRESSES_PER_ANSWER_MAX).then_some(Learned {
+        open,
+        open_classes,
+        open_for,
+        shut,
+        shut_classes,
+        shut_for: SHUT_LIFETIME,
+    })
+}
+
 /// Public addresses of an answer, and how long they hold.
-fn addresses_in(answer: &[u8]) -> (Vec<Ipv4Addr>, Duration) {
-    let Ok(message) = Message::from_vec(answer) else { return (Vec::new(), NAMED_LIFETIME_MIN) };
-    let records = message.answers().iter().filter_map(|record| match record.data() {
-        RData::A(address) => Some((address.0, record.ttl())),
-        _ => None,
-    });
-    let records: Vec<_> =
-        records.filter(|(address, _)| is_public(*address)).take(ADDRESSES_PER_ANSWER_MAX).collect();
+fn addresses_in(records: &[Record]) -> (Vec<Ipv4Addr>, Duration) {
+    let public = records.iter().filter_map(address_of).filter(|(address, _)| is_public(*address));
+    let records: Vec<_> = public.take(ADDRESSES_PER_ANSWER_MAX).collect();
     let seconds = records.iter().map(|(_, ttl)| *ttl).min().unwrap_or_default();
     let lifetime = Duration::from_secs(seconds.into()).clamp(NAMED_LIFETIME_MIN, NAMED_LIFETIME_MAX);
-    let mut addresses: Vec<_> = records.into_iter().map(|(address, _)| address).collect();
+    (distinct(records.into_iter().map(|(address, _)| address)), lifetime)
+}
+
+/// An address and how long it holds, in seconds.
+fn address_of(record: &Record) -> Option<(Ipv4Addr, u32)> {
+    match record.data() {
+        RData::A(address) => Some((address.0, record.ttl())),
+        _ => None,
+    }
+}
+
+fn distinct(addresses: impl Iterator<Item = Ipv4Addr>) -> Vec<Ipv4Addr> {
+    let mut addresses: Vec<_> = addresses.collect();
     addresses.sort_unstable();
     addresses.dedup();
-    (addresses, lifetime)
+    addresses
 }
 
 /// An answer of our own, without records.
@@ -194,8 +263,8 @@ fn reply(query: &Message, code: ResponseCode) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hickory_proto::rr::Name;
     use hickory_proto::rr::rdata::A;
-    use hickory_proto::rr::{Name, Record};
 
     fn answer_with(records: &[(&str, u32)]) -> Vec<u8> {
         let mut message = Message::new();
@@ -207,11 +276,17 @@ mod tests {
         message.to_vec().expect("message")
     }
 
+    fn policy(json: &str) -> NetworkPolicy {
+        serde_json::from_str(json).expect("policy")
+    }
+
     #[test]
     fn only_public_addresses_are_opened_and_never_for_long() {
+        let opens = policy(r#"{"allow":["a.com"]}"#);
         let opened = |records: &[(&str, u32)]| {
-            let (addresses, lifetime) = addresses_in(&answer_with(records));
-            (addresses.len(), lifetime.as_secs())
+            let learned = learn(&opens, "a.com", &answer_with(records)).expect("learned");
+            assert!(learned.shut.is_empty());
+            (learned.open.len(), learned.open_for.as_secs())
         };
         assert_eq!(opened(&[("93.184.216.34", 300), ("93.184.216.35", 900)]), (2, 300));
         assert_eq!(opened(&[("93.184.216.34", 0)]), (1, 60));
@@ -222,6 +297,19 @@ mod tests {
         let many: Vec<String> = (0..=ADDRESSES_PER_ANSWER_MAX).map(|at| format!("93.184.216.{at}")).collect();
         let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 300)).collect();
         assert_eq!(opened(&many).0, ADDRESSES_PER_ANSWER_MAX);
-        assert!(addresses_in(b"nonsense").0.is_empty());
+        assert!(learn(&opens, "a.com", b"nonsense").expect("learned").open.is_empty());
+    }
+
+    #[test]
+    fn every_address_of_a_name_that_is_denied_on_some_ports_is_closed_there_or_kept_from_the_guest() {
+        let denies = policy(r#"{"deny":["a.com:22"]}"#);
+        let answer = answer_with(&[("93.184.216.34", 1), ("10.0.0.1", 1), ("10.0.0.1", 1)]);
+        let learned = learn(&denies, "a.com", &answer).expect("learned");
+        assert_eq!((learned.shut.len(), learned.shut_classes.len(), learned.open.len()), (2, 1, 0));
+        assert!(learned.shut_for >= NAMED_LIFETIME_MAX);
+        let many: Vec<String> = (0..=ADDRESSES_PER_ANSWER_MAX).map(|at| format!("93.184.216.{at}")).collect();
+        let many: Vec<(&str, u32)> = many.iter().map(|address| (address.as_str(), 300)).collect();
+        assert!(learn(&denies, "a.com", &answer_with(&many)).is_none());
+        assert!(learn(&denies, "a.com", b"nonsense").is_none());
     }
 }

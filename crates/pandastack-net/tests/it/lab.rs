@@ -119,7 +119,7 @@ impl Internet {
             for (address, port) in [(SERVER, PORT), (PRIVATE_SERVER, PORT), (METADATA, PORT)] {
                 serve(address, port, arrived.clone());
             }
-            serve_names();
+            serve_names(arrived.clone());
             opened.send(File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
         });
         let namespace = opening.recv().unwrap();
@@ -185,18 +185,30 @@ fn serve(address: Ipv4Addr, port: u16, arrived: mpsc::Sender<Arrival>) {
     });
 }
 
-/// A name server that knows where everything is: private names at the private server, all others at the public one.
-fn serve_names() {
+/// A name server that knows where everything is: private names at the private server, all others at the public one. Whoever
+/// asks for a held name is reported, and waits until somebody asks for one that releases.
+fn serve_names(arrived: mpsc::Sender<Arrival>) {
     let socket = UdpSocket::bind((PRIVATE_SERVER, 53)).unwrap();
     thread::spawn(move || {
-        let mut buffer = [0; 2048];
+        let (mut buffer, mut held) = ([0; 2048], Vec::new());
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
             let mut message = Message::from_vec(&buffer[..length]).unwrap();
             let name = message.queries()[0].name().clone();
-            let address = if name.to_ascii().contains("private") { PRIVATE_SERVER } else { SERVER };
+            let text = name.to_ascii();
+            let address = if text.contains("private") { PRIVATE_SERVER } else { SERVER };
             message.set_message_type(MessageType::Response);
             message.add_answer(Record::from_rdata(name, 300, RData::A(A(address))));
-            socket.send_to(&message.to_vec().unwrap(), from).unwrap();
+            held.push((message.to_vec().unwrap(), from));
+            if text.contains("held") {
+                let std::net::SocketAddr::V4(from) = from else { panic!("a query over IPv6") };
+                let _ = arrived.send((PRIVATE_SERVER, text, from));
+                continue;
+            }
+            // Usual names answer for themselves alone.
+            let answered = if text.contains("release") { 0 } else { held.len() - 1 };
+            for (answer, from) in held.drain(answered..) {
+                socket.send_to(&answer, from).unwrap();
+            }
         }
     });
 }

@@ -8,18 +8,36 @@ use hickory_proto::rr::{RData, RecordType};
 use pandastack_net::{Denial, GUEST_DNS, GUEST_GATEWAY, NetworkPolicy, SlotPool};
 
 use crate::guest::Guest;
-use crate::lab::{Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, policy};
+use crate::lab::{Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, policy, until};
+
+/// What a server or proxy answers that takes a connection.
+const SYN_ACK: u8 = 0x12;
+
+/// Long enough for anything that comes, where nothing should.
+const SOON: Duration = Duration::from_millis(200);
 
 /// Resolves a name as a guest does.
 fn resolve(guest: &mut Guest, name: &str) -> Result<Vec<Ipv4Addr>, ResponseCode> {
+    ask(guest, name);
+    addresses_in(&next_answer(guest))
+}
+
+fn ask(guest: &mut Guest, name: &str) {
     let mut message = Message::new();
     message.set_id(7).set_op_code(OpCode::Query).set_recursion_desired(true);
     message.add_query(Query::query(name.parse().unwrap(), RecordType::A));
     guest.send_bytes(&message.to_vec().unwrap(), (GUEST_DNS, 53));
+}
+
+fn next_answer(guest: &mut Guest) -> Message {
     let answer = guest.receive().expect("the resolver must answer");
     assert_eq!(answer.from, (GUEST_DNS, 53));
     let answer = Message::from_vec(&answer.bytes).unwrap();
     assert_eq!(answer.id(), 7);
+    answer
+}
+
+fn addresses_in(answer: &Message) -> Result<Vec<Ipv4Addr>, ResponseCode> {
     match answer.response_code() {
         ResponseCode::NoError => Ok(answer.answers().iter().filter_map(address).collect()),
         code => Err(code),
@@ -85,6 +103,79 @@ fn a_name_opens_its_public_address_and_nothing_else() {
 }
 
 #[test]
+fn denied_networks_stay_closed_whatever_a_name_leads_to() {
+    in_lab("denied_networks_stay_closed_whatever_a_name_leads_to", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let slot = pool.take(&policy(r#"{"allow":["a.com"],"deny":["93.184.216.0/24"]}"#)).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        assert!(!passes(&mut guest, &internet, "a denied network", (SERVER, PORT)));
+        assert_eq!(guest.connect(5001, (SERVER, 443), SOON), None, "the proxy took it");
+        let change = async |guest: &mut Guest, json: &str| {
+            pool.set_policy(slot.index, &policy(json)).await.unwrap();
+            assert_eq!(resolve(guest, "a.com."), Ok(vec![SERVER]));
+        };
+        change(&mut guest, r#"{"allow":["a.com"],"deny":["0.0.0.0/0:7000"]}"#).await;
+        assert!(!passes(&mut guest, &internet, "a denied port", (SERVER, PORT)));
+        assert_eq!(guest.connect(5002, (SERVER, 443), PATIENCE), Some(SYN_ACK));
+        change(&mut guest, r#"{"allow":["a.com"],"deny":["0.0.0.0/0:443","10.0.0.0/8"]}"#).await;
+        assert!(passes(&mut guest, &internet, "another port", (SERVER, PORT)));
+        assert_eq!(guest.connect(5003, (SERVER, 443), SOON), None, "the proxy took it");
+        change(&mut guest, r#"{"allow":["a.com"]}"#).await;
+        assert_eq!(guest.connect(5004, (SERVER, 443), PATIENCE), Some(SYN_ACK));
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_name_that_is_denied_on_a_port_is_closed_there_by_its_address() {
+    in_lab("a_name_that_is_denied_on_a_port_is_closed_there_by_its_address", |directory| async move {
+        let internet = Internet::connect();
+        let first = SlotPool::open(config(&directory)).unwrap();
+        let slot = first.take(&policy(r#"{"allow":["a.com"],"deny":["a.com:7000"]}"#)).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        assert!(!passes(&mut guest, &internet, "a denied port", (SERVER, PORT)));
+        assert_eq!(guest.connect(5001, (SERVER, 443), PATIENCE), Some(SYN_ACK));
+        let denied = policy(r#"{"deny":["a.com:7000"]}"#);
+        first.set_policy(slot.index, &denied).await.unwrap();
+        assert_eq!(resolve(&mut guest, "b.com."), Ok(vec![SERVER]));
+        assert!(passes(&mut guest, &internet, "open by address", (SERVER, PORT)));
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        assert!(!passes(&mut guest, &internet, "now it has that name", (SERVER, PORT)));
+        drop(first);
+        let second = SlotPool::open(config(&directory)).unwrap();
+        second.adopt(&[(slot.index, denied)]).await.unwrap();
+        assert!(!passes(&mut guest, &internet, "resolved before a restart", (SERVER, PORT)));
+        second.set_policy(slot.index, &policy(r#"{"deny":["b.com:7000"]}"#)).await.unwrap();
+        assert!(passes(&mut guest, &internet, "forgotten", (SERVER, PORT)));
+        second.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn an_answer_that_comes_after_a_change_of_policy_opens_nothing() {
+    in_lab("an_answer_that_comes_after_a_change_of_policy_opens_nothing", |directory| async move {
+        let internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let slot = pool.take(&policy(r#"{"allow":["held.com"]}"#)).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        ask(&mut guest, "held.com.");
+        until("the name server has the question", || !internet.arrivals().is_empty()).await;
+        // One set of ports in either policy: addresses of the one would be open in the other.
+        pool.set_policy(slot.index, &policy(r#"{"allow":["release.private.com"]}"#)).await.unwrap();
+        ask(&mut guest, "release.private.com.");
+        for answer in [next_answer(&mut guest), next_answer(&mut guest)] {
+            let is_held = answer.queries()[0].name().to_ascii().contains("held");
+            assert_eq!(addresses_in(&answer).is_err(), is_held, "{answer:?}");
+        }
+        assert!(!passes(&mut guest, &internet, "of the policy before", (SERVER, PORT)));
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
 fn names_survive_a_restart_of_the_agent() {
     in_lab("names_survive_a_restart_of_the_agent", |directory| async move {
         let internet = Internet::connect();
@@ -106,8 +197,6 @@ fn names_survive_a_restart_of_the_agent() {
 #[test]
 fn guests_wait_while_the_agent_is_restarted() {
     in_lab("guests_wait_while_the_agent_is_restarted", |directory| async move {
-        const SYN_ACK: u8 = 0x12;
-        const SOON: Duration = Duration::from_millis(200);
         let _internet = Internet::connect();
         let by_name = policy(r#"{"allow":["a.com"]}"#);
         let first = SlotPool::open(config(&directory)).unwrap();

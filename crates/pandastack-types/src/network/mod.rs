@@ -6,11 +6,13 @@
 //!
 //! Addresses become disjoint boxes ([`NetworkPolicy::openings`]). Names are asked about when they are resolved and when a
 //! connection says where it goes ([`NetworkPolicy::resolves`], [`NetworkPolicy::permits`]). Names open public addresses
-//! only: whoever answers for a name could otherwise point it at a private network.
+//! only: whoever answers for a name could otherwise point it at a private network. What `deny` takes from names that are
+//! open, by address and by port, is in `denial`.
 //!
 //! Left to others: enforcing it (`pandastack-net`), keeping it with a sandbox (control and agent).
 
 mod cidr;
+mod denial;
 mod ranges;
 mod target;
 
@@ -21,6 +23,7 @@ use utoipa::ToSchema;
 
 pub use cidr::{Cidr, CidrError};
 pub use ranges::{Opening, Range, is_public};
+use target::has_port;
 pub use target::{NamePattern, Place, PortRange, Target, TargetError};
 
 use crate::limits::{NETWORK_OPENINGS_MAX, NETWORK_PORT_CLASSES_MAX, NETWORK_TARGETS_MAX};
@@ -161,11 +164,11 @@ impl TryFrom<Draft> for NetworkPolicy {
         let listed = !allow.is_empty() || !presets.is_empty();
         let egress = egress.unwrap_or(if listed { Egress::None } else { Egress::All });
         let policy = NetworkPolicy { egress, presets, allow, deny };
-        let classes = policy.name_ports().len();
+        let classes = policy.name_ports().len().max(policy.shut_ports().len());
         if classes > NETWORK_PORT_CLASSES_MAX {
             return Err(PolicyError::PortClasses(classes));
         }
-        match policy.openings(None).len() {
+        match policy.openings(None).len().max(policy.closings().len()) {
             count if count > NETWORK_OPENINGS_MAX => Err(PolicyError::Openings(count)),
             _ => Ok(policy),
         }
@@ -193,13 +196,21 @@ impl NetworkPolicy {
         !self.denies(name) && (self.egress == Egress::All || self.allowed(name).next().is_some())
     }
 
-    /// Whether a connection to that name and port may be made.
-    pub fn permits(&self, name: &str, port: u16) -> bool {
-        let has = |ports: &[PortRange]| {
-            ports.is_empty() || ports.iter().any(|ports| (ports.first..=ports.last).contains(&port))
+    /// Whether a web connection may go there that asks for this name, or for none.
+    pub fn permits(&self, name: Option<&str>, to: SocketAddrV4) -> bool {
+        let (address, port) = (*to.ip(), to.port());
+        let denied = |name: &str| {
+            names(&self.deny).any(|(pattern, ports)| pattern.matches(name) && has_port(ports, port))
         };
-        let denied = names(&self.deny).any(|(pattern, ports)| pattern.matches(name) && has(ports));
-        !denied && (self.egress == Egress::All || self.allowed(name).any(has))
+        let listed = |targets: &[Target]| targets.iter().any(|target| target.is_about(address, port));
+        if listed(&self.deny) || name.is_some_and(denied) {
+            return false;
+        }
+        // What is open by address needs no name.
+        (self.egress == Egress::All && is_public(address))
+            || listed(&self.allow)
+            || is_public(address)
+                && name.is_some_and(|name| self.allowed(name).any(|ports| has_port(ports, port)))
     }
 
     /// Whether names open addresses: they are then written down as they are resolved.
@@ -301,10 +312,15 @@ mod tests {
         assert_eq!(serde_json::to_string(&NetworkPolicy::none()).unwrap(), r#"{"egress":"none"}"#);
     }
 
+    /// Whether a web connection to a public address passes.
+    fn permits(policy: &NetworkPolicy, name: &str, port: u16) -> bool {
+        policy.permits(Some(name), SocketAddrV4::new([93, 184, 216, 34].into(), port))
+    }
+
     #[test]
     fn names_pass_by_list_and_deny_wins() {
         let web = policy(r#"{"allow":["*.a.com:443","b.com"],"deny":["x.a.com","b.com:22"]}"#);
-        for (name, resolves, port, permits) in [
+        for (name, resolves, port, permitted) in [
             ("www.a.com", true, 443, true),
             ("www.a.com", true, 80, false),
             ("x.a.com", false, 443, false),
@@ -312,7 +328,11 @@ mod tests {
             ("b.com", true, 22, false),
             ("a.com", false, 443, false),
         ] {
-            assert_eq!((web.resolves(name), web.permits(name, port)), (resolves, permits), "{name}:{port}");
+            assert_eq!(
+                (web.resolves(name), permits(&web, name, port)),
+                (resolves, permitted),
+                "{name}:{port}"
+            );
         }
         assert!(web.opens_names() && web.denies_names());
         assert_eq!(web.name_ports().len(), 2);
@@ -325,10 +345,30 @@ mod tests {
     }
 
     #[test]
+    fn a_web_connection_is_judged_by_name_and_address() {
+        let check = |json: &str, name: Option<&str>, to: &str, expect: bool| {
+            assert_eq!(policy(json).permits(name, to.parse().unwrap()), expect, "{json} {name:?} {to}");
+        };
+        let (www, public, private) = (Some("www.a.com"), "93.184.216.34:443", "10.1.2.3:443");
+        check(r#"{"allow":["*.a.com"]}"#, www, public, true);
+        check(r#"{"allow":["*.a.com"]}"#, None, public, false);
+        check(r#"{"allow":["*.a.com"]}"#, www, private, false);
+        check(r#"{"allow":["*.a.com"],"deny":["93.184.216.0/24"]}"#, www, public, false);
+        check(r#"{"allow":["*.a.com"],"deny":["0.0.0.0/0:80"]}"#, www, public, true);
+        check(r#"{"allow":["*.a.com"],"deny":["0.0.0.0/0:443"]}"#, www, public, false);
+        check(r#"{"deny":["b.com"]}"#, None, public, true);
+        check(r#"{"deny":["b.com"]}"#, www, private, false);
+        check(r#"{"deny":["b.com","93.184.216.34"]}"#, www, public, false);
+        check(r#"{"allow":["10.0.0.0/8"],"deny":["b.com"]}"#, www, private, true);
+        check(r#"{"allow":["10.0.0.0/8"],"deny":["b.com"]}"#, None, private, true);
+        check(r#"{"allow":["10.0.0.0/8"],"deny":["b.com"]}"#, Some("b.com"), private, false);
+    }
+
+    #[test]
     fn presets_open_the_web_ports_of_their_names() {
         let preset = policy(r#"{"presets":["package-registries"]}"#);
-        assert!(preset.permits("pypi.org", 443) && preset.permits("index.rubygems.org", 80));
-        assert!(!preset.permits("pypi.org", 22) && !preset.permits("evilpypi.org", 443));
+        assert!(permits(&preset, "pypi.org", 443) && permits(&preset, "index.rubygems.org", 80));
+        assert!(!permits(&preset, "pypi.org", 22) && !permits(&preset, "evilpypi.org", 443));
         for entry in PACKAGE_REGISTRIES {
             assert!(entry.parse::<Target>().is_ok(), "{entry}");
         }

@@ -1,6 +1,6 @@
 //! From lists to what a kernel can look up: disjoint boxes of addresses and ports.
 
-use super::{Cidr, Egress, NetworkPolicy, Place, PortRange};
+use super::{Cidr, Egress, NetworkPolicy, Place, PortRange, Target};
 
 /// Never reachable, whatever a policy says: this host, link-local and metadata, loopback, multicast, reserved.
 const NEVER: [Cidr; 5] = [
@@ -42,7 +42,7 @@ impl Range {
     const ALL: Range = Range { first: 0, last: u32::MAX };
 }
 
-/// Addresses that may be reached on some ports. Port 0 stands for protocols that have none.
+/// A box of addresses and ports. Port 0 stands for protocols that have none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
     /// The addresses.
@@ -61,55 +61,67 @@ impl NetworkPolicy {
     /// left out whatever the lists say.
     pub fn openings(&self, closed: Option<Cidr>) -> Vec<Opening> {
         let never: Vec<Range> = NEVER.iter().copied().chain(closed).map(|network| network.range()).collect();
-        let mut bands: Vec<(PortRange, Vec<Range>)> = Vec::new();
-        for ports in self.bands() {
-            let addresses = self.addresses_on(ports.first, &never);
-            match bands.last_mut() {
-                Some((before, same)) if *same == addresses => before.last = ports.last,
-                _ => bands.push((ports, addresses)),
-            }
-        }
-        let boxes = |(ports, addresses): (PortRange, Vec<Range>)| {
-            addresses.into_iter().map(move |addresses| Opening { addresses, ports })
-        };
-        bands.into_iter().flat_map(boxes).collect()
+        boxes(self.allow.iter().chain(&self.deny), |port| self.addresses_on(port, &never))
     }
 
-    /// The ports, cut wherever a list says something different of two neighbours.
-    fn bands(&self) -> Vec<PortRange> {
-        let mut starts = vec![NO_PORT, 1];
-        for ports in self
-            .allow
-            .iter()
-            .chain(&self.deny)
-            .filter(|target| target.is_network())
-            .flat_map(|target| &target.ports)
-        {
-            starts.push(ports.first);
-            starts.extend(ports.last.checked_add(1));
+    /// What names must not open, as disjoint boxes: the denied networks. None unless names open anything.
+    pub fn closings(&self) -> Vec<Opening> {
+        if !self.closes_networks() {
+            return Vec::new();
         }
-        starts.sort_unstable();
-        starts.dedup();
-        let ends = starts.iter().skip(1).map(|next| next - 1).chain([u16::MAX]);
-        starts.iter().zip(ends).map(|(first, last)| PortRange { first: *first, last }).collect()
+        boxes(self.deny.iter(), |port| union(networks_on(&self.deny, port)))
     }
 
     fn addresses_on(&self, port: u16, never: &[Range]) -> Vec<Range> {
-        let listed = |targets: &[super::Target]| -> Vec<Range> {
-            let here = targets.iter().filter(|target| target.ports.is_empty() || target.has_port(port));
-            here.filter_map(|target| match &target.place {
-                Place::Network(network) => Some(network.range()),
-                Place::Name(_) => None,
-            })
-            .collect()
-        };
         let mut open = match self.egress {
             Egress::All => subtract(vec![Range::ALL], NOT_INTERNET.iter().map(Cidr::range)),
             Egress::None => Vec::new(),
         };
-        open.extend(listed(&self.allow));
-        subtract(union(open), listed(&self.deny).into_iter().chain(never.iter().copied()))
+        open.extend(networks_on(&self.allow, port));
+        subtract(union(open), networks_on(&self.deny, port).into_iter().chain(never.iter().copied()))
     }
+}
+
+/// The networks that a list names on a port.
+fn networks_on(targets: &[Target], port: u16) -> Vec<Range> {
+    let here = targets.iter().filter(|target| target.ports.is_empty() || target.has_port(port));
+    here.filter_map(|target| match &target.place {
+        Place::Network(network) => Some(network.range()),
+        Place::Name(_) => None,
+    })
+    .collect()
+}
+
+/// The addresses of every port, those of neighbours together where they are the same.
+fn boxes<'a>(
+    targets: impl Iterator<Item = &'a Target>,
+    addresses_on: impl Fn(u16) -> Vec<Range>,
+) -> Vec<Opening> {
+    let mut bands: Vec<(PortRange, Vec<Range>)> = Vec::new();
+    for ports in cut(targets) {
+        let addresses = addresses_on(ports.first);
+        match bands.last_mut() {
+            Some((before, same)) if *same == addresses => before.last = ports.last,
+            _ => bands.push((ports, addresses)),
+        }
+    }
+    let boxes = |(ports, addresses): (PortRange, Vec<Range>)| {
+        addresses.into_iter().map(move |addresses| Opening { addresses, ports })
+    };
+    bands.into_iter().flat_map(boxes).collect()
+}
+
+/// The ports, cut wherever a network of these says something different of two neighbours.
+fn cut<'a>(targets: impl Iterator<Item = &'a Target>) -> Vec<PortRange> {
+    let mut starts = vec![NO_PORT, 1];
+    for ports in targets.filter(|target| target.is_network()).flat_map(|target| &target.ports) {
+        starts.push(ports.first);
+        starts.extend(ports.last.checked_add(1));
+    }
+    starts.sort_unstable();
+    starts.dedup();
+    let ends = starts.iter().skip(1).map(|next| next - 1).chain([u16::MAX]);
+    starts.iter().zip(ends).map(|(first, last)| PortRange { first: *first, last }).collect()
 }
 
 /// Sorts and merges what overlaps or touches.
@@ -156,7 +168,11 @@ mod tests {
 
     #[track_caller]
     fn check(policy: &NetworkPolicy, open: &[(&str, u16)], closed: &[(&str, u16)]) {
-        let openings = policy.openings(Some(SLOTS));
+        check_boxes(&policy.openings(Some(SLOTS)), open, closed);
+    }
+
+    #[track_caller]
+    fn check_boxes(openings: &[Opening], open: &[(&str, u16)], closed: &[(&str, u16)]) {
         let reaches = |(address, port): &(&str, u16)| {
             let address = u32::from(address.parse::<std::net::Ipv4Addr>().unwrap());
             let hits = openings.iter().filter(|opening| {
@@ -241,6 +257,19 @@ mod tests {
             ],
             &[("10.1.1.1", 5431), ("10.1.1.1", 8010), ("10.1.1.1", 0), ("10.7.7.7", 22), ("1.1.1.1", 5432)],
         );
+    }
+
+    #[test]
+    fn denied_networks_are_closed_to_names() {
+        let some = policy(
+            r#"{"allow":["a.com","10.0.0.0/8"],"deny":["93.184.216.0/24","93.184.0.0/16:22","0.0.0.0/0:25","b.com"]}"#,
+        );
+        check_boxes(
+            &some.closings(),
+            &[("93.184.216.34", 443), ("93.184.216.34", 0), ("93.184.1.1", 22), ("1.1.1.1", 25)],
+            &[("93.184.1.1", 23), ("1.1.1.1", 443), ("1.1.1.1", 0), ("10.0.0.1", 443)],
+        );
+        assert_eq!(policy(r#"{"deny":["93.184.216.0/24"]}"#).closings(), []);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! ```
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -66,10 +67,23 @@ impl Target {
         matches!(self.place, Place::Network(_))
     }
 
+    /// Whether it names the address on this port, by address.
+    pub(super) fn is_about(&self, address: Ipv4Addr, port: u16) -> bool {
+        match &self.place {
+            Place::Network(network) => network.contains(address) && has_port(&self.ports, port),
+            Place::Name(_) => false,
+        }
+    }
+
     /// Whether one of its port ranges has the port. An entry without ports has none here.
     pub(super) fn has_port(&self, port: u16) -> bool {
         self.ports.iter().any(|ports| (ports.first..=ports.last).contains(&port))
     }
+}
+
+/// Whether a port is one of these; no ports mean all of them.
+pub(super) fn has_port(ports: &[PortRange], port: u16) -> bool {
+    ports.is_empty() || ports.iter().any(|ports| (ports.first..=ports.last).contains(&port))
 }
 
 impl NamePattern {

@@ -1,0 +1,268 @@
+//! The part of a slot's table that is its policy.
+//!
+//! A policy is the sets `open` and `denied` and the chains `inspect` and `egress`, replaced together; everything else never
+//! changes. Connections that passed by a name are marked with their policy, and go on after the name's address is forgotten,
+//! until another policy comes.
+//!
+//! Must hold: what is denied is asked for before anything that opens. `open` has nothing of it, names are resolved later:
+//! `denied` keeps their addresses from opening denied networks, and `shut` has the addresses of names that are denied on some
+//! ports. Only slots whose policy needs them have these two.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use libc::{IPPROTO_TCP, IPPROTO_UDP};
+use pandastack_types::network::{NetworkPolicy, PortRange};
+
+use super::{DENY, PROXY_PORT, SLOT_TABLE};
+use crate::config::Plan;
+use crate::nft::{Batch, Rule, SetName};
+
+/// Addresses and ports the guest may open connections to.
+pub(super) const OPEN: SetName = SetName("open", 1);
+
+/// Addresses that allowed names were resolved to, by class of ports.
+pub(super) const NAMED: SetName = SetName("named", 2);
+
+/// A switch: nothing passes. It closes a fresh slot without rebuilding [`OPEN`], which has no place in a take.
+pub(super) const CLOSED: SetName = SetName("closed", 3);
+
+/// Addresses and ports that names do not open.
+const DENIED: SetName = SetName("denied", 4);
+
+/// Addresses that names were resolved to which are denied on some ports, by class of these.
+const SHUT: SetName = SetName("shut", 5);
+
+/// Most addresses in [`NAMED`], and in [`SHUT`]. When the first is full, further names resolve but their addresses stay
+/// closed until older ones are forgotten; when the second is, further names that are denied on some ports do not resolve.
+pub(super) const NAMED_ADDRESSES_MAX: u32 = 4096;
+
+/// Ports whose connections say which name they are for.
+const WEB_PORTS: [u16; 2] = [80, 443];
+
+/// HTTP/3: its name cannot be read on the way, and clients fall back to TCP.
+const QUIC_PORT: u16 = 443;
+
+/// Chains that are part of a policy.
+pub(super) const INSPECT: &str = "inspect";
+pub(super) const EGRESS: &str = "egress";
+
+/// Gives a fresh slot its policy. Removing rules costs the kernel milliseconds, which have no place in a take, and those of
+/// a policy without names are the default's.
+pub(crate) fn first_policy(policy: &NetworkPolicy, plan: &Plan) -> Batch {
+    if policy.opens_names() || policy.denies_names() {
+        return slot_policy(policy, plan, true);
+    }
+    let (mut batch, openings) = (Batch::new(SLOT_TABLE), policy.openings(Some(plan.subnet)));
+    if openings.is_empty() {
+        batch.switch_on(CLOSED);
+        return batch;
+    }
+    batch.flush_set(OPEN);
+    batch.fill_box_set(OPEN, &openings);
+    batch
+}
+
+/// Replaces the policy of an existing slot. Addresses of names are forgotten unless they are this policy's own.
+pub(crate) fn slot_policy(policy: &NetworkPolicy, plan: &Plan, names_stay: bool) -> Batch {
+    let mut batch = Batch::new(SLOT_TABLE);
+    batch.flush_set(CLOSED);
+    batch.flush_set(OPEN);
+    if !names_stay {
+        batch.flush_set(NAMED);
+    }
+    batch.flush_chain(INSPECT);
+    batch.flush_chain(EGRESS);
+    // Made here, where they are not there yet: few slots need them, and slots of an earlier version have none.
+    if policy.closes_networks() {
+        batch.add_box_set(DENIED);
+        batch.flush_set(DENIED);
+    }
+    if !policy.shut_ports().is_empty() {
+        batch.add_expiring_set(SHUT, NAMED_ADDRESSES_MAX);
+        if !names_stay {
+            batch.flush_set(SHUT);
+        }
+    }
+    fill_policy(&mut batch, policy, plan);
+    batch
+}
+
+/// What is known of a name's addresses once it was resolved.
+#[derive(Debug, Default)]
+pub(crate) struct Learned {
+    /// Opened to the ports of these classes, for so long.
+    pub(crate) open: Vec<Ipv4Addr>,
+    pub(crate) open_classes: Vec<usize>,
+    pub(crate) open_for: Duration,
+    /// Closed on the ports of these, for so long.
+    pub(crate) shut: Vec<Ipv4Addr>,
+    pub(crate) shut_classes: Vec<usize>,
+    pub(crate) shut_for: Duration,
+}
+
+/// Writes down what was learned of a name.
+pub(crate) fn learned(of: &Learned) -> Batch {
+    let mut batch = Batch::new(SLOT_TABLE);
+    for (set, addresses, classes, lifetime) in
+        [(SHUT, &of.shut, &of.shut_classes, of.shut_for), (NAMED, &of.open, &of.open_classes, of.open_for)]
+    {
+        for (address, class) in
+            addresses.iter().flat_map(|address| classes.iter().map(move |class| (address, class)))
+        {
+            batch.renew_element(set, *address, class_number(*class), lifetime);
+        }
+    }
+    batch
+}
+
+pub(super) fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
+    batch.fill_box_set(OPEN, &policy.openings(Some(plan.subnet)));
+    batch.fill_box_set(DENIED, &policy.closings());
+    fill_inspect(batch, policy);
+    fill_egress(batch, policy);
+}
+
+/// Which new TCP connections go to the proxy.
+fn fill_inspect(batch: &mut Batch, policy: &NetworkPolicy) {
+    let in_open = || Rule::new().destination_and_port_in_set(OPEN);
+    if policy.closes_networks() {
+        // Not to the proxy, whose own connections `egress` does not see.
+        batch.add_rule(INSPECT, Rule::new().destination_and_port_in_set(DENIED).accept());
+    }
+    if policy.denies_names() {
+        for port in WEB_PORTS {
+            let web = || Rule::new().destination_port_in(PortRange { first: port, last: port });
+            batch.add_rule(INSPECT, web().destination_and_port_in_set(OPEN).redirect_to_port(PROXY_PORT));
+        }
+    }
+    if policy.opens_names() {
+        // What is open by address needs no name.
+        batch.add_rule(INSPECT, in_open().accept());
+        for (class, ports) in classes(policy) {
+            for port in WEB_PORTS.into_iter().filter(|port| ports.iter().any(|ports| has(*ports, *port))) {
+                let web = Rule::new().destination_port_in(PortRange { first: port, last: port });
+                batch.add_rule(INSPECT, web.destination_in_class(NAMED, class).redirect_to_port(PROXY_PORT));
+            }
+        }
+    }
+}
+
+/// What passes on the way out, packet by packet.
+fn fill_egress(batch: &mut Batch, policy: &NetworkPolicy) {
+    batch.add_rule(EGRESS, Rule::new().switched_on(CLOSED).jump(DENY));
+    refuse_denied(batch, policy);
+    if policy.denies_names() {
+        refuse_uninspected(batch);
+    }
+    for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
+        batch.add_rule(EGRESS, Rule::new().protocol(protocol).destination_and_port_in_set(OPEN).accept());
+    }
+    let portless = Rule::new().protocol_not(IPPROTO_TCP).protocol_not(IPPROTO_UDP);
+    batch.add_rule(EGRESS, portless.destination_in_set(OPEN, 0).accept());
+    if policy.opens_names() {
+        if !policy.denies_names() {
+            refuse_uninspected(batch);
+        }
+        pass_named(batch, policy);
+    }
+    batch.add_rule(EGRESS, Rule::new().jump(DENY));
+}
+
+/// What `deny` takes from names. The web ports of a denied name are the proxy's business: other names share its address.
+fn refuse_denied(batch: &mut Batch, policy: &NetworkPolicy) {
+    if policy.closes_networks() {
+        for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
+            let denied = Rule::new().protocol(protocol).destination_and_port_in_set(DENIED);
+            batch.add_rule(EGRESS, denied.jump(DENY));
+        }
+    }
+    for (class, ports) in policy.shut_ports().into_iter().enumerate() {
+        let tcp = ports.iter().flat_map(|ports| without_web(*ports)).map(|ports| (IPPROTO_TCP, ports));
+        for (protocol, ports) in tcp.chain(ports.iter().map(|ports| (IPPROTO_UDP, *ports))) {
+            let to = Rule::new().protocol(protocol).destination_port_in(ports);
+            batch.add_rule(EGRESS, to.destination_in_class(SHUT, class_number(class)).jump(DENY));
+        }
+    }
+}
+
+/// Addresses of allowed names, on the ports of their classes.
+fn pass_named(batch: &mut Batch, policy: &NetworkPolicy) {
+    let mark = mark_of(policy);
+    batch.add_rule(EGRESS, Rule::new().connection_mark(mark).accept());
+    for (class, ports) in classes(policy) {
+        for (ports, protocol) in
+            ports.into_iter().flat_map(|ports| [IPPROTO_TCP, IPPROTO_UDP].map(|protocol| (ports, protocol)))
+        {
+            let to = Rule::new().protocol(protocol).destination_port_in(ports);
+            let named = to.destination_in_class(NAMED, class);
+            batch.add_rule(EGRESS, named.mark_connection(mark).accept());
+        }
+    }
+}
+
+/// Web connections that do not go through the proxy: begun under another policy, or HTTP/3.
+fn refuse_uninspected(batch: &mut Batch) {
+    for (protocol, port) in
+        WEB_PORTS.map(|port| (IPPROTO_TCP, port)).into_iter().chain([(IPPROTO_UDP, QUIC_PORT)])
+    {
+        batch.add_rule(EGRESS, Rule::new().destination_port(protocol, port).reject());
+    }
+}
+
+/// Classes of allowed names' ports, numbered. A name without ports has all of them.
+fn classes(policy: &NetworkPolicy) -> impl Iterator<Item = (u32, Vec<PortRange>)> {
+    let all = || vec![PortRange { first: 1, last: u16::MAX }];
+    let numbered = policy.name_ports().into_iter().enumerate();
+    numbered.map(move |(class, ports)| (class_number(class), if ports.is_empty() { all() } else { ports }))
+}
+
+fn class_number(class: usize) -> u32 {
+    u32::try_from(class).unwrap_or(u32::MAX)
+}
+
+fn has(ports: PortRange, port: u16) -> bool {
+    (ports.first..=ports.last).contains(&port)
+}
+
+/// A range of ports without those whose connections say their name.
+fn without_web(ports: PortRange) -> Vec<PortRange> {
+    WEB_PORTS.into_iter().fold(vec![ports], |ranges, web| {
+        let cut = |ports: PortRange| {
+            let before = PortRange { first: ports.first, last: ports.last.min(web - 1) };
+            let behind = PortRange { first: ports.first.max(web + 1), last: ports.last };
+            [before, behind].into_iter().filter(|ports| ports.first <= ports.last)
+        };
+        ranges.into_iter().flat_map(cut).collect()
+    })
+}
+
+/// The same for the same policy, also in the next agent of the same build, and never zero, which unmarked connections
+/// have. Another build's differs at worst: connections by name then end and are made anew.
+fn mark_of(policy: &NetworkPolicy) -> u32 {
+    use std::hash::{Hash, Hasher};
+    let mut hasher = std::collections::hash_map::DefaultHasher::new();
+    policy.hash(&mut hasher);
+    (hasher.finish() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn web_ports_are_cut_out_of_ranges() {
+        let check = |first, last, expect: &[(u16, u16)]| {
+            let cut: Vec<_> =
+                without_web(PortRange { first, last }).iter().map(|p| (p.first, p.last)).collect();
+            assert_eq!(cut, expect, "{first}-{last}");
+        };
+        check(22, 22, &[(22, 22)]);
+        check(80, 80, &[]);
+        check(443, 443, &[]);
+        check(79, 81, &[(79, 79), (81, 81)]);
+        check(80, 443, &[(81, 442)]);
+        check(1, 65535, &[(1, 79), (81, 442), (444, 65535)]);
+        check(8000, 8009, &[(8000, 8009)]);
+    }
+}
