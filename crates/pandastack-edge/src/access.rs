@@ -35,11 +35,34 @@ pub fn check(
     now_unix: impl FnOnce() -> i64,
 ) -> Result<Verdict, Trouble> {
     match (route.visibility, &route.key) {
-        (Visibility::Unlisted, _) => Ok(Verdict::Pass),
+        (Visibility::Unlisted, _) => {
+            drop_credentials(parts);
+            Ok(Verdict::Pass)
+        }
         (Visibility::Off, _) => Err(Trouble::Unknown),
         (Visibility::Private, None) => Err(Trouble::NeedsToken),
         (Visibility::Private, Some(key)) => check_private(parts, key, port, secure, now_unix()),
     }
+}
+
+/// Removes credentials that nobody asked for. One look at the few names of a head costs less than looking for each of ours.
+fn drop_credentials(parts: &mut Parts) {
+    let is_token = |name: &HeaderName| name == TOKEN || name == TRAFFIC_TOKEN;
+    let is_credential = |(name, value): (&HeaderName, &HeaderValue)| {
+        is_token(name) || (name == COOKIE && contains(value.as_bytes(), PARAMETER.as_bytes()))
+    };
+    if parts.headers.iter().any(is_credential) {
+        parts.headers.remove(TOKEN);
+        parts.headers.remove(TRAFFIC_TOKEN);
+        take_cookie(&mut parts.headers);
+    }
+    if parts.uri.query().is_some_and(|query| query.contains(PARAMETER)) {
+        take_parameter(&mut parts.uri);
+    }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 fn check_private(
@@ -186,6 +209,29 @@ mod tests {
         let mut next = head(Method::GET, "/page", &[("cookie", format!("theme=dark; {cookie}"))]);
         assert!(passes(&mut next, Visibility::Private));
         assert_eq!(next.headers[COOKIE], "theme=dark");
+    }
+
+    #[test]
+    fn an_unlisted_preview_sees_no_credentials_either() {
+        let mut request = head(
+            Method::GET,
+            &format!("/page?a=1&{PARAMETER}={}", signed()),
+            &[
+                ("x-pandastack-preview-token", token()),
+                ("e2b-traffic-access-token", token()),
+                ("cookie", format!("theme=dark; {PARAMETER}={}", signed())),
+            ],
+        );
+        assert!(passes(&mut request, Visibility::Unlisted));
+        assert_eq!(request.uri, "/page?a=1");
+        assert_eq!(request.headers.len(), 1);
+        assert_eq!(request.headers[COOKIE], "theme=dark");
+        let mut request = head(Method::GET, "/?b=2", &[("cookie", "a=1;b=2".to_owned())]);
+        assert!(passes(&mut request, Visibility::Unlisted));
+        assert_eq!(
+            (&request.headers[COOKIE], request.uri.query()),
+            (&"a=1;b=2".parse().unwrap(), Some("b=2"))
+        );
     }
 
     #[test]

@@ -5,10 +5,9 @@
 //! ```
 //!
 //! Lines are gathered and written in pieces, so that a request costs no system call. Query strings are left out: they
-//! carry secrets more often than answers.
+//! carry secrets more often than answers. Requests to sandboxes that do not exist have no line, so that nobody fills the log
+//! with names of his own making.
 
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +17,8 @@ use http::{Method, Uri};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::ACCESS_LOG_BUFFER_BYTES;
+use crate::limits::{ACCESS_LOG_BUFFER_BYTES, ACCESS_LOG_FILE_BYTES_MAX, ACCESS_LOG_OLD_FILES_MAX};
+use crate::log_file::{Bounds, LogFile};
 use crate::site::Site;
 
 /// Longest time a line is held back.
@@ -28,10 +28,14 @@ const PATH_BYTES_MAX: usize = 512;
 /// Statuses by their first digit; the rest is counted as zero.
 const STATUS_CLASSES: usize = 6;
 
+/// Most of what the log takes of a disk.
+const BOUNDS: Bounds =
+    Bounds { bytes_max: ACCESS_LOG_FILE_BYTES_MAX, old_files_max: ACCESS_LOG_OLD_FILES_MAX };
+
 /// Where lines go, and what is counted.
 #[derive(Default)]
 pub struct AccessLog {
-    file: Option<File>,
+    file: Option<Mutex<LogFile>>,
     lines: Mutex<Lines>,
     requests: [AtomicU64; STATUS_CLASSES],
     bytes: AtomicU64,
@@ -40,8 +44,8 @@ pub struct AccessLog {
 impl AccessLog {
     /// Counts, and appends to a file if there is one.
     pub fn open(path: Option<&Path>) -> std::io::Result<Self> {
-        let file = path.map(|path| File::options().create(true).append(true).open(path)).transpose()?;
-        Ok(Self { file, ..Self::default() })
+        let file = path.map(|path| LogFile::open(path, BOUNDS)).transpose()?;
+        Ok(Self { file: file.map(Mutex::new), ..Self::default() })
     }
 
     fn write(&self, entry: &Entry) {
@@ -61,9 +65,8 @@ impl AccessLog {
     }
 
     fn append(&self, lines: &[u8]) {
-        if let Some(mut file) = self.file.as_ref()
-            && let Err(error) = file.write_all(lines)
-        {
+        let Some(file) = &self.file else { return };
+        if let Err(error) = file.lock().unwrap_or_else(PoisonError::into_inner).append(lines) {
             tracing::warn!(%error, "the access log cannot be written");
         }
     }

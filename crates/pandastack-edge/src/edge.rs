@@ -267,7 +267,7 @@ impl Edge {
             DialError::Failed(why) => return Trouble::Unavailable(why),
             DialError::Closed => {}
         }
-        let Some((route, _)) = site.map(Site::route) else { return Trouble::PortClosed };
+        let Some(route) = site.map(Site::route) else { return Trouble::PortClosed };
         let Place::Sandbox { agent, incarnation } = &route.to else { return Trouble::PortClosed };
         let path = format!("/sandboxes/{}/ports", target.sandbox);
         let call =

@@ -17,7 +17,7 @@ use crate::body::{BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::door::Ticket;
 use crate::headers::strip_hop_by_hop;
 use crate::http1::UpstreamError;
-use crate::pool::{DialError, Upstream, connect, connect_shared};
+use crate::pool::{DialError, IDLE_KEPT, IDLE_SURE, Upstream, connect, connect_shared};
 use crate::trouble::Trouble;
 use crate::tunnel::{Stirring, copy};
 
@@ -92,14 +92,15 @@ impl Exchange {
             return Box::pin(self.send_shared(parts, body)).await;
         }
         to_origin_form(parts);
-        let mut upstream = match self.ticket.door().pools.take(self.port) {
+        let is_repeatable = parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
+        let idle_max = if is_repeatable { IDLE_KEPT } else { IDLE_SURE };
+        let mut upstream = match self.ticket.door().pools.take(self.port, idle_max) {
             Some(upstream) => upstream,
             None => match Box::pin(connect(self.ticket.door(), self.port)).await {
                 Ok(upstream) => upstream,
                 Err(error) => return Err(Setback::unsent(error, body)),
             },
         };
-        let is_repeatable = parts.method.is_idempotent() && matches!(body, RequestBody::Empty);
         upstream.begin(parts, body);
         let mut answer = self.answer(&mut upstream).await;
         if let Err(Silence::Failed(UpstreamError::Closed)) = answer

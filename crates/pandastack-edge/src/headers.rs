@@ -20,17 +20,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-
-/// Set by us or by nobody.
-const CLAIMS: [HeaderName; 6] = [
-    HeaderName::from_static("x-real-ip"),
-    HeaderName::from_static("x-forwarded-server"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-forwarded-scheme"),
-    HeaderName::from_static("x-forwarded-ssl"),
-    // Programs that take their environment from headers read it as their own proxy.
-    HeaderName::from_static("proxy"),
-];
+const PROXY: HeaderName = HeaderName::from_static("proxy");
 
 /// Of one connection, whatever `Connection` says.
 const HOP_BY_HOP: [HeaderName; 4] = [
@@ -130,13 +120,21 @@ fn is_ours(name: &HeaderName) -> bool {
             | "te"
             | "expect"
             | "authorization"
-            | "x-real-ip"
-            | "x-forwarded-server"
-            | "x-forwarded-prefix"
-            | "x-forwarded-scheme"
-            | "x-forwarded-ssl"
+            // Programs that take their environment from headers read it as their own proxy.
             | "proxy"
-    )
+    ) || is_claim(name)
+}
+
+/// Whether a header is one that proxies set, for guests to believe: set by us or by nobody. Programs that take their
+/// environment from headers do not tell `_` from `-`.
+fn is_claim(name: &HeaderName) -> bool {
+    match name.as_str().as_bytes() {
+        [b'x', b'-' | b'_', b'f', rest @ ..] => {
+            rest.strip_prefix(b"orwarded").is_some_and(|rest| matches!(rest.first(), Some(b'-' | b'_')))
+        }
+        [b'x', b'-' | b'_', b'r', b'e', b'a', b'l', b'-' | b'_', b'i', b'p'] => true,
+        _ => false,
+    }
 }
 
 /// Removes what belongs to one connection.
@@ -172,9 +170,11 @@ fn strip_claims(headers: &mut HeaderMap) {
     if !trailers {
         headers.remove(TE);
     }
-    for name in &CLAIMS {
+    let claims: Vec<HeaderName> = headers.keys().filter(|name| is_claim(name)).cloned().collect();
+    for name in claims {
         headers.remove(name);
     }
+    headers.remove(PROXY);
 }
 
 /// Makes a client's head one for the guest.
@@ -227,7 +227,13 @@ mod tests {
             ("x-forwarded-proto", "https"),
             ("forwarded", "for=9.9.9.9"),
             ("x-real-ip", "9.9.9.9"),
+            ("x_forwarded_for", "9.9.9.9"),
+            ("x-forwarded-user", "root"),
+            ("x-forwarded-email", "root@example.com"),
+            ("x-forwarded-uri", "/admin"),
+            ("x-forwarded-client-cert", "Subject=root"),
             ("proxy", "http://evil"),
+            ("x-forwardedness", "1"),
         ]);
         to_guest(&mut head, &client());
         let get = |name: &str| -> Vec<_> { head.headers.get_all(name).iter().collect() };
@@ -236,13 +242,16 @@ mod tests {
         assert_eq!(get("x-forwarded-host"), ["80-a.localhost:8080"]);
         assert_eq!(get("x-forwarded-port"), ["8080"]);
         assert_eq!(get("forwarded"), ["for=203.0.113.9;host=\"80-a.localhost:8080\";proto=http"]);
-        assert!(get("x-real-ip").is_empty() && get("proxy").is_empty());
+        for gone in ["user", "email", "uri", "client-cert"] {
+            assert!(get(&format!("x-forwarded-{gone}")).is_empty(), "{gone}");
+        }
+        assert!(get("x-real-ip").is_empty() && get("proxy").is_empty() && get("x_forwarded_for").is_empty());
+        assert_eq!(get("x-forwardedness"), ["1"]);
     }
 
     #[test]
     fn every_header_of_ours_is_looked_for() {
-        for name in CLAIMS.iter().chain(&HOP_BY_HOP).chain(&[CONNECTION, UPGRADE, TE, EXPECT, AUTHORIZATION])
-        {
+        for name in HOP_BY_HOP.iter().chain(&[CONNECTION, UPGRADE, TE, EXPECT, AUTHORIZATION, PROXY]) {
             assert!(is_ours(name), "{name}");
         }
         assert!(!is_ours(&HOST) && !is_ours(&CONTENT_LENGTH));

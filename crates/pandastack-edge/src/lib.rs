@@ -19,6 +19,7 @@
 //! | `http1`, `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
 //! | `headers` | what changes in heads |
 //! | `trouble` | answers of our own |
+//! | `access_log`, `log_file` | a line of each request, in files that do not grow without end |
 //!
 //! Must hold: a transition of ours (sleep, wake, move) fails no request; a guest learns nothing about a client that the
 //! client made up; nothing is collected in memory; losing control stops no traffic.
@@ -41,6 +42,7 @@ mod head_clock;
 mod headers;
 mod http1;
 pub mod limits;
+mod log_file;
 mod names;
 mod plain;
 mod pool;

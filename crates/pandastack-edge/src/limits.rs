@@ -43,3 +43,7 @@ pub const NAMES_MAX: usize = 16_384;
 pub const SIGNED_URL_SECONDS_MAX: u64 = 30 * 24 * 3600;
 /// Bytes of the access log held back to be written at once. They are written after a second at the latest.
 pub const ACCESS_LOG_BUFFER_BYTES: usize = 64 * 1024;
+/// Bytes of the access log's file. Beyond it: it is put aside as `.1` and a new one begun.
+pub const ACCESS_LOG_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Files of the access log that were put aside. Beyond it: the oldest is removed.
+pub const ACCESS_LOG_OLD_FILES_MAX: u32 = 3;

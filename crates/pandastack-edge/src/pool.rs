@@ -22,7 +22,10 @@ use crate::door::{Door, Way};
 use crate::limits::{DIAL_WAIT, IDLE_UPSTREAMS_MAX};
 
 /// Idle connections older than this are not kept: guests close theirs about then.
-const IDLE_KEPT: Duration = Duration::from_secs(60);
+pub(crate) const IDLE_KEPT: Duration = Duration::from_secs(60);
+/// A connection that was idle for longer may be closed by its guest at the very instant of the next request: usual servers close
+/// theirs after two (gunicorn) or five seconds (node, uvicorn). One that cannot be repeated then goes by a connection of its own.
+pub(crate) const IDLE_SURE: Duration = Duration::from_secs(1);
 
 /// Why a port was not reached.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -95,11 +98,19 @@ impl Pools {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An idle connection that still lives.
-    pub(crate) fn take(&self, port: u16) -> Option<Box<Upstream>> {
+    /// A connection that still lives and was idle for no longer than that.
+    pub(crate) fn take(&self, port: u16, idle_max: Duration) -> Option<Box<Upstream>> {
         loop {
-            let (mut upstream, _) =
-                self.lock().iter_mut().find(|pool| pool.port == port).and_then(|pool| pool.idle.pop())?;
+            let (mut upstream, _) = {
+                let mut pools = self.lock();
+                let idle = &mut pools.iter_mut().find(|pool| pool.port == port)?.idle;
+                let Some(newest) = idle.pop_if(|(_, since)| since.elapsed() <= idle_max) else {
+                    // All others are older: a good moment to let go of those that their guest has closed.
+                    idle.retain_mut(|(upstream, _)| upstream.is_silent());
+                    return None;
+                };
+                newest
+            };
             if upstream.is_silent() {
                 return Some(upstream);
             }
@@ -228,5 +239,23 @@ impl AsyncWrite for GuestStream {
             GuestStream::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
             GuestStream::Tunnel(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_that_was_idle_for_too_long_waits_for_another_request() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let pools = Pools::default();
+        pools.put(80, Box::new(Upstream::new(GuestStream::Tcp(stream))));
+        assert!(pools.take(80, Duration::ZERO).is_none());
+        assert!(pools.take(80, IDLE_KEPT).is_some());
+        assert!(pools.take(80, IDLE_KEPT).is_none());
     }
 }

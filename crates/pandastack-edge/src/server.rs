@@ -280,11 +280,11 @@ struct Place {
 impl Crowd {
     fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_client.entry(client).or_default();
-        if *count >= CONNECTIONS_PER_CLIENT_MAX || self.all.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+        let count = by_client.get(&client).copied().unwrap_or_default();
+        if count >= CONNECTIONS_PER_CLIENT_MAX || self.all.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
             return None;
         }
-        *count += 1;
+        by_client.insert(client, count + 1);
         self.all.fetch_add(1, Ordering::Relaxed);
         Some(Place { crowd: Arc::clone(self), client })
     }
@@ -318,6 +318,13 @@ mod tests {
         places.pop();
         assert!(crowd.enter(greedy).is_some());
         places.clear();
+        assert!(crowd.by_client.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_client_that_finds_no_place_leaves_nothing() {
+        let crowd = Arc::new(Crowd { all: CONNECTIONS_MAX.into(), ..Crowd::default() });
+        assert!(crowd.enter([10, 0, 0, 1].into()).is_none());
         assert!(crowd.by_client.lock().unwrap().is_empty());
     }
 }

@@ -1,7 +1,8 @@
 //! One sandbox as an edge remembers it: its route and its gate.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use pandastack_agent_client::AgentError;
@@ -31,34 +32,50 @@ pub struct Site {
 
 struct Known {
     route: Arc<Route>,
-    /// Nothing changed since it was read.
-    fresh: bool,
+    /// How many changes were told when reading it began.
+    read: u64,
+    /// How many were told since, too: it is fresh while there is none more.
+    change: u64,
 }
 
 impl Site {
-    fn new(id: SandboxId, route: Route) -> Self {
+    fn new(id: SandboxId, route: Route, is_fresh: bool) -> Self {
         Self {
             id,
-            known: Mutex::new(Known { route: Arc::new(route), fresh: true }),
+            known: Mutex::new(Known { route: Arc::new(route), read: 0, change: u64::from(!is_fresh) }),
             gate: Arc::new(Gate::default()),
             missed: Mutex::new(None),
         }
     }
 
-    /// Its route as last known, and whether nothing changed since.
-    pub(crate) fn route(&self) -> (Arc<Route>, bool) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        (Arc::clone(&known.route), known.fresh)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn renew(&self, route: Route) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Known { route: Arc::new(route), fresh: true };
+    /// Its route as last known.
+    pub(crate) fn route(&self) -> Arc<Route> {
+        Arc::clone(&self.known().route)
+    }
+
+    /// Its route if nothing changed since it was read, or else how many changes were told until now.
+    fn fresh_route(&self) -> Result<Arc<Route>, u64> {
+        let known = self.known();
+        if known.read == known.change { Ok(Arc::clone(&known.route)) } else { Err(known.change) }
+    }
+
+    /// Takes a route of which reading began when so many changes had been told, unless a later one is known.
+    fn renew(&self, route: Route, read: u64) -> Arc<Route> {
+        let mut known = self.known();
+        if read >= known.read {
+            known.route = Arc::new(route);
+            known.read = read;
+        }
+        Arc::clone(&known.route)
     }
 
     /// The route may have changed.
     fn doubt(&self) {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).fresh = false;
+        self.known().change += 1;
     }
 
     /// A request did not reach it.
@@ -186,11 +203,23 @@ fn trouble_of(error: AgentError) -> Trouble {
 
 /// Every sandbox that was asked for lately.
 #[derive(Default)]
-pub(crate) struct Sites(RwLock<HashMap<SandboxId, Arc<Site>>>);
+pub(crate) struct Sites {
+    by_id: RwLock<HashMap<SandboxId, Arc<Site>>>,
+    /// Counts changes of all, for those that are not known yet: what was read before one is not remembered as fresh after it.
+    change: AtomicU64,
+}
 
 impl Sites {
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<SandboxId, Arc<Site>>> {
+        self.by_id.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<SandboxId, Arc<Site>>> {
+        self.by_id.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn get(&self, id: &SandboxId) -> Option<Arc<Site>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+        self.read().get(id).cloned()
     }
 
     /// The sandbox and its route, from memory if nothing changed.
@@ -199,33 +228,42 @@ impl Sites {
         id: &SandboxId,
         source: &dyn RouteSource,
     ) -> Result<(Arc<Site>, Arc<Route>), Trouble> {
-        let site = self.get(id);
-        if let Some(site) = &site
-            && let (route, true) = site.route()
-        {
-            return Ok((Arc::clone(site), route));
-        }
-        match (source.find(id).await, site) {
-            (Ok(Some(route)), Some(site)) => {
-                site.renew(route);
-                let (route, _) = site.route();
+        let Some(site) = self.get(id) else { return self.find_new(id, source).await };
+        let change = match site.fresh_route() {
+            Ok(route) => return Ok((site, route)),
+            Err(change) => change,
+        };
+        match source.find(id).await {
+            Ok(Some(route)) => {
+                let route = site.renew(route, change);
                 Ok((site, route))
             }
-            (Ok(Some(route)), None) => {
-                let site = self.insert(id, route);
-                let (route, _) = site.route();
-                Ok((site, route))
-            }
-            (Ok(None), _) => {
-                self.remove(id);
+            Ok(None) => {
+                self.write().remove(id);
                 Err(Trouble::Unknown)
             }
-            (Err(error), Some(site)) => {
+            Err(error) => {
                 tracing::debug!(%error, "a route is used as last known");
-                let (route, _) = site.route();
+                let route = site.route();
                 Ok((site, route))
             }
-            (Err(error), None) => Err(Trouble::Unavailable(error.to_string())),
+        }
+    }
+
+    async fn find_new(
+        &self,
+        id: &SandboxId,
+        source: &dyn RouteSource,
+    ) -> Result<(Arc<Site>, Arc<Route>), Trouble> {
+        let change = self.change.load(Ordering::SeqCst);
+        match source.find(id).await {
+            Ok(Some(route)) => {
+                let site = self.insert(id, route, change);
+                let route = site.route();
+                Ok((site, route))
+            }
+            Ok(None) => Err(Trouble::Unknown),
+            Err(error) => Err(Trouble::Unavailable(error.to_string())),
         }
     }
 
@@ -234,27 +272,100 @@ impl Sites {
         self.get(id).map_or_else(Load::default, |site| site.load())
     }
 
-    fn insert(&self, id: &SandboxId, route: Route) -> Arc<Site> {
-        let mut sites = self.0.write().unwrap_or_else(PoisonError::into_inner);
+    fn insert(&self, id: &SandboxId, route: Route, change: u64) -> Arc<Site> {
+        let mut sites = self.write();
         if sites.len() >= SITES_MAX {
             sites.retain(|_, site| site.gate.is_in_use());
         }
-        let fresh = || Arc::new(Site::new(id.clone(), route));
-        Arc::clone(sites.entry(id.clone()).or_insert_with(fresh))
-    }
-
-    fn remove(&self, id: &SandboxId) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        // Asked with the map locked: who tells of a change after this finds the sandbox in it.
+        let is_fresh = self.change.load(Ordering::SeqCst) == change;
+        let made = || Arc::new(Site::new(id.clone(), route, is_fresh));
+        Arc::clone(sites.entry(id.clone()).or_insert_with(made))
     }
 
     /// The route of one sandbox, or of all, is read again before its next use.
     pub(crate) fn doubt(&self, id: Option<&SandboxId>) {
+        self.change.fetch_add(1, Ordering::SeqCst);
         match id {
             Some(id) => self.get(id).iter().for_each(|site| site.doubt()),
-            None => {
-                let sites = self.0.read().unwrap_or_else(PoisonError::into_inner);
-                sites.values().for_each(|site| site.doubt());
-            }
+            None => self.read().values().for_each(|site| site.doubt()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use pandastack_types::preview::Visibility;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::route::RouteUnavailable;
+
+    /// Answers what held when it was asked, once it may.
+    struct Source {
+        holds: Mutex<Visibility>,
+        asked: Semaphore,
+        may_answer: Semaphore,
+    }
+
+    impl Source {
+        fn new(holds: Visibility) -> Self {
+            Self { holds: Mutex::new(holds), asked: Semaphore::new(0), may_answer: Semaphore::new(0) }
+        }
+    }
+
+    #[async_trait]
+    impl RouteSource for Source {
+        async fn find(&self, _: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
+            let visibility = *self.holds.lock().unwrap();
+            self.asked.add_permits(1);
+            self.may_answer.acquire().await.unwrap().forget();
+            Ok(Some(Route { to: Place::Fixed([127, 0, 0, 1].into()), visibility, key: None }))
+        }
+    }
+
+    /// Asks, and while the answer is under way everything changes.
+    async fn find_during_change(sites: &Sites, source: &Source, id: &SandboxId) -> Visibility {
+        let change = async {
+            source.asked.acquire().await.unwrap().forget();
+            *source.holds.lock().unwrap() = Visibility::Off;
+            sites.doubt(Some(id));
+            source.may_answer.add_permits(1);
+        };
+        let (found, ()) = tokio::join!(sites.find(id, source), change);
+        found.unwrap_or_else(|_| panic!("not found")).1.visibility
+    }
+
+    async fn find(sites: &Sites, source: &Source, id: &SandboxId) -> Visibility {
+        source.may_answer.add_permits(1);
+        let found = sites.find(id, source).await.unwrap_or_else(|_| panic!("not found"));
+        source.may_answer.forget_permits(1);
+        found.1.visibility
+    }
+
+    #[tokio::test]
+    async fn a_route_that_was_read_before_a_change_is_read_again() {
+        let (sites, id) = (Sites::default(), SandboxId::random());
+        for visibility in [Visibility::Unlisted, Visibility::Private] {
+            // The first time it is not known yet, then it is known and doubted.
+            let source = Source::new(visibility);
+            sites.doubt(Some(&id));
+            assert_eq!(find_during_change(&sites, &source, &id).await, visibility);
+            assert_eq!(find(&sites, &source, &id).await, Visibility::Off);
+            *source.holds.lock().unwrap() = Visibility::Unlisted;
+            assert_eq!(find(&sites, &source, &id).await, Visibility::Off, "nothing changed: it is not read");
+        }
+    }
+
+    #[test]
+    fn a_late_answer_does_not_replace_a_later_one() {
+        let route = |visibility| Route { to: Place::Fixed([127, 0, 0, 1].into()), visibility, key: None };
+        let site = Site::new(SandboxId::random(), route(Visibility::Unlisted), true);
+        site.doubt();
+        site.doubt();
+        assert_eq!(site.renew(route(Visibility::Off), 2).visibility, Visibility::Off);
+        assert_eq!(site.renew(route(Visibility::Private), 1).visibility, Visibility::Off);
+        assert!(site.fresh_route().is_ok());
     }
 }

@@ -84,6 +84,7 @@ impl Session {
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
             python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
+            python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
             pytest(python, log, "tests/e2e/python", &["-m", marked])
         };
         let (own, shared) = std::thread::scope(|lanes| {
