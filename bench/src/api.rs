@@ -1,6 +1,7 @@
 //! The public API, as a client sees it: every time is from sending a request to having its answer.
 
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use pandastack_client::Client;
@@ -80,6 +81,17 @@ pub async fn compare(
     }
     for name in ["API create", "API create, no zygote"] {
         report.ratio(name, "bare restore");
+    }
+    Ok(())
+}
+
+/// Waits until machines of a template are forked from a warm one, as they are on a host that is up for a while.
+pub async fn await_zygote(data_dir: &Path, template: &str, limit: Duration) -> Result<()> {
+    let record = data_dir.join("store/zygotes").join(template).join("record.json");
+    let deadline = Instant::now() + limit;
+    while !record.exists() {
+        ensure!(Instant::now() < deadline, "template `{template}` has no zygote");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Ok(())
 }

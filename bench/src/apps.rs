@@ -304,7 +304,7 @@ async fn create_app(setup: &Setup<'_>, name: &str, settings: AppSettings) -> Res
 
 /// Deploys an archive; its log once it is live.
 async fn deploy(setup: &Setup<'_>, name: &str, archive: Vec<u8>) -> Result<String> {
-    let begun = setup.client.deploy_archive(name, archive).await?;
+    let begun = setup.client.deploy_archive(name, archive, false).await?;
     let deadline = Instant::now() + WAIT_MAX;
     loop {
         let now = setup.client.get_deployment(name, &begun.id).await?;

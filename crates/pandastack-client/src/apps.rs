@@ -65,9 +65,15 @@ impl Client {
         self.app_call(Method::POST, app, &["deploys"]).json(request).receive().await
     }
 
-    /// Deploys an archive.
-    pub async fn deploy_archive(&self, app: &str, body: impl Into<reqwest::Body>) -> Result<Deployment> {
+    /// Deploys an archive; with `clear_cache`, everything is installed anew.
+    pub async fn deploy_archive(
+        &self,
+        app: &str,
+        body: impl Into<reqwest::Body>,
+        clear_cache: bool,
+    ) -> Result<Deployment> {
         let call = self.call(Method::POST, &["apps", app, "deploys"], UPLOAD_SECONDS);
+        let call = if clear_cache { call.query(&[("clear_cache", "1")]) } else { call };
         call.with(|builder| builder.header(CONTENT_TYPE, "application/x-tar").body(body)).receive().await
     }
 

@@ -40,6 +40,7 @@ use crate::report::UsageClock;
 use crate::request_id;
 use crate::schedules::Schedules;
 use crate::store::{self, Amendment, Change, SandboxRecord, Store};
+use crate::turns::Turns;
 
 /// Events that a slow follower may be behind before it has to read them from the store.
 pub(crate) const EVENTS_BUFFERED_MAX: usize = 1024;
@@ -62,6 +63,8 @@ pub(crate) struct App {
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) keys: KeyCache,
     pub(crate) places: Places,
+    /// Whose turn it is to change what a sandbox may reach.
+    pub(crate) network_turns: Turns<SandboxId>,
     pub(crate) rates: Rates,
     pub(crate) key_failures: KeyFailures,
     pub(crate) usage_clock: UsageClock,

@@ -51,6 +51,7 @@ mod scope;
 mod serve;
 mod signed_url;
 pub mod store;
+mod turns;
 mod unread_body;
 mod validate;
 mod view;

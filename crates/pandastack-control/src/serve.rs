@@ -47,6 +47,7 @@ use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
+use crate::turns::Turns;
 use crate::{bootstrap, reaper, routes};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
@@ -273,6 +274,7 @@ fn new_app(
         under_way: Arc::default(),
         keys: KeyCache::default(),
         places: Places::default(),
+        network_turns: Turns::default(),
         rates: Rates::new(config.requests_per_second),
         key_failures: KeyFailures::default(),
         usage_clock: UsageClock::default(),

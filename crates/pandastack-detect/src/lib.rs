@@ -162,6 +162,8 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// A Node version that was asked for, its major number.
     pub node_major: Option<u32>,
+    /// A Python version that was asked for, such as `3.11`, and the file that does.
+    pub python: Option<(String, &'static str)>,
     /// Why, a sentence each, for the log.
     pub reasons: Vec<String>,
 }
@@ -176,6 +178,7 @@ impl Plan {
             serve,
             env: BTreeMap::new(),
             node_major: None,
+            python: None,
             reasons: vec![reason],
         }
     }
@@ -248,13 +251,16 @@ pub fn interesting(files: &BTreeSet<String>) -> Vec<String> {
     named.chain(code).take(TEXTS_MAX).collect()
 }
 
+/// What `pandastack.toml` says; nothing, where there is none.
+pub fn manifest(view: &View) -> Result<Manifest, Undetected> {
+    let unreadable = |error: ManifestError| Undetected::Unreadable { file: MANIFEST, why: error.to_string() };
+    view.text(MANIFEST)
+        .map_or_else(|| Ok(Manifest::default()), |text| Manifest::parse(text).map_err(unreadable))
+}
+
 /// How the app is installed, built and started.
 pub fn detect(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
-    let manifest = match view.text(MANIFEST) {
-        Some(text) => Manifest::parse(text)
-            .map_err(|error| Undetected::Unreadable { file: MANIFEST, why: error.to_string() })?,
-        None => Manifest::default(),
-    };
+    let manifest = manifest(view)?;
     let said = |wish: &Option<String>, told: &Option<String>| wish.clone().or_else(|| told.clone());
     let wishes = Wishes {
         framework: said(&wishes.framework, &manifest.framework),

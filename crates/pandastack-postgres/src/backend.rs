@@ -64,6 +64,11 @@ pub trait Databases: Send + Sync + 'static {
     /// Connects to a database. A sleeping one is woken, and waited for.
     async fn connect(&self, endpoint: &Endpoint) -> Result<Backend, ConnectError>;
 
+    /// Below which databases have names, beside what every installation understands.
+    fn domain(&self) -> Option<&str> {
+        None
+    }
+
     /// What a client should be told about an error of the server, by its SQLSTATE, if the platform knows more than the server says.
     /// Asked for read-only transactions, full disks and cancelled queries only.
     async fn explain(&self, _endpoint: &Endpoint, _code: &str) -> Option<String> {

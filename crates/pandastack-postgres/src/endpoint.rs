@@ -1,8 +1,9 @@
 //! Which database a client means.
 //!
 //! ```text
-//!   SNI or Host:  <id>.pg.<domain>          PostgreSQL itself
-//!                 <id>-pooler.pg.<domain>   its pooler
+//!   SNI or Host:  <id>.<domain>             PostgreSQL itself, below the domain of this installation
+//!                 <id>-pooler.<domain>      its pooler
+//!                 <id>.pg.<anything>        the same below any domain that begins with `pg` or `db`
 //!   without DNS:  options=endpoint=<id>     in the startup parameters (`project=` as older clients have it)
 //!                 a port of its own         of a listener that serves one database
 //! ```
@@ -71,12 +72,14 @@ impl Endpoint {
         (is_id && !RESERVED.contains(&database.as_str())).then_some(Self { database, entrance })
     }
 
-    /// From a host name, with or without a port.
-    pub fn from_host(host: &str) -> Option<Self> {
+    /// From a host name, with or without a port, of an installation with this domain for databases.
+    pub fn from_host(host: &str, domain: Option<&str>) -> Option<Self> {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let (first, rest) = name.split_once('.')?;
         let second = rest.split('.').next().unwrap_or_default();
-        LABELS.contains(&second.to_ascii_lowercase().as_str()).then(|| Self::from_label(first)).flatten()
+        let is_ours = domain.is_some_and(|domain| rest.eq_ignore_ascii_case(domain))
+            || LABELS.contains(&second.to_ascii_lowercase().as_str());
+        is_ours.then(|| Self::from_label(first)).flatten()
     }
 }
 
@@ -97,8 +100,9 @@ pub(crate) fn choose(
     host: Option<&str>,
     option: Option<&str>,
     port: Option<&Endpoint>,
+    domain: Option<&str>,
 ) -> Result<Endpoint, NoEndpoint> {
-    let by_name = host.and_then(Endpoint::from_host);
+    let by_name = host.and_then(|host| Endpoint::from_host(host, domain));
     let by_option = option.and_then(Endpoint::from_label);
     let named = match (by_name, by_option) {
         (Some(name), Some(option)) if name != option => {
@@ -123,7 +127,7 @@ mod tests {
     #[track_caller]
     fn check(host: &str, expect: Option<(&str, Entrance)>) {
         let expect = expect.map(|(id, entrance)| Endpoint { database: id.to_owned(), entrance });
-        assert_eq!(Endpoint::from_host(host), expect, "{host}");
+        assert_eq!(Endpoint::from_host(host, Some("data.example.org")), expect, "{host}");
     }
 
     #[test]
@@ -141,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn any_domain_can_be_that_of_databases() {
+        check("a1.data.example.org", Some(("a1", Entrance::Direct)));
+        check("a1-pooler.Data.Example.ORG:5432", Some(("a1", Entrance::Pooler)));
+        check("api.data.example.org", None);
+        check("data.example.org", None);
+        check("a1.b.data.example.org", None);
+        assert_eq!(Endpoint::from_host("a1.data.example.org", None), None);
+    }
+
+    #[test]
     fn the_option_is_taken_out() {
         for (options, rest, named) in [
             ("endpoint=a1", "", Some("a1")),
@@ -155,20 +169,20 @@ mod tests {
 
     #[test]
     fn name_and_option_must_agree() {
-        assert!(choose(Some("a1.pg.x"), Some("a1"), None).is_ok());
-        assert!(choose(Some("localhost"), Some("a1"), None).is_ok());
-        assert_eq!(choose(None, None, None), Err(NoEndpoint::Unnamed));
+        assert!(choose(Some("a1.pg.x"), Some("a1"), None, None).is_ok());
+        assert!(choose(Some("localhost"), Some("a1"), None, None).is_ok());
+        assert_eq!(choose(None, None, None, None), Err(NoEndpoint::Unnamed));
         let differ = NoEndpoint::Differ { name: "a1".into(), option: "a2".into() };
-        assert_eq!(choose(Some("a1.pg.x"), Some("a2"), None), Err(differ));
+        assert_eq!(choose(Some("a1.pg.x"), Some("a2"), None, None), Err(differ));
     }
 
     #[test]
     fn a_port_stands_for_its_database_and_for_no_other() {
         let port = Endpoint::from_label("a1").unwrap();
-        assert_eq!(choose(Some("localhost"), None, Some(&port)), Ok(port.clone()));
+        assert_eq!(choose(Some("localhost"), None, Some(&port), None), Ok(port.clone()));
         let pooler = Endpoint::from_label("a1-pooler").unwrap();
-        assert_eq!(choose(None, Some("a1-pooler"), Some(&port)), Ok(pooler));
+        assert_eq!(choose(None, Some("a1-pooler"), Some(&port), None), Ok(pooler));
         let other = Err(NoEndpoint::OtherPort("a2".into()));
-        assert_eq!(choose(Some("a2.pg.x"), None, Some(&port)), other);
+        assert_eq!(choose(Some("a2.pg.x"), None, Some(&port), None), other);
     }
 }

@@ -85,7 +85,7 @@ enum Call {
 }
 
 async fn answer(databases: &dyn Databases, headers: &HeaderMap, body: Body) -> Result<Value, Refusal> {
-    let (endpoint, credentials) = connection(headers)?;
+    let (endpoint, credentials) = connection(headers, databases.domain())?;
     let bytes = match Limited::new(body, QUERY_BODY_BYTES_MAX).collect().await {
         Ok(collected) => collected.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => return Err(Refusal::TooLong),
@@ -142,17 +142,20 @@ fn transaction(headers: &HeaderMap) -> Result<Transaction, Refusal> {
 }
 
 /// The database and the login that the header means.
-fn connection(headers: &HeaderMap) -> Result<(Endpoint, Credentials), Refusal> {
+fn connection(headers: &HeaderMap, domain: Option<&str>) -> Result<(Endpoint, Credentials), Refusal> {
     let text = headers.get(CONNECTION).and_then(|value| value.to_str().ok());
     let text = text.ok_or_else(|| bad("the header Neon-Connection-String is missing"))?;
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    parse_connection(text, host).ok_or_else(|| {
-        bad("Neon-Connection-String is not postgresql://user:password@<database id>.pg.<domain>/database; \
-             where the host is an address, add ?options=endpoint%3D<database id>")
+    parse_connection(text, host, domain).ok_or_else(|| {
+        bad(format!(
+            "Neon-Connection-String is not postgresql://user:password@<database id>.{}/database; \
+             where the host is an address, add ?options=endpoint%3D<database id>",
+            domain.unwrap_or("pg.<domain>")
+        ))
     })
 }
 
-fn parse_connection(text: &str, host: Option<&str>) -> Option<(Endpoint, Credentials)> {
+fn parse_connection(text: &str, host: Option<&str>, domain: Option<&str>) -> Option<(Endpoint, Credentials)> {
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "postgres" | "postgresql"))?;
     let mut parameters: BTreeMap<String, String> =
         url.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
@@ -163,8 +166,8 @@ fn parse_connection(text: &str, host: Option<&str>) -> Option<(Endpoint, Credent
     if !options.is_empty() {
         parameters.insert("options".to_owned(), options);
     }
-    let named_in_url = choose(url.host_str(), named.as_deref(), None).ok();
-    let endpoint = named_in_url.or_else(|| Endpoint::from_host(host?))?;
+    let named_in_url = choose(url.host_str(), named.as_deref(), None, domain).ok();
+    let endpoint = named_in_url.or_else(|| Endpoint::from_host(host?, domain))?;
     let user = percent_decode(url.username()).filter(|user| !user.is_empty())?;
     let password = percent_decode(url.password().unwrap_or_default())?;
     let database = percent_decode(url.path().trim_start_matches('/'))?;
@@ -311,6 +314,7 @@ mod tests {
         let (endpoint, login) = parse_connection(
             "postgresql://us%40er:p%2Fw@A1-pooler.pg.example.com/db?sslmode=require&application_name=x",
             None,
+            None,
         )
         .unwrap();
         assert_eq!(endpoint, Endpoint { database: "a1".into(), entrance: Entrance::Pooler });
@@ -319,13 +323,16 @@ mod tests {
             ("us@er", "p/w", "db")
         );
         assert_eq!(login.parameters.len(), 1);
-        let by_option = parse_connection("postgres://u:p@127.0.0.1:5432/db?options=endpoint%3Da1", None);
+        let by_option =
+            parse_connection("postgres://u:p@127.0.0.1:5432/db?options=endpoint%3Da1", None, None);
         assert_eq!(by_option.unwrap().0.database, "a1");
-        let by_host = parse_connection("postgres://u:p@127.0.0.1/db", Some("a2.pg.localhost:80"));
+        let by_host = parse_connection("postgres://u:p@127.0.0.1/db", Some("a2.pg.localhost:80"), None);
         assert_eq!(by_host.unwrap().0.database, "a2");
+        let own = parse_connection("postgres://u:p@a3.data.example/db", None, Some("data.example"));
+        assert_eq!(own.unwrap().0.database, "a3");
         for wrong in ["mysql://u:p@a1.pg.x/db", "postgres://a1.pg.x/db", "postgres://u:p@host/db", "nonsense"]
         {
-            assert!(parse_connection(wrong, None).is_none(), "{wrong}");
+            assert!(parse_connection(wrong, None, None).is_none(), "{wrong}");
         }
     }
 

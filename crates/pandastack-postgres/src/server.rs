@@ -177,7 +177,7 @@ impl Server {
 
     async fn session(&self, mut client: TlsStream<TcpStream>, mut startup: Startup, of: Option<&Endpoint>) {
         let host = client.get_ref().1.server_name().map(str::to_owned);
-        let endpoint = match endpoint_of(&mut startup, host.as_deref(), of) {
+        let endpoint = match endpoint_of(&mut startup, host.as_deref(), of, self.databases.domain()) {
             Ok(endpoint) => endpoint,
             Err(fatal) => return refuse(&mut client, &fatal).await,
         };
@@ -218,17 +218,19 @@ pub(crate) fn endpoint_of(
     startup: &mut Startup,
     host: Option<&str>,
     port: Option<&Endpoint>,
+    domain: Option<&str>,
 ) -> Result<Endpoint, Fatal> {
     let named = take_named(startup);
-    choose(host, named.as_deref(), port).map_err(|none| {
+    choose(host, named.as_deref(), port, domain).map_err(|none| {
         let code = match none {
             NoEndpoint::Unnamed => "08004",
             NoEndpoint::Differ { .. } | NoEndpoint::OtherPort(_) => "08P01",
         };
-        Fatal::new(code, none.to_string()).hint(
-            "connect to the host name <database id>.pg.<domain> with a client that sends it (SNI), or add \
+        Fatal::new(code, none.to_string()).hint(format!(
+            "connect to the host name <database id>.{} with a client that sends it (SNI), or add \
              options=endpoint%3D<database id> to the connection string",
-        )
+            domain.unwrap_or("pg.<domain>")
+        ))
     })
 }
 

@@ -2,9 +2,11 @@
 //!
 //! Messages carry plain protocol bytes, cut anywhere, without a request for TLS: the socket has it. Clients send their startup,
 //! their password and a first query in one go, so the password is asked for in the clear (inside TLS), and the session is
-//! opened with it before anything else is answered.
+//! opened with it before anything else is answered. Only what the client has to say is bounded in time: while its database wakes, or gets
+//! another machine, it is held like any other.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
@@ -50,25 +52,42 @@ pub(crate) async fn upgrade(
     };
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let mut hosts = [host, args.address.as_deref()].into_iter().flatten();
-    let host = hosts.rfind(|host| Endpoint::from_host(host).is_some()).map(str::to_owned);
-    upgrade
-        .max_message_size(SOCKET_MESSAGE_BYTES_MAX)
-        .max_frame_size(SOCKET_MESSAGE_BYTES_MAX)
-        .on_upgrade(move |socket| async move { serve(socket, host, databases).await })
+    let domain = databases.domain();
+    let host = hosts.rfind(|host| Endpoint::from_host(host, domain).is_some()).map(str::to_owned);
+    upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX).max_frame_size(SOCKET_MESSAGE_BYTES_MAX).on_upgrade(
+        move |socket| async move {
+            serve(bytes_of(socket), host.as_deref(), databases.as_ref(), STARTUP_WAIT).await;
+        },
+    )
 }
 
-async fn serve(socket: WebSocket, host: Option<String>, databases: Arc<dyn Databases>) {
-    let mut stream = bytes_of(socket);
-    let opened =
-        tokio::time::timeout(STARTUP_WAIT, open(&mut stream, host.as_deref(), databases.as_ref())).await;
-    match opened {
-        Err(_) => tracing::debug!("a WebSocket did not say what it wants in time"),
-        Ok(Err(fatal)) => refuse(&mut stream, &fatal).await,
-        Ok(Ok((session, endpoint, early))) => {
-            let whose = Whose { endpoint: &endpoint, databases: databases.as_ref() };
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    host: Option<&str>,
+    databases: &dyn Databases,
+    wait: Duration,
+) {
+    let late = |_| Fatal::new("08P01", format!("the client did not say who it is within {wait:?}"));
+    let said = tokio::time::timeout(wait, hear(&mut stream, host, databases)).await;
+    let Wish { endpoint, credentials, early } = match said.map_err(late).and_then(|heard| heard) {
+        Ok(wish) => wish,
+        Err(fatal) => return refuse(&mut stream, &fatal).await,
+    };
+    match open(&mut stream, &endpoint, &credentials, databases).await {
+        Err(fatal) => refuse(&mut stream, &fatal).await,
+        Ok(session) => {
+            let whose = Whose { endpoint: &endpoint, databases };
             resume(stream, session.backend, whose, early).await;
         }
     }
+}
+
+/// What a client said before its session.
+struct Wish {
+    endpoint: Endpoint,
+    credentials: Credentials,
+    /// What it said beyond its password.
+    early: BytesMut,
 }
 
 /// A WebSocket's binary messages as one stream of bytes.
@@ -87,13 +106,16 @@ fn bytes_of(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin {
     tokio::io::join(StreamReader::new(Box::pin(source)), SinkWriter::new(CopyToBytes::new(sink)))
 }
 
-/// Startup and password, up to an open session. Also whose it is, and what the client said beyond them.
-async fn open(
+fn broken(error: std::io::Error) -> Fatal {
+    Fatal::new("08006", error.to_string())
+}
+
+/// Startup and password.
+async fn hear(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     host: Option<&str>,
     databases: &dyn Databases,
-) -> Result<(Session, Endpoint, BytesMut), Fatal> {
-    let broken = |error: std::io::Error| Fatal::new("08006", error.to_string());
+) -> Result<Wish, Fatal> {
     let packet = read(stream).await.map_err(|error| Fatal::new("08P01", error.to_string()))?;
     let Packet::Startup(mut startup) = packet else {
         return Err(Fatal::new(
@@ -101,7 +123,7 @@ async fn open(
             "a WebSocket carries a session from its first byte; TLS is the socket's",
         ));
     };
-    let endpoint = endpoint_of(&mut startup, host, None)?;
+    let endpoint = endpoint_of(&mut startup, host, None, databases.domain())?;
     stream.write_all(&ASK_PASSWORD).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
     let mut early = BytesMut::new();
@@ -121,7 +143,17 @@ async fn open(
         parameters.remove("user").ok_or_else(|| Fatal::new("28000", "the startup packet names no user"))?;
     let database = parameters.remove("database").unwrap_or_else(|| user.clone());
     let credentials = Credentials { user, password, database, parameters };
-    let session = Session::open(databases, &endpoint, &credentials).await.map_err(refusal)?;
+    Ok(Wish { endpoint, credentials, early })
+}
+
+/// Opens the session, and says so.
+async fn open(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    endpoint: &Endpoint,
+    credentials: &Credentials,
+    databases: &dyn Databases,
+) -> Result<Session, Fatal> {
+    let session = Session::open(databases, endpoint, credentials).await.map_err(refusal)?;
     let mut greeting = BytesMut::from(&WELCOME[..]);
     for status in &session.greeting {
         greeting.extend_from_slice(&message(b'S', status));
@@ -133,7 +165,7 @@ async fn open(
     greeting.extend_from_slice(&message(b'Z', b"I"));
     stream.write_all(&greeting).await.map_err(broken)?;
     stream.flush().await.map_err(broken)?;
-    Ok((session, endpoint, early))
+    Ok(session)
 }
 
 fn refusal(error: LoginError) -> Fatal {
@@ -141,5 +173,52 @@ fn refusal(error: LoginError) -> Fatal {
         LoginError::Connect(error) => unreachable(error),
         LoginError::Sql(error) if error.code == "28P01" => Fatal::new("28P01", error.message),
         other => Fatal::new("08006", other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use async_trait::async_trait;
+    use tokio::io::duplex;
+
+    use super::*;
+    use crate::backend::{Backend, ConnectError};
+    use crate::startup::Startup;
+
+    /// How long a client may take to say who it is.
+    const WAIT: Duration = Duration::from_millis(50);
+
+    /// A database that is brought back for longer than that, in vain.
+    struct Slow;
+
+    #[async_trait]
+    impl Databases for Slow {
+        async fn connect(&self, _endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+            tokio::time::sleep(6 * WAIT).await;
+            Err(ConnectError::Unavailable("it is not ready yet".to_owned()))
+        }
+    }
+
+    /// What a client reads who says this.
+    async fn answer(said: &[u8]) -> String {
+        let (mut client, server) = duplex(4096);
+        let served = tokio::spawn(async move { serve(server, Some("a1.pg.x"), &Slow, WAIT).await });
+        client.write_all(said).await.unwrap();
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        served.await.unwrap();
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_client_is_held_while_its_database_comes_back_and_told_if_it_does_not() {
+        let parameters = BTreeMap::from([("user".to_owned(), "app".to_owned())]);
+        let startup = Startup { parameters, ..Startup::default() }.encode();
+        let heard = answer(&[&startup[..], &message(b'p', b"secret\0")[..]].concat()).await;
+        assert!(heard.contains("08006") && heard.contains("it is not ready yet"), "{heard}");
+        let heard = answer(&startup).await;
+        assert!(heard.contains("08P01") && heard.contains("who it is"), "{heard}");
     }
 }

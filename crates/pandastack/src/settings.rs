@@ -313,7 +313,13 @@ impl Settings {
             schedules_private_targets: control.schedules_private_targets
                 || file.control.schedules_private_targets,
             postgres_listen: control.postgres_listen.or(file.control.postgres_listen),
-            postgres_domain: control.postgres_domain.clone().or(file.control.postgres_domain),
+            postgres_domain: control
+                .postgres_domain
+                .clone()
+                .or(file.control.postgres_domain)
+                .filter(|text| !text.is_empty())
+                .map(|text| databases_domain(&text))
+                .transpose()?,
             backups: match control.backups.clone().or(file.control.backups) {
                 Some(backups) => backups,
                 None => Backups::To(backups_dir(&data_dir)?),
@@ -392,6 +398,23 @@ fn default_listen() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 8080))
 }
 
+/// The domain of databases' names in lowercase, also if it was written like the record that leads here, `*.pg.example.com`.
+fn databases_domain(text: &str) -> Result<String> {
+    let name = text.trim().trim_start_matches("*.").trim_end_matches('.').to_ascii_lowercase();
+    let label = |label: &str| {
+        let fits = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        (1..=63).contains(&label.len()) && fits && !label.starts_with('-') && !label.ends_with('-')
+    };
+    // Of the 253 bytes of a name 63 and a dot are the database's.
+    if name.len() > 189 || !name.split('.').all(label) || name.parse::<std::net::IpAddr>().is_ok() {
+        let failure = Failure::new(format!("`{text}` is no domain for databases"));
+        return Err(failure
+            .hint("--postgres-domain is a name such as pg.example.com, and *.pg.example.com leads here")
+            .into());
+    }
+    Ok(name)
+}
+
 /// Tells installations on one machine apart: nothing for the usual data directory, a short hash for any other.
 fn suffix_of(data_dir: &Path) -> Option<String> {
     let hash = || blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex()[..8].to_owned();
@@ -456,6 +479,24 @@ mod tests {
     fn a_misspelt_key_is_an_error() {
         let error = settings("[agent]\nsubnett = 'x'\n", Default::default(), Default::default()).unwrap_err();
         assert!(error.to_string().contains("subnett"), "{error}");
+    }
+
+    #[test]
+    fn any_name_can_be_the_domain_of_databases() {
+        for (given, expect) in [
+            ("pg.example.com", Some("pg.example.com")),
+            ("*.Data.Example.com.", Some("data.example.com")),
+            ("localhost", Some("localhost")),
+            ("", None),
+            ("10.0.0.1", None),
+            ("https://pg.example.com", None),
+            ("pg.example.com:5432", None),
+            ("-pg.example.com", None),
+        ] {
+            let control = ControlArgs { postgres_domain: Some(given.into()), ..Default::default() };
+            let found = settings("", control, Default::default()).map(|settings| settings.postgres_domain);
+            assert_eq!(found.ok().flatten().as_deref(), expect, "{given}");
+        }
     }
 
     #[test]

@@ -7,11 +7,13 @@ import hmac
 import io
 import json
 import os
+import socket
 import tarfile
 import threading
 import time
 import uuid
 from typing import Any, Dict, Iterator, List, Optional
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -21,6 +23,8 @@ API = os.environ["PANDASTACK_API"].rstrip("/")
 KEY = os.environ["PANDASTACK_API_KEY"]
 #: Emulated machines on a busy box are slow; a healthy deployment needs a fraction of this.
 DEPLOY_SECONDS = 240.0
+#: A version that was replaced falls asleep after so many seconds on which nothing comes to it.
+DRAIN_IDLE_SECONDS = 10.0
 
 SERVER = """
 import os, sys, time
@@ -30,9 +34,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         body = ({version!r} + " " + os.environ.get("GREETING", "")).encode()
         if self.path == "/slow": time.sleep(2)
+        if self.path == "/socket": return self.talk()
         print("served", self.path, flush=True)
         self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
         self.wfile.write(body)
+    def talk(self):
+        self.send_response(101); self.send_header("Connection", "Upgrade"); self.send_header("Upgrade", "websocket")
+        self.end_headers()
+        while self.connection.recv(4096): self.connection.sendall(b"{version} ")
+        self.close_connection = True
     def log_message(self, *_): pass
 ThreadingHTTPServer(({address!r}, int({port})), Handler).serve_forever()
 """
@@ -184,6 +194,52 @@ def test_a_deployment_under_load_fails_no_request_and_a_rollback_is_instant(apps
     print(f"rollback under load: {took:.2f} s, {len(load.answers)} requests")
 
 
+def test_an_open_websocket_stays_with_the_version_it_was_opened_on(apps: Apps, served: Dict[str, Any]) -> None:
+    """For as long as bytes move; whatever is asked anew goes to the new version."""
+    before = get(served).text.split(" ")[0]
+    address = urlsplit(API)
+    with socket.create_connection((address.hostname, address.port or 80), timeout=60) as stream:
+        head = [
+            "GET /socket HTTP/1.1",
+            f"Host: {served['name']}.localhost",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        ]
+        stream.sendall("\r\n".join([*head, "", ""]).encode())
+        assert read_until(stream, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+
+        def talk() -> str:
+            stream.sendall(b"who?")
+            return read_until(stream, b" ").decode().strip()
+
+        assert talk() == before
+        apps.live(apps.upload(served, server("later")))
+        wait_until("answers of the new version", lambda: get(served).text.startswith("later "), 30)
+        over = time.monotonic() + DRAIN_IDLE_SECONDS + 2
+        asked = 0
+
+        def is_over() -> bool:
+            nonlocal asked
+            assert talk() == before, "it moved to another version"
+            asked += 1
+            if asked % 10 == 1:
+                assert get(served).text.startswith("later ")
+            return time.monotonic() > over
+
+        wait_until("the old version would sleep by now", is_over, 60)
+
+
+def read_until(stream: socket.socket, end: bytes) -> bytes:
+    got = b""
+    while not got.endswith(end):
+        piece = stream.recv(4096)
+        assert piece, f"closed after {got!r}"
+        got += piece
+    return got
+
+
 def test_a_failing_build_leaves_the_live_version_alone(apps: Apps, served: Dict[str, Any]) -> None:
     before = get(served).text
     broken = {**server("broken"), "pandastack.toml": '[app]\nbuild_command = "echo working; exit 3"\n'}
@@ -257,6 +313,11 @@ def test_what_it_prints_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
     get(served, f"/{mark}")
     text = apps.http.get(f"/apps/{served['id']}/runtime-logs", params={"search": mark}).text
     assert text == f"data: served /{mark}\n\nevent: done\ndata: end\n\n"
+    # What is looked for counts, not what was printed after it.
+    get(served, "/something-else")
+    logs = f"/apps/{served['id']}/runtime-logs"
+    wait_until("it is printed", lambda: "/something-else" in apps.http.get(logs, params={"tail": 1}).text, 30)
+    assert mark in apps.http.get(logs, params={"search": mark, "tail": 1}).text
 
 
 def test_domains_lead_to_the_app(apps: Apps, served: Dict[str, Any]) -> None:
@@ -266,6 +327,8 @@ def test_domains_lead_to_the_app(apps: Apps, served: Dict[str, Any]) -> None:
     assert get(served, host=name).status_code == 200
     other = apps.create()
     apps.call("POST", f"/apps/{other['id']}/domains", 409, json={"domain": name})
+    inside = f"{served['name']}.localhost"
+    assert "platform's own" in apps.call("POST", f"/apps/{other['id']}/domains", 400, json={"domain": inside})["error"]
     apps.call("DELETE", f"/apps/{served['id']}/domains/{name}", 204)
     assert get(served, host=name).status_code == 404
 

@@ -93,6 +93,31 @@ def test_any_instant_comes_back_as_a_new_database(client: PandaStack, database: 
     assert len(backups["restorable"]) == 1 and backups["base_backups"][0]["size_bytes"] > 1_000_000
 
 
+def test_more_log_than_is_handed_out_at_once_comes_back(client: PandaStack, database: Database) -> None:
+    """A server gets its log a few files at a time, so the room for a restore does not grow with the log."""
+    first_base(client, database["id"])
+    with psycopg.connect(database["connection_url"], autocommit=True, connect_timeout=REVIVE_SECONDS_MAX) as connection:
+        connection.execute("CREATE TABLE long (n int, body text)")
+        connection.execute("ALTER TABLE long ALTER body SET STORAGE EXTERNAL")
+        # Six files of 16 MiB.
+        connection.execute("INSERT INTO long SELECT n, repeat(md5(n::text), 16384) FROM generate_series(1, 6 * 32) AS n")
+        row = connection.execute("SELECT count(*), md5(string_agg(md5(body), '' ORDER BY n)), clock_timestamp() FROM long").fetchone()
+        assert row is not None
+        # The log ends with something later than the target, which the server must find.
+        connection.execute("DROP TABLE long")
+    second = row[2].astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    archived = lambda: client.databases.backups(database["id"])["latest_restorable"][:19] > second
+    wait_for("its log is archived", archived, BASE_SECONDS_MAX)
+    copy = client.databases.restore(database["id"], row[2])
+    try:
+        with psycopg.connect(copy["connection_url"], connect_timeout=REVIVE_SECONDS_MAX) as connection:
+            found = connection.execute("SELECT count(*), md5(string_agg(md5(body), '' ORDER BY n)) FROM long").fetchone()
+        assert found == row[:2]
+        assert client.databases.stats(copy["id"])["storage_bytes"] == 8 << 30
+    finally:
+        client.databases.delete(copy["id"])
+
+
 def test_what_cannot_be_restored_is_refused_at_once(client: PandaStack, database: Database) -> None:
     first_base(client, database["id"])
     known = len(client.databases.list())

@@ -130,6 +130,37 @@ def test_a_branch_keeps_its_own_data_and_sleeps(client: PandaStack, database: Da
     assert -1 not in numbers(database["connection_url"])
 
 
+def test_what_a_tenant_did_to_its_role_and_database_is_brought_back(client: PandaStack) -> None:
+    """The platform's own way in is not the tenant's: another password and no database of the first name are the tenant's business."""
+    made = make(client, "own ways")
+    try:
+        url = made["connection_url"]
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 7 AS n")
+            connection.execute("CREATE DATABASE side")
+        with psycopg.connect(url.replace("/app?", "/side?"), autocommit=True) as connection:
+            connection.execute("ALTER DATABASE app RENAME TO mine")
+            connection.execute("ALTER ROLE app PASSWORD 'chosen'")
+        mine = url.replace(f":{made['password']}@", ":chosen@").replace("/app?", "/mine?")
+        before = client.databases.get(made["id"])["sandbox_id"]
+        kill_machine(client, made["id"])
+        wait_for("it is noticed", lambda: client.databases.get(made["id"])["status"] != "running")
+        assert numbers(mine) == [7]
+        assert client.databases.get(made["id"])["sandbox_id"] != before
+        # The server itself says what is the matter with the first ones.
+        assert "password authentication failed" in psql(url, "-c", "SELECT 1").stderr
+        assert 'database "app" does not exist' in psql(mine.replace("/mine?", "/app?"), "-c", "SELECT 1").stderr
+        copy = client.databases.branch(made["id"])
+        try:
+            assert numbers(copy["connection_url"].replace("/app?", "/mine?")) == [7]
+        finally:
+            client.databases.delete(copy["id"])
+        again = client.databases.reset_credentials(made["id"])
+        assert numbers(again["connection_url"].replace("/app?", "/mine?")) == [7]
+    finally:
+        client.databases.delete(made["id"])
+
+
 def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> None:
     before = client.databases.stats(database["id"])
     assert 0 < before["storage_used_bytes"] < before["storage_bytes"] == 8 << 30

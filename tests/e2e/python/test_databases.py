@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -57,6 +58,45 @@ def test_a_database_takes_queries_when_create_returns(client: PandaStack, databa
     assert client.databases.get(database["id"])["connection_url"] == database["connection_url"]
     listed = next(each for each in client.databases.list() if each["id"] == database["id"])
     assert "password" not in listed and "connection_url" not in listed
+
+
+def command(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([os.environ["PANDASTACK_BIN"], "db", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_line_lists_shows_and_opens_a_shell(client: PandaStack, database: Database) -> None:
+    listed = command("list")
+    assert listed.returncode == 0, listed.stderr
+    assert any(database["id"] in line and "shared" in line for line in listed.stdout.splitlines()), listed.stdout
+    assert database["password"] not in listed.stdout
+    shown = command("get", database["id"])
+    assert shown.returncode == 0 and database["connection_url"] in shown.stdout, shown.stdout + shown.stderr
+    assert "no-such-database" in command("get", "no-such-database").stderr
+    if shutil.which("psql") is None:
+        pytest.skip("this host has no psql for `db psql`")
+    # By its label too, as people write it.
+    for name in (database["id"], "shared"):
+        ran = command("psql", name, "--", "-XAtqc", "SELECT 6 * 7")
+        assert (ran.stdout, ran.returncode) == ("42\n", 0), ran.stderr
+    assert command("psql", "shared", "--pooled", "--", "-XAtqc", "SELECT 1").stdout == "1\n"
+
+
+def test_a_database_without_work_falls_asleep_and_one_with_work_does_not(client: PandaStack, raw: httpx.Client) -> None:
+    """An open connection is no work; a query is, however long nothing is heard of it."""
+    made = make(client, "idle")
+    try:
+        wait_for("its first backup is taken", lambda: client.databases.backups(made["id"])["healthy"], 180)
+        machine = client.databases.get(made["id"])["sandbox_id"]
+        # Databases have their own number, which is too long to wait for.
+        raw.patch(f"/sandboxes/{machine}/lifecycle", json={"idle_timeout_seconds": 5}).raise_for_status()
+        with psycopg.connect(made["connection_url"], autocommit=True) as connection:
+            assert connection.execute("SELECT 1 FROM pg_sleep(12)").fetchone() == (1,)
+            wait_for("it sleeps", lambda: client.databases.get(made["id"])["status"] == "hibernated", 120)
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("SELECT 1")
+        assert psql(made["connection_url"], "-c", "SELECT 1").stdout == "1\n"
+    finally:
+        client.databases.delete(made["id"])
 
 
 def test_drivers_work_directly_and_through_the_pooler(database: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List
 import httpx
 import pytest
 from internet import DATAGRAM_PORT, OTHER, PLAIN_PORT, RESOLVER, SERVER, TOLD_PORT, InternetInABox
-from pandastack import BadRequestError, PandaStack, PandaStackError, Sandbox
+from pandastack import BadRequestError, NetworkPolicy, PandaStack, PandaStackError, Sandbox
 from platform_process import BINARY, Platform, wait_until
 
 #: Runs in a sandbox: tries what it is given and prints, for each, what came of it.
@@ -156,6 +156,33 @@ def test_denied_names_on_an_open_network(client: PandaStack) -> None:
         assert answers[2:] == [WEB + SERVER, OPEN]
 
 
+def test_deny_wins_over_names_that_are_allowed(client: PandaStack) -> None:
+    www, shop = "www.good.test", "shop.other.test"
+    allow = ["*.good.test", "*.other.test"]
+    with client.sandboxes.create(network={"allow": allow, "deny": [f"{SERVER}/32"]}) as sandbox:
+        # A denied network stays closed whichever name leads into it.
+        assert tried(sandbox, ["resolve", www], ["resolve", shop]) == [SERVER, OTHER]
+        attempts = [["https", SERVER, 443, www], PLAIN, ["https", OTHER, 443, shop], ["plain", OTHER, PLAIN_PORT]]
+        web, plain, other_web, other_plain = tried(sandbox, *attempts)
+        assert not web.startswith(WEB) and plain != OPEN
+        assert (other_web, other_plain) == (WEB + shop, OPEN)
+        # So does a denied port, and only that.
+        sandbox.set_network({"allow": allow, "deny": [f"0.0.0.0/0:{PLAIN_PORT}"]})
+        assert tried(sandbox, ["resolve", www]) == [SERVER]
+        web, plain = tried(sandbox, *attempts[:2])
+        assert web == WEB + www and plain != OPEN
+        # And a port of a name, whether names or everything else is open.
+        deny = [f"*.good.test:{PLAIN_PORT}", f"{shop}:443"]
+        policies: List[NetworkPolicy] = [{"allow": allow, "deny": deny}, {"egress": "all", "deny": deny}]
+        for policy in policies:
+            sandbox.set_network(policy)
+            assert tried(sandbox, ["resolve", www], ["resolve", shop]) == [SERVER, OTHER]
+            web, plain, other_web, other_plain = tried(sandbox, *attempts)
+            assert web == WEB + www and plain != OPEN, policy
+            assert not other_web.startswith(WEB) and other_plain == OPEN, policy
+        assert tried(sandbox, ["https", OTHER, 443, "blog.other.test"]) == [WEB + "blog.other.test"]
+
+
 def test_refusals_are_events(client: PandaStack) -> None:
     with client.sandboxes.create(network={"allow": ["*.good.test"]}) as sandbox:
         tried(sandbox, ["resolve", "bad.test"], ["plain", OTHER, PLAIN_PORT])
@@ -196,6 +223,27 @@ while True:
         log = lambda: sandbox.exec("cat /root/log").stdout
         wait_until("the connection is open", lambda: "connected" in log(), 60)
         sandbox.set_network("none")
+        wait_until("the connection is cut", lambda: "cut" in log(), 60)
+
+
+def test_an_open_web_connection_ends_when_its_address_is_denied(client: PandaStack) -> None:
+    hold = r"""
+import socket, sys, time
+link = socket.create_connection((sys.argv[1], 80), timeout=20)
+link.settimeout(5)
+while True:
+    try:
+        link.sendall(f"GET / HTTP/1.1\r\nHost: {sys.argv[1]}\r\n\r\n".encode())
+        if not link.recv(4096): raise OSError("closed")
+        print("answered", flush=True); time.sleep(0.1)
+    except OSError: print("cut", flush=True); break
+"""
+    with client.sandboxes.create(network={"allow": ["*.good.test"]}) as sandbox:
+        sandbox.filesystem.write("/root/hold.py", hold)
+        sandbox.exec("nohup python3 /root/hold.py www.good.test > /root/log 2>&1 &")
+        log = lambda: sandbox.exec("cat /root/log").stdout
+        wait_until("the connection is open", lambda: "answered" in log(), 60)
+        sandbox.set_network({"allow": ["*.good.test"], "deny": [f"{SERVER}/32"]})
         wait_until("the connection is cut", lambda: "cut" in log(), 60)
 
 

@@ -10,7 +10,8 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Iterator, List, Tuple
+from contextlib import contextmanager
+from typing import Callable, Iterator, List, Tuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -78,7 +79,8 @@ def test_a_port_is_a_url(served: Sandbox) -> None:
     assert served.preview_url(PORT) == f"http://{served.get_host(PORT)}"
     assert served.get_host(PORT).startswith(f"{PORT}-{served.id}.")
     with browser(served) as http:
-        answer = http.get("/hello?x=1", headers={"X-Forwarded-For": "6.6.6.6", "Forwarded": "for=6.6.6.6"})
+        claims = {"X-Forwarded-For": "6.6.6.6", "Forwarded": "for=6.6.6.6", "X-Forwarded-User": "6.6.6.6"}
+        answer = http.get("/hello?x=1", headers=claims)
     assert answer.status_code == 200
     seen = answer.json()
     headers = {name.lower(): value for name, value in seen["headers"].items()}
@@ -222,14 +224,15 @@ def test_a_hundred_requests_wake_a_sleeper_once(served: Sandbox) -> None:
     assert woken() == before + 1
 
 
-def test_no_request_fails_while_the_sandbox_sleeps_and_wakes(served: Sandbox) -> None:
-    sleeps = int(os.environ.get("PANDASTACK_TEST_SLEEPS", "5"))
+@contextmanager
+def hammered(sandbox: Sandbox) -> Iterator[Callable[[], int]]:
+    """Asks all the time from a few threads: none may fail. Gives how many requests were answered."""
     failed: List[str] = []
     answered = [0]
     done = threading.Event()
 
     def hammer() -> None:
-        with browser(served) as http:
+        with browser(sandbox) as http:
             while not done.is_set():
                 try:
                     answer = http.get("/hammer")
@@ -243,16 +246,39 @@ def test_no_request_fails_while_the_sandbox_sleeps_and_wakes(served: Sandbox) ->
     for thread in threads:
         thread.start()
     try:
-        for _ in range(sleeps):
-            before = answered[0]
-            served.hibernate()
-            wait_for("requests are answered again", lambda: answered[0] > before + 4)
+        yield lambda: answered[0]
     finally:
         done.set()
         for thread in threads:
             thread.join()
     assert not failed, failed[:5]
-    assert answered[0] > sleeps
+
+
+def test_no_request_fails_while_the_sandbox_sleeps_and_wakes(served: Sandbox) -> None:
+    sleeps = int(os.environ.get("PANDASTACK_TEST_SLEEPS", "5"))
+    with hammered(served) as answered:
+        for _ in range(sleeps):
+            before = answered()
+            served.hibernate()
+            wait_for("requests are answered again", lambda: answered() > before + 4)
+
+
+def test_no_request_fails_while_the_sandbox_is_rolled_back_and_forked(served: Sandbox) -> None:
+    with hammered(served) as answered:
+
+        def goes_on(after: str) -> None:
+            before = answered()
+            wait_for(f"requests are answered after {after}", lambda: answered() > before + 4)
+
+        goes_on("the first one")
+        snapshot = served.snapshot()
+        goes_on("a snapshot")
+        served.rollback(snapshot)
+        goes_on("a rollback")
+        with served.fork() as child:
+            goes_on("a fork")
+            with browser(child) as http:
+                assert http.get("/child").json()["path"] == "/child", "the child answers for itself"
 
 
 def test_forward_leads_to_a_port(served: Sandbox) -> None:

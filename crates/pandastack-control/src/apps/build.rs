@@ -1,13 +1,13 @@
 //! Building a deployment: source, dependencies, build, artifact.
 //!
 //! A build begins in a machine made from what the last one installed, if there is such a snapshot. Whether installing again
-//! would change anything is told by a key over the lock files and the install command, kept in the machine beside what
-//! was installed: the same key means that everything is there.
+//! would change anything is told by a key over the app's directory, the lock files and the install command, kept in the machine
+//! beside what was installed: the same key means that everything is there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pandastack_detect::{Plan, Serve, Undetected, VENV, Wishes, detect};
+use pandastack_detect::{MANIFEST, Manifest, Plan, Serve, Undetected, VENV, View, Wishes, detect, manifest};
 use pandastack_types::limits::BUILD_SECONDS_MAX;
 use tokio::time::Instant;
 
@@ -17,7 +17,8 @@ use super::deploy::change;
 use super::log::Log;
 use super::machine::{BUILD_TAG, Machine, Purpose};
 use super::output::Exit;
-use super::record::{AppRecord, DeploymentRecord, Source, StartSpec};
+use super::record::{AppRecord, DeploymentRecord, Source, SourceSays, StartSpec};
+use super::says::{Place, PlaceError};
 use super::source::{self, shell, step};
 use crate::app::App;
 use crate::error::ApiError;
@@ -31,8 +32,12 @@ const STATIC_SERVER_PATH: &str = "/srv/static_server.py";
 const PATH: &str =
     "/root/.local/share/mise/shims:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Prints a key over files and a command.
-const KEY: &str = r#"cd "$DIR" && { printf '%s\n' "$INSTALL"; for file in "$@"; do sha256sum -- "$file" 2>/dev/null; done; } | sha256sum | cut -d' ' -f1; cat "$INSTALLED" 2>/dev/null"#;
+/// Prints a key over a directory, a command and files there. Packages lie in the directory, so elsewhere they are not there.
+const KEY: &str = r#"cd "$DIR" && { printf '%s\n' "$DIR" "$INSTALL"; for file in "$@"; do sha256sum -- "$file" 2>/dev/null; done; } | sha256sum | cut -d' ' -f1; cat "$INSTALLED" 2>/dev/null"#;
+
+/// Prints the version of the Python that an app runs with.
+const PYTHON_VERSION: &str = r#"python=/usr/bin/python3; [ ! -x "$VENV/bin/python" ] || python="$VENV/bin/python"
+"$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'"#;
 
 /// Why there is no artifact.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +88,14 @@ pub(super) struct Built {
     pub(super) start: StartSpec,
 }
 
+/// What a source turned out to be.
+struct Found {
+    /// Where its app is, in the machine.
+    directory: String,
+    plan: Plan,
+    says: SourceSays,
+}
+
 impl Build<'_> {
     /// The machine of a build: the one that has the archive, or a fresh one.
     pub(super) async fn machine(&self, deployment: &DeploymentRecord) -> Result<Machine, BuildError> {
@@ -105,51 +118,77 @@ impl Build<'_> {
     ) -> Result<Built, BuildError> {
         let from_git = deployment.spec.source == Source::Git;
         let commit = source::bring(self.app, &machine, self.of, deployment, from_git, self.log).await?;
-        let directory = self.directory();
-        let plan = self.plan(&machine, &directory).await?;
-        self.install(&machine, &plan, &directory).await?;
-        if let Some(command) = &plan.build {
+        let found = self.find(&machine).await?;
+        self.install(&machine, &found).await?;
+        self.compare_python(&machine, &found.plan).await?;
+        if let Some(command) = &found.plan.build {
             self.log.say(format!("building: {command}")).await;
-            self.command("building", &machine, command, &plan, &directory).await?;
+            self.command("building", &machine, command, &found).await?;
         }
-        let start = self.start(&machine, &plan, &directory).await?;
-        Ok(Built { machine, plan, commit, start })
+        let start = self.start(&machine, &found).await?;
+        Ok(Built { machine, plan: found.plan, commit, start })
     }
 
-    fn directory(&self) -> String {
-        match self.of.spec.root_directory.as_deref().map(|root| root.trim_matches('/')) {
-            None | Some("" | ".") => SOURCE_DIR.to_owned(),
-            Some(root) => format!("{SOURCE_DIR}/{root}"),
-        }
-    }
-
-    async fn plan(&self, machine: &Machine, directory: &str) -> Result<Plan, BuildError> {
-        let there = machine.exec(&shell(r#"test -d "$DIR""#, &[("DIR", directory)])).await?;
-        if there.exit_code != 0 {
-            let root = self.of.spec.root_directory.clone().unwrap_or_default();
-            return Err(BuildError::Step(format!(
-                "the source has no directory `{root}`; change root_directory"
-            )));
-        }
+    /// Looks at the source.
+    async fn find(&self, machine: &Machine) -> Result<Found, BuildError> {
+        let (directory, view) = self.look(machine).await?;
         let spec = &self.of.spec;
+        let says = SourceSays::of(manifest(&view)?, spec)
+            .map_err(|error| BuildError::Step(format!("{MANIFEST} cannot be used: {}", error.message)))?;
         let wishes = Wishes {
             framework: spec.framework.clone(),
             install: spec.install_command.clone(),
             build: spec.build_command.clone(),
             start: spec.start_command.clone(),
         };
-        let plan = detect(&source::view(machine, directory).await?, &wishes)?;
+        let plan = detect(&view, &wishes)?;
         for reason in &plan.reasons {
             self.log.say(reason).await;
         }
-        Ok(plan)
+        Ok(Found { directory, plan, says })
     }
 
-    /// Installs dependencies unless they are there.
-    async fn install(&self, machine: &Machine, plan: &Plan, directory: &str) -> Result<(), BuildError> {
-        let Some(command) = &plan.install else { return Ok(()) };
-        let command = with_node(command, plan.node_major);
-        let mut ask = shell("", &[("DIR", directory), ("INSTALL", &command), ("INSTALLED", INSTALLED)]);
+    /// The directory of the app in the machine, and what is there.
+    async fn look(&self, machine: &Machine) -> Result<(String, View), BuildError> {
+        let text = source::root_text(machine, MANIFEST).await?;
+        let unreadable = |why: pandastack_detect::ManifestError| Undetected::Unreadable {
+            file: MANIFEST,
+            why: why.to_string(),
+        };
+        let root = text.as_deref().map(|text| Manifest::parse(text).map_err(unreadable));
+        let place = Place::of(&self.of.spec, root).map_err(|error| match error {
+            PlaceError::Unreadable(why) => BuildError::Undetected(why),
+            PlaceError::Outside(why) => {
+                BuildError::Step(format!("{MANIFEST} cannot be used: {}", why.message))
+            }
+        })?;
+        let directory = match place.directory.as_str() {
+            "" => SOURCE_DIR.to_owned(),
+            within => format!("{SOURCE_DIR}/{within}"),
+        };
+        let there = machine.exec(&shell(r#"test -d "$DIR""#, &[("DIR", &directory)])).await?;
+        if there.exit_code != 0 {
+            let within = &place.directory;
+            return Err(BuildError::Step(format!(
+                "the source has no directory `{within}`; change root_directory"
+            )));
+        }
+        let mut view = source::view(machine, &directory).await?;
+        if let Some(text) = text.filter(|_| place.is_named_by_root) {
+            view.texts.entry(MANIFEST.to_owned()).or_insert(text);
+        }
+        Ok((directory, view))
+    }
+
+    /// Installs dependencies, and the Node that is wanted, unless they are there.
+    async fn install(&self, machine: &Machine, found: &Found) -> Result<(), BuildError> {
+        let plan = &found.plan;
+        let Some(command) = with_node(plan.install.as_deref(), plan.node_major) else { return Ok(()) };
+        if plan.install.is_none() && self.has_node(machine, plan).await? {
+            return Ok(());
+        }
+        let mut ask =
+            shell("", &[("DIR", &found.directory), ("INSTALL", &command), ("INSTALLED", INSTALLED)]);
         ask.cmd = None;
         let words = ["sh", "-c", KEY, "sh"].into_iter().map(str::to_owned);
         ask.argv = Some(words.chain(plan.locks.iter().cloned()).collect());
@@ -157,13 +196,15 @@ impl Build<'_> {
         let mut keys = keys.lines();
         let (wanted, has) = (keys.next().unwrap_or_default(), keys.next());
         if has == Some(wanted) {
-            self.log
-                .say(format!("unchanged {}: dependencies restored, not reinstalled", plan.locks.join(", ")))
-                .await;
+            let unchanged = match plan.locks.as_slice() {
+                [] => "install command".to_owned(),
+                locks => locks.join(", "),
+            };
+            self.log.say(format!("unchanged {unchanged}: dependencies restored, not reinstalled")).await;
             return Ok(());
         }
         self.log.say(format!("installing: {command}")).await;
-        self.command("installing dependencies", machine, &command, plan, directory).await?;
+        self.command("installing dependencies", machine, &command, found).await?;
         let note =
             shell(r#"printf '%s\n' "$KEY" > "$INSTALLED""#, &[("KEY", wanted), ("INSTALLED", INSTALLED)]);
         machine.exec(&note).await?;
@@ -173,25 +214,49 @@ impl Build<'_> {
         Ok(())
     }
 
+    /// Whether the Node that is wanted is the one that programs of the app find.
+    async fn has_node(&self, machine: &Machine, plan: &Plan) -> Result<bool, BuildError> {
+        let Some(major) = plan.node_major else { return Ok(true) };
+        let mut ask = shell(&is_node(major), &[]);
+        ask.env = Some(build_env(plan));
+        Ok(machine.exec(&ask).await?.exit_code == 0)
+    }
+
+    /// Says so when an app runs with another Python than it wants.
+    async fn compare_python(&self, machine: &Machine, plan: &Plan) -> Result<(), BuildError> {
+        let Some((wanted, file)) = &plan.python else { return Ok(()) };
+        let has = machine.exec(&shell(PYTHON_VERSION, &[("VENV", VENV)])).await?.stdout;
+        let has = has.trim();
+        if !has.is_empty() && has != wanted {
+            self.log
+                .say(format!(
+                    "Python {wanted} is wanted by {file}, but this machine has {has}, which is used; a template with the other one changes that"
+                ))
+                .await;
+        }
+        Ok(())
+    }
+
     async fn command(
         &self,
         what: &str,
         machine: &Machine,
         command: &str,
-        plan: &Plan,
-        directory: &str,
+        found: &Found,
     ) -> Result<(), BuildError> {
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
-        let mut env = self.of.spec.env_values();
+        let mut env = found.says.env.clone();
+        env.extend(self.of.spec.env_values());
         env.extend(databases::urls(self.app, self.of, Stage::Build).await?);
-        env.extend(build_env(plan));
-        env.insert("PORT".to_owned(), self.of.spec.port.to_string());
-        let exit = machine.run(&step(command.to_owned(), env, directory, left), self.log).await?;
+        env.extend(build_env(&found.plan));
+        env.insert("PORT".to_owned(), found.says.applied(self.of).spec.port.to_string());
+        let exit = machine.run(&step(command.to_owned(), env, &found.directory, left), self.log).await?;
         if exit.exit_code == 0 && !exit.timed_out { Ok(()) } else { Err(BuildError::step(what, &exit)) }
     }
 
     /// How the version is started; static ones get a server.
-    async fn start(&self, machine: &Machine, plan: &Plan, directory: &str) -> Result<StartSpec, BuildError> {
+    async fn start(&self, machine: &Machine, found: &Found) -> Result<StartSpec, BuildError> {
+        let (plan, directory) = (&found.plan, &found.directory);
         let mut env = build_env(plan);
         let command = match &plan.serve {
             Serve::Command(command) => command.clone(),
@@ -213,7 +278,9 @@ impl Build<'_> {
                 format!("exec python3 -I -S {STATIC_SERVER_PATH}")
             }
         };
-        Ok(StartSpec { command, directory: directory.to_owned(), port: self.of.spec.port, env })
+        let port = found.says.applied(self.of).spec.port;
+        let source = found.says.clone();
+        Ok(StartSpec { command, directory: directory.to_owned(), port, env, source })
     }
 }
 
@@ -258,12 +325,62 @@ fn build_env(plan: &Plan) -> BTreeMap<String, String> {
     env
 }
 
-/// The Node that is asked for, unless the template has it.
-fn with_node(install: &str, major: Option<u32>) -> String {
-    match major {
-        None => install.to_owned(),
-        Some(major) => format!(
-            "{{ [ \"$(node -p 'process.versions.node.split(`.`)[0]')\" = {major} ] || mise use --global node@{major}; }} && {install}"
-        ),
+/// A command that tells whether Node has this major number.
+fn is_node(major: u32) -> String {
+    format!("[ \"$(node -p 'process.versions.node.split(`.`)[0]')\" = {major} ]")
+}
+
+/// Installs, after the Node that is asked for unless the template has it.
+fn with_node(install: Option<&str>, major: Option<u32>) -> Option<String> {
+    let node = major.map(|major| format!("{{ {} || mise use --global node@{major}; }}", is_node(major)));
+    match (node, install) {
+        (Some(node), Some(install)) => Some(format!("{node} && {install}")),
+        (node, install) => node.or_else(|| install.map(str::to_owned)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    fn key(directory: &Path, install: &str) -> String {
+        let ran = Command::new("sh")
+            .args(["-c", KEY, "sh", "package-lock.json"])
+            .env("DIR", directory)
+            .env("INSTALL", install)
+            .env("INSTALLED", directory.join("none"))
+            .output()
+            .unwrap();
+        let printed = String::from_utf8(ran.stdout).unwrap();
+        assert_eq!(printed.lines().count(), 1, "{printed}");
+        printed
+    }
+
+    #[test]
+    fn packages_are_restored_only_where_they_were_installed() {
+        let source = tempfile::tempdir().unwrap();
+        let [web, site] = ["web", "site"].map(|name| source.path().join(name));
+        for directory in [&web, &site] {
+            std::fs::create_dir(directory).unwrap();
+            std::fs::write(directory.join("package-lock.json"), "{}").unwrap();
+        }
+        assert_eq!(key(&web, "npm ci"), key(&web, "npm ci"));
+        assert_ne!(key(&web, "npm ci"), key(&site, "npm ci"), "the same lock file elsewhere");
+        assert_ne!(key(&web, "npm ci"), key(&web, "npm install"));
+        let before = key(&web, "npm ci");
+        std::fs::write(web.join("package-lock.json"), "{ }").unwrap();
+        assert_ne!(key(&web, "npm ci"), before);
+    }
+
+    #[test]
+    fn the_node_that_is_wanted_is_there_also_without_dependencies() {
+        assert_eq!(with_node(None, None), None);
+        assert_eq!(with_node(Some("npm ci"), None).as_deref(), Some("npm ci"));
+        let alone = with_node(None, Some(20)).unwrap();
+        assert!(alone.ends_with("|| mise use --global node@20; }"), "{alone}");
+        assert_eq!(with_node(Some("npm ci"), Some(20)).unwrap(), format!("{alone} && npm ci"));
     }
 }

@@ -89,22 +89,35 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
     set(&mut spec.install_command, settings.install_command);
     set(&mut spec.build_command, settings.build_command);
     set(&mut spec.start_command, settings.start_command);
-    set(&mut spec.root_directory, settings.root_directory);
+    if settings.root_directory.is_some() {
+        set(&mut spec.root_directory, settings.root_directory);
+        spec.said.root_directory = spec.root_directory.is_some();
+    }
     set(&mut spec.webhook_secret, settings.webhook_secret);
     spec.previews = settings.previews.unwrap_or(spec.previews);
     apply_poll(spec, settings.poll_seconds)?;
     apply_numbers(spec, settings.port, settings.idle_timeout_seconds)?;
     apply_instances(spec, settings.min_instances, settings.max_instances)?;
     if let Some(path) = settings.health_path {
-        if !path.starts_with('/')
-            || path.len() > APP_TEXT_BYTES_MAX
-            || path.parse::<http::uri::PathAndQuery>().is_err()
-        {
-            return refuse("`health_path` must be a path such as /healthz".to_owned());
-        }
+        health_path(&path)?;
         spec.health_path = path;
+        spec.said.health_path = true;
     }
     Ok(())
+}
+
+/// A path that is asked whether an app is well.
+pub(super) fn health_path(path: &str) -> ApiResult<()> {
+    let is_path = path.starts_with('/') && path.parse::<http::uri::PathAndQuery>().is_ok();
+    if !is_path || path.len() > APP_TEXT_BYTES_MAX {
+        return refuse("`health_path` must be a path such as /healthz".to_owned());
+    }
+    Ok(())
+}
+
+/// A port that an app listens on.
+pub(super) fn port(port: u16) -> ApiResult<()> {
+    if port == 0 { refuse("`port` must be 1 to 65535".to_owned()) } else { Ok(()) }
 }
 
 fn apply_poll(spec: &mut AppSpec, seconds: Option<u64>) -> ApiResult<()> {
@@ -133,10 +146,10 @@ fn apply_instances(spec: &mut AppSpec, least: Option<u32>, most: Option<u32>) ->
 }
 
 fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> ApiResult<()> {
-    match port {
-        Some(0) => return refuse("`port` must be 1 to 65535".to_owned()),
-        Some(port) => spec.port = port,
-        None => {}
+    if let Some(port) = port {
+        self::port(port)?;
+        spec.port = port;
+        spec.said.port = true;
     }
     match idle {
         Some(seconds) if !(IDLE_SECONDS_MIN..=TTL_SECONDS_MAX).contains(&seconds) => {
@@ -199,7 +212,8 @@ fn framework(text: &str) -> ApiResult<()> {
     Ok(())
 }
 
-fn root_directory(text: &str) -> ApiResult<()> {
+/// A directory within a source; an empty text takes it back.
+pub(super) fn root_directory(text: &str) -> ApiResult<()> {
     let outside = text.split('/').any(|part| part == "..");
     if outside || text.contains('\0') || text.len() > APP_TEXT_BYTES_MAX {
         return refuse("`root_directory` must be a directory within the source".to_owned());
@@ -240,8 +254,8 @@ pub(super) fn env_name(key: &str) -> ApiResult<()> {
     Ok(())
 }
 
-/// A domain in lowercase.
-pub(super) fn domain(text: &str) -> ApiResult<String> {
+/// A domain in lowercase. `own` is the platform's, where first labels are names of apps.
+pub(super) fn domain(text: &str, own: &str) -> ApiResult<String> {
     let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -249,10 +263,16 @@ pub(super) fn domain(text: &str) -> ApiResult<String> {
             && !label.ends_with('-')
             && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
     };
-    let own = name.starts_with("api.") || name.starts_with("sandbox.");
+    let reserved = name.starts_with("api.") || name.starts_with("sandbox.");
     let address = name.parse::<std::net::IpAddr>().is_ok();
-    if name.len() > 253 || !name.contains('.') || !name.split('.').all(label) || own || address {
+    if name.len() > 253 || !name.contains('.') || !name.split('.').all(label) || reserved || address {
         return refuse("`domain` must be a name such as www.example.com".to_owned());
+    }
+    let inside = |own: &str| name.strip_suffix(own).is_some_and(|rest| rest.ends_with('.'));
+    if inside(&own.to_ascii_lowercase()) || inside("localhost") {
+        return refuse(format!(
+            "`{name}` is inside the platform's own domain, where addresses are names of apps; give a domain outside of it, or name the app so"
+        ));
     }
     Ok(name)
 }
@@ -318,6 +338,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_said_is_noted() {
+        let mut spec = AppSpec::default();
+        let port = AppSettings { port: Some(super::super::PORT_DEFAULT), ..AppSettings::default() };
+        apply(&mut spec, port).unwrap();
+        let health = AppSettings { health_path: Some("/".into()), ..AppSettings::default() };
+        apply(&mut spec, health).unwrap();
+        assert!(spec.said.port && spec.said.health_path && !spec.said.root_directory);
+        for (root, expect) in [("web", true), ("", false)] {
+            let settings = AppSettings { root_directory: Some(root.into()), ..AppSettings::default() };
+            apply(&mut spec, settings).unwrap();
+            assert_eq!(spec.said.root_directory, expect, "{root}");
+        }
+    }
+
+    #[test]
     fn what_one_host_showed_says_nothing_of_another() {
         let mut spec = AppSpec::default();
         let mut say = |settings: AppSettings| {
@@ -335,9 +370,16 @@ mod tests {
 
     #[test]
     fn domains_are_names_of_others() {
-        assert_eq!(domain("WWW.Example.com.").unwrap(), "www.example.com");
+        let own = "panda.example.org";
+        assert_eq!(domain("WWW.Example.com.", own).unwrap(), "www.example.com");
+        assert!(domain("notpanda.example.org", own).is_ok());
         for bad in ["localhost", "1.2.3.4", "a..b", "-a.b", "api.example.com", "a b.c", ""] {
-            assert!(domain(bad).is_err(), "{bad}");
+            assert!(domain(bad, own).is_err(), "{bad}");
+        }
+        for of_others in
+            ["shop.panda.example.org", "SHOP.Panda.Example.org.", "a.b.panda.example.org", "shop.localhost"]
+        {
+            assert!(domain(of_others, own).unwrap_err().message.contains("platform's own"), "{of_others}");
         }
     }
 }

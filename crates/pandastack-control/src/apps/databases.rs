@@ -58,11 +58,13 @@ pub(crate) async fn attach(
         return Err(ApiError::conflict(format!("database `{database}` is being deleted")));
     }
     put(&mut record.spec.clone(), &env, &attached)?;
+    let mut is_put = Ok(());
     change(&app, &record.id, |record| {
-        // Checked above on the same kind of record.
-        let _ = put(&mut record.spec, &env, &attached);
+        // Another call may have given the variable another meaning since.
+        is_put = put(&mut record.spec, &env, &attached);
     })
     .await?;
+    is_put?;
     // Whoever serves a connection looks again.
     app.names_changed();
     Ok(Json(AppDatabase { database, env, scope, build: wanted.build }))
@@ -88,10 +90,10 @@ fn id_of(of: &OfApp) -> ApiResult<DatabaseId> {
     of.second.parse().map_err(|_| ApiError::not_found("database", &of.second))
 }
 
-/// Notes a database, in place of what was said of it before.
+/// Notes a database, in place of what was said of it before. What is refused changes nothing.
 fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> ApiResult<()> {
-    spec.databases.retain(|_, one| one.database != attached.database);
-    if let Some(other) = spec.databases.get(env) {
+    let is_other = |one: &&AttachedDatabase| one.database != attached.database;
+    if let Some(other) = spec.databases.get(env).filter(is_other) {
         return Err(ApiError::conflict(format!(
             "`{env}` holds the address of database `{}`; give another `env`",
             other.database
@@ -102,10 +104,11 @@ fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> ApiResult<
             "the app has a variable `{env}` of its own; remove that one, or give another `env`"
         )));
     }
-    if spec.databases.len() >= DATABASES_PER_APP_MAX {
+    if spec.databases.values().filter(is_other).count() >= DATABASES_PER_APP_MAX {
         let message = format!("an app has at most {DATABASES_PER_APP_MAX} databases; detach one first");
         return Err(ApiError::new(ErrorCode::QuotaExceeded, message));
     }
+    spec.databases.retain(|_, one| one.database != attached.database);
     spec.databases.insert(env.to_owned(), attached.clone());
     Ok(())
 }
@@ -159,8 +162,11 @@ mod tests {
         put(&mut spec, "MAIN_URL", &one).unwrap();
         assert_eq!(spec.databases.keys().collect::<Vec<_>>(), ["MAIN_URL"], "it moved");
         let two = attached("d2", EnvScope::All);
+        let before = spec.clone();
         assert!(put(&mut spec, "MAIN_URL", &two).unwrap_err().message.contains("d1"));
         assert!(put(&mut spec, "TAKEN", &two).unwrap_err().message.contains("of its own"));
+        assert!(put(&mut spec, "TAKEN", &one).is_err());
+        assert_eq!(spec, before, "what is refused changes nothing");
         for at in 1..DATABASES_PER_APP_MAX {
             put(&mut spec, &format!("URL_{at}"), &attached(&format!("e{at}"), EnvScope::All)).unwrap();
         }

@@ -27,9 +27,13 @@ use super::serve::Serving;
 use super::{Stop, previews, tidy};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
+use crate::store::StoreError;
 
 /// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake.
 const DRAIN_IDLE_SECONDS: u64 = 10;
+/// Between two tries to write down how a deployment ended, at first and at most.
+const END_PAUSE_MIN: Duration = Duration::from_secs(1);
+const END_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Tries to note something on an app that others change at the same time.
 const PUT_TRIES: u32 = 8;
 
@@ -47,9 +51,9 @@ pub(super) async fn run(app: Arc<App>, deployment: DeploymentRecord, stop: Cance
         () = stop.cancelled() => None,
         () = app.shutdown.cancelled() => return,
     };
-    let ended = work.end(outcome).await;
-    if let Err(error) = ended {
-        tracing::warn!(deployment = %id, %error, "how a deployment ended was not written down; it begins again");
+    work.end(outcome).await;
+    if let Err(error) = tidy::app(&app, &work.record.app).await {
+        tracing::warn!(deployment = %id, %error, "an app is tidied up after its next deployment");
     }
     drop(work);
     writer.finish().await;
@@ -71,6 +75,10 @@ impl Deploy {
             self.build(&of).await?;
         }
         self.go(DeploymentStatus::Deploying).await?;
+        let of = match &self.record.spec.start {
+            Some(start) => start.source.applied(&of),
+            None => of,
+        };
         let serving = Serving { app: &self.app, of: &of, log: &self.log };
         let machines = serving.machines(&mut self.record).await?;
         self.switch(&of, machines).await
@@ -145,30 +153,65 @@ impl Deploy {
         }
     }
 
-    /// Writes down how it ended, and deletes what is not needed any more.
-    async fn end(&mut self, outcome: Option<Result<(), BuildError>>) -> ApiResult<()> {
+    /// Writes down how it ended, as often as it takes: nobody else works on it, so otherwise it would stay where it is.
+    async fn end(&mut self, outcome: Option<Result<(), BuildError>>) {
         let reason = self.app.apps.reason(&self.record.id);
         let (status, error) = match (outcome, reason) {
-            (Some(Ok(())), _) => (DeploymentStatus::Live, None),
-            (_, Some(Stop::Canceled)) => (DeploymentStatus::Canceled, Some("canceled".to_owned())),
+            (Some(Ok(())), _) => return,
+            (_, Some(Stop::Canceled)) => (DeploymentStatus::Canceled, "canceled".to_owned()),
             (_, Some(Stop::Superseded)) => {
-                (DeploymentStatus::Superseded, Some("a newer deployment took its place".to_owned()))
+                (DeploymentStatus::Superseded, "a newer deployment took its place".to_owned())
             }
-            (Some(Err(error)), None) => (DeploymentStatus::Failed, Some(sentence(&error))),
-            (None, None) => (DeploymentStatus::Canceled, Some("canceled".to_owned())),
+            (Some(Err(error)), None) => (DeploymentStatus::Failed, sentence(&error)),
+            (None, None) => (DeploymentStatus::Canceled, "canceled".to_owned()),
         };
-        if let Some(error) = error {
+        let mut pause = END_PAUSE_MIN;
+        let is_written = loop {
+            match self.write_end(status, &error).await {
+                Ok(is_written) => break is_written,
+                Err(cause) => {
+                    tracing::warn!(deployment = %self.record.id, error = %cause, cause = cause.causes(),
+                        "how a deployment ended cannot be written down; tried again in {} s", pause.as_secs());
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(END_PAUSE_MAX),
+                // The next process finds it and begins it again.
+                () = self.app.shutdown.cancelled() => return,
+            }
+        };
+        if is_written {
             self.log.say(format!("{}: {error}", status.as_str())).await;
-            // Read again: a step that was given up may have been written down after this copy was made.
-            let stored = self.app.store.deployment(&self.record.app, &self.record.id).await?;
-            self.record =
-                DeploymentRecord { status, updated_at: now(), finished_at: Some(now()), ..stored.clone() };
-            self.record.spec.error = Some(error);
-            self.record.spec.build_machine = None;
-            self.app.store.put_deployment(&self.record, stored.status).await?;
         }
-        tidy::app(&self.app, &self.record.app).await
     }
+
+    /// Tries to. `false` if it was over already: canceled before it began, deleted with its app, or live although the store said no.
+    async fn write_end(&mut self, status: DeploymentStatus, error: &str) -> ApiResult<bool> {
+        // Read again: a step that was given up may have been written down after this copy was made.
+        let stored = match self.app.store.deployment(&self.record.app, &self.record.id).await {
+            Err(StoreError::NotFound { .. }) => return Ok(false),
+            found => found?,
+        };
+        let was = stored.status;
+        let Some(ended) = ended(stored, status, error) else {
+            self.app.names_changed();
+            return Ok(false);
+        };
+        if !self.app.store.put_deployment(&ended, was).await? {
+            return Err(ApiError::conflict("the deployment was changed at the same time"));
+        }
+        self.record = ended;
+        Ok(true)
+    }
+}
+
+/// A deployment that ends now, unless it did before: what stands there then is true.
+fn ended(stored: DeploymentRecord, status: DeploymentStatus, error: &str) -> Option<DeploymentRecord> {
+    let mut ended = Some(stored).filter(|stored| stored.status.is_under_way())?;
+    (ended.status, ended.updated_at, ended.finished_at) = (status, now(), Some(now()));
+    ended.spec.error = Some(error.to_owned());
+    ended.spec.build_machine = None;
+    Some(ended)
 }
 
 /// What a user reads, and for the log of the server the cause.
@@ -197,4 +240,30 @@ pub(crate) async fn change(
         }
     }
     Err(ApiError::conflict("the app is being changed by others at the same time; try again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apps::record::AppSpec;
+
+    #[test]
+    fn what_is_over_stays_as_it_ended() {
+        use DeploymentStatus as S;
+        let of = AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec::default(),
+            now(),
+        );
+        let stored = |status| DeploymentRecord { status, ..DeploymentRecord::queued(&of, "api", now()) };
+        for status in [S::Queued, S::Building, S::Deploying] {
+            let ended = ended(stored(status), S::Failed, "no room").unwrap();
+            assert_eq!((ended.status, ended.spec.error.as_deref()), (S::Failed, Some("no room")));
+            assert!(ended.finished_at.is_some());
+        }
+        for status in [S::Canceled, S::Superseded, S::Live] {
+            assert_eq!(ended(stored(status), S::Failed, "it was stopped meanwhile"), None, "{status:?}");
+        }
+    }
 }

@@ -3,17 +3,17 @@
 //! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is mended by a deployment of its
 //! own ([`mend`]).
 //!
-//! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up does no harm. When the
-//! server starts, deployments that another process left under way are queued again; one that was begun
+//! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up does no harm. Deployments under
+//! way that nobody works on, left by another process or by a failure of this one, are queued again; one that was begun
 //! [`ATTEMPTS_MAX`] times fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::AppId;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
+use pandastack_types::{AppId, DeploymentId};
 
 use super::record::DeploymentRecord;
 use super::{Stop, deploy, log, mend, removal, tidy};
@@ -27,16 +27,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Deploys until shutdown.
 pub(crate) async fn run(app: Arc<App>) {
-    let mut resumed = false;
+    let mut is_tidied = false;
     let mut events = app.events.subscribe();
     loop {
-        if !resumed {
-            resumed = resume(&app).await.is_ok();
-        }
-        let looked = match resumed {
-            true => sweep_and_begin(&app).await,
-            false => Ok(()),
-        };
+        let looked = look(&app, &mut is_tidied).await;
         if let Err(error) = looked {
             tracing::warn!(%error, cause = error.causes(), "deployments are looked at again soon");
         }
@@ -49,35 +43,54 @@ pub(crate) async fn run(app: Arc<App>) {
     }
 }
 
-async fn sweep_and_begin(app: &Arc<App>) -> ApiResult<()> {
+async fn look(app: &Arc<App>, is_tidied: &mut bool) -> ApiResult<()> {
+    take_up(app).await?;
+    if !*is_tidied {
+        tidy_all(app).await?;
+        *is_tidied = true;
+    }
     removal::sweep(app).await?;
     mend::all(app).await?;
     begin_due(app).await
 }
 
-/// Takes up what another process left.
-async fn resume(app: &Arc<App>) -> ApiResult<()> {
-    for mut left in app.store.deployments_under_way().await? {
+/// Takes up what is under way and nobody works on.
+async fn take_up(app: &Arc<App>) -> ApiResult<()> {
+    for left in app.store.deployments_under_way().await? {
         let was = left.status;
-        if was == DeploymentStatus::Queued {
+        if was == DeploymentStatus::Queued || app.apps.is_running(&left.id) {
             continue;
         }
-        let again = left.spec.attempts < ATTEMPTS_MAX;
-        left.updated_at = now();
-        left.status = if again { DeploymentStatus::Queued } else { DeploymentStatus::Failed };
-        let sentence = match again {
-            true => "the server was restarted; this deployment begins again".to_owned(),
-            false => {
-                format!("the server was restarted {ATTEMPTS_MAX} times during this deployment; deploy again")
-            }
-        };
-        if !again {
-            left.finished_at = Some(now());
-            left.spec.error = Some(sentence.clone());
+        // What this process leaves because it ends is for the next one.
+        if app.shutdown.is_cancelled() {
+            return Ok(());
         }
-        app.store.put_deployment(&left, was).await?;
-        log::append(app, &left.id, &sentence).await?;
+        let (taken, sentence) = taken_up(left);
+        // One that ended since it was read stays as it ended.
+        if app.store.put_deployment(&taken, was).await? {
+            log::append(app, &taken.id, &sentence).await?;
+        }
     }
+    Ok(())
+}
+
+/// A deployment whose work broke off, as it goes on, and what its log says of that.
+fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
+    left.updated_at = now();
+    if left.spec.attempts < ATTEMPTS_MAX {
+        left.status = DeploymentStatus::Queued;
+        return (left, "the server was restarted; this deployment begins again".to_owned());
+    }
+    let sentence =
+        format!("the server was restarted {ATTEMPTS_MAX} times during this deployment; deploy again");
+    left.status = DeploymentStatus::Failed;
+    left.finished_at = Some(now());
+    left.spec.error = Some(sentence.clone());
+    (left, sentence)
+}
+
+/// Deletes what another process left.
+async fn tidy_all(app: &Arc<App>) -> ApiResult<()> {
     for one in app.store.apps(None).await? {
         if let Err(error) = tidy::app(app, &one.id).await {
             tracing::warn!(app = %one.id, %error, "an app is tidied up after its next deployment");
@@ -113,13 +126,24 @@ async fn begin_due(app: &Arc<App>) -> ApiResult<()> {
 
 fn begin(app: &Arc<App>, deployment: DeploymentRecord) {
     let stop = app.apps.begin(&deployment.app, &deployment.id);
-    let (app, id) = (Arc::clone(app), deployment.id.clone());
-    let task = app.clone();
-    task.tasks.spawn(async move {
-        deploy::run(Arc::clone(&app), deployment, stop).await;
-        app.apps.end(&id);
-        app.apps.work.notify_one();
+    let turn = Turn { app: Arc::clone(app), id: deployment.id.clone() };
+    app.tasks.spawn(async move {
+        deploy::run(Arc::clone(&turn.app), deployment, stop).await;
+        drop(turn);
     });
+}
+
+/// Held by whoever works on a deployment. Dropped also by a panic, after which the next look takes it up.
+struct Turn {
+    app: Arc<App>,
+    id: DeploymentId,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.app.apps.end(&self.id);
+        self.app.apps.work.notify_one();
+    }
 }
 
 /// A newer one is there before this one began.
@@ -133,4 +157,29 @@ async fn supersede(app: &Arc<App>, mut old: DeploymentRecord) -> ApiResult<()> {
         log::append(app, &old.id, "superseded: a newer deployment took its place").await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apps::record::{AppRecord, AppSpec};
+
+    #[test]
+    fn what_nobody_works_on_begins_again_a_few_times() {
+        let of = AppRecord::new(
+            pandastack_types::WorkspaceId::default_workspace(),
+            "a".to_owned(),
+            AppSpec::default(),
+            now(),
+        );
+        let left = |attempts| {
+            let mut left = DeploymentRecord::queued(&of, "api", now());
+            (left.status, left.spec.attempts) = (DeploymentStatus::Building, attempts);
+            taken_up(left)
+        };
+        let (again, _) = left(ATTEMPTS_MAX - 1);
+        assert_eq!((again.status, again.finished_at), (DeploymentStatus::Queued, None));
+        let (over, sentence) = left(ATTEMPTS_MAX);
+        assert_eq!((over.status, over.spec.error), (DeploymentStatus::Failed, Some(sentence)));
+    }
 }

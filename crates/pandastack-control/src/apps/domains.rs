@@ -9,18 +9,23 @@ use pandastack_types::ErrorBody;
 use pandastack_types::api::{AddAppDomain, AppDomain, AppDomainList, DnsRecord};
 
 use super::check;
-use super::record::{AppRecord, DomainRecord};
+use super::record::{AppRecord, DeploymentRecord, DomainRecord};
 use super::routes::OfApp;
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::JsonBody;
 use crate::routes::preview::beside;
+use crate::store::StoreError;
+
+/// The host name of an app, as the caller would reach it.
+fn own_host(headers: &HeaderMap, app: &AppRecord) -> String {
+    let own = beside(headers, &app.name);
+    own.split("://").nth(1).and_then(|host| host.split(':').next()).unwrap_or_default().to_owned()
+}
 
 fn shown(headers: &HeaderMap, app: &AppRecord, record: DomainRecord) -> AppDomain {
-    let own = beside(headers, &app.name);
-    let target =
-        own.split("://").nth(1).and_then(|host| host.split(':').next()).unwrap_or_default().to_owned();
+    let target = own_host(headers, app);
     let entry = DnsRecord {
         kind: "CNAME".to_owned(),
         name: record.domain.clone(),
@@ -53,7 +58,10 @@ pub(crate) async fn add(
     JsonBody(wanted): JsonBody<AddAppDomain>,
 ) -> ApiResult<(StatusCode, Json<AppDomain>)> {
     let record = of.find_own(&app, &caller).await?;
-    let domain = check::domain(&wanted.domain)?;
+    let own = own_host(&headers, &record);
+    let own = own.split_once('.').map_or("localhost", |(_, own)| own);
+    let domain = check::domain(&wanted.domain, own)?;
+    refuse_address(&app, &record, &domain).await?;
     let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
     if host.split(':').next().is_some_and(|host| host.eq_ignore_ascii_case(&domain)) {
         return Err(ApiError::bad_request(format!("`{domain}` is the name of the API itself")));
@@ -62,6 +70,26 @@ pub(crate) async fn add(
     app.store.insert_domain(&new).await?;
     app.names_changed();
     Ok((StatusCode::CREATED, Json(shown(&headers, &record, new))))
+}
+
+/// Refuses the address of another app, by whatever name the caller reached the API: it is known from deployments of that app.
+async fn refuse_address(app: &App, of: &AppRecord, domain: &str) -> ApiResult<()> {
+    let label = domain.split('.').next().unwrap_or_default();
+    let other = match app.store.app(None, label).await {
+        Ok(other) if other.id != of.id => other,
+        Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let is_there =
+        |one: &DeploymentRecord| one.spec.address.as_deref().is_some_and(|url| leads_to(url, domain));
+    match app.store.deployments(&other.id).await?.iter().any(is_there) {
+        true => Err(ApiError::conflict(format!("`{domain}` is the address of another app"))),
+        false => Ok(()),
+    }
+}
+
+fn leads_to(url: &str, host: &str) -> bool {
+    url::Url::parse(url).is_ok_and(|url| url.host_str() == Some(host))
 }
 
 /// Names of an app beside its own.

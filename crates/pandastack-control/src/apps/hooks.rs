@@ -7,8 +7,9 @@
 //! | GitLab | `X-Gitlab-Token`: the secret itself | `X-Gitlab-Event` | `X-Gitlab-Event-UUID` |
 //!
 //! Must hold: nothing of a body counts before its proof does, and proofs are compared in constant time; an app without a
-//! secret has no webhook; a delivery that comes twice begins one deployment, and one that failed here may come again. The
-//! answer does not wait for anything.
+//! secret has no webhook; a delivery that comes twice begins one deployment, and one that failed here may come again. What a
+//! delivery begins is finished also if its host hangs up. The answer waits for nothing but the removal of a preview that is
+//! opened again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -53,8 +54,11 @@ pub(crate) fn routes() -> Router<Arc<App>> {
 struct Push {
     #[serde(rename = "ref")]
     reference: String,
+    before: String,
     after: String,
     deleted: bool,
+    /// GitHub alone says so.
+    forced: Option<bool>,
     head_commit: Option<Commit>,
     commits: Vec<Commit>,
 }
@@ -97,18 +101,36 @@ pub(crate) async fn hook(
         Told::Nothing(why) => return Ok(ignored(why)),
         told => told,
     };
-    let delivery = delivery(&parts.headers);
-    if let Some(delivery) = &delivery
-        && !app.store.claim_delivery(&record.id, delivery, now()).await?
-    {
+    let owner = Arc::clone(&app);
+    app.owned(async move { take_once(&owner, &record, told, &parts.headers).await }).await
+}
+
+/// Carries out a delivery that was not before. One that fails may come again.
+async fn take_once(
+    app: &Arc<App>,
+    record: &AppRecord,
+    told: Told,
+    headers: &HeaderMap,
+) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+    let Some(delivery) = delivery(headers) else { return note_and_take(app, record, told, headers).await };
+    if !app.store.claim_delivery(&record.id, &delivery, now()).await? {
         return Ok(ignored("this delivery was taken before".to_owned()));
     }
-    note_host(&app, &record, &parts.headers).await?;
-    let taken = take(&app, &record, told, &parts.headers).await;
-    if let (Err(_), Some(delivery)) = (&taken, &delivery) {
-        app.store.release_delivery(&record.id, delivery).await?;
+    let taken = note_and_take(app, record, told, headers).await;
+    if taken.is_err() {
+        app.store.release_delivery(&record.id, &delivery).await?;
     }
     taken
+}
+
+async fn note_and_take(
+    app: &Arc<App>,
+    record: &AppRecord,
+    told: Told,
+    headers: &HeaderMap,
+) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+    note_host(app, record, headers).await?;
+    take(app, record, told, headers).await
 }
 
 /// Carries out what a delivery says.
@@ -125,19 +147,32 @@ async fn take(
         }
         Told::Push(push) => {
             check::git_ref(&push.after)?;
-            let commit = push.after.clone();
             let mut new = DeploymentRecord::queued(record, "push", now());
             new.spec.git_ref = Some(push.after.clone());
-            new.spec.git_commit = Some(push.after);
+            new.spec.git_commit = Some(push.after.clone());
+            new.spec.git_before = Some(push.before.clone()).filter(|before| !before.is_empty());
             new.spec.address = Some(beside(headers, &record.name));
-            if !app.store.insert_deployment_unless(&new, &|all| poller::is_found(all, &commit)).await? {
-                return Ok(ignored("this commit was found by looking at the repository before".to_owned()));
+            let is_needless =
+                |all: &[DeploymentRecord]| poller::is_found(all, &push.after) || is_older(all, &push);
+            if !app.store.insert_deployment_unless(&new, &is_needless).await? {
+                return Ok(ignored("this commit, or one after it, was deployed before".to_owned()));
             }
             let (status, Json(deployment)) = queued(app, new);
             let told = HookAnswer { deployment_id: Some(deployment.id), preview: None, ignored: None };
             Ok((status, Json(told)))
         }
     }
+}
+
+/// Whether a push comes late: one that began where it ended was deployed before. A branch that was set back to an earlier commit looks
+/// the same if something in between was never deployed, so only hosts that tell the two apart are believed.
+fn is_older(all: &[DeploymentRecord], push: &Push) -> bool {
+    if push.forced != Some(false) {
+        return false;
+    }
+    let newest = all.iter().find(|one| one.spec.git_before.is_some());
+    newest.is_none_or(|newest| newest.spec.git_commit.as_deref() != Some(push.before.as_str()))
+        && all.iter().any(|one| one.spec.git_before.as_deref() == Some(push.after.as_str()))
 }
 
 /// Remembers what kind of host this is: it is told how deployments go in its own way.
@@ -340,5 +375,34 @@ mod tests {
         );
         assert!(told(&headers(&github), b"{", &app()).is_err());
         assert!(told(&headers(&[]), b"{}", &app()).is_err());
+    }
+
+    #[test]
+    fn a_push_that_comes_late_does_not_take_the_place_of_a_newer_one() {
+        let push = |before: &str, after: &str| Push {
+            before: before.to_owned(),
+            after: after.to_owned(),
+            forced: Some(false),
+            ..Push::default()
+        };
+        let deployed = |push: &Push| {
+            let mut one = DeploymentRecord::queued(&app(), "push", now());
+            one.spec.git_commit = Some(push.after.clone());
+            one.spec.git_before = Some(push.before.clone());
+            one
+        };
+        let (first, second, third) = (push("0", "a"), push("a", "b"), push("b", "c"));
+        let all = [deployed(&third), deployed(&second)];
+        assert!(is_older(&all, &first) && is_older(&all, &second));
+        for forced in [Some(true), None] {
+            assert!(!is_older(&all, &Push { forced, ..push("0", "a") }), "the branch may have been set back");
+        }
+        assert!(!is_older(&all, &push("c", "d")));
+        assert!(!is_older(&all, &push("c", "a")), "the branch was set back");
+        let rolled_back = DeploymentRecord::returning_to(&app(), &all[1], "rollback", now());
+        let all_after = [vec![rolled_back], all.to_vec()].concat();
+        assert!(!is_older(&all_after, &push("c", "a")), "a rollback is no push");
+        assert!(!is_older(&all, &push("x", "y")), "something between was never told");
+        assert!(!is_older(&[], &first));
     }
 }

@@ -211,8 +211,13 @@ impl Machine {
         }
     }
 
-    /// The last lines that a process printed so far.
-    pub(super) async fn last_lines(&self, process: u64, count: usize) -> ApiResult<Vec<String>> {
+    /// The last lines that a process printed so far, of those that are wanted.
+    pub(super) async fn last_lines(
+        &self,
+        process: u64,
+        count: usize,
+        is_wanted: impl Fn(&String) -> bool,
+    ) -> ApiResult<Vec<String>> {
         let mut body = self.reattach(&process.to_string(), None).await?;
         let (mut events, mut lines, mut last) = (Events::default(), Lines::default(), VecDeque::new());
         // A process that still runs has no end to wait for: what comes at once is what it printed so far.
@@ -224,12 +229,10 @@ impl Machine {
             }
             while let Some(event) = events.next() {
                 let OutputEvent::Text(text) = event else { break 'read };
-                last.extend(lines.push(&text));
-                let surplus = last.len().saturating_sub(count);
-                last.drain(..surplus);
+                keep_last(&mut last, lines.push(&text), count, &is_wanted);
             }
         }
-        last.extend(lines.rest());
+        keep_last(&mut last, lines.rest(), count, &is_wanted);
         Ok(last.into())
     }
 
@@ -255,6 +258,18 @@ impl Machine {
         let request = request.body(Body::empty()).map_err(nonsense)?;
         Ok(self.client.send(request, Some(self.record.incarnation)).await?.into_body())
     }
+}
+
+/// Adds what is wanted of some lines, and gives up the oldest beyond `count`.
+fn keep_last(
+    last: &mut VecDeque<String>,
+    lines: impl IntoIterator<Item = String>,
+    count: usize,
+    is_wanted: impl Fn(&String) -> bool,
+) {
+    last.extend(lines.into_iter().filter(is_wanted));
+    let surplus = last.len().saturating_sub(count);
+    last.drain(..surplus);
 }
 
 /// Reads one stream to the log. `None` when it broke off.
@@ -300,4 +315,21 @@ fn is_restart(error: &AgentError) -> bool {
 
 fn lost(why: &str) -> ApiError {
     ApiError::new(ErrorCode::GuestUnavailable, format!("a command's output was lost: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_looked_for_counts_and_not_what_was_printed_after_it() {
+        let mut last = VecDeque::new();
+        for batch in [["error 1", "noise"], ["error 2", "noise"], ["noise", "noise"]] {
+            let lines = batch.map(str::to_owned);
+            keep_last(&mut last, lines, 2, |line| line.contains("error"));
+        }
+        assert_eq!(last, ["error 1", "error 2"]);
+        keep_last(&mut last, Some("error 3".to_owned()), 2, |_| true);
+        assert_eq!(last, ["error 2", "error 3"]);
+    }
 }

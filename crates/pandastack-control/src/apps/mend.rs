@@ -2,12 +2,18 @@
 //!
 //! Each is a deployment that returns to what is live and takes over the machines that are still good: so it has its turn, its log and
 //! its atomic switch as any other, and a crash in the middle of it leaves nothing.
+//!
+//! One that failed, for want of room say, is tried again as itself: after [`RETRY_SECONDS_MIN`], then after twice as long each time up
+//! to [`RETRY_SECONDS_MAX`]. It stays one deployment, so that failures push no version out of the history.
 
 use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
 
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::{SandboxId, SandboxState};
 
+use super::log;
 use super::record::{AppRecord, DeploymentRecord};
 use crate::app::{App, now};
 use crate::error::ApiResult;
@@ -17,6 +23,11 @@ use crate::store::StoreError;
 const RECOVERY: &str = "recovery";
 /// What begins a deployment that changes how many machines there are.
 const SCALE: &str = "scale";
+
+/// Pause after the first failure.
+const RETRY_SECONDS_MIN: i64 = 30;
+/// Longest pause.
+const RETRY_SECONDS_MAX: i64 = 3600;
 
 /// Why an app is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +65,16 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     else {
         return Ok(());
     };
-    if asked == Asked::ByItself && gave_up(newest, trigger) {
+    let failed = Some(newest).filter(|newest| asked == Asked::ByItself && has_failed(newest, trigger));
+    if failed.is_some_and(|failed| now() < next_try(failed)) {
         return Ok(());
     }
     tracing::info!(app = %of.id, trigger, good = good.len(), "the machines of a live app are brought to their number");
     let mut new = DeploymentRecord::returning_to(of, live, trigger, now());
     new.spec.set_machines(good);
+    if let Some(failed) = failed {
+        return try_again(app, failed, new).await;
+    }
     // What somebody asked for meanwhile is newer than this, and ends in another look.
     let came_between = |all: &[DeploymentRecord]| all.first().is_none_or(|first| first.id != newest.id);
     if app.store.insert_deployment_unless(&new, &came_between).await? {
@@ -68,9 +83,32 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     Ok(())
 }
 
-/// What failed is not tried for ever: the next one is a person's. Other work is.
-fn gave_up(newest: &DeploymentRecord, trigger: &str) -> bool {
+/// Whether the newest deployment tried the same in vain.
+fn has_failed(newest: &DeploymentRecord, trigger: &str) -> bool {
     newest.status == DeploymentStatus::Failed && newest.spec.trigger == trigger
+}
+
+/// When what failed is tried again.
+fn next_try(failed: &DeploymentRecord) -> Timestamp {
+    let pause = RETRY_SECONDS_MIN << failed.spec.retries.min(16);
+    let pause = SignedDuration::from_secs(pause.min(RETRY_SECONDS_MAX));
+    failed.updated_at.checked_add(pause).unwrap_or(Timestamp::MAX)
+}
+
+/// Queues what failed once more. What somebody asked for meanwhile is newer, and takes its place.
+async fn try_again(app: &Arc<App>, failed: &DeploymentRecord, new: DeploymentRecord) -> ApiResult<()> {
+    let again = again(failed, new);
+    if app.store.put_deployment(&again, DeploymentStatus::Failed).await? {
+        log::append(app, &again.id, &format!("tried again, for the {}. time", again.spec.retries)).await?;
+    }
+    Ok(())
+}
+
+/// The deployment that failed, with what a new one would do.
+fn again(failed: &DeploymentRecord, new: DeploymentRecord) -> DeploymentRecord {
+    let mut again = DeploymentRecord { id: failed.id.clone(), created_at: failed.created_at, ..new };
+    again.spec.retries = failed.spec.retries + 1;
+    again
 }
 
 /// What has to be done for a version with so many machines, of which so many are good.
@@ -112,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_not_tried_for_ever() {
+    fn what_failed_is_tried_again_after_growing_pauses() {
         let of = AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),
             "a".to_owned(),
@@ -121,12 +159,25 @@ mod tests {
         );
         let check = |newest: &str, status, trigger: &str, expect| {
             let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&of, newest, now()) };
-            assert_eq!(gave_up(&newest, trigger), expect, "{trigger} after {newest:?}");
+            assert_eq!(has_failed(&newest, trigger), expect, "{trigger} after {newest:?}");
         };
         check(SCALE, DeploymentStatus::Failed, SCALE, true);
         check(RECOVERY, DeploymentStatus::Failed, RECOVERY, true);
         check(SCALE, DeploymentStatus::Failed, RECOVERY, false);
         check("api", DeploymentStatus::Failed, RECOVERY, false);
         check(RECOVERY, DeploymentStatus::Live, RECOVERY, false);
+
+        let queued = |at| DeploymentRecord::queued(&of, RECOVERY, at);
+        let mut failed = DeploymentRecord { status: DeploymentStatus::Failed, ..queued(now()) };
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            pauses.push(next_try(&failed).duration_since(failed.updated_at).as_secs());
+            let next = again(&failed, queued(next_try(&failed)));
+            assert_eq!((&next.id, next.created_at), (&failed.id, failed.created_at), "it stays one");
+            assert_eq!((next.status, next.spec.error.as_ref()), (DeploymentStatus::Queued, None));
+            failed = DeploymentRecord { status: DeploymentStatus::Failed, ..next };
+        }
+        assert_eq!(pauses[..9], [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]);
+        assert_eq!(pauses.last(), Some(&RETRY_SECONDS_MAX));
     }
 }

@@ -17,7 +17,7 @@
 //! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
-//! | `source`, `build`, `serve` | those steps, each in machines |
+//! | `source`, `says`, `build`, `serve` | those steps, each in machines |
 //! | `mend` | as many machines as was said: replaces what was lost, follows a change of their number |
 //! | `git`, `deploy_key` | where repositories are, and what proves that an app may read them |
 //! | `machine`, `output`, `log` | calls to a machine, and what it says |
@@ -59,6 +59,7 @@ mod removal;
 pub(crate) mod reporter;
 pub(crate) mod routes;
 pub(crate) mod runtime_logs;
+mod says;
 mod serve;
 mod source;
 pub mod store;
@@ -141,21 +142,6 @@ impl Default for Apps {
     }
 }
 
-/// Keeps machines that are given a source from being tidied away.
-pub(crate) struct Uploading<'a> {
-    apps: &'a Apps,
-    app: AppId,
-}
-
-impl Drop for Uploading<'_> {
-    fn drop(&mut self) {
-        let uploads = &mut self.apps.shared().uploads;
-        if let Some(at) = uploads.iter().position(|app| *app == self.app) {
-            uploads.swap_remove(at);
-        }
-    }
-}
-
 /// Keeps an app from being deleted twice at once.
 struct Removing<'a> {
     apps: &'a Apps,
@@ -184,10 +170,17 @@ impl Apps {
         self.news.subscribe()
     }
 
-    /// Notes that an app is given a source, until dropped.
-    pub(crate) fn upload(&self, app: &AppId) -> Uploading<'_> {
+    /// Notes that an app is given a source: its machines are not tidied away.
+    fn begin_upload(&self, app: &AppId) {
         self.shared().uploads.push(app.clone());
-        Uploading { apps: self, app: app.clone() }
+    }
+
+    /// Notes that one such source is there, or will not come.
+    fn end_upload(&self, app: &AppId) {
+        let uploads = &mut self.shared().uploads;
+        if let Some(at) = uploads.iter().position(|one| one == app) {
+            uploads.swap_remove(at);
+        }
     }
 
     /// Whether an app has machines that nothing refers to yet.

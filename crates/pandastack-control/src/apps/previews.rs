@@ -11,7 +11,8 @@
 //!
 //! Must hold: a preview of a fork never sees a secret, be it a variable, the repository's token, or what a machine that
 //! had them keeps; no preview begins from what its app installed, since production's variables were there; a delivery
-//! that comes late brings nothing back that was closed after it, and ends nothing that was opened again after it.
+//! that comes late brings nothing back that was closed after it, and ends nothing that was opened again after it; one that is
+//! opened again while it is removed comes back once it is gone.
 
 use std::sync::Arc;
 
@@ -139,8 +140,14 @@ async fn ensure(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<Option
         return Err(ApiError::conflict(message));
     }
     if found.spec.deleting {
-        let message = format!("preview `{name}` is being removed; deliver this again in a moment");
-        return Err(ApiError::conflict(message));
+        // Its host tells of this once: a refusal would leave a pull request that is open without a preview.
+        removal::wait(app, &found).await?;
+        let of = app.store.app(None, of.id.as_str()).await?;
+        let closed_at = of.spec.closed_pulls.get(&pull.number);
+        if of.spec.deleting || closed_at.zip(pull.at).is_some_and(|(closed_at, at)| at < *closed_at) {
+            return Ok(None);
+        }
+        return Box::pin(ensure(app, &of, pull)).await;
     }
     let changed = change(app, &found.id, |record| note_pull(&mut record.spec, pull)).await?;
     let is_newest = changed.spec.pull.as_ref().is_some_and(|known| known.commit == pull.commit);

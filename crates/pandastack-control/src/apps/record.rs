@@ -8,6 +8,7 @@ use pandastack_types::limits::{IDLE_SECONDS_DEFAULT, TTL_SECONDS_MAX};
 use pandastack_types::{AppId, DatabaseId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
+pub use super::says::{Said, SourceSays};
 use super::{HEALTH_PATH_DEFAULT, PORT_DEFAULT};
 
 /// An app.
@@ -86,6 +87,8 @@ pub struct AppSpec {
     pub port: u16,
     /// Path of the health check.
     pub health_path: String,
+    /// Which of these were said of the app itself, so that its source has no word in them.
+    pub said: Said,
     /// Idle seconds before it sleeps.
     pub idle_timeout_seconds: u64,
     /// Machines that never sleep.
@@ -139,6 +142,7 @@ impl Default for AppSpec {
             root_directory: None,
             port: PORT_DEFAULT,
             health_path: HEALTH_PATH_DEFAULT.to_owned(),
+            said: Said::default(),
             idle_timeout_seconds: IDLE_SECONDS_DEFAULT,
             min_instances: 0,
             max_instances: 1,
@@ -292,6 +296,8 @@ pub struct DeploymentSpec {
     pub git_ref: Option<String>,
     /// Commit that was built.
     pub git_commit: Option<String>,
+    /// Commit that the branch was at before the push that began it.
+    pub git_before: Option<String>,
     /// Address of the app, as whoever asked for this would reach it.
     pub address: Option<String>,
     /// The deployment whose version this one returns to.
@@ -312,6 +318,8 @@ pub struct DeploymentSpec {
     pub more_machines: Vec<SandboxId>,
     /// How often it was begun; a restart of the server begins it again.
     pub attempts: u32,
+    /// How often it was queued again after it failed.
+    pub retries: u32,
     /// Why it failed.
     pub error: Option<String>,
 }
@@ -342,6 +350,8 @@ pub struct StartSpec {
     pub port: u16,
     /// Variables that the kind of app wants, beside the app's own.
     pub env: BTreeMap<String, String>,
+    /// What the source says of itself.
+    pub source: SourceSays,
 }
 
 impl DeploymentRecord {

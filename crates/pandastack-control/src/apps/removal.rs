@@ -6,14 +6,20 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use pandastack_types::AppId;
+use pandastack_types::{AppId, ErrorCode};
+use tokio::sync::broadcast::error::RecvError;
 
 use super::deploy::change;
-use super::record::AppSpec;
+use super::record::{AppRecord, AppSpec};
 use super::{Stop, tidy};
 use crate::app::App;
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
+use crate::store::StoreError;
+
+/// Longest wait for an app that is being removed; its machines end within seconds where their hosts answer.
+const GONE_WAIT: Duration = Duration::from_secs(300);
 
 /// Deletes an app with its previews; finishes even if the caller goes away.
 pub(super) async fn run(app: &Arc<App>, id: AppId) -> ApiResult<()> {
@@ -42,6 +48,31 @@ pub(super) fn begin(app: &Arc<App>, id: AppId) {
             tracing::warn!(app = %id, %error, cause = error.causes(), "an app is deleted later");
         }
     });
+}
+
+/// Waits until an app that is marked is gone.
+pub(super) async fn wait(app: &App, of: &AppRecord) -> ApiResult<()> {
+    let mut changes = app.names.subscribe();
+    let gone = async {
+        loop {
+            if let Err(StoreError::NotFound { .. }) = app.store.app(None, of.id.as_str()).await {
+                return Ok(());
+            }
+            // Its end is a change of names. One that was missed is found by looking again.
+            if let Err(RecvError::Closed) = changes.recv().await {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let late = || {
+        let message = format!("`{}` is still being removed; deliver this again in a moment", of.name);
+        ApiError::new(ErrorCode::Unavailable, message)
+    };
+    tokio::select! {
+        gone = gone => gone,
+        () = tokio::time::sleep(GONE_WAIT) => Err(late()),
+        () = app.shutdown.cancelled() => Err(late()),
+    }
 }
 
 async fn finish(app: &Arc<App>, id: &AppId) -> ApiResult<()> {

@@ -303,8 +303,12 @@ pub(crate) async fn cancel(
         one.status = DeploymentStatus::Canceled;
         (one.updated_at, one.finished_at) = (now(), Some(now()));
         one.spec.error = Some("canceled".to_owned());
+        let machine = one.spec.build_machine.take();
         if app.store.put_deployment(&one, DeploymentStatus::Queued).await? {
             log::append(&app, &one.id, "canceled").await?;
+            if let Some(machine) = machine {
+                tidy::machine_behind(&app, machine);
+            }
             return Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))));
         }
         one = of.deployment(&app, &record).await?;

@@ -65,9 +65,8 @@ pub(crate) async fn runtime_logs(
         move |line: &String| args.search.as_ref().is_none_or(|search| line.contains(search.as_str()));
     if !is_set(args.follow.as_deref()) {
         let tail = args.tail.unwrap_or(TAIL_DEFAULT).min(TAIL_MAX);
-        let lines = machine.last_lines(process.id, tail).await?;
-        let mut frames: String =
-            lines.iter().filter(|line| matches(line)).map(|line| sse::line_frame(line)).collect();
+        let lines = machine.last_lines(process.id, tail, matches).await?;
+        let mut frames: String = lines.iter().map(|line| sse::line_frame(line)).collect();
         frames.push_str("event: done\ndata: end\n\n");
         return Ok(sse::respond(futures::stream::iter([frames])));
     }

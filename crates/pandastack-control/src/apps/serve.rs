@@ -127,6 +127,7 @@ impl Serving<'_> {
     /// Variables of a new machine.
     async fn env(&self, start: &StartSpec) -> Result<BTreeMap<String, String>> {
         let mut env = start.env.clone();
+        env.extend(start.source.env.clone());
         env.extend(self.of.spec.env_values());
         for (variable, url) in databases::urls(self.app, self.of, Stage::Run).await? {
             self.log.say(format!("{variable} leads to a database that is attached")).await;
@@ -252,7 +253,7 @@ impl Serving<'_> {
 
     /// What the program said last.
     async fn show_end(&self, machine: &Machine, process: &Process) {
-        if let Ok(lines) = machine.last_lines(process.id, LAST_LINES).await {
+        if let Ok(lines) = machine.last_lines(process.id, LAST_LINES, |_| true).await {
             for line in lines {
                 self.log.line(&line).await;
             }

@@ -114,6 +114,14 @@ pub(super) fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
     ExecRequest { cmd: Some(script.to_owned()), env: Some(env), ..ExecRequest::default() }
 }
 
+/// The text of a file at the root of the source in a machine, if it is there.
+pub(super) async fn root_text(machine: &Machine, name: &str) -> ApiResult<Option<String>> {
+    let (file, bytes) = (format!("{SOURCE_DIR}/{name}"), TEXT_BYTES_MAX.to_string());
+    let read =
+        shell(r#"[ ! -f "$FILE" ] || head -c "$BYTES" -- "$FILE""#, &[("FILE", &file), ("BYTES", &bytes)]);
+    Ok(Some(machine.exec(&read).await?.stdout).filter(|text| !text.is_empty()))
+}
+
 /// What is known of the source in a machine.
 pub(super) async fn view(machine: &Machine, directory: &str) -> ApiResult<View> {
     let (depth, max) = (DEPTH_MAX.to_string(), FILES_MAX.to_string());

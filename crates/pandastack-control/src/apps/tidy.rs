@@ -96,6 +96,25 @@ pub(super) async fn app(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
     Ok(())
 }
 
+/// Deletes a machine that nobody waits for; one that cannot be deleted now is later.
+pub(super) fn machine_behind(app: &Arc<App>, id: SandboxId) {
+    let owner = Arc::clone(app);
+    app.tasks.spawn(async move {
+        if let Err(error) = machine(&owner, &id).await {
+            tracing::warn!(machine = %id, %error, "a machine that is not needed is deleted later");
+        }
+    });
+}
+
+/// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is under way.
+pub(super) async fn machine(app: &Arc<App>, id: &SandboxId) -> ApiResult<()> {
+    match app.store.sandbox(None, id).await {
+        Ok(machine) => ops::delete::delete(app, machine, Some("its deployment was not begun")).await,
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Beginning a deployment: from the repository, from an archive in the request, or from a sandbox.
 //!
 //! An archive goes straight into the machine that will build it; the server never has it, on disk or in memory. The
-//! deployment exists once the archive is there, so a client that goes away leaves only a machine, which is tidied away.
+//! deployment exists once the archive is there, so a client that goes away leaves only a machine, which is deleted then.
 
 use std::sync::Arc;
 
@@ -12,9 +12,11 @@ use http::{StatusCode, header};
 use http_body_util::Limited;
 use pandastack_types::api::{DeployApp, Deployment};
 use pandastack_types::limits::SOURCE_BYTES_MAX;
-use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use pandastack_types::{AppId, ErrorBody, ErrorCode, SandboxId};
+use serde::Deserialize;
 
 use super::build::build_machine;
+use super::machine::Machine;
 use super::record::{AppRecord, DeploymentRecord, Source};
 use super::routes::{OfApp, queue};
 use super::source::ARCHIVE;
@@ -22,7 +24,8 @@ use super::{check, tidy};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
-use crate::extract::{parse_json, read_body};
+use crate::extract::{Query, parse_json, read_body};
+use crate::routes::events::is_set;
 use crate::routes::preview::beside;
 use crate::{ops, validate};
 
@@ -36,8 +39,15 @@ const ARCHIVES: [&str; 6] = [
     "application/octet-stream",
 ];
 
+#[derive(Deserialize)]
+pub(crate) struct Args {
+    clear_cache: Option<String>,
+}
+
 /// Deploy: the repository's branch, a `git_ref` of it, a directory of a sandbox, or the archive that is the body.
-#[utoipa::path(post, path = "/v1/apps/{id}/deploys", tag = "apps", params(("id" = String, Path)),
+#[utoipa::path(post, path = "/v1/apps/{id}/deploys", tag = "apps",
+    params(("id" = String, Path),
+        ("clear_cache" = Option<String>, Query, description = "Install everything anew; for an archive, which has no other place to say so")),
     request_body(content((DeployApp = "application/json"), (Vec<u8> = "application/x-tar"))),
     responses((status = 202, body = Deployment), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 413, body = ErrorBody)))]
@@ -45,23 +55,27 @@ pub(crate) async fn deploy(
     State(app): State<Arc<App>>,
     caller: Caller,
     of: OfApp,
+    Query(args): Query<Args>,
     request: Request,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
     let record = of.find(&app, &caller).await?;
+    let address = beside(request.headers(), &record.name);
+    let clear_cache = is_set(args.clear_cache.as_deref());
     let kind =
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if ARCHIVES.contains(&kind.split(';').next().unwrap_or_default().trim()) {
         let body = limited(request)?;
-        return from_archive(&app, record, body, "upload").await;
+        return from_archive(&app, record, body, Wanted { trigger: "upload", address, clear_cache }).await;
     }
-    let address = beside(request.headers(), &record.name);
-    let wanted: DeployApp = parse_json(&read_body(request.into_body()).await?)?;
+    let mut wanted: DeployApp = parse_json(&read_body(request.into_body()).await?)?;
+    wanted.clear_cache |= clear_cache;
     match &wanted.from_sandbox {
         Some(sandbox) => {
             let path = wanted.path.as_deref().unwrap_or("/root");
             validate::path("path", path)?;
             let archive = pack(&app, &caller, sandbox, path).await?;
-            from_archive(&app, record, archive, "sandbox").await
+            let wanted = Wanted { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
+            from_archive(&app, record, archive, wanted).await
         }
         None => from_git(&app, &record, wanted, address).await,
     }
@@ -113,26 +127,90 @@ async fn pack(app: &App, caller: &Caller, sandbox: &SandboxId, path: &str) -> Ap
     Ok(Body::new(Limited::new(answer.into_body(), limit)))
 }
 
+/// What is known of a deployment whose source is an archive.
+struct Wanted {
+    trigger: &'static str,
+    address: String,
+    clear_cache: bool,
+}
+
 async fn from_archive(
     app: &Arc<App>,
     of: AppRecord,
     archive: Body,
-    trigger: &'static str,
+    wanted: Wanted,
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
-    let uploading = app.apps.upload(&of.id);
-    let queued = async {
-        let machine = build_machine(app, &of, of.spec.cache.as_ref(), None).await?;
-        machine.write(ARCHIVE, archive).await?;
-        let mut new = DeploymentRecord::queued(&of, trigger, now());
-        new.spec.source = Source::Archive;
-        new.spec.build_machine = Some(machine.id().clone());
-        queue(app, new).await
-    };
-    let queued = queued.await;
-    drop(uploading);
-    // A deployment that runs may have made what it has not written down yet; its own end tidies up.
-    if queued.is_err() && app.apps.running(&of.id).is_none() {
-        tidy::app(app, &of.id).await?;
+    let unclaimed = Unclaimed::make(app, &of, wanted.clear_cache).await?;
+    unclaimed.machine.write(ARCHIVE, archive).await?;
+    let mut new = DeploymentRecord::queued(&of, wanted.trigger, now());
+    new.spec.source = Source::Archive;
+    new.spec.build_machine = Some(unclaimed.machine.id().clone());
+    new.spec.address = Some(wanted.address);
+    new.spec.clear_cache = wanted.clear_cache;
+    // From here on a client that goes away changes nothing: the deployment is queued and has the machine, or neither.
+    app.owned(async move {
+        let queued = queue(&unclaimed.app, new).await?;
+        unclaimed.claim();
+        Ok(queued)
+    })
+    .await
+}
+
+/// A machine that is given a source. Deleted unless a deployment claims it, also when whoever holds it is dropped.
+struct Unclaimed {
+    app: Arc<App>,
+    machine: Machine,
+    is_claimed: bool,
+    _uploading: Uploading,
+}
+
+impl Unclaimed {
+    async fn make(app: &Arc<App>, of: &AppRecord, clear_cache: bool) -> ApiResult<Self> {
+        let (app, of, owner) = (Arc::clone(app), of.clone(), app);
+        // Owned: a machine that is there only after its client went away is dropped as the result of this, and so deleted.
+        let made = async move {
+            let uploading = Uploading::begin(&app, &of.id);
+            let cache = of.spec.cache.as_ref().filter(|_| !clear_cache);
+            let machine = tokio::select! {
+                made = build_machine(&app, &of, cache, None) => made?,
+                () = app.shutdown.cancelled() => {
+                    let message = "the server is being restarted; deploy again in a moment";
+                    return Err(ApiError::new(ErrorCode::Unavailable, message));
+                }
+            };
+            Ok(Self { app, machine, is_claimed: false, _uploading: uploading })
+        };
+        owner.owned(made).await
     }
-    queued
+
+    fn claim(mut self) {
+        self.is_claimed = true;
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if !self.is_claimed {
+            tidy::machine_behind(&self.app, self.machine.id().clone());
+        }
+    }
+}
+
+/// Keeps machines that are given a source from being tidied away.
+struct Uploading {
+    app: Arc<App>,
+    of: AppId,
+}
+
+impl Uploading {
+    fn begin(app: &Arc<App>, of: &AppId) -> Self {
+        app.apps.begin_upload(of);
+        Self { app: Arc::clone(app), of: of.clone() }
+    }
+}
+
+impl Drop for Uploading {
+    fn drop(&mut self) {
+        self.app.apps.end_upload(&self.of);
+    }
 }

@@ -120,7 +120,7 @@ pub(crate) async fn run(
     if !streams {
         wanted.timeout_ms.get_or_insert(TIMEOUT_MS_DEFAULT);
     }
-    let turn = turns.of(&sandbox, &context);
+    let turn = turns.of((sandbox.clone(), context.clone()));
     let mine = turn.lock().await;
     let machine = machine(app, caller, sandbox);
     let context = context::find(&machine, &context).await?;
@@ -146,7 +146,7 @@ pub(crate) async fn restart(
     caller: Caller,
     Of { sandbox, context }: Of,
 ) -> ApiResult<Json<CodeContext>> {
-    let turn = turns.of(&sandbox, &context);
+    let turn = turns.of((sandbox.clone(), context.clone()));
     let _mine = turn.lock().await;
     let machine = machine(app, caller, sandbox);
     let ended = context::end(&machine, &context).await?;
@@ -164,7 +164,7 @@ pub(crate) async fn remove(
     caller: Caller,
     Of { sandbox, context }: Of,
 ) -> ApiResult<StatusCode> {
-    let turn = turns.of(&sandbox, &context);
+    let turn = turns.of((sandbox.clone(), context.clone()));
     let _mine = turn.lock().await;
     context::end(&machine(app, caller, sandbox), &context).await?;
     Ok(StatusCode::NO_CONTENT)

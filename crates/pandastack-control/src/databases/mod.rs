@@ -18,10 +18,12 @@
 //! | `recovery` | what a stopped control left behind |
 //! | `room` | whether a database can be written to |
 //! | `revive` | another machine for a database that lost its own |
+//! | `reset` | new passwords, also for servers that were out of reach |
 //!
 //! Data is on a volume that belongs to the database: machines come and go.
 //!
-//! Must hold: nobody is told of a database before a query succeeded the way users send it; one that fails leaves neither row
+//! Must hold: nobody is told of a new database before a query succeeded the way users send it; what exists is brought back whatever its owner
+//! has made of role and database, so that is asked as the administrator; a create that fails leaves neither row
 //! nor machine nor volume; a machine of a database is reached through the database only. Machines are driven by the operations of the
 //! sandbox API: there is no second way to make one.
 
@@ -30,6 +32,7 @@ mod credentials;
 mod ops;
 pub(crate) mod ports;
 mod recovery;
+mod reset;
 pub(crate) mod revive;
 pub(crate) mod room;
 pub(crate) mod routes;
@@ -65,7 +68,24 @@ fn owned_by(owner: &str) -> Option<DatabaseId> {
     owner.strip_prefix("database:")?.parse().ok()
 }
 
+/// The database whose data a machine with this owner has: its own machine, or one that a restore is tried in.
+pub(crate) fn sealed_for(owner: &str) -> Option<&str> {
+    ["database:", "drill:"].iter().find_map(|kind| owner.strip_prefix(kind))
+}
+
 /// What marks a database while something is done to it.
 fn mark(id: &DatabaseId) -> String {
     format!("database {id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sealed_for;
+
+    #[test]
+    fn machines_with_the_data_of_a_database_are_sealed() {
+        assert_eq!(sealed_for("database:a1"), Some("a1"));
+        assert_eq!(sealed_for("drill:a1"), Some("a1"));
+        assert_eq!(sealed_for("app:a1"), None);
+    }
 }

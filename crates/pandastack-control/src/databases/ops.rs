@@ -74,6 +74,7 @@ pub(super) fn new_copy(original: &DatabaseRecord, label: Option<String>) -> Data
         protected: false,
         cloned_from: Some(original.id.clone()),
         revision: 0,
+        reset_pending: false,
         ..original.spec.clone()
     };
     new_record(original.workspace.clone(), spec)
@@ -249,23 +250,6 @@ pub(super) async fn storage(app: &App, record: &DatabaseRecord) -> ApiResult<(u6
     let used =
         |volume: &VolumeRecord| app.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes);
     Ok((volumes.iter().map(|volume| volume.spec.size_bytes).sum(), volumes.iter().map(used).sum()))
-}
-
-/// Gives the user of a database a new password; the old one and the old broker token work no more.
-pub(super) async fn reset_credentials(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<DatabaseRecord> {
-    let for_task = Arc::clone(app);
-    app.owned(async move {
-        let app = for_task;
-        let _marked = take_mark(&app, &record.id)?;
-        let mut record = app.store.database(Some(&record.workspace), &record.id).await?;
-        let sandbox = ready(&record)?.clone();
-        record.spec.revision += 1;
-        // The record first: if this server stops in between, a second reset makes both agree again.
-        app.store.update_database(&record).await?;
-        server::renew_password(&app, &record, &sandbox).await?;
-        Ok(record)
-    })
-    .await
 }
 
 /// Puts a database to sleep, or wakes it.

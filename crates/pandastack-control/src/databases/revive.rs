@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   machine lost -> its row is removed, which frees the volume -> the template's disk boots with that volume
-//!     -> the server replays its log -> `SELECT 1` as its user -> the record names the new machine
+//!     -> the server replays its log -> `SELECT 1` as its administrator -> the record names the new machine
 //!   port closed, seen by a client or by who follows the log -> the server is started, and replays its log -> `SELECT 1`
 //! ```
 //!
-//! Whatever was acknowledged is on the volume. Takes no input: a look handles every lost machine, so a missed or repeated
-//! wake-up does no harm, and a server that stops half way begins again with the first step. A volume is on one host: while
-//! that does not answer, the machine is not known to be gone and nothing is done.
+//! Whatever was acknowledged is on the volume. Takes no input: a look handles every lost machine, and every reset of a password that was
+//! cut off, so a missed or repeated wake-up does no harm, and a server that stops half way begins again with the first step. A volume is
+//! on one host: while that does not answer, the machine is not known to be gone and nothing is done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use pandastack_types::{DatabaseId, SandboxId, SandboxState};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{DATA_PATH, mark, ops, owner, server};
+use super::{DATA_PATH, mark, ops, owner, reset, server};
 use crate::app::{App, Marked, lost};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
@@ -63,25 +63,32 @@ pub(crate) async fn run(app: Arc<App>) {
 
 async fn look(app: &Arc<App>) -> ApiResult<()> {
     for record in app.store.databases_in(DatabaseState::Ready).await? {
-        if !is_lost(app, &record).await? {
+        if !must_be_told(app, &record).await? && !is_lost(app, &record).await? {
             continue;
         }
         let Some(marked) = app.under_way.mark(&mark(&record.id)) else { continue };
         let for_task = Arc::clone(app);
         app.tasks.spawn(async move {
             let app = for_task;
-            match revive(&app, &record).await {
-                Ok(sandbox) => tracing::warn!(database = %record.id, %sandbox, "a lost database is back"),
-                Err(error) => {
-                    tracing::error!(database = %record.id, %error, cause = error.causes(), "a lost database is not back yet");
-                    tokio::time::sleep(AGAIN_AFTER).await;
-                }
+            if let Err(error) = revive(&app, &record).await {
+                tracing::error!(database = %record.id, %error, cause = error.causes(), "a database is not brought back yet");
+                tokio::time::sleep(AGAIN_AFTER).await;
             }
             drop(marked);
             app.revivals.done.notify_waiters();
         });
     }
     Ok(())
+}
+
+/// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to whoever lets it go on elsewhere.
+async fn must_be_told(app: &App, record: &DatabaseRecord) -> ApiResult<bool> {
+    let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
+    match app.store.sandbox(None, sandbox).await {
+        Ok(machine) => Ok(app.hosts.reachable(&machine.host)),
+        Err(StoreError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether the machine of a database that is ready is no more.
@@ -94,17 +101,22 @@ pub(super) async fn is_lost(app: &App, record: &DatabaseRecord) -> ApiResult<boo
     }
 }
 
-async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<SandboxId> {
+async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
     // Read again now that nothing else changes it.
     let record = app.store.database(Some(&record.workspace), &record.id).await?;
-    if !is_lost(app, &record).await? {
-        return ops::ready(&record).cloned();
+    let id = record.id.clone();
+    if is_lost(app, &record).await? {
+        let sandbox = replace(app, record).await?;
+        tracing::warn!(database = %id, %sandbox, "a lost database is back");
+    } else if record.spec.reset_pending && record.state == DatabaseState::Ready {
+        reset::finish(app, record).await?;
+        tracing::warn!(database = %id, "a reset of a password that was cut off is finished");
     }
-    replace(app, record).await
+    Ok(())
 }
 
 /// Gives a database another machine with its volume, of the size that its record says. Whoever connects meanwhile is held.
-pub(super) async fn replace(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<SandboxId> {
+pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> ApiResult<SandboxId> {
     let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
         ApiError::conflict("its data was on the machine's own disk, which is lost; delete the database")
@@ -116,8 +128,9 @@ pub(super) async fn replace(app: &Arc<App>, record: DatabaseRecord) -> ApiResult
     let (workspace, of) = (record.workspace.clone(), owner(&record.id));
     let machine = machines::create::create_patiently(app, workspace, request, of).await?;
     start(app, &record, &machine).await?;
-    let sandbox = Some(machine.id.clone());
-    app.store.update_database(&DatabaseRecord { sandbox, ..record }).await?;
+    record.sandbox = Some(machine.id.clone());
+    record.spec.reset_pending = false;
+    app.store.update_database(&record).await?;
     app.backups.changed.notify_one();
     Ok(machine.id)
 }
@@ -134,7 +147,7 @@ async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord)
         let said = started.stderr.trim();
         return Err(ApiError::internal(format!("its server did not start: {said}")));
     }
-    server::ask(app, record, &machine.id).await
+    server::resume(app, record, &machine.id).await
 }
 
 /// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's

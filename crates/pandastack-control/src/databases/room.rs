@@ -22,10 +22,11 @@ use super::{ops, server};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::turns::Turns;
 
 /// Between two looks at all databases.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// How long an answer is good for whoever asks because of an error.
+/// How long a database that was full is taken to be full without another question.
 const FRESH: Duration = Duration::from_secs(2);
 /// How long somebody with an error waits to hear that a database which was full has room by now.
 const DOUBT: Duration = Duration::from_secs(1);
@@ -38,19 +39,24 @@ const DISK_FULL: &str = "53100";
 
 /// What was found last.
 #[derive(Default)]
-pub(crate) struct Rooms(Mutex<HashMap<DatabaseId, Found>>);
+pub(crate) struct Rooms {
+    found: Mutex<HashMap<DatabaseId, Found>>,
+    /// Of those who ask because of an error: the others have the answer of the first.
+    turns: Turns<DatabaseId>,
+}
 
 #[derive(Clone, Copy)]
 struct Found {
     full: bool,
-    at: Instant,
+    /// When the question was put: what it answers may have changed by the time of the answer.
+    asked: Instant,
     /// How far its log was.
     written: Option<Written>,
 }
 
 impl Rooms {
     fn lock(&self) -> MutexGuard<'_, HashMap<DatabaseId, Found>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a database was read only for want of room when it was last asked.
@@ -58,8 +64,12 @@ impl Rooms {
         self.lock().get(id).is_some_and(|found| found.full)
     }
 
-    fn fresh(&self, id: &DatabaseId) -> Option<bool> {
-        self.lock().get(id).filter(|found| found.at.elapsed() < FRESH).map(|found| found.full)
+    /// What is known to somebody whose error came at that instant, without a question. That there was room before it says nothing:
+    /// the error may be the first of a database that has just become full.
+    fn known(&self, id: &DatabaseId, came: Instant) -> Option<bool> {
+        let found = *self.lock().get(id)?;
+        let holds = found.asked >= came || (found.full && found.asked.elapsed() < FRESH);
+        holds.then_some(found.full)
     }
 
     /// Whether nothing was written since the last look.
@@ -72,9 +82,9 @@ impl Rooms {
         self.lock().remove(id);
     }
 
-    fn note(&self, id: &DatabaseId, full: bool, written: Option<Written>) {
-        let before = self.lock().insert(id.clone(), Found { full, at: Instant::now(), written });
-        match (before.is_some_and(|found| found.full), full) {
+    fn note(&self, id: &DatabaseId, found: Found) {
+        let before = self.lock().insert(id.clone(), found);
+        match (before.is_some_and(|before| before.full), found.full) {
             (false, true) => tracing::warn!(database = %id, "a database is read only: its disk is full"),
             (true, false) => tracing::info!(database = %id, "a database has room again"),
             _ => {}
@@ -109,10 +119,10 @@ async fn look_at_all(app: &Arc<App>) -> ApiResult<()> {
 /// Asks the server of a database, if its machine is awake.
 async fn look(app: &Arc<App>, record: &DatabaseRecord) -> bool {
     let Some(sandbox) = &record.sandbox else { return false };
-    let written = app.backups.written(&record.id);
+    let (asked, written) = (Instant::now(), app.backups.written(&record.id));
     match ask(app, &record.id, sandbox).await {
         Some(full) => {
-            app.rooms.note(&record.id, full, written);
+            app.rooms.note(&record.id, Found { full, asked, written });
             full
         }
         // It sleeps, or does not answer: what is known of it stays.
@@ -138,8 +148,11 @@ pub(super) async fn await_notice(app: &Arc<App>, record: &DatabaseRecord) {
 
 /// What clients are told about an error that may come of a full disk.
 pub(super) async fn explain(app: &Arc<App>, id: &DatabaseId, code: &str) -> Option<String> {
+    let came = Instant::now();
     let record = app.store.database(None, id).await.ok()?;
-    let full = match app.rooms.fresh(id) {
+    let turn = app.rooms.turns.of(id.clone());
+    let mine = turn.lock().await;
+    let full = match app.rooms.known(id, came) {
         Some(full) => full,
         // A machine that is busy with what filled it takes its time.
         None if app.rooms.is_full(id) => {
@@ -147,6 +160,7 @@ pub(super) async fn explain(app: &Arc<App>, id: &DatabaseId, code: &str) -> Opti
         }
         None => look(app, &record).await,
     };
+    drop(mine);
     match full || code == DISK_FULL {
         true => Some(advice(app, &record).await),
         false => None,
@@ -176,6 +190,17 @@ fn say(id: &DatabaseId, room_mb: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_that_was_there_before_an_error_says_nothing() {
+        let (rooms, id) = (Rooms::default(), "a1".parse().unwrap());
+        let asked = Instant::now();
+        let (before, after) = (asked - Duration::from_millis(1), asked + Duration::from_millis(1));
+        rooms.note(&id, Found { full: false, asked, written: None });
+        assert_eq!((rooms.known(&id, before), rooms.known(&id, after)), (Some(false), None));
+        rooms.note(&id, Found { full: true, asked, written: None });
+        assert_eq!((rooms.known(&id, before), rooms.known(&id, after)), (Some(true), Some(true)));
+    }
 
     #[test]
     fn the_advice_names_a_size_that_can_be_had() {

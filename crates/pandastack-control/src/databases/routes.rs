@@ -19,7 +19,7 @@ use pandastack_types::limits::{DATABASE_QUERY_MS_MAX, DATABASE_ROWS_MAX};
 use pandastack_types::{DatabaseId, ErrorBody, ErrorCode};
 
 use super::credentials::{DATABASE, is_broker_token, tenant};
-use super::{StoredDatabases, backups, ops, server, view};
+use super::{StoredDatabases, backups, ops, reset, server, view};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -252,7 +252,7 @@ pub(crate) async fn reset_credentials(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<Database>> {
     let record = find(&app, &caller, &id).await?;
-    let record = ops::reset_credentials(&app, record).await?;
+    let record = reset::reset_credentials(&app, record).await?;
     Ok(Json(view::shown(&app, &headers, record).await?))
 }
 

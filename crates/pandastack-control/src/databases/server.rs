@@ -11,7 +11,7 @@ use pandastack_postgres::{
 use pandastack_types::api::{DatabaseStats, ExecRequest};
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
 
-use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
+use super::credentials::{ADMINISTRATOR, DATABASE, MAINTENANCE, TENANT, administrator, password, tenant};
 use super::way::{OneMachine, connect_first};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
@@ -39,6 +39,11 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
 /// The template's program that watches the volume says so by a file.
 const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
+/// SQLSTATE of a login with another password.
+const WRONG_PASSWORD: &str = "28P01";
+/// Of those with the right one that lead nowhere: the database is gone, closed to this role, or the role may not log in.
+const NO_WAY_IN: [&str; 3] = ["3D000", "42501", "28000"];
+
 /// Where a new machine's server comes from: whose administrator it still has.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Descent<'a> {
@@ -48,7 +53,8 @@ pub(super) enum Descent<'a> {
     Copy(&'a DatabaseId),
 }
 
-/// Gives a new server passwords of its own, then asks it something as its user would.
+/// Gives a new server passwords of its own, then asks it something: one from the template as its user would, a copy as its administrator,
+/// because what its user may do there is the original's owner's business.
 pub(super) async fn settle(
     app: &Arc<App>,
     record: &DatabaseRecord,
@@ -62,9 +68,10 @@ pub(super) async fn settle(
         Descent::Copy(original) => {
             let statements = [plain(END_SESSIONS), passwords];
             run_as(app, sandbox, &administrator(&app.link, Some(original)), &statements).await.map(drop)?;
+            return ask(app, &administrator(&app.link, Some(&record.id)), sandbox).await;
         }
     }
-    ask(app, record, sandbox).await
+    ask(app, &tenant(&app.link, record, DATABASE), sandbox).await
 }
 
 /// The first words to a template's server, in the session that waits for them. Where none does, one is opened.
@@ -76,9 +83,17 @@ async fn begin(app: &Arc<App>, sandbox: &SandboxId, statements: &[Statement]) ->
     }
 }
 
-/// Asks a server something as its user would.
-pub(super) async fn ask(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> ApiResult<()> {
-    let first = run_as(app, sandbox, &tenant(&app.link, record, DATABASE), &[plain("SELECT 1")]).await?;
+/// The first words to a server that was brought back. Nothing here may depend on what a tenant can change: its password, whether its database
+/// is there and takes connections.
+pub(super) async fn resume(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> ApiResult<()> {
+    if record.spec.reset_pending {
+        renew_password(app, record, sandbox).await?;
+    }
+    ask(app, &administrator(&app.link, Some(&record.id)), sandbox).await
+}
+
+async fn ask(app: &Arc<App>, who: &Credentials, sandbox: &SandboxId) -> ApiResult<()> {
+    let first = run_as(app, sandbox, who, &[plain("SELECT 1")]).await?;
     match first.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref()) {
         Some("1") => Ok(()),
         other => Err(ApiError::internal(format!("a database answered {other:?} to SELECT 1"))),
@@ -93,6 +108,24 @@ pub(super) async fn renew_password(
 ) -> ApiResult<()> {
     let statement = set_passwords(&[(TENANT, &password(&app.link, record))]);
     run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &[statement]).await.map(drop)
+}
+
+/// Whether a server takes the password that a record means, whatever the tenant may do once it is in.
+pub(super) async fn takes_password(
+    app: &Arc<App>,
+    record: &DatabaseRecord,
+    sandbox: &SandboxId,
+) -> ApiResult<bool> {
+    let (machine, endpoint) = one_machine(app, sandbox);
+    match Session::open(&machine, &endpoint, &tenant(&app.link, record, MAINTENANCE)).await {
+        Ok(session) => {
+            session.close().await;
+            Ok(true)
+        }
+        Err(LoginError::Sql(error)) if error.code == WRONG_PASSWORD => Ok(false),
+        Err(LoginError::Sql(error)) if NO_WAY_IN.contains(&error.code.as_str()) => Ok(true),
+        Err(error) => Err(refusal(error)),
+    }
 }
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
@@ -198,13 +231,17 @@ async fn run_as(
     credentials: &Credentials,
     statements: &[Statement],
 ) -> ApiResult<Vec<Outcome>> {
-    let machine = OneMachine { app: Arc::clone(app), sandbox: sandbox.clone() };
-    let endpoint = Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct };
+    let (machine, endpoint) = one_machine(app, sandbox);
     let mut session = Session::open(&machine, &endpoint, credentials).await.map_err(refusal)?;
     let bounds = Bounds { rows_max: 0, wait: WAIT };
     let outcomes = session.run(&machine, &endpoint, statements, None, bounds).await;
     session.close().await;
     outcomes.map_err(run_refusal)
+}
+
+fn one_machine(app: &Arc<App>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
+    let machine = OneMachine { app: Arc::clone(app), sandbox: sandbox.clone() };
+    (machine, Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct })
 }
 
 /// A session that could not be opened, as the API says it.

@@ -67,6 +67,10 @@ impl Databases for StoredDatabases {
         }
     }
 
+    fn domain(&self) -> Option<&str> {
+        self.0.postgres.as_ref()?.domain.as_deref()
+    }
+
     async fn explain(&self, endpoint: &Endpoint, code: &str) -> Option<String> {
         room::explain(&self.0, &endpoint.database.parse().ok()?, code).await
     }

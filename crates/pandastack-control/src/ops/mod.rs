@@ -81,9 +81,9 @@ pub(crate) fn check_live(record: &SandboxRecord) -> ApiResult<()> {
     }
 }
 
-/// Refuses to let anybody into a database's machine: whoever is root there is superuser of the server.
+/// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser of the server.
 fn check_unsealed(record: &SandboxRecord) -> ApiResult<()> {
-    match record.owner.as_deref().and_then(|owner| owner.strip_prefix("database:")) {
+    match record.owner.as_deref().and_then(crate::databases::sealed_for) {
         None => Ok(()),
         Some(database) => Err(ApiError::conflict(format!(
             "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",
@@ -133,9 +133,15 @@ pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: 
     }
 }
 
-async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {
+/// A sandbox of the workspace, whatever its state, that users may do something to.
+pub(crate) async fn unsealed(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {
     let record = app.store.sandbox(Some(workspace), id).await?;
     check_unsealed(&record)?;
+    Ok(record)
+}
+
+async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {
+    let record = unsealed(app, workspace, id).await?;
     check_live(&record)?;
     Ok(record)
 }

@@ -11,17 +11,22 @@ use crate::app::App;
 use crate::error::ApiResult;
 use crate::store::{Amendment, SandboxRecord};
 
-/// Changes the policy at the sandbox's host, where it holds at once, then in the record. Runs to its end even if the
-/// caller is dropped. Never wakes a sleeper.
+/// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of one sandbox come one
+/// after the other, so that both have the same last one. Runs to its end even if the caller is dropped. Never wakes a sleeper.
 pub(crate) async fn set(
     app: &Arc<App>,
     record: SandboxRecord,
     policy: NetworkPolicy,
 ) -> ApiResult<SandboxRecord> {
     check_live(&record)?;
-    let client = app.hosts.client(&record.host)?;
     let owner = Arc::clone(app);
     app.owned(async move {
+        let turn = owner.network_turns.of(record.id.clone());
+        let _mine = turn.lock().await;
+        // Whoever had the turn before may have taken a while.
+        let record = owner.store.sandbox(None, &record.id).await?;
+        check_live(&record)?;
+        let client = owner.hosts.client(&record.host)?;
         let path = format!("/sandboxes/{}/network", record.id);
         let call = call_on(&record, Method::PUT, &path, MOVE_WAIT);
         client.call::<AgentSandbox>(call, Some(&policy)).await?;

@@ -84,7 +84,7 @@ pub(crate) async fn promote(
     Id(id): Id<SandboxId>,
     JsonBody(request): JsonBody<Promote>,
 ) -> ApiResult<Json<Promoted>> {
-    let winner = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let winner = ops::unsealed(&app, &caller.workspace, &id).await?;
     ops::check_live(&winner)?;
     Ok(Json(ops::fork::promote(&app, winner, &request).await?))
 }

@@ -35,6 +35,6 @@ pub(crate) async fn set(
     request: Request,
 ) -> ApiResult<Json<NetworkPolicy>> {
     let policy: NetworkPolicy = parse_json(&read_body(request.into_body()).await?)?;
-    let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
+    let record = ops::unsealed(&app, &caller.workspace, &id).await?;
     Ok(Json(ops::network::set(&app, record, policy).await?.spec.network))
 }

@@ -66,7 +66,7 @@ pub(crate) async fn set(
     request: Request,
 ) -> ApiResult<Json<Preview>> {
     let wanted: SetPreview = parse_json(&read_body(request.into_body()).await?)?;
-    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    ops::unsealed(&app, &caller.workspace, &id).await?;
     let record = app.amend(&id, &Amendment::Visibility(wanted.visibility)).await?;
     app.edge.forget_route(Some(&id));
     Ok(shown(&app, &caller, &record))
@@ -178,7 +178,7 @@ pub(crate) async fn tunnel(
             "this call needs `Connection: upgrade`, `Upgrade: {TUNNEL_UPGRADE}` and a port of 1 to 65535"
         )));
     }
-    app.store.sandbox(Some(&caller.workspace), &id).await?;
+    ops::unsealed(&app, &caller.workspace, &id).await?;
     let upgrade = hyper::upgrade::on(&mut request);
     let guest =
         app.edge.tunnel(&id, arg.port).await.map_err(|trouble| trouble_of(&trouble, &id, arg.port))?;

@@ -83,6 +83,8 @@ pub struct DatabaseSpecRecord {
     pub cloned_from: Option<DatabaseId>,
     /// How often its password was reset.
     pub revision: u64,
+    /// Its server has still to be told of the last reset.
+    pub reset_pending: bool,
     /// Why it failed.
     pub failure: Option<String>,
 }

@@ -24,6 +24,17 @@ pub(crate) async fn claim(app: &App, machine: &SandboxRecord, owner: &str) -> Ap
     Ok(())
 }
 
+/// Keeps everybody else from the volumes of a service's machine, with which they go.
+pub(crate) async fn seal(app: &App, machine: &SandboxRecord, owner: &str) -> ApiResult<()> {
+    let rows = app.store.volumes(&machine.workspace).await?;
+    let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
+    for row in rows.into_iter().filter(had) {
+        let spec = VolumeSpecRecord { owner: Some(owner.to_owned()), ..row.spec };
+        app.store.update_volume(&row.id, &spec).await?;
+    }
+    Ok(())
+}
+
 /// Leaves a volume to the machine that has it, with which it goes.
 pub(crate) async fn release(app: &App, volume: VolumeRecord) -> ApiResult<()> {
     let owner = volume.spec.owner.map(|owner| format!("{owner}:replaced"));

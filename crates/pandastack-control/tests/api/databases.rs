@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use pandastack_types::ErrorCode;
+use pandastack_types::door::TUNNEL_UPGRADE;
 use reqwest::Method;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -113,4 +114,35 @@ async fn a_crash_in_the_middle_of_a_failover() {
     })
     .await;
     assert_eq!(world.count("SELECT COUNT(*) FROM volumes WHERE id = 'foreign' AND state = 'ready'").await, 1);
+}
+
+/// Root in such a machine is superuser of a server with all of a database's data.
+#[tokio::test]
+async fn nobody_gets_into_machines_that_have_the_data_of_a_database() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    let machine = world.create().await;
+    for owner in ["database:db-1", "drill:db-1"] {
+        world.execute("UPDATE sandboxes SET owner = $1 WHERE id = $2", &[owner, &machine]).await;
+        for (way, body) in [
+            ("exec", json!({"cmd": "id"})),
+            ("fork", json!({})),
+            ("snapshots", json!({})),
+            ("processes", json!({"cmd": "id"})),
+            ("promote", json!({})),
+        ] {
+            let said = world.post(&format!("/v1/sandboxes/{machine}/{way}"), body).await;
+            said.refused(409, "conflict");
+        }
+        world.get(&format!("/v1/sandboxes/{machine}/fs?path=/etc/passwd")).await.refused(409, "conflict");
+        for (way, body) in [("network", json!({})), ("preview", json!({"visibility": "unlisted"}))] {
+            let put = world.request(Method::PUT, &format!("/v1/sandboxes/{machine}/{way}")).json(&body);
+            world.send(put).await.refused(409, "conflict");
+        }
+        let tunnel = world
+            .request(Method::GET, &format!("/v1/sandboxes/{machine}/tunnel?port=5432"))
+            .header("connection", "upgrade")
+            .header("upgrade", TUNNEL_UPGRADE);
+        world.send(tunnel).await.refused(409, "conflict");
+    }
 }

@@ -35,6 +35,10 @@ pub struct Inner {
     pub sandboxes: BTreeMap<SandboxId, AgentSandbox>,
     pub snapshots: BTreeSet<SnapshotId>,
     pub patches: Vec<Value>,
+    /// Network policies as they came.
+    pub networks: Vec<Value>,
+    /// The next answer to one waits for this, and not for long.
+    pub network_gate: Option<Arc<Notify>>,
     /// Answers given instead of doing the work, first come first served.
     pub refuse_create: VecDeque<(ErrorCode, &'static str)>,
     pub refuse_snapshot: bool,
@@ -238,6 +242,7 @@ impl FakeAgent {
             .route("/hibernate", post(|a, i| go(a, i, SandboxState::Hibernated)))
             .route("/wake", post(|a, i| go(a, i, SandboxState::Running)))
             .route("/rollback", post(|a, i| go(a, i, SandboxState::Running)))
+            .route("/network", axum::routing::put(network))
             .route("/keep-awake", post(|a, i| go(a, i, SandboxState::Running)))
             .route("/exec", post(exec))
             .route("/exec/stream", post(exec_stream))
@@ -390,6 +395,23 @@ async fn patch(
     Json(body): Json<Value>,
 ) -> Response {
     agent.lock().patches.push(body);
+    look(State(agent), UrlPath(id)).await
+}
+
+async fn network(
+    State(agent): State<FakeAgent>,
+    UrlPath(id): UrlPath<SandboxId>,
+    Json(body): Json<Value>,
+) -> Response {
+    const GATE_WAIT: Duration = Duration::from_millis(500);
+    let gate = {
+        let mut inner = agent.lock();
+        inner.networks.push(body);
+        inner.network_gate.take()
+    };
+    if let Some(gate) = gate {
+        let _ = tokio::time::timeout(GATE_WAIT, gate.notified()).await;
+    }
     look(State(agent), UrlPath(id)).await
 }
 

@@ -3,6 +3,7 @@
 // A test that cannot go on fails; that is what these are for.
 #![allow(clippy::unwrap_used)]
 
+mod apps;
 mod data_path;
 mod databases;
 mod fake_agent;
@@ -13,6 +14,7 @@ mod hosts;
 mod input;
 mod keys;
 mod lifetimes;
+mod network;
 mod observe;
 #[path = "../../src/store/postgres_server.rs"]
 mod postgres_server;

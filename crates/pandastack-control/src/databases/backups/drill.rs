@@ -15,6 +15,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::DatabaseRecord;
 use crate::store::{SandboxRecord, Select};
+use crate::volumes::owned;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
@@ -50,8 +51,9 @@ async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult
     (request.persistent, request.idle_timeout_seconds) = (None, None);
     (request.ttl_seconds, request.on_timeout) = (Some(MACHINE_SECONDS), Some(OnTimeout::Kill));
     let machine: SandboxRecord = restore::machine(app, record, request, owner(&record.id)).await?;
-    restore::fill(app, &machine, &found, 0).await?;
-    restore::recover(app, &machine, &record.id).await?;
+    owned::seal(app, &machine, &owner(&record.id)).await?;
+    let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
+    restore::run(app, &machine, &found, room, &record.id).await?;
     restore::sh(app, &machine, CHECK, &[]).await
 }
 

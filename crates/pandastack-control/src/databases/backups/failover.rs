@@ -10,7 +10,7 @@ use pandastack_types::SandboxId;
 
 use super::restore;
 use crate::app::App;
-use crate::databases::{ops, owner, server};
+use crate::databases::{ops, owner, reset, server};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::DatabaseRecord;
@@ -59,17 +59,19 @@ async fn make(
     machine: &SandboxRecord,
     found: &pandastack_backup::Restore,
 ) -> ApiResult<()> {
+    // Not the database's before it takes over, and nobody else's.
+    owned::seal(app, machine, &format!("{}:next", owner(&record.id))).await?;
     let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
-    restore::fill(app, machine, found, room).await?;
-    restore::recover(app, machine, &record.id).await?;
-    server::ask(app, record, &machine.id).await
+    restore::run(app, machine, found, room, &record.id).await?;
+    reset::catch_up(app, record, &machine.id).await?;
+    server::resume(app, record, &machine.id).await
 }
 
 /// Volumes first, so that a machine which the record names has its own; with the record everybody is led to the new one. A server that stops
 /// before that has changed nothing that a second try does not mend.
 async fn take_over(
     app: &Arc<App>,
-    record: DatabaseRecord,
+    mut record: DatabaseRecord,
     machine: SandboxRecord,
 ) -> ApiResult<DatabaseRecord> {
     let of = owner(&record.id);
@@ -77,7 +79,8 @@ async fn take_over(
         owned::release(app, volume).await?;
     }
     owned::claim(app, &machine, &of).await?;
-    let record = DatabaseRecord { sandbox: Some(machine.id.clone()), ..record };
+    record.sandbox = Some(machine.id.clone());
+    record.spec.reset_pending = false;
     app.store.update_database(&record).await?;
     app.backups.changed.notify_one();
     remove_others(app, &of, &machine.id).await?;

@@ -10,6 +10,7 @@
 //! | `keeper` | who archives what, base backups in time, deleting what retention lets go |
 //! | `way` | connections that do not wake a machine, nor keep it awake |
 //! | `restore` | a machine's server made into what the archive says |
+//! | `feed` | its log, as it asks for it |
 //! | `failover` | a restored copy in place of a database that is out of reach |
 //! | `drill` | restores that only prove that they work |
 //! | `routes` | the API |
@@ -19,6 +20,7 @@
 
 mod drill;
 mod failover;
+mod feed;
 pub(crate) mod keeper;
 mod restore;
 pub(crate) mod routes;

@@ -1,8 +1,8 @@
 //! A machine's server made into what the archive says.
 //!
 //! ```text
-//!   machine like a new database's -> its server stopped, its data gone -> base unpacked, log laid out, recovery asked for
-//!     -> the server recovers and goes on by itself -> passwords of its own
+//!   machine like a new database's -> its server stopped, its data gone -> base unpacked, recovery asked for
+//!     -> the server recovers, with the log that it is handed, and goes on by itself -> passwords of its own
 //! ```
 //!
 //! Must hold: whoever asks for an instant that cannot be restored hears so before anything is made; a restore that fails later leaves a record
@@ -17,9 +17,10 @@ use jiff::Timestamp;
 use pandastack_agent_client::AgentClient;
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
 use pandastack_types::api::{CloneDatabase, CreateSandbox, ExecRequest};
+use pandastack_types::limits::VOLUME_MB_MAX;
 use pandastack_types::{DatabaseId, ErrorCode};
-use tokio::time::Instant;
 
+use super::feed::Feed;
 use super::{catalog, unavailable};
 use crate::app::App;
 use crate::databases::server::{self, Descent};
@@ -34,16 +35,14 @@ use crate::volumes::owned;
 const REACH_WAIT: Duration = Duration::from_secs(20);
 /// How long one step in the machine may take: unpacking, laying out, starting.
 const STEP_SECONDS: u64 = 30 * 60;
-/// How long a server may recover.
-const RECOVERY_MAX: Duration = Duration::from_secs(60 * 60);
-/// Between two looks whether it is done.
+/// Between two looks whether a server has recovered.
 const RECOVERY_LOOK: Duration = Duration::from_millis(250);
-/// Room beside the data: the server writes while it recovers.
+/// Room beside the data: files of the log, and what the server writes while it recovers.
 const SLACK_BYTES: u64 = 1024 * 1024 * 1024;
 const MIB: u64 = 1024 * 1024;
 
 /// Beside the data, on the same volume: the log that the server asks for, and its settings.
-const LOG_DIR: &str = "/var/lib/postgresql/restore";
+pub(super) const LOG_DIR: &str = "/var/lib/postgresql/restore";
 const SETTINGS: &str = "/var/lib/postgresql/restore/settings";
 /// Stops the server that the template came with and makes room.
 const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresql/data; \
@@ -52,7 +51,9 @@ const CLEAR: &str = "pg_ctl=/opt/postgres/16/bin/pg_ctl; data=/var/lib/postgresq
 /// Asks for recovery. The signal comes last: with it the rest is there.
 const ASK: &str = "data=/var/lib/postgresql/data; cat /var/lib/postgresql/restore/settings >> $data/$SETTINGS_FILE && \
      touch $data/$SIGNAL_FILE && chown -R postgres:postgres /var/lib/postgresql && chmod 0700 $data";
-const DONE: &str = "rm -rf /var/lib/postgresql/restore";
+/// A file of the log may still be on its way.
+const DONE: &str =
+    "cd /var/lib/postgresql && for i in 1 2 3 4 5; do rm -rf restore && exit 0; sleep 0.2; done; exit 1";
 
 /// Begins a copy of a database as it was at an instant. It is under way when this returns; its record tells the outcome.
 pub(in crate::databases) async fn restored(
@@ -102,8 +103,7 @@ async fn make(
     let request = ops::machine_request(record)?;
     let machine = machine(app, record, request, owner(&record.id)).await?;
     owned::claim(app, &machine, &owner(&record.id)).await?;
-    fill(app, &machine, restore, room).await?;
-    recover(app, &machine, &original.id).await?;
+    run(app, &machine, restore, room, &original.id).await?;
     server::settle(app, record, &machine.id, Descent::Copy(&original.id)).await?;
     let sandbox = Some(machine.id);
     app.store
@@ -137,38 +137,51 @@ pub(super) async fn machine(
     machines::create::create_patiently(app, like.workspace.clone(), request, owner).await
 }
 
-/// Puts base, log and settings in place of the data that a machine came with.
-pub(super) async fn fill(
+/// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
+/// nobody knows it; its administrator is the original's.
+pub(super) async fn run(
     app: &Arc<App>,
     machine: &SandboxRecord,
     restore: &Restore,
     room: u64,
+    original: &DatabaseId,
 ) -> ApiResult<()> {
-    let files = restore.files();
-    let needed = restore.base().tar_bytes + files.len() as u64 * SEGMENT_BYTES + SLACK_BYTES;
-    grow(app, machine, room.max(needed)).await?;
+    let log = restore.files().len() as u64 * SEGMENT_BYTES;
+    grow(app, machine, room_for(restore.base().tar_bytes, log, room)).await?;
     sh(app, machine, CLEAR, &[]).await?;
     let client = app.hosts.client(&machine.host)?;
+    unpack(&client, machine, restore).await?;
+    let feed = Feed::begin(app, client.clone(), machine, restore).await?;
+    let Recovery { signal_file, settings_file, settings } =
+        restore.recovery(&Feed::command()).map_err(failed)?;
+    send(&client, machine, &format!("fs?path={SETTINGS}"), "text/plain", Body::from(settings)).await?;
+    sh(app, machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await?;
+    tokio::select! {
+        recovered = recover(app, machine, original) => recovered?,
+        error = feed.run() => return Err(error),
+    }
+    sh(app, machine, DONE, &[]).await
+}
+
+/// Bytes of volume that a restore needs: for a base, what its log can add to it, and some for the work. Data that was in a volume of the
+/// original's size fits into one, however much log led there.
+fn room_for(tar: u64, log: u64, original: u64) -> u64 {
+    let all = tar + log + SLACK_BYTES;
+    let at_once = if original == 0 { all } else { original.max(tar) + SLACK_BYTES };
+    all.min(at_once).max(original).min(VOLUME_MB_MAX * MIB)
+}
+
+/// Puts the base in place of the data that a machine came with.
+async fn unpack(client: &AgentClient, machine: &SandboxRecord, restore: &Restore) -> ApiResult<()> {
     // The archive's errors are the body's: they end the call, whose own sentence would say less.
     let trouble = Arc::new(Mutex::new(None));
     let (noted, source) = (Arc::clone(&trouble), restore.clone());
     let tar = tar_body(source, noted);
-    let put =
-        send(&client, machine, &format!("fs/tar?path={DATA_PATH}/data"), "application/x-tar", tar).await;
+    let put = send(client, machine, &format!("fs/tar?path={DATA_PATH}/data"), "application/x-tar", tar).await;
     if let Some(error) = trouble.lock().ok().and_then(|mut trouble| trouble.take()) {
         return Err(failed(error));
     }
-    put?;
-    for name in files {
-        let bytes = restore.file(&name).await.map_err(failed)?;
-        let bytes = bytes.ok_or_else(|| ApiError::internal(format!("the log has no {name} any more")))?;
-        let path = format!("fs?path={LOG_DIR}/{name}");
-        send(&client, machine, &path, "application/octet-stream", Body::from(bytes)).await?;
-    }
-    let command = format!("cp {LOG_DIR}/%f %p");
-    let Recovery { signal_file, settings_file, settings } = restore.recovery(&command).map_err(failed)?;
-    send(&client, machine, &format!("fs?path={SETTINGS}"), "text/plain", Body::from(settings)).await?;
-    sh(app, machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await
+    put
 }
 
 /// The tar as the body of a call. What goes wrong on the archive's side is noted.
@@ -199,17 +212,13 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 }
 
 /// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
-pub(super) async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> ApiResult<()> {
+async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> ApiResult<()> {
     sh(app, machine, server::START, &[]).await?;
-    let deadline = Instant::now() + RECOVERY_MAX;
+    // One that gets stuck is given up by who hands it its log.
     while server::is_recovering(app, original, &machine.id).await? {
-        if Instant::now() >= deadline {
-            let hours = RECOVERY_MAX.as_secs() / 3600;
-            return Err(ApiError::internal(format!("its server did not recover within {hours} h")));
-        }
         tokio::time::sleep(RECOVERY_LOOK).await;
     }
-    sh(app, machine, DONE, &[]).await
+    Ok(())
 }
 
 async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> ApiResult<()> {
@@ -223,7 +232,7 @@ async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> ApiResult<
     }
 }
 
-async fn send(
+pub(super) async fn send(
     client: &AgentClient,
     machine: &SandboxRecord,
     tail: &str,
@@ -260,9 +269,35 @@ pub(super) async fn sh(
     }
 }
 
-fn failed(error: RestoreError) -> ApiError {
+pub(super) fn failed(error: RestoreError) -> ApiError {
     match error {
         RestoreError::Archive(error) => unavailable(error),
         other => ApiError::internal(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn much_log_needs_no_more_room_than_the_original_had() {
+        const GIB: u64 = 1024 * MIB;
+        for (tar, log, original, expect) in [
+            (1, 1, 8, 8),
+            (6, 4, 8, 9),
+            (2, 500, 8, 9),
+            (60, 500, 64, 64),
+            (30, 500, 64, 64),
+            // Nobody knows how much it grew to.
+            (2, 4, 0, 7),
+            (2, 500, 0, 64),
+        ] {
+            assert_eq!(
+                room_for(tar * GIB, log * GIB, original * GIB),
+                expect * GIB,
+                "{tar} {log} {original}"
+            );
+        }
     }
 }

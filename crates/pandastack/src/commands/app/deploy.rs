@@ -108,10 +108,8 @@ fn previews(word: &str) -> Result<AppPreviews, String> {
 /// Carries it out.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let directory = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-    let manifest = manifest(&directory)?;
-    let given = args.app.clone().or_else(|| args.name.clone());
-    let name = given.or_else(|| manifest.name.clone()).unwrap_or_else(|| init::name_of(&directory));
-    let (app, is_new) = ensure(client, &name, &args, &manifest).await?;
+    let name = name(args.app.as_ref().or(args.name.as_ref()), &directory)?;
+    let (app, is_new) = ensure(client, &name, &args).await?;
     if let (true, None, Some(key)) = (is_new, &args.deploy_key, &app.git_public_key) {
         eprintln!(
             "app `{name}` has a key of its own; add it to the deploy keys of the repository (reading is enough), and then \
@@ -132,6 +130,15 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
     follow(client, app.id.as_str(), begun, output).await
 }
 
+/// The app's name: as given, else that of the directory. What else the directory's file says is for the deployment that has it as its
+/// source; the app that is named may be another.
+fn name(given: Option<&String>, directory: &Path) -> Result<String> {
+    match given {
+        Some(name) => Ok(name.clone()),
+        None => Ok(manifest(directory)?.name.unwrap_or_else(|| init::name_of(directory))),
+    }
+}
+
 fn manifest(directory: &Path) -> Result<Manifest> {
     let file = directory.join(MANIFEST);
     match std::fs::read_to_string(&file) {
@@ -141,9 +148,9 @@ fn manifest(directory: &Path) -> Result<Manifest> {
     }
 }
 
-/// The app, made if it is not there, with the settings that were given; and whether it was made.
-async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -> Result<(App, bool)> {
-    let settings = AppSettings {
+/// Settings of the app that were given.
+fn settings(args: &Args) -> Result<AppSettings> {
+    Ok(AppSettings {
         git_url: args.git.clone(),
         git_branch: args.branch.clone(),
         git_deploy_key: args.deploy_key.as_deref().map(read).transpose()?,
@@ -152,15 +159,20 @@ async fn ensure(client: &Client, name: &str, args: &Args, manifest: &Manifest) -
         install_command: args.install.clone(),
         build_command: args.build.clone(),
         start_command: args.start.clone(),
-        root_directory: args.root.clone().or_else(|| manifest.root_directory.clone()),
-        port: args.port.or(manifest.port),
-        health_path: args.health.clone().or_else(|| manifest.health_path.clone()),
+        root_directory: args.root.clone(),
+        port: args.port,
+        health_path: args.health.clone(),
         previews: args.previews,
         poll_seconds: args.poll,
         min_instances: args.min_instances,
         max_instances: args.max_instances,
         ..AppSettings::default()
-    };
+    })
+}
+
+/// The app, made if it is not there, with the settings that were given; and whether it was made.
+async fn ensure(client: &Client, name: &str, args: &Args) -> Result<(App, bool)> {
+    let settings = settings(args)?;
     match client.get_app(name).await {
         Ok(app) if settings == AppSettings::default() => Ok((app, false)),
         Ok(app) => Ok((client.update_app(app.id.as_str(), &settings).await?, false)),
@@ -188,8 +200,12 @@ async fn begin(client: &Client, app: &App, args: &Args, directory: &Path) -> Res
         let (sandbox, path) =
             from.split_once(':').map_or((from.as_str(), None), |(id, path)| (id, Some(path)));
         let sandbox = resolve(client, sandbox).await?;
-        let request =
-            DeployApp { from_sandbox: Some(sandbox), path: path.map(str::to_owned), ..DeployApp::default() };
+        let request = DeployApp {
+            from_sandbox: Some(sandbox),
+            path: path.map(str::to_owned),
+            clear_cache: args.no_cache,
+            ..DeployApp::default()
+        };
         return Ok(client.deploy_app(id, &request).await?);
     }
     if args.dir.is_none() && !app.git_url.is_empty() {
@@ -202,16 +218,48 @@ async fn begin(client: &Client, app: &App, args: &Args, directory: &Path) -> Res
             .hint("give it one with --git")
             .into());
     }
-    upload(client, id, directory).await
+    upload(client, id, directory, args.no_cache).await
 }
 
-async fn upload(client: &Client, app: &str, directory: &Path) -> Result<Deployment> {
+async fn upload(client: &Client, app: &str, directory: &Path, no_cache: bool) -> Result<Deployment> {
     let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
     let (file, from) = (archive.reopen()?, directory.to_owned());
     tokio::task::spawn_blocking(move || source::pack(file, &from)).await??;
     let file = tokio::fs::File::open(archive.path()).await.context("open the archive")?;
     eprintln!("uploading {}", crate::output::size(file.metadata().await?.len()));
     let body = reqwest::Body::wrap_stream(ReaderStream::with_capacity(file, CHUNK_BYTES));
-    let sent: Result<Deployment, ClientError> = client.deploy_archive(app, body).await;
+    let sent: Result<Deployment, ClientError> = client.deploy_archive(app, body, no_cache).await;
     Ok(sent?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn line(words: &[&str]) -> Args {
+        Line::parse_from(["deploy"].iter().chain(words)).args
+    }
+
+    #[test]
+    fn the_file_of_a_directory_names_an_app_and_changes_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = "[app]\nname = \"here\"\nport = 3000\nhealth_path = \"/up\"\nroot_directory = \"web\"\n";
+        std::fs::write(directory.path().join(MANIFEST), text).unwrap();
+        assert_eq!(name(None, directory.path()).unwrap(), "here");
+        assert_eq!(name(Some(&"other".to_owned()), directory.path()).unwrap(), "other");
+        assert_eq!(settings(&line(&["other"])).unwrap(), AppSettings::default());
+        let said = settings(&line(&["other", "--port", "4000", "--root", "site"])).unwrap();
+        assert_eq!((said.port, said.root_directory.as_deref()), (Some(4000), Some("site")));
+        std::fs::write(directory.path().join(MANIFEST), "nonsense").unwrap();
+        assert!(name(Some(&"other".to_owned()), directory.path()).is_ok(), "it is not about this app");
+        assert!(name(None, directory.path()).is_err());
+    }
 }

@@ -29,7 +29,8 @@ pub(super) fn run(args: Args, output: Output) -> Result<ExitCode> {
     let text = format!(
         "# How this app is deployed. What is not said is found out; `pandastack app deploy` tells what it found.\n\
          [app]\nname = \"{name}\"\n# framework = \"node\"\n# install_command = \"npm ci\"\n# build_command = \"npm run build\"\n\
-         # start_command = \"node server.js\"   # listens on 0.0.0.0 and $PORT\n# port = 8080\n# health_path = \"/\"\n"
+         # start_command = \"node server.js\"   # listens on 0.0.0.0 and $PORT\n# port = 8080\n# health_path = \"/\"\n\n\
+         # Plain variables of build and run. Secrets belong to the app: pandastack app env set --secret\n# [env]\n# LOG_LEVEL = \"info\"\n"
     );
     std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
     output.line(&file.display().to_string())?;

@@ -1,0 +1,177 @@
+//! What a source says of itself in `pandastack.toml`, and what of it counts.
+//!
+//! | | wins over |
+//! |---|---|
+//! | settings and variables of the app, as somebody said them | everything |
+//! | the file in the app's directory; without one, a file at the root of the source that names this directory | the rest |
+//! | what an app begins with, what is found | nothing |
+//!
+//! Commands and the kind of app are left to `pandastack-detect`, by the same rule.
+
+use std::collections::BTreeMap;
+
+use pandastack_detect::{Manifest, Undetected};
+use serde::{Deserialize, Serialize};
+
+use super::check;
+use super::record::{AppRecord, AppSpec, EnvEntry};
+use crate::app::now;
+use crate::error::ApiResult;
+
+/// Settings that have a value also if nobody said one. Records from before this was noted count as unsaid: their values came from the
+/// file in the source as often as from a person.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Said {
+    /// `root_directory`.
+    pub root_directory: bool,
+    /// `port`.
+    pub port: bool,
+    /// `health_path`.
+    pub health_path: bool,
+}
+
+/// What a source says that counts when it is started. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SourceSays {
+    /// Its `$PORT`.
+    pub port: Option<u16>,
+    /// Path of its health check.
+    pub health_path: Option<String>,
+    /// Its plain variables.
+    pub env: BTreeMap<String, String>,
+}
+
+impl SourceSays {
+    /// Takes over what a file says, within the limits of an app's own settings.
+    pub(super) fn of(manifest: Manifest, app: &AppSpec) -> ApiResult<Self> {
+        manifest.port.map_or(Ok(()), check::port)?;
+        manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
+        // Both together are what a machine gets.
+        let mut all = AppSpec { env: app.env.clone(), ..AppSpec::default() };
+        for (key, value) in &manifest.env {
+            let entry = EnvEntry {
+                value: value.clone(),
+                secret: false,
+                scope: Default::default(),
+                updated_at: now(),
+            };
+            check::put_env(&mut all, key, entry)?;
+        }
+        Ok(Self { port: manifest.port, health_path: manifest.health_path, env: manifest.env })
+    }
+
+    /// An app as a version of this source is built and started.
+    pub(super) fn applied(&self, of: &AppRecord) -> AppRecord {
+        let mut of = of.clone();
+        let spec = &mut of.spec;
+        if let Some(port) = self.port.filter(|_| !spec.said.port) {
+            spec.port = port;
+        }
+        if let Some(path) = self.health_path.as_ref().filter(|_| !spec.said.health_path) {
+            spec.health_path.clone_from(path);
+        }
+        of
+    }
+}
+
+/// Where an app is within its source.
+#[derive(Debug, PartialEq)]
+pub(super) struct Place {
+    /// The directory; empty at the root.
+    pub(super) directory: String,
+    /// Whether the file at the root of the source speaks for it.
+    pub(super) is_named_by_root: bool,
+}
+
+impl Place {
+    /// By the app's settings and the file at the root of its source.
+    pub(super) fn of(spec: &AppSpec, root: Option<Result<Manifest, Undetected>>) -> Result<Self, PlaceError> {
+        let plain = |path: &str| {
+            path.split('/').filter(|part| !matches!(*part, "" | ".")).collect::<Vec<_>>().join("/")
+        };
+        let own = spec.root_directory.as_deref().map(plain);
+        let named = match root {
+            // The file of another app, for all that is known.
+            Some(Err(_)) if spec.said.root_directory => None,
+            Some(read) => read?.root_directory,
+            None => None,
+        };
+        let named = named.map(|named| check::root_directory(&named).map(|()| plain(&named))).transpose()?;
+        let directory = match (&own, &named) {
+            (Some(own), _) if spec.said.root_directory => own.clone(),
+            (own, named) => named.clone().or_else(|| own.clone()).unwrap_or_default(),
+        };
+        Ok(Self { is_named_by_root: named.as_ref() == Some(&directory), directory })
+    }
+}
+
+/// Why it is not known where an app is.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PlaceError {
+    /// The file at the root cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] Undetected),
+    /// It names what is no directory of the source.
+    #[error(transparent)]
+    Outside(#[from] crate::error::ApiError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Manifest {
+        Manifest::parse(text).unwrap()
+    }
+
+    fn of(spec: AppSpec) -> AppRecord {
+        AppRecord::new(pandastack_types::WorkspaceId::default_workspace(), "a".to_owned(), spec, now())
+    }
+
+    #[test]
+    fn the_file_counts_where_nobody_said_otherwise() {
+        let says = |text: &str| SourceSays::of(read(text), &AppSpec::default());
+        let file = says("[app]\nport = 3000\nhealth_path = \"/up\"\n[env]\nMODE = \"fast\"\n").unwrap();
+        assert_eq!(file.env["MODE"], "fast");
+        let begun = file.applied(&of(AppSpec::default())).spec;
+        assert_eq!((begun.port, begun.health_path.as_str()), (3000, "/up"));
+        let said = Said { port: true, health_path: true, ..Said::default() };
+        let said = file.applied(&of(AppSpec { said, ..AppSpec::default() })).spec;
+        assert_eq!((said.port, said.health_path.as_str()), (8080, "/"));
+        let silent = SourceSays::default().applied(&of(AppSpec { port: 5000, ..AppSpec::default() })).spec;
+        assert_eq!(silent.port, 5000);
+        for (bad, word) in [
+            ("[app]\nport = 0\n", "port"),
+            ("[app]\nhealth_path = \"up\"\n", "health_path"),
+            ("[env]\n\"A-B\" = \"x\"\n", "A-B"),
+        ] {
+            assert!(says(bad).unwrap_err().message.contains(word), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_directory_is_the_apps_own_or_the_one_that_the_root_names() {
+        let spec = |own: Option<&str>, is_said| AppSpec {
+            root_directory: own.map(str::to_owned),
+            said: Said { root_directory: is_said, ..Said::default() },
+            ..AppSpec::default()
+        };
+        let check = |spec: &AppSpec, root: Option<&str>, directory: &str, is_named_by_root| {
+            let root = root.map(|named| Ok(read(&format!("[app]\nroot_directory = {named:?}\n"))));
+            let expect = Place { directory: directory.to_owned(), is_named_by_root };
+            assert_eq!(Place::of(spec, root).unwrap(), expect);
+        };
+        check(&spec(None, false), None, "", false);
+        check(&spec(None, false), Some("./web/"), "web", true);
+        check(&spec(Some("web"), true), Some("site"), "web", false);
+        check(&spec(Some("/web/"), true), Some("web"), "web", true);
+        check(&spec(Some("web"), false), Some("site"), "site", true);
+        check(&spec(Some("web"), false), None, "web", false);
+        assert!(Place::of(&spec(None, false), Some(Ok(read("[app]\nroot_directory = \"../x\"\n")))).is_err());
+        let broken = || Some(Err(Undetected::UnknownFramework("x".to_owned())));
+        assert!(Place::of(&spec(None, false), broken()).is_err());
+        assert_eq!(Place::of(&spec(Some("web"), true), broken()).unwrap().directory, "web");
+    }
+}

@@ -1,0 +1,189 @@
+//! The log of a restore, handed to its server as that asks for it.
+//!
+//! ```text
+//!   in the machine: the server wants a file -> `take` names it in `asked`, waits until it is there, and copies it
+//!   here:           looks at `asked` -> takes away what is not wanted now, sends that file and the next few -> looks again
+//! ```
+//!
+//! Must hold: however long a log is, only [`AHEAD`] files of it are on the volume at once. A server gets what it asks for, also twice and also backwards:
+//! it begins with a checkpoint, which may lie behind the place that it then starts from. Of what is not part of the restore it hears at once
+//! that there is none, which is how it learns that the log has ended; of nothing else, because it would end with less than there is.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use axum::body::Body;
+use pandastack_agent_client::AgentClient;
+use pandastack_backup::Restore;
+use pandastack_types::api::ExecRequest;
+use tokio::time::Instant;
+
+use super::restore::{LOG_DIR, failed, send};
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::ops as machines;
+use crate::store::SandboxRecord;
+
+/// Files that are there at once: 64 MiB.
+const AHEAD: usize = 4;
+/// Between two looks at what the server wants.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long one look may take.
+const LOOK_SECONDS: u64 = 60;
+/// How long a server may be busy with one file before it counts as stuck.
+const FILE_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// What the server runs for each file, as its own user, with the file's name and where it belongs. A file that is there and cannot be copied
+/// ends the recovery (a status above 125 does): an ordinary failure would mean that the log has ended.
+const TAKE: &str = r#"dir=/var/lib/postgresql/restore
+grep -qxF "$1" $dir/files
+case $? in 0) ;; 1) exit 1 ;; *) exit 126 ;; esac
+echo "$1" > $dir/asked.new && mv $dir/asked.new $dir/asked || exit 126
+tries=0
+until cp "$dir/$1" "$2" 2> $dir/trouble; do
+    if [ -e "$dir/$1" ]; then
+        tries=$((tries + 1))
+        [ $tries -lt 50 ] || { cat $dir/trouble >&2; exit 126; }
+    fi
+    sleep 0.1
+done
+"#;
+/// Takes files away and says what is asked for.
+const ASKED: &str =
+    "cd /var/lib/postgresql/restore && rm -f $UNWANTED && if [ -e asked ]; then cat asked; fi";
+
+/// The log of one restore.
+pub(super) struct Feed<'a> {
+    app: &'a App,
+    client: AgentClient,
+    machine: &'a SandboxRecord,
+    restore: &'a Restore,
+    /// All names, in the order in which they are needed.
+    files: Vec<String>,
+    /// Those that are in the machine.
+    there: BTreeSet<usize>,
+}
+
+impl<'a> Feed<'a> {
+    /// Lays out what a server needs to ask, and the first files.
+    pub(super) async fn begin(
+        app: &'a App,
+        client: AgentClient,
+        machine: &'a SandboxRecord,
+        restore: &'a Restore,
+    ) -> ApiResult<Self> {
+        let (files, there) = (restore.files(), BTreeSet::new());
+        let mut feed = Self { app, client, machine, restore, files, there };
+        feed.put("take", Body::from(TAKE)).await?;
+        let names: String = feed.files.iter().map(|name| format!("{name}\n")).collect();
+        feed.put("files", Body::from(names)).await?;
+        let (wanted, _) = turn(0, feed.files.len(), &feed.there);
+        feed.send(wanted).await?;
+        Ok(feed)
+    }
+
+    /// The server's `restore_command`.
+    pub(super) fn command() -> String {
+        format!("sh {LOG_DIR}/take %f %p")
+    }
+
+    /// Hands out files until that fails, and answers why. Meant to be dropped when the server has recovered.
+    pub(super) async fn run(mut self) -> ApiError {
+        let (mut last, mut since, mut unwanted) = (None, Instant::now(), Vec::new());
+        loop {
+            let asked = match self.look(&unwanted).await {
+                Ok(asked) => asked,
+                Err(error) => return error,
+            };
+            if asked != last {
+                (last, since) = (asked, Instant::now());
+            }
+            if since.elapsed() >= FILE_MAX {
+                let minutes = FILE_MAX.as_secs() / 60;
+                return ApiError::internal(format!(
+                    "its server did not go on with its log for {minutes} min"
+                ));
+            }
+            let wanted;
+            (wanted, unwanted) =
+                asked.map(|asked| turn(asked, self.files.len(), &self.there)).unwrap_or_default();
+            match (unwanted.is_empty(), wanted.is_empty()) {
+                // Room first.
+                (false, _) => {}
+                (true, true) => tokio::time::sleep(LOOK).await,
+                (true, false) => {
+                    if let Err(error) = self.send(wanted).await {
+                        return error;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes files away, and answers which one the server wants.
+    async fn look(&mut self, unwanted: &[usize]) -> ApiResult<Option<usize>> {
+        let names: Vec<&str> = unwanted.iter().filter_map(|n| Some(self.files.get(*n)?.as_str())).collect();
+        let request = ExecRequest {
+            cmd: Some(ASKED.to_owned()),
+            cwd: Some("/".to_owned()),
+            env: Some([("UNWANTED".to_owned(), names.join(" "))].into_iter().collect()),
+            timeout_seconds: Some(LOOK_SECONDS),
+            ..ExecRequest::default()
+        };
+        let looked = machines::exec::exec_in(self.app, self.machine, &request).await?;
+        if looked.exit_code != 0 {
+            let said = looked.stderr.trim();
+            return Err(ApiError::internal(format!("the log could not be handed to its server: {said}")));
+        }
+        self.there.retain(|n| !unwanted.contains(n));
+        let asked = looked.stdout.trim();
+        Ok(self.files.iter().position(|name| name == asked))
+    }
+
+    async fn send(&mut self, wanted: Vec<usize>) -> ApiResult<()> {
+        for n in wanted {
+            let Some(name) = self.files.get(n).cloned() else { continue };
+            let bytes = self.restore.file(&name).await.map_err(failed)?;
+            let bytes = bytes.ok_or_else(|| ApiError::internal(format!("the log has no {name} any more")))?;
+            self.put(&name, Body::from(bytes)).await?;
+            self.there.insert(n);
+        }
+        Ok(())
+    }
+
+    async fn put(&self, name: &str, body: Body) -> ApiResult<()> {
+        let path = format!("fs?path={LOG_DIR}/{name}");
+        send(&self.client, self.machine, &path, "application/octet-stream", body).await
+    }
+}
+
+/// What is to be sent and what to be taken away for a server that asks for a file, of so many, when these are there.
+fn turn(asked: usize, files: usize, there: &BTreeSet<usize>) -> (Vec<usize>, Vec<usize>) {
+    let window = asked..files.min(asked + AHEAD);
+    let wanted = window.clone().filter(|n| !there.contains(n)).collect();
+    let unwanted = there.iter().copied().filter(|n| !window.contains(n)).collect();
+    (wanted, unwanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gets_every_file_and_few_are_there_at_once() {
+        let mut there = BTreeSet::new();
+        // The checkpoint first, then from where it starts; at the end once more what it ended with.
+        for asked in [7].into_iter().chain(3..100).chain([98]) {
+            let (wanted, unwanted) = turn(asked, 100, &there);
+            there.retain(|n| !unwanted.contains(n));
+            there.extend(wanted);
+            assert!(there.contains(&asked) && there.len() <= AHEAD, "{asked}: {there:?}");
+            assert!(there.iter().all(|n| *n < 100));
+        }
+    }
+
+    #[test]
+    fn a_log_without_files_is_none() {
+        assert_eq!(turn(0, 0, &BTreeSet::new()), (vec![], vec![]));
+    }
+}

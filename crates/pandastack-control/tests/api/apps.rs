@@ -1,0 +1,189 @@
+//! Apps as far as control alone decides: what is refused, and what is left when something fails or somebody hangs up. That they
+//! build and serve is shown on real machines.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream;
+use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::fake_agent::FakeAgent;
+use crate::harness::{Answer, World, eventually};
+
+const SECRET: &str = "hush";
+
+/// An app whose deployments fail: the machines of these tests run nothing.
+async fn make(world: &World, name: &str) {
+    let settings = json!({"name": name, "git_url": "https://git.example/a.git", "webhook_secret": SECRET});
+    world.post("/v1/apps", settings).await.expect(201);
+}
+
+async fn deploy(world: &World, name: &str) -> String {
+    let begun = world.post(&format!("/v1/apps/{name}/deploys"), json!({})).await.expect(202);
+    format!("/v1/apps/{name}/deploys/{}", begun["id"].as_str().unwrap())
+}
+
+async fn status(world: &World, deployment: &str) -> String {
+    world.get(deployment).await.expect(200)["status"].as_str().unwrap().to_owned()
+}
+
+async fn deliver(world: &World, app: &str, delivery: &str, kind: &str, body: Value) -> Answer {
+    let request = world.http.post(format!("{}/v1/hooks/apps/{app}", world.base));
+    let request = request
+        .header("x-gitlab-token", SECRET)
+        .header("x-gitlab-event", kind)
+        .header("x-gitlab-event-uuid", delivery);
+    world.send(request.json(&body)).await
+}
+
+async fn push(world: &World, delivery: &str, before: &str, after: &str) -> Answer {
+    let body = json!({"ref": "refs/heads/main", "before": before, "after": after});
+    deliver(world, "shop", delivery, "Push Hook", body).await
+}
+
+fn has_seen(agent: &FakeAgent, method: &str, part: &str) -> bool {
+    agent.lock().seen.iter().any(|call| call.starts_with(method) && call.contains(part))
+}
+
+#[tokio::test]
+async fn an_end_that_cannot_be_written_is_written_once_it_can() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let full = "CREATE TRIGGER full BEFORE UPDATE ON deployments WHEN NEW.status = 'failed' \
+                BEGIN SELECT RAISE(ABORT, 'no room'); END";
+    world.execute(full, &[]).await;
+    let deployment = deploy(&world, "shop").await;
+    eventually("it fails", || async { has_seen(&agent, "POST", "/processes") }).await;
+    for _ in 0..20 {
+        assert_eq!(status(&world, &deployment).await, "building");
+    }
+    world.execute("DROP TRIGGER full", &[]).await;
+    eventually("its end is written", || async { status(&world, &deployment).await == "failed" }).await;
+    eventually("its machine is gone", || async { agent.ids().is_empty() }).await;
+}
+
+#[tokio::test]
+async fn a_delivery_that_failed_may_come_again() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let busy = "CREATE TRIGGER busy BEFORE UPDATE ON apps BEGIN SELECT RAISE(ABORT, 'no room'); END";
+    world.execute(busy, &[]).await;
+    let failed = push(&world, "1", "0", "a").await;
+    assert!(failed.status >= 500, "{}", failed.json);
+    world.execute("DROP TRIGGER busy", &[]).await;
+    push(&world, "1", "0", "a").await.expect(202);
+    let again = push(&world, "1", "0", "a").await.expect(200);
+    assert!(again["ignored"].as_str().unwrap().contains("taken before"), "{again}");
+}
+
+#[tokio::test]
+async fn a_push_that_comes_late_deploys_nothing() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    push(&world, "2", "a", "b").await.expect(202);
+    let late = push(&world, "1", "0", "a").await.expect(200);
+    assert!(late["ignored"].as_str().unwrap().contains("one after it"), "{late}");
+    push(&world, "3", "b", "a").await.expect(202);
+}
+
+#[tokio::test]
+async fn a_preview_that_is_opened_again_while_it_is_removed_comes_back() {
+    let world = Arc::new(World::start().await);
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    make(&world, "other").await;
+    let change = |action: &str, at: &str| {
+        json!({"object_attributes": {"iid": 7, "action": action, "updated_at": at, "source_branch": "fix",
+            "target_branch": "main", "source_project_id": 1, "target_project_id": 1, "last_commit": {"id": "c".repeat(40)}}})
+    };
+    let kind = "Merge Request Hook";
+    let open = change("open", "2026-01-01T00:00:01Z");
+    deliver(&world, "shop", "1", kind, open).await.expect(202);
+    let stay = "CREATE TRIGGER stay BEFORE DELETE ON apps BEGIN SELECT RAISE(ABORT, 'not yet'); END";
+    world.execute(stay, &[]).await;
+    let close = change("close", "2026-01-01T00:00:02Z");
+    deliver(&world, "shop", "2", kind, close).await.expect(202);
+    assert_eq!(world.get("/v1/apps/shop/previews").await.expect(200)["items"], json!([]));
+    let reopen = change("reopen", "2026-01-01T00:00:03Z");
+    let (owner, reopened) = (Arc::clone(&world), reopen);
+    let reopened = tokio::spawn(async move { deliver(&owner, "shop", "3", kind, reopened).await });
+    let claimed = || async { world.count("SELECT COUNT(*) FROM app_deliveries").await == 3 };
+    eventually("it is taken", claimed).await;
+    world.execute("DROP TRIGGER stay", &[]).await;
+    // Ends in another look at what is to be removed.
+    deploy(&world, "other").await;
+    let answer = reopened.await.unwrap().expect(202);
+    assert_eq!(answer["preview"], "pr-7-shop");
+    let previews = world.get("/v1/apps/shop/previews").await.expect(200);
+    assert_eq!(previews["items"].as_array().unwrap().len(), 1, "{previews}");
+}
+
+#[tokio::test]
+async fn an_upload_that_breaks_off_leaves_no_machine() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let hang_up = Arc::new(Notify::new());
+    let gate = Arc::clone(&hang_up);
+    let body = stream::once(async { Ok(Bytes::from_static(b"x")) }).chain(stream::once(async move {
+        gate.notified().await;
+        Err(std::io::Error::other("the client went away"))
+    }));
+    let request = world.request(Method::POST, "/v1/apps/shop/deploys");
+    let request = request.header("content-type", "application/x-tar").body(reqwest::Body::wrap_stream(body));
+    let sent = tokio::spawn(request.send());
+    eventually("the source is on its way", || async { has_seen(&agent, "PUT", "/fs?") }).await;
+    assert_eq!(agent.ids().len(), 1);
+    hang_up.notify_one();
+    assert!(sent.await.unwrap().is_err());
+    eventually("its machine is gone", || async { agent.ids().is_empty() }).await;
+    assert_eq!(world.get("/v1/apps/shop/deploys").await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test]
+async fn a_queued_upload_that_is_canceled_leaves_no_machine() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    agent.lock().create_gate = Some(Arc::new(Notify::new()));
+    for number in 0..DEPLOYS_AT_ONCE_MAX {
+        let name = format!("busy{number}");
+        make(&world, &name).await;
+        deploy(&world, &name).await;
+    }
+    eventually("all turns are taken", || async { agent.lock().creates == DEPLOYS_AT_ONCE_MAX }).await;
+    agent.lock().create_gate = None;
+    make(&world, "shop").await;
+    let request = world.request(Method::POST, "/v1/apps/shop/deploys");
+    let request = request.header("content-type", "application/x-tar").body("source");
+    let begun = world.send(request).await.expect(202);
+    assert_eq!((begun["status"].as_str(), agent.ids().len()), (Some("queued"), 1));
+    let deployment = format!("/v1/apps/shop/deploys/{}", begun["id"].as_str().unwrap());
+    world.post(&format!("{deployment}/cancel"), json!({})).await.expect(202);
+    assert_eq!(status(&world, &deployment).await, "canceled");
+    eventually("its machine is gone", || async { agent.ids().is_empty() }).await;
+}
+
+#[tokio::test]
+async fn a_domain_is_no_address_of_the_platform() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    make(&world, "thief").await;
+    let by_name = |method: Method, path: &str| world.request(method, path).header("host", "api.example.com");
+    let add = |domain: &str| by_name(Method::POST, "/v1/apps/thief/domains").json(&json!({"domain": domain}));
+    for inside in ["shop.example.com", "new.example.com", "a.b.example.com", "shop.localhost"] {
+        world.send(add(inside)).await.refused(400, "bad_request");
+    }
+    world.send(add("www.elsewhere.example")).await.expect(201);
+    // Whoever calls by another name of the server still does not get the address that an app is known by.
+    world.send(by_name(Method::POST, "/v1/apps/shop/deploys").json(&json!({}))).await.expect(202);
+    let forged = json!({"domain": "shop.example.com"});
+    world.post("/v1/apps/thief/domains", forged).await.refused(409, "conflict");
+}

@@ -1,0 +1,29 @@
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::harness::{World, eventually};
+
+#[tokio::test]
+async fn the_last_of_two_changes_at_once_is_the_same_at_the_host_and_in_the_record() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    let path = format!("/v1/sandboxes/{}/network", world.create().await);
+    let put = |egress: &str| world.send(world.request(Method::PUT, &path).json(&json!({ "egress": egress })));
+    let gate = Arc::new(Notify::new());
+    agent.lock().network_gate = Some(Arc::clone(&gate));
+    // The answer to the first comes after that to the second, if that is not kept waiting.
+    let second = async {
+        eventually("the first is at the host", || async { !agent.lock().networks.is_empty() }).await;
+        let answer = put("all").await;
+        gate.notify_one();
+        answer
+    };
+    let (first, second) = tokio::join!(put("none"), second);
+    first.expect(200);
+    second.expect(200);
+    let record = world.get(&path).await.expect(200);
+    assert_eq!(agent.lock().networks.last(), Some(&record));
+}
