@@ -41,7 +41,7 @@ async fn deliver(world: &World, app: &str, delivery: &str, kind: &str, body: Val
 }
 
 async fn push(world: &World, delivery: &str, before: &str, after: &str) -> Answer {
-    let body = json!({"ref": "refs/heads/main", "before": before, "after": after});
+    let body = json!({"ref": "refs/heads/main", "before": before, "after": after, "forced": false});
     deliver(world, "shop", delivery, "Push Hook", body).await
 }
 
