@@ -155,7 +155,10 @@ async fn take(
             let is_needless =
                 |all: &[DeploymentRecord]| poller::is_found(all, &push.after) || is_older(all, &push);
             if !app.store.insert_deployment_unless(&new, &is_needless).await? {
-                return Ok(ignored("this commit, or one after it, was deployed before".to_owned()));
+                return Ok(ignored(
+                    "this commit was found by looking at the repository before, or one after it was deployed"
+                        .to_owned(),
+                ));
             }
             let (status, Json(deployment)) = queued(app, new);
             let told = HookAnswer { deployment_id: Some(deployment.id), preview: None, ignored: None };
