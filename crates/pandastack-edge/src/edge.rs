@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderMap, Method, Request, Response, Uri, header};
 use pandastack_agent_client::Call;
 use pandastack_types::SandboxId;
 use pandastack_types::api::PortList;
@@ -103,7 +103,7 @@ impl Edge {
         let (site, outcome) = self.attempt(target, parts, body, client).await;
         match outcome {
             Ok(response) => self.conclude(asked, target, site, response),
-            Err(setback) => self.refuse(asked, target, site, setback).await,
+            Err(setback) => self.refuse(asked, &parts.headers, target, site, setback).await,
         }
     }
 
@@ -146,7 +146,10 @@ impl Edge {
                     is_repeated = true;
                     (next, RequestBody::Empty)
                 }
-                (_, rest) => return self.refuse(asked, &target, site, Setback { error, rest }).await,
+                (_, rest) => {
+                    let setback = Setback { error, rest };
+                    return self.refuse(asked, &parts.headers, &target, site, setback).await;
+                }
             };
         }
     }
@@ -178,6 +181,7 @@ impl Edge {
     async fn refuse(
         &self,
         asked: Asked,
+        headers: &HeaderMap,
         target: &Target,
         site: Option<Arc<Site>>,
         setback: Setback,
@@ -187,8 +191,7 @@ impl Edge {
             // Boxed: rare, and large beside what a usual request needs.
             ExchangeError::Dial(error) => Box::pin(self.explain(error, site.as_deref(), target)).await,
         };
-        let headers = asked.accept.clone().map(|accept| (header::ACCEPT, accept)).into_iter().collect();
-        let response = trouble.answer(Some(target), &headers);
+        let response = trouble.answer(Some(target), headers);
         self.conclude(asked, target, site, response)
     }
 
@@ -224,12 +227,12 @@ impl Edge {
             Verdict::Redirect(response) => return Ok(*response),
         }
         let upgrade = upgrade_of(parts);
-        to_guest(parts, client);
+        to_guest(parts);
         let ticket = match site.enter(route, &self.tasks, &self.stop).await {
             Ok(ticket) => ticket,
             Err(trouble) => return Err(Setback::unsent(trouble, body)),
         };
-        let exchange = Exchange { ticket, port: target.port };
+        let exchange = Exchange { ticket, port: target.port, client };
         let answer = match upgrade {
             Some(protocol) => {
                 let on_upgrade = hyper::upgrade::on(Request::from_parts(parts.clone(), ()));
@@ -280,14 +283,12 @@ impl Edge {
     }
 }
 
-/// What is kept of a request for our own answers and the log.
+/// What is kept of a request for the log.
 struct Asked {
     began: Instant,
     client: Arc<str>,
     method: Method,
     uri: Uri,
-    /// The form of our answers depends on what the client reads.
-    accept: Option<HeaderValue>,
 }
 
 impl Asked {
@@ -297,12 +298,11 @@ impl Asked {
             client: client.text(),
             method: parts.method.clone(),
             uri: parts.uri.clone(),
-            accept: parts.headers.get(header::ACCEPT).cloned(),
         }
     }
 
     fn entry(self, log: Arc<AccessLog>, site: Arc<Site>, port: u16, status: u16) -> Entry {
-        let Self { began, client, method, uri, .. } = self;
+        let Self { began, client, method, uri } = self;
         Entry { log, site, port, client, method, uri, status, bytes: 0, began }
     }
 }

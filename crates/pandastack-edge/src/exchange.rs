@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::{BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::door::Ticket;
-use crate::headers::strip_hop_by_hop;
+use crate::headers::{Client, strip_hop_by_hop};
 use crate::http1::UpstreamError;
 use crate::pool::{DialError, IDLE_KEPT, IDLE_SURE, Upstream, connect, connect_shared};
 use crate::trouble::Trouble;
@@ -25,9 +25,11 @@ use crate::tunnel::{Stirring, copy};
 const UPGRADED_BUFFER_BYTES: usize = 8 * 1024;
 
 /// What a request is part of.
-pub(crate) struct Exchange {
+pub(crate) struct Exchange<'a> {
     pub(crate) ticket: Ticket,
     pub(crate) port: u16,
+    /// The guest is told of it.
+    pub(crate) client: &'a Client,
 }
 
 pub(crate) enum ExchangeError {
@@ -82,7 +84,7 @@ impl From<DialError> for ExchangeError {
 
 type Answer = Result<Response<GuestBody>, Setback>;
 
-impl Exchange {
+impl Exchange<'_> {
     /// Sends a request whose head is ready for the guest.
     pub(crate) async fn send(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
         let is_grpc = parts.version == Version::HTTP_2 && is_grpc(parts);
@@ -101,7 +103,7 @@ impl Exchange {
                 Err(error) => return Err(Setback::unsent(error, body)),
             },
         };
-        upstream.begin(parts, body);
+        upstream.begin(parts, self.client, body);
         let mut answer = self.answer(&mut upstream).await;
         if let Err(Silence::Failed(UpstreamError::Closed)) = answer
             && is_repeatable
@@ -109,7 +111,7 @@ impl Exchange {
         {
             let connected = Box::pin(connect(self.ticket.door(), self.port)).await;
             upstream = connected.map_err(|error| Setback::sent(error, is_repeatable))?;
-            upstream.begin(parts, RequestBody::Empty);
+            upstream.begin(parts, self.client, RequestBody::Empty);
             answer = self.answer(&mut upstream).await;
         }
         let response = answer.map_err(|silence| Setback::sent(silence.trouble(), is_repeatable))?;
@@ -134,6 +136,9 @@ impl Exchange {
         let door = Arc::clone(self.ticket.door());
         // An absolute form is how HTTP/2 carries scheme and authority.
         let host = parts.headers.remove(header::HOST);
+        if let Some(host) = &host {
+            self.client.insert_headers(host, &mut parts.headers);
+        }
         let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or("localhost");
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri = format!("http://{host}{path}").parse().map_err(malformed)?;
@@ -177,7 +182,7 @@ impl Exchange {
         parts.headers.insert(header::UPGRADE, protocol);
         let connected = connect(self.ticket.door(), self.port).await;
         let mut upstream = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
-        upstream.begin(parts, RequestBody::Empty);
+        upstream.begin(parts, self.client, RequestBody::Empty);
         let answer = self.answer(&mut upstream).await;
         let mut response = answer.map_err(|silence| Setback::from(silence.trouble()))?;
         self.ticket.answered();

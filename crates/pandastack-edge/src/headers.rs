@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
     UPGRADE,
@@ -38,31 +37,22 @@ pub struct Client {
     /// Over TLS.
     pub secure: bool,
     text: Arc<str>,
-    forwarded_for: HeaderValue,
-    forwarded_port: HeaderValue,
-    /// What precedes the host in `Forwarded`.
-    forwarded_start: String,
+    /// A port of ours.
+    port: u16,
+    /// What every request of it says of it, as lines of a head, up to the host in `Forwarded`.
+    lines: String,
 }
 
 impl Client {
     /// A client at an address, connected to a port of ours.
     pub fn new(address: IpAddr, port: u16, secure: bool) -> Self {
         let address = address.to_canonical();
-        let text: Arc<str> = address.to_string().into();
-        let forwarded_start = match address {
-            IpAddr::V4(address) => format!("for={address};host=\""),
-            IpAddr::V6(address) => format!("for=\"[{address}]\";host=\""),
-        };
-        Self {
-            address,
-            secure,
-            // An address is always a valid value.
-            forwarded_for: HeaderValue::from_str(&text)
-                .unwrap_or_else(|_| HeaderValue::from_static("unknown")),
-            text,
-            forwarded_port: HeaderValue::from(port),
-            forwarded_start,
-        }
+        let scheme = scheme(secure);
+        let lines = format!(
+            "{FORWARDED_FOR}: {address}\r\n{FORWARDED_PORT}: {port}\r\n{FORWARDED_PROTO}: {scheme}\r\n{FORWARDED}: {}",
+            forwarded_start(address)
+        );
+        Self { address, secure, text: address.to_string().into(), port, lines }
     }
 
     /// Its address, as text.
@@ -75,16 +65,51 @@ impl Client {
         self.secure
     }
 
-    fn scheme(&self) -> &'static str {
-        if self.secure { "https" } else { "http" }
+    /// Writes what a guest is told of it, as lines of a head. Of a usual request that is half of its headers, so they are not put
+    /// into its map first.
+    pub(crate) fn write_lines(&self, host: &HeaderValue, out: &mut Vec<u8>) {
+        let host = host.as_bytes();
+        let end: &[u8] = if self.secure { b"\";proto=https\r\n" } else { b"\";proto=http\r\n" };
+        let forwarded_host: &[u8] = b"x-forwarded-host: ";
+        for piece in [self.lines.as_bytes(), quotable(host), end, forwarded_host, host, b"\r\n"] {
+            out.extend_from_slice(piece);
+        }
     }
 
-    fn forwarded(&self, host: &str) -> Option<HeaderValue> {
-        let quoted = host.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\'));
-        let host = if quoted { host } else { "unknown" };
-        let value = [&self.forwarded_start, host, "\";proto=", self.scheme()].concat();
-        HeaderValue::from_maybe_shared(Bytes::from(value)).ok()
+    /// The same as headers.
+    pub(crate) fn insert_headers(&self, host: &HeaderValue, headers: &mut HeaderMap) {
+        let mut forwarded = forwarded_start(self.address).into_bytes();
+        forwarded.extend_from_slice(quotable(host.as_bytes()));
+        forwarded.extend_from_slice(b"\";proto=");
+        forwarded.extend_from_slice(scheme(self.secure).as_bytes());
+        let told = [
+            (FORWARDED_FOR, HeaderValue::from_str(&self.text)),
+            (FORWARDED, HeaderValue::from_bytes(&forwarded)),
+        ];
+        // An address is always a valid value, and so is what can be quoted.
+        headers.extend(told.into_iter().filter_map(|(name, value)| Some((name, value.ok()?))));
+        headers.insert(FORWARDED_HOST, host.clone());
+        headers.insert(FORWARDED_PORT, HeaderValue::from(self.port));
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(scheme(self.secure)));
     }
+}
+
+fn scheme(secure: bool) -> &'static str {
+    if secure { "https" } else { "http" }
+}
+
+/// What precedes the host in `Forwarded`.
+fn forwarded_start(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => format!("for={address};host=\""),
+        IpAddr::V6(address) => format!("for=\"[{address}]\";host=\""),
+    }
+}
+
+/// A host that can stand between quotes.
+fn quotable(host: &[u8]) -> &[u8] {
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+    if host.iter().all(is_plain) { host } else { b"unknown" }
 }
 
 /// Whether two parties could read two lengths from this head. Such a request is refused, not repaired.
@@ -129,6 +154,7 @@ fn is_ours(name: &HeaderName) -> bool {
 /// environment from headers do not tell `_` from `-`.
 fn is_claim(name: &HeaderName) -> bool {
     match name.as_str().as_bytes() {
+        b"forwarded" => true,
         [b'x', b'-' | b'_', b'f', rest @ ..] => {
             rest.strip_prefix(b"orwarded").is_some_and(|rest| matches!(rest.first(), Some(b'-' | b'_')))
         }
@@ -177,8 +203,8 @@ fn strip_claims(headers: &mut HeaderMap) {
     headers.remove(PROXY);
 }
 
-/// Makes a client's head one for the guest.
-pub fn to_guest(parts: &mut Parts, client: &Client) {
+/// Makes a client's head one for the guest, but for what the guest is told of the client: see [`Client::write_lines`].
+pub fn to_guest(parts: &mut Parts) {
     let headers = &mut parts.headers;
     if headers.keys().any(is_ours) {
         strip_claims(headers);
@@ -189,15 +215,6 @@ pub fn to_guest(parts: &mut Parts, client: &Client) {
     {
         headers.insert(HOST, host);
     }
-    let host = headers.get(HOST).cloned().unwrap_or_else(|| HeaderValue::from_static(""));
-    match client.forwarded(host.to_str().unwrap_or("unknown")) {
-        Some(value) => drop(headers.insert(FORWARDED, value)),
-        None => drop(headers.remove(FORWARDED)),
-    }
-    headers.insert(FORWARDED_FOR, client.forwarded_for.clone());
-    headers.insert(FORWARDED_HOST, host);
-    headers.insert(FORWARDED_PORT, client.forwarded_port.clone());
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
 }
 
 #[cfg(test)]
@@ -235,7 +252,9 @@ mod tests {
             ("proxy", "http://evil"),
             ("x-forwardedness", "1"),
         ]);
-        to_guest(&mut head, &client());
+        to_guest(&mut head);
+        let host = head.headers["host"].clone();
+        client().insert_headers(&host, &mut head.headers);
         let get = |name: &str| -> Vec<_> { head.headers.get_all(name).iter().collect() };
         assert_eq!(get("x-forwarded-for"), ["203.0.113.9"]);
         assert_eq!(get("x-forwarded-proto"), ["http"]);
@@ -247,6 +266,26 @@ mod tests {
         }
         assert!(get("x-real-ip").is_empty() && get("proxy").is_empty() && get("x_forwarded_for").is_empty());
         assert_eq!(get("x-forwardedness"), ["1"]);
+    }
+
+    #[test]
+    fn no_claim_of_a_client_is_left() {
+        let claims = [
+            "x-forwarded-for",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "x-forwarded-port",
+            "x-forwarded-user",
+            "x_forwarded_for",
+            "x-real-ip",
+            "forwarded",
+            "proxy",
+        ];
+        for claim in claims {
+            let mut head = parts(&[("host", "a"), (claim, "1")]);
+            to_guest(&mut head);
+            assert_eq!(head.headers.keys().collect::<Vec<_>>(), ["host"], "{claim}");
+        }
     }
 
     #[test]
@@ -269,7 +308,7 @@ mod tests {
             ("upgrade", "h2c"),
             ("x-kept", "1"),
         ]);
-        to_guest(&mut head, &client());
+        to_guest(&mut head);
         for gone in ["connection", "x-secret-hop", "keep-alive", "te", "transfer-encoding", "upgrade"] {
             assert!(!head.headers.contains_key(gone), "{gone}");
         }
@@ -280,7 +319,7 @@ mod tests {
     fn a_key_of_ours_stays_here_and_a_guest_has_its_own() {
         for (value, kept) in [("Bearer pds_0123", false), ("Bearer eyJ", true), ("Basic dTpw", true)] {
             let mut head = parts(&[("authorization", value)]);
-            to_guest(&mut head, &client());
+            to_guest(&mut head);
             assert_eq!(head.headers.contains_key("authorization"), kept, "{value}");
         }
     }
@@ -306,9 +345,32 @@ mod tests {
         assert!(upgrade_of(&parts(&[("connection", "upgrade")])).is_none());
     }
 
+    #[track_caller]
+    fn check_told(client: &Client, host: &str) {
+        let host = HeaderValue::from_str(host).unwrap();
+        let (mut lines, mut headers) = (Vec::new(), HeaderMap::new());
+        client.write_lines(&host, &mut lines);
+        client.insert_headers(&host, &mut headers);
+        let lines = String::from_utf8(lines).unwrap();
+        let mut written: Vec<_> = lines.strip_suffix("\r\n").unwrap().split("\r\n").collect();
+        let inserted = headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
+        let mut inserted: Vec<_> = inserted.collect();
+        written.sort_unstable();
+        inserted.sort_unstable();
+        assert_eq!(written, inserted);
+    }
+
+    #[test]
+    fn a_guest_is_told_the_same_in_both_forms() {
+        check_told(&client(), "80-a.localhost:8080");
+        check_told(&Client::new("2001:db8::1".parse().unwrap(), 443, true), "a.example");
+        check_told(&client(), "a\";b");
+    }
+
     #[test]
     fn a_host_cannot_break_out_of_its_quotes() {
-        let value = client().forwarded("a\";for=1.1.1.1;x=\"").unwrap();
-        assert_eq!(value, "for=203.0.113.9;host=\"unknown\";proto=http");
+        let mut headers = HeaderMap::new();
+        client().insert_headers(&HeaderValue::from_static("a\";for=1.1.1.1;x=\""), &mut headers);
+        assert_eq!(headers[FORWARDED], "for=203.0.113.9;host=\"unknown\";proto=http");
     }
 }

@@ -65,7 +65,7 @@ impl AnswerHead {
         let version = if version == 1 { Version::HTTP_11 } else { Version::HTTP_10 };
         let mut response = Response::new(());
         *response.status_mut() = status;
-        *response.headers_mut() = header_map(bytes, parsed.headers, 0)?;
+        *response.headers_mut() = header_map(bytes, parsed.headers)?;
         let framing = framing(status, version, response.headers_mut(), asked_for_head)?;
         let is_kept = status != StatusCode::SWITCHING_PROTOCOLS && is_kept(version, response.headers());
         Ok(Some(Self { response, framing, is_kept }))

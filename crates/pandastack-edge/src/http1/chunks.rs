@@ -115,7 +115,7 @@ fn take_trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Malformed> {
     let block = input.split_to(end).freeze();
     let mut lines = [httparse::EMPTY_HEADER; HEADER_LINES_MAX];
     match httparse::parse_headers(&block, &mut lines) {
-        Ok(httparse::Status::Complete((_, lines))) => header_map(&block, lines, 0).map(Some),
+        Ok(httparse::Status::Complete((_, lines))) => header_map(&block, lines).map(Some),
         _ => Err(malformed("its trailers are no headers")),
     }
 }

@@ -26,13 +26,9 @@ pub(super) fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
     })
 }
 
-/// The lines as a map whose values are pieces of `bytes`, with room for some more.
-pub(super) fn header_map(
-    bytes: &Bytes,
-    lines: &[httparse::Header<'_>],
-    room: usize,
-) -> Result<HeaderMap, Malformed> {
-    let mut headers = HeaderMap::with_capacity(lines.len() + room);
+/// The lines as a map whose values are pieces of `bytes`.
+pub(super) fn header_map(bytes: &Bytes, lines: &[httparse::Header<'_>]) -> Result<HeaderMap, Malformed> {
+    let mut headers = HeaderMap::with_capacity(lines.len());
     for line in lines {
         let name = HeaderName::from_bytes(line.name.as_bytes()).map_err(malformed)?;
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(line.value)).map_err(malformed)?;

@@ -14,9 +14,6 @@ use httparse::{ParserConfig, Status};
 use super::lines::header_map;
 use crate::limits::HEADER_LINES_MAX;
 
-/// Headers that the way to a guest adds.
-const ADDED_HEADERS: usize = 5;
-
 /// A plain request's head.
 #[derive(Debug)]
 pub(super) struct PlainHead {
@@ -44,7 +41,7 @@ impl PlainHead {
         let (mut parts, ()) = Request::new(()).into_parts();
         parts.method = Method::from_bytes(parsed.method?.as_bytes()).ok()?;
         parts.uri = Uri::from_maybe_shared(bytes.slice_ref(path.as_bytes())).ok()?;
-        parts.headers = header_map(bytes, parsed.headers, ADDED_HEADERS).ok()?;
+        parts.headers = header_map(bytes, parsed.headers).ok()?;
         let is_special =
             parts.method == Method::CONNECT || parts.headers.keys().any(|name| is_special(name.as_str()));
         if is_special {

@@ -1,13 +1,15 @@
 //! The head of a request to a guest, as it is written.
 
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 
 use super::lines::write_line;
 use super::send::Length;
+use crate::headers::Client;
 
-/// Writes a request's head. The body's length is the only thing that is said of it, whatever the headers say.
-pub(super) fn write_request(parts: &Parts, length: Length, out: &mut Vec<u8>) {
+/// Writes a request's head, and what is told of the client. The body's length is the only thing that is said of it, whatever the
+/// headers say.
+pub(super) fn write_request(parts: &Parts, client: &Client, length: Length, out: &mut Vec<u8>) {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     for piece in [parts.method.as_str(), " ", path, " HTTP/1.1\r\n"] {
         out.extend_from_slice(piece.as_bytes());
@@ -25,8 +27,11 @@ pub(super) fn write_request(parts: &Parts, length: Length, out: &mut Vec<u8>) {
         Length::Known(length) => write_line("content-length", length.to_string().as_bytes(), out),
         Length::Chunked => write_line("transfer-encoding", b"chunked", out),
     }
+    client.write_lines(parts.headers.get(HOST).unwrap_or(&NO_HOST), out);
     out.extend_from_slice(b"\r\n");
 }
+
+static NO_HOST: HeaderValue = HeaderValue::from_static("");
 
 #[cfg(test)]
 mod tests {
@@ -42,8 +47,12 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let mut out = Vec::new();
-        write_request(&parts, length, &mut out);
-        assert_eq!(String::from_utf8(out).unwrap(), format!("POST /x?y=1 HTTP/1.1\r\n{expect}\r\n"));
+        let client = Client::new([203, 0, 113, 9].into(), 80, false);
+        write_request(&parts, &client, length, &mut out);
+        let mut told = Vec::new();
+        client.write_lines(parts.headers.get(HOST).unwrap_or(&NO_HOST), &mut told);
+        let told = String::from_utf8(told).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), format!("POST /x?y=1 HTTP/1.1\r\n{expect}{told}\r\n"));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::lines::{Malformed, end_of_head, malformed};
 use super::request_head::write_request;
 use super::send::Sending;
 use crate::body::BodyError;
+use crate::headers::Client;
 use crate::limits::HEAD_BYTES_MAX;
 
 /// Room for a read: a usual answer with its head. It grows up to [`HEAD_BYTES_MAX`] for an answer that fills it.
@@ -96,11 +97,11 @@ where
     }
 
     /// Takes a request, which [`Self::poll_answer`] sends.
-    pub(crate) fn begin(&mut self, parts: &Parts, body: B) {
+    pub(crate) fn begin(&mut self, parts: &Parts, client: &Client, body: B) {
         self.asked_for_head = parts.method == Method::HEAD;
         (self.is_begun, self.is_kept) = (false, false);
         let length = Sending::length_of(&body);
-        write_request(parts, length, self.sending.head());
+        write_request(parts, client, length, self.sending.head());
         self.sending.begin(body, length);
     }
 

@@ -89,6 +89,10 @@ fn head(method: Method) -> Parts {
     Request::builder().method(method).uri("/x").body(()).unwrap().into_parts().0
 }
 
+fn client() -> Client {
+    Client::new([203, 0, 113, 9].into(), 80, false)
+}
+
 /// A whole answer, and whether its connection may be used again.
 async fn ask(
     guest: Guest,
@@ -96,7 +100,7 @@ async fn ask(
     body: TestBody,
 ) -> (Result<(u16, String), UpstreamError>, Upstream<Guest, TestBody>) {
     let mut upstream = Upstream::new(guest);
-    upstream.begin(&head(method), body);
+    upstream.begin(&head(method), &client(), body);
     let answer = read_answer(&mut upstream).await;
     (answer, upstream)
 }
@@ -158,7 +162,7 @@ async fn a_connection_closed_before_the_answer_is_told_apart() {
     let (answer, _) = ask(Guest::default(), Method::GET, nothing()).await;
     assert!(matches!(answer, Err(UpstreamError::Closed)));
     let mut upstream = Upstream::new(Guest::saying(&[b"HTTP/1.1 100 Continue\r\n\r\n"]));
-    upstream.begin(&head(Method::GET), nothing());
+    upstream.begin(&head(Method::GET), &client(), nothing());
     assert!(matches!(read_answer(&mut upstream).await, Err(UpstreamError::Incomplete)));
 }
 
@@ -239,7 +243,7 @@ async fn an_idle_connection_is_silent() {
 async fn what_follows_a_switch_belongs_to_the_next_protocol() {
     let text = "HTTP/1.1 101 Go\r\nUpgrade: x\r\n\r\nhello";
     let mut upstream = Upstream::new(Guest::saying(&[text.as_bytes()]));
-    upstream.begin(&head(Method::GET), nothing());
+    upstream.begin(&head(Method::GET), &client(), nothing());
     let response = std::future::poll_fn(|context| upstream.poll_answer(context)).await.unwrap();
     assert_eq!(response.status(), 101);
     assert!(!upstream.is_reusable());

@@ -189,6 +189,8 @@ async fn grpc_stays_http2_and_keeps_its_trailers() {
     let service = post(|request: Request| async move {
         assert_eq!(request.version(), Version::HTTP_2);
         assert_eq!(request.headers()["te"], "trailers");
+        let told: Vec<_> = request.headers().get_all("x-forwarded-for").iter().collect();
+        assert_eq!(told, ["127.0.0.1"]);
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", "0".parse().unwrap());
         let frames =
@@ -204,6 +206,7 @@ async fn grpc_stays_http2_and_keeps_its_trailers() {
         let request = http::Request::post(format!("http://{}/s.S/M", host(port)))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
+            .header("x-forwarded-for", "9.9.9.9")
             .body(Full::new(Bytes::from("question")))
             .unwrap();
         let answer = sender.send_request(request).await.unwrap();
