@@ -35,6 +35,8 @@ struct BootFiles {
     kernel: PathBuf,
     initrd: PathBuf,
     image: PathBuf,
+    /// The kernel's.
+    release: String,
     key: String,
 }
 
@@ -43,7 +45,7 @@ pub(crate) async fn bake(host: &Arc<Host>, variant: Variant, build: &BuildId) ->
     let files = boot_files(host, variant, build).await?;
     let dir = variant.dir(host).join(&files.key);
     let compatibility_key = &host.engine.capabilities().compatibility_key;
-    let snapshot = match Snapshot::open(&dir, compatibility_key) {
+    let mut snapshot = match Snapshot::open(&dir, compatibility_key) {
         Ok(snapshot) if snapshot.verify(&host.shutdown).await.is_ok() => snapshot,
         _ => {
             host.remove_dir(dir.clone()).await;
@@ -53,6 +55,8 @@ pub(crate) async fn bake(host: &Arc<Host>, variant: Variant, build: &BuildId) ->
             snapshot
         }
     };
+    // The key stands for the kernel too, so this is the one in it.
+    snapshot.manifest.kernel = Some(files.release);
     let recipe = variant.recipe;
     Ok(Baked {
         template: recipe.name.clone(),
@@ -86,6 +90,7 @@ async fn boot_files(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Resu
             kernel: boot_dir.join("vmlinuz"),
             initrd: boot_dir.join("initrd"),
             image: in_store,
+            release: kernel.release,
             key,
         })
     })
@@ -111,6 +116,8 @@ pub(crate) struct KernelFiles {
     pub initrd: PathBuf,
     /// Kernel arguments beyond the engine's own.
     pub args: String,
+    /// `uname -r` of the kernel.
+    pub release: String,
 }
 
 /// The kernel of new templates, for a sandbox that wakes by booting.
@@ -119,7 +126,8 @@ pub(crate) async fn kernel_files(host: &Arc<Host>) -> Result<KernelFiles> {
     blocking(move || {
         let kernel = Kernel::ensure(&host.config.cache_dir, &|_: Progress<'_>| {})?;
         let dir = ensure_boot_dir(&host, &kernel)?;
-        Ok(KernelFiles { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd"), args: kernel_args() })
+        let (args, release) = (kernel_args(), kernel.release);
+        Ok(KernelFiles { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd"), args, release })
     })
     .await
 }

@@ -19,7 +19,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, GoingOn, Machine, Place, SaveTarget};
+use pandastack_engine::{Confinement, Machine, Pause, Place, SaveTarget};
 use pandastack_image::store::Staging;
 
 use crate::blocking;
@@ -131,7 +131,7 @@ impl Twin {
         parent: &dyn Machine,
         capture: &Capture,
         confinement: Confinement,
-        going_on: GoingOn,
+        pause: Pause,
     ) -> Result<Self> {
         let runtime_dir = host.layout.machine_runtime();
         crate::home::make_dir(&runtime_dir)?;
@@ -145,7 +145,7 @@ impl Twin {
             confinement,
         };
         let none = || AgentError::Launch("the engine returned no machine".to_owned());
-        let forked = match parent.fork_and_resume(vec![place], going_on).await {
+        let forked = match parent.fork_and_resume(vec![place], pause).await {
             Ok(mut machines) => machines.pop().ok_or_else(none).and_then(|machine| Ok(machine?)),
             Err(error) => Err(error.into()),
         };

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Boot, Confinement, GoingOn, Machine, Place, Restore, Shape, volume_serial};
+use pandastack_engine::{Boot, Confinement, Machine, Pause, Place, Restore, Shape, volume_serial};
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
@@ -108,6 +108,7 @@ pub(crate) fn new_record(
         usage: Usage::default(),
         failure: None,
         residency: None,
+        kernel: None,
         awake_until: None,
     }
 }
@@ -120,6 +121,7 @@ pub(crate) async fn restore(
     mut stages: Stages,
 ) -> Result<Live> {
     snapshot.verify(&host.shutdown).await?;
+    record.kernel = snapshot.manifest.kernel.clone();
     let originals = snapshot.volumes(&host.layout);
     let mounted = originals.len();
     volume::derive(host, originals, &record.spec.volumes).await?;
@@ -165,7 +167,8 @@ pub(crate) async fn boot(
         Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
     let (home, place) = with_volumes(host, &record.spec, prepared).await?;
     stages.mark("prepare");
-    let KernelFiles { kernel, initrd, args } = kernel;
+    let KernelFiles { kernel, initrd, args, release } = kernel;
+    record.kernel = Some(release);
     let boot = Boot { shape, place, kernel, initrd, kernel_args: args, memory: home.memory() };
     let machine = host.engine.boot(boot).await.map_err(AgentError::from);
     stages.mark("boot");
@@ -229,13 +232,13 @@ pub(crate) async fn prepare_children(
     futures::future::join_all(records.iter().map(prepare)).await
 }
 
-/// Forks a **paused** machine into prepared places. One result per child, in order. With `going_on` the machine goes on: see
-/// [`Machine::fork_and_resume`].
+/// Forks a **paused** machine into prepared places, or with `pause` one that is paused for it and goes on: see
+/// [`Machine::fork_and_resume`]. One result per child, in order.
 pub(crate) async fn fork_children(
     host: &Host,
     parent: &dyn Machine,
     prepared: Vec<Result<(Home, Place)>>,
-    going_on: Option<GoingOn>,
+    pause: Option<Pause>,
 ) -> Vec<Result<Forked>> {
     let (mut homes, mut places) = (Vec::new(), Vec::new());
     for child in prepared {
@@ -247,8 +250,8 @@ pub(crate) async fn fork_children(
             Err(error) => homes.push(Err(error)),
         }
     }
-    let made = match going_on {
-        Some(going_on) => parent.fork_and_resume(places, going_on).await,
+    let made = match pause {
+        Some(pause) => parent.fork_and_resume(places, pause).await,
         None => parent.fork(places).await,
     };
     let mut machines = match made {

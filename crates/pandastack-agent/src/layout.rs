@@ -86,7 +86,7 @@ impl Layout {
         self.sandbox(id).join("sleep")
     }
 
-    /// What children of the sandbox are restored from, where its process cannot be forked.
+    /// What children of the sandbox are restored from, where its process cannot be forked or it sleeps.
     pub(crate) fn fork(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join("fork")
     }

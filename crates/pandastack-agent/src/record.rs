@@ -37,6 +37,9 @@ pub(crate) struct SandboxRecord {
     /// Where the memory of a sleeper is; records from before light sleep have none and mean the disk.
     #[serde(default)]
     pub residency: Option<Residency>,
+    /// Release of the kernel in its machine; unknown of machines from before this was recorded.
+    #[serde(default)]
+    pub kernel: Option<String>,
     /// Until then the sandbox does not count as idle.
     #[serde(default)]
     pub awake_until: Option<Timestamp>,

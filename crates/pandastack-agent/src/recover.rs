@@ -112,6 +112,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
         host.remove_dir(host.layout.sandbox(&id)).await;
         return;
     }
+    host.remove_dir(host.layout.fork(&id)).await;
     if !is_to_adopt(&record) {
         // Asleep or failed: a machine that is still there was being ended, or being woken.
         end_machine(host, &record).await;
@@ -120,7 +121,6 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
         sandbox::spawn(host, record, None);
         return;
     }
-    host.remove_dir(host.layout.fork(&id)).await;
     match adopt(host, &record).await {
         Ok(live) => {
             host.remove_dir(host.layout.sleep(&id)).await;

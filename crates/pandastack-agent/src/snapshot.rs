@@ -34,6 +34,10 @@ pub(crate) struct Manifest {
     pub shape: Shape,
     /// Equal to the engine's own, or the snapshot is refused.
     pub compatibility_key: String,
+    /// Release of the kernel in its memory, for people. No reason to refuse it: the kernel goes on with the snapshot, whatever
+    /// the host boots by now.
+    #[serde(default)]
+    pub kernel: Option<String>,
     /// Sandbox it shows; `None` for a template.
     pub sandbox: Option<SandboxId>,
     /// User of the lineage; a restored machine goes on under it.
@@ -63,6 +67,7 @@ impl Manifest {
             template: template.to_owned(),
             shape,
             compatibility_key: host.engine.capabilities().compatibility_key.clone(),
+            kernel: None,
             sandbox: None,
             uid: None,
             state_bytes: 0,

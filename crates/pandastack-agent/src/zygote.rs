@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use pandastack_engine::{Confinement, Machine, MachineRecord, Place, Restore, SaveTarget};
 use pandastack_guest_proto::client::GuestClient;
-use pandastack_guest_proto::message::ProcessSpec;
+use pandastack_guest_proto::message::{Identity, ProcessSpec};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
@@ -36,6 +36,8 @@ use pandastack_types::agent_api::VolumeSpec;
 const TEMPLATE_ZYGOTES_MAX: usize = 8;
 /// The same for zygotes of snapshots, which never crowd out those of templates.
 const SNAPSHOT_ZYGOTES_MAX: usize = 4;
+/// How often the beginning of a child is gone through before a zygote stops.
+const REHEARSALS: u32 = 2;
 /// How long one warm-up command may take.
 pub(crate) const WARM_COMMAND_MAX: Duration = Duration::from_secs(120);
 
@@ -347,6 +349,10 @@ async fn warm_template(started: &Started, baked: &Baked) -> Result<GuestClient> 
     );
     guest.set_identity(launch::identity(&record, false)).await?;
     warm(&guest, &baked.warm_commands).await?;
+    let mut guest = guest;
+    for _ in 0..REHEARSALS {
+        guest = started.rehearse(guest, launch::identity(&record, false)).await?;
+    }
     Ok(guest)
 }
 
@@ -396,6 +402,18 @@ impl Started {
         let stream = self.machine.connect_guest().await?;
         self.machine.resume().await?;
         Ok(GuestClient::connect(stream, GUEST_ANSWER_MAX).await?)
+    }
+
+    /// Goes through what a machine goes through when it begins: frozen, stopped, on with a new connection and a new identity.
+    /// Code that only this runs is translated here, once, instead of in every child.
+    async fn rehearse(&self, guest: GuestClient, identity: Identity) -> Result<GuestClient> {
+        guest.quiesce(true).await?;
+        self.machine.pause().await?;
+        drop(guest);
+        let stream = self.machine.connect_guest().await?;
+        self.machine.resume().await?;
+        let (guest, _) = GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?;
+        Ok(guest)
     }
 
     /// Stops it for good and writes it down; if it could not be warmed or stopped, nothing is left of it.

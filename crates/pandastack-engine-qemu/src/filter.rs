@@ -168,6 +168,7 @@ fn program(audience: Audience, kvm: bool) -> Result<BpfProgram, seccompiler::Err
     let mut prctl = vec![equals(0, libc::PR_SET_NAME as u64)?, equals(0, libc::PR_GET_NAME as u64)?];
     if audience == Audience::Zygote {
         prctl.push(equals(0, libc::PR_SET_NO_NEW_PRIVS as u64)?);
+        prctl.push(equals(0, libc::PR_SET_THP_DISABLE as u64)?);
     }
     rules.insert(libc::SYS_prctl, prctl);
     // The type byte of the request; the upper half is whatever a caller in C sign-extended.

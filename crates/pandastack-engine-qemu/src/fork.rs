@@ -8,12 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pandastack_engine::{Confinement, EngineError, GoingOn, Place, Result, Volume};
+use pandastack_engine::{Confinement, EngineError, Pause, Place, Result, Volume};
 use pandastack_qemu_shim::protocol::{
     CHILDREN_MAX, ChildReply, Fork, Identity, List, Lockdown, Match, PathText, RULES_MAX, Reply, Request,
     Rule, Status,
 };
-use serde_json::json;
 use tokio::net::UnixStream;
 
 use crate::endpoints::{self, Endpoints, FileIdentities, FileIdentity, Paths};
@@ -30,43 +29,42 @@ const STEP: &str = "forking the machine";
 /// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
 const GUEST_ACCEPTED_RULE: usize = 6;
 
-/// Forks a machine. The caller holds its turn. With `going_on` the machine runs again once all copies of it exist, which
-/// is before they are spoken to.
+/// Forks a machine. With `pause` everything is made ready before the machine stands still, and it runs again once all copies of it
+/// exist, which is before they are spoken to.
 pub(crate) async fn fork(
     parent: &QemuMachine,
     places: Vec<Place>,
-    going_on: Option<GoingOn>,
+    pause: Option<Pause>,
 ) -> Result<Vec<Result<Arc<QemuMachine>>>> {
     if !parent.host.accelerator.can_fork() {
         let reason = "its processes hold KVM descriptors, which belong to one process".to_owned();
         return Err(EngineError::Unsupported { action: "fork", reason });
     }
-    // The machine stands still meanwhile: the emulator is asked first, and the places are made ready while it answers.
-    let prepare = async { batches(places).into_iter().map(|batch| prepare_batch(parent, batch)).collect() };
-    let (paused, prepared): (_, Vec<_>) = tokio::join!(parent.require_paused(STEP), prepare);
-    paused?;
+    let prepared: Vec<_> = batches(places).into_iter().map(|batch| prepare_batch(parent, batch)).collect();
+    let going_on = match pause {
+        Some(pause) => Some(pause.begin().await?),
+        None => None,
+    };
+    let turn = parent.lock_turn().await;
+    parent.require_paused(STEP).await?;
     let mut born = Vec::new();
     for batch in prepared {
         born.push(bear(parent, batch).await);
     }
-    // In this order: children can wait, the parent's users do.
-    go_on(parent, going_on).await;
+    if let Some(going_on) = going_on {
+        // Before the children are looked at: they can wait, the parent's users do.
+        going_on.announce().await;
+        if let Err(error) = parent.go_on().await {
+            tracing::warn!(pid = parent.record.pid, %error, "a machine does not go on after its fork");
+        }
+    }
+    // Nothing below needs the parent to be still, or to go on.
+    drop(turn);
     let mut outcomes = Vec::new();
     for batch in born {
         outcomes.extend(adopt_batch(parent, batch).await);
     }
     Ok(outcomes)
-}
-
-/// Resumes the parent if that is wanted, and when it may be. A failure is told by silence: whoever waits tries again and gets
-/// the reason.
-async fn go_on(parent: &QemuMachine, going_on: Option<GoingOn>) {
-    let Some(GoingOn { when, resumed }) = going_on else { return };
-    // Dropped is as good as told: nothing is waited for any more.
-    let _ = when.await;
-    if parent.qmp.command("cont", json!({})).await.is_ok() {
-        let _ = resumed.send(());
-    }
 }
 
 /// Runs of places that one request can carry: few enough, and all to be locked in the same way.

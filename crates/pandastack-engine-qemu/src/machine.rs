@@ -5,18 +5,19 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use pandastack_engine::{
-    Confinement, EngineError, GoingOn, Machine, MachineExit, MachineRecord, Place, Result, RunState,
+    Confinement, EngineError, Machine, MachineExit, MachineRecord, Pause, Place, Result, RunState,
     SaveTarget, Saved, Shape,
 };
 use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
 
 use crate::completion;
 use crate::endpoints::{self, FileIdentities, Paths};
@@ -40,6 +41,8 @@ pub(crate) struct QemuMachine {
     pub(crate) qmp: Qmp,
     /// Held by operations that change or depend on the run state.
     turn: AsyncMutex<()>,
+    /// Known to be paused: nobody else resumes it, so that it need not be asked.
+    is_paused: AtomicBool,
     guest: Mutex<GuestStream>,
     /// Sizes of durable disks that the devices have; the others are told when the machine runs.
     announced: Mutex<volume::Sizes>,
@@ -127,6 +130,7 @@ impl QemuMachine {
             process,
             qmp,
             turn: AsyncMutex::new(()),
+            is_paused: AtomicBool::new(false),
             guest: Mutex::new(GuestStream { ready: guest, current: None }),
             announced: Mutex::new(details.volume_bytes),
             starved,
@@ -141,13 +145,30 @@ impl QemuMachine {
 
     /// Fails unless the processors are stopped.
     pub(crate) async fn require_paused(&self, action: &'static str) -> Result<()> {
+        if self.is_paused.load(Ordering::Acquire) {
+            return Ok(());
+        }
         match self.query_run_state().await? {
-            RunState::Paused => Ok(()),
+            RunState::Paused => {
+                self.is_paused.store(true, Ordering::Release);
+                Ok(())
+            }
             RunState::Running => Err(EngineError::Vmm {
                 step: action,
                 detail: "the machine is running; pause it first".to_owned(),
             }),
         }
+    }
+
+    /// Lets the processors run. The caller holds the turn.
+    pub(crate) async fn go_on(&self) -> Result<()> {
+        self.is_paused.store(false, Ordering::Release);
+        self.qmp.command("cont", json!({})).await.map(drop)
+    }
+
+    /// Waits for the turn of an operation that changes the run state, or depends on it.
+    pub(crate) async fn lock_turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     pub(crate) async fn query_run_state(&self) -> Result<RunState> {
@@ -203,13 +224,15 @@ impl Machine for QemuMachine {
     }
 
     async fn pause(&self) -> Result<()> {
-        let _turn = self.turn.lock().await;
-        self.qmp.call("stop", json!({}), PAUSE_MAX).await.map(drop)
+        let _turn = self.lock_turn().await;
+        self.qmp.call("stop", json!({}), PAUSE_MAX).await?;
+        self.is_paused.store(true, Ordering::Release);
+        Ok(())
     }
 
     async fn resume(&self) -> Result<()> {
-        let _turn = self.turn.lock().await;
-        self.qmp.command("cont", json!({})).await?;
+        let _turn = self.lock_turn().await;
+        self.go_on().await?;
         let had = *self.announced.lock().unwrap_or_else(PoisonError::into_inner);
         volume::announce(&self.qmp, &had, &self.details.volume_bytes).await?;
         *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = self.details.volume_bytes;
@@ -234,7 +257,7 @@ impl Machine for QemuMachine {
     async fn save(&self, target: SaveTarget) -> Result<Saved> {
         let this = self.this()?;
         let work = async move {
-            let _turn = this.turn.lock().await;
+            let _turn = this.lock_turn().await;
             save::save(&this, &target).await
         };
         completion::run(&self.host.tasks, "saving the machine", work, |_| async {}).await
@@ -247,13 +270,13 @@ impl Machine for QemuMachine {
     async fn fork_and_resume(
         &self,
         places: Vec<Place>,
-        going_on: GoingOn,
+        pause: Pause,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
-        self.fork_then(places, Some(going_on)).await
+        self.fork_then(places, Some(pause)).await
     }
 
     async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()> {
-        let _turn = self.turn.lock().await;
+        let _turn = self.lock_turn().await;
         volume::resize(&self.qmp, place, bytes).await
     }
 
@@ -270,13 +293,10 @@ impl QemuMachine {
     async fn fork_then(
         &self,
         places: Vec<Place>,
-        going_on: Option<GoingOn>,
+        pause: Option<Pause>,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
         let this = self.this()?;
-        let work = async move {
-            let _turn = this.turn.lock().await;
-            fork::fork(&this, places, going_on).await
-        };
+        let work = async move { fork::fork(&this, places, pause).await };
         let undo = |children: Vec<Result<Arc<QemuMachine>>>| async move {
             children.iter().flatten().for_each(|child| child.process.send_kill());
         };

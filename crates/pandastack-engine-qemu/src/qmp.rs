@@ -109,7 +109,12 @@ impl Qmp {
         let mut calls = timeout_at(deadline, self.calls.lock()).await.map_err(|_| too_late(name, limit))?;
         let id = calls.next_id;
         calls.next_id += 1;
-        let line = json!({ "execute": name, "arguments": arguments, "id": id }).to_string() + "\n";
+        // The emulator reads a command byte by byte, some system calls for each: what says nothing is left out.
+        let mut command = json!({ "execute": name, "id": id });
+        if arguments.as_object().is_none_or(|arguments| !arguments.is_empty()) {
+            command["arguments"] = arguments;
+        }
+        let line = command.to_string() + "\n";
         timeout_at(deadline, self.send(line.as_bytes(), fds))
             .await
             .map_err(|_| too_late(name, limit))?

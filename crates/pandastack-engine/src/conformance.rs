@@ -155,6 +155,8 @@ const FORK_CASES: &[(&str, Case)] = &[
     ("forks outlive their parent", |suite| Box::pin(suite.forks_outlive_their_parent())),
     ("an adopted machine forks", |suite| Box::pin(suite.an_adopted_machine_forks())),
     ("a parent goes on at once", |suite| Box::pin(suite.a_parent_goes_on_at_once())),
+    ("a parent is forked when it is paused", |suite| Box::pin(suite.a_parent_is_forked_when_it_is_paused())),
+    ("a parent that is not paused goes on", |suite| Box::pin(suite.a_parent_that_is_not_paused_goes_on())),
     ("a bad place fails alone", |suite| Box::pin(suite.a_bad_place_fails_alone())),
     ("forking a running machine is refused", |suite| Box::pin(suite.forking_a_running_machine_is_refused())),
 ];

@@ -313,13 +313,58 @@ pub trait Engine: Send + Sync + 'static {
     async fn adopt(&self, record: MachineRecord) -> Result<Arc<dyn Machine>>;
 }
 
-/// How a machine that is forked goes on.
+/// The pause of a machine that is forked and goes on. Its users wait from beginning to end of it, so whatever can be done before
+/// or after is.
+#[derive(Debug)]
+pub struct Pause {
+    /// Told when the places are ready for children.
+    pub ready: oneshot::Sender<()>,
+    /// Told when the machine is paused; nothing is copied before. Where this is dropped instead, there is no fork.
+    pub begun: oneshot::Receiver<()>,
+    /// When it may go on: told, or dropped, once everything is copied that must be of the same instant as its memory, such as disks.
+    pub copied: oneshot::Receiver<()>,
+    /// Told right before it is resumed, so that it finds what is sent to it on this word. Should it not come to that, or should this
+    /// be dropped instead, the machine may still be paused.
+    pub resumed: oneshot::Sender<()>,
+}
+
+impl Pause {
+    /// That of a machine that is paused already.
+    pub fn begun(copied: oneshot::Receiver<()>, resumed: oneshot::Sender<()>) -> Self {
+        let (ready, _) = oneshot::channel();
+        let (told, begun) = oneshot::channel();
+        let _ = told.send(());
+        Self { ready, begun, copied, resumed }
+    }
+
+    /// Says that all is ready, and waits for it to begin.
+    pub async fn begin(self) -> Result<GoingOn> {
+        let Self { ready, begun, copied, resumed } = self;
+        // Whoever does not listen has begun already.
+        let _ = ready.send(());
+        let not_paused = |_| EngineError::Unsupported {
+            action: "fork",
+            reason: "the machine could not be paused".to_owned(),
+        };
+        begun.await.map_err(not_paused)?;
+        Ok(GoingOn { copied, resumed })
+    }
+}
+
+/// The rest of a [`Pause`].
 #[derive(Debug)]
 pub struct GoingOn {
-    /// When it may: told, or dropped, once everything is copied that must be of the same instant as its memory, such as disks.
-    pub when: oneshot::Receiver<()>,
-    /// Told when it runs. Where this is dropped instead, it may still be paused.
-    pub resumed: oneshot::Sender<()>,
+    copied: oneshot::Receiver<()>,
+    resumed: oneshot::Sender<()>,
+}
+
+impl GoingOn {
+    /// Waits until the machine may go on, and says that it does.
+    pub async fn announce(self) {
+        // Dropped is as good as told: nothing is waited for any more. Whoever does not listen need not know.
+        let _ = self.copied.await;
+        let _ = self.resumed.send(());
+    }
 }
 
 /// One machine. All calls may run concurrently; the engine orders them.
@@ -365,14 +410,13 @@ pub trait Machine: Send + Sync + 'static {
     async fn fork_and_resume(
         &self,
         places: Vec<Place>,
-        going_on: GoingOn,
+        pause: Pause,
     ) -> Result<Vec<Result<Arc<dyn Machine>>>> {
+        let going_on = pause.begin().await?;
         let children = self.fork(places).await?;
-        let _ = going_on.when.await;
-        if self.resume().await.is_ok() {
-            // Whoever does not listen any more need not know.
-            let _ = going_on.resumed.send(());
-        }
+        going_on.announce().await;
+        // Whoever waits for the machine tries again and gets the reason; the children are there.
+        let _ = self.resume().await;
         Ok(children)
     }
 

@@ -42,7 +42,7 @@ pub struct KernelSet {
     pub modules: PathBuf,
     /// Modules to load at boot, in order, relative to [`KernelSet::modules`].
     pub boot_modules: Vec<PathBuf>,
-    /// Identifies the kernel in snapshots' compatibility keys: hash of the package's contents.
+    /// Identifies the kernel in templates' keys: hash of the package's contents.
     pub sha256: String,
     /// Debian's version of it.
     pub version: String,

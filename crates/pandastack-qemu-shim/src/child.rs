@@ -55,6 +55,12 @@ impl Birth<'_> {
         self.verify()?;
         // SAFETY: no arguments. A copy is no group leader, so this cannot fail.
         let _ = unsafe { sys::call(libc::SYS_setsid, []) };
+        if self.identity.is_some() {
+            // Code that the emulator translates from here on goes to pages of this process alone: small ones, or a few bytes would
+            // take two megabytes in every child of a zygote. What it shares with the zygote stays as it is. Its own copies inherit it.
+            // SAFETY: no pointers.
+            let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as usize, 1, 0, 0, 0]) };
+        }
         confine::confine_thread(self.identity, &self.lockdown)
             .map_err(|errno| (Status::ConfineFailed, errno))?;
         for slot in parked.slots() {

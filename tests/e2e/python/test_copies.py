@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Callable, Iterator, List, Optional
 
 import pytest
-from pandastack import PandaStack, Sandbox
+from pandastack import NotFoundError, PandaStack, Sandbox
 
+from crash_world import Faults
 from platform_process import Platform, wait_until
 
 # Writes the same byte over a large buffer again and again and checks each time that the last pass is all there. Memory
@@ -32,10 +33,16 @@ ZYGOTES_MAX = 4
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
     running = Platform("psc", "10.230.0.0/16", "--warm", "base")
+    running.environment["PANDASTACK_FAULT_DIR"] = str(running.root / "faults")
     try:
         yield running.start()
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def faults(platform: Platform) -> Faults:
+    return Faults(platform.root / "faults")
 
 
 @pytest.fixture(scope="module")
@@ -194,6 +201,61 @@ def test_forks_ten_deep(client: PandaStack) -> None:
     with client.sandboxes.create(from_snapshot=snapshot) as copy:
         assert copy.exec("cat /dev/shm/line").stdout == expected
     client.snapshots.delete(snapshot)
+
+
+def is_ending(client: PandaStack, sandbox: Sandbox) -> bool:
+    try:
+        return client.sandboxes.get(sandbox.id).status in ("stopping", "deleted")
+    except NotFoundError:
+        return True
+
+
+def held_fork(faults: Faults, pool: ThreadPoolExecutor, parent: Sandbox) -> "Future[List[Sandbox]]":
+    """A fork of which one child does not come up until the faults are cleared."""
+    faults.arm("launch.recorded")
+    forking = pool.submit(parent.fork_tree, 3)
+    reached = lambda: forking.done() or faults.reached("launch.recorded", set())
+    wait_until("a child stands before its gate", reached, 60)
+    assert not forking.done(), "nothing held it"
+    return forking
+
+
+def test_a_parent_is_free_while_its_children_come_up(client: PandaStack, faults: Faults) -> None:
+    parent = client.sandboxes.create("base")
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            forking = held_fork(faults, pool, parent)
+            assert parent.exec("echo free; echo later > /srv/later", timeout_seconds=30).stdout == "free\n"
+            client.snapshots.delete(parent.snapshot())
+            assert not forking.done()
+            # Its children begin in its control group: it may not end before they have left.
+            deleting = pool.submit(parent.delete)
+            wait_until("it is being deleted", lambda: is_ending(client, parent), 30)
+        finally:
+            faults.clear()
+        children = forking.result()
+        deleting.result()
+    for child in children:
+        assert child.exec("cat /srv/later; echo alive", timeout_seconds=60).stdout == "alive\n"
+        child.delete()
+    assert len(children) == 3
+
+
+def test_a_sleeper_wakes_while_its_children_come_up(client: PandaStack, faults: Faults, own: Sandbox) -> None:
+    own.exec("echo then > /dev/shm/state", check=True)
+    own.hibernate()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            forking = held_fork(faults, pool, own)
+            assert own.exec("cat /dev/shm/state; echo later > /dev/shm/state", timeout_seconds=60).stdout == "then\n"
+            assert not forking.done()
+        finally:
+            faults.clear()
+        children = forking.result()
+    for child in children:
+        assert child.exec("cat /dev/shm/state", timeout_seconds=60).stdout == "then\n"
+        child.delete()
+    assert len(children) == 3
 
 
 def test_a_hundred_children_of_one_instant(client: PandaStack, own: Sandbox) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Tuple
 
+import httpx
 import pytest
 
 from pandastack import ConflictError, NotFoundError, PandaStack, Sandbox
@@ -25,6 +28,34 @@ setsid sh -c '
     sleep 0.02
   done
 ' > /dev/null 2>&1 < /dev/null &
+"""
+
+#: What a new process draws: Python's generator, and what uuidgen prints (the same call to the same library).
+DRAW = """
+import ctypes, random
+print(random.random())
+drawn = ctypes.create_string_buffer(16)
+ctypes.CDLL("libuuid.so.1").uuid_generate(drawn)
+print(drawn.raw.hex())
+"""
+
+#: Shakes hands with itself, trusting the certificate alone.
+HANDSHAKE = """
+import socket, ssl, threading
+server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+server.load_cert_chain("/root/fresh.pem")
+client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+client.load_verify_locations("/root/fresh.pem")
+listener = socket.create_server(("127.0.0.1", 0))
+
+def answer():
+    peer, _ = listener.accept()
+    with server.wrap_socket(peer, server_side=True) as secure:
+        secure.sendall(b"hello")
+
+threading.Thread(target=answer, daemon=True).start()
+with client.wrap_socket(socket.create_connection(listener.getsockname()), server_hostname="localhost") as secure:
+    print(secure.recv(5).decode())
 """
 
 
@@ -97,14 +128,19 @@ def test_parent_may_die_first(client: PandaStack) -> None:
 
 
 def test_fifty_forks_share_no_random_byte(own: Sandbox) -> None:
+    own.filesystem.write("/root/draw.py", DRAW)
     children = own.fork_tree(50, metadata=RUN)
     try:
         assert len(children) == 50
-        # Kernel randomness, its user-facing ids, and the identity that services derive names from.
-        command = "head -c 32 /dev/urandom | od -An -v -tx1; cat /proc/sys/kernel/random/uuid /etc/machine-id"
+        # Kernel randomness, its user-facing ids, the identity that services derive names from, and what programs draw.
+        command = (
+            "head -c 32 /dev/urandom | od -An -v -tx1; cat /proc/sys/kernel/random/uuid /etc/machine-id; python3 /root/draw.py"
+        )
         with ThreadPoolExecutor(50) as pool:
             outputs = list(pool.map(lambda child: child.exec(command, 120, check=True).stdout, children))
-        for what, values in zip(("first bytes", "second bytes", "uuid", "machine id"), zip(*map(str.splitlines, outputs))):
+        drawn = ("first bytes", "second bytes", "uuid", "machine id", "Python's random number", "uuidgen's uuid")
+        assert {len(output.splitlines()) for output in outputs} == {len(drawn)}
+        for what, values in zip(drawn, zip(*map(str.splitlines, outputs))):
             assert len(set(values)) == 50, f"two forks share {what}"
     finally:
         with ThreadPoolExecutor(8) as pool:
@@ -146,6 +182,43 @@ def test_snapshot_is_a_moment(client: PandaStack, own: Sandbox) -> None:
         client.snapshots.get(snapshot)
 
 
+def test_copies_say_how_long_their_source_stood_still(raw: httpx.Client, own: Sandbox) -> None:
+    def ask(what: str, body: dict) -> dict:
+        answer = raw.post(f"/sandboxes/{own.id}/{what}", json=body)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    child, tree, snapshot = ask("fork", {"metadata": RUN}), ask("fork-tree", {"count": 3, "metadata": RUN}), ask("snapshots", {})
+    try:
+        for answer in (child, tree, snapshot, *tree["children"]):
+            assert 0 < answer["pause_ms"] < 60_000
+        assert {sibling["pause_ms"] for sibling in tree["children"]} == {tree["pause_ms"]}, "one pause for all"
+    finally:
+        assert raw.delete(f"/snapshots/{snapshot['id']}").is_success
+        for made in (child, *tree["children"]):
+            assert raw.delete(f"/sandboxes/{made['id']}").is_success
+
+
+def test_copies_of_a_paused_sandbox(client: PandaStack, own: Sandbox) -> None:
+    start_counter(own)
+    identity, count = read_counter(own)
+    own.pause()
+    snapshot = own.snapshot()
+    try:
+        with own.fork(metadata=RUN) as branch:
+            assert own.refresh().status == "paused", "a copy lets nobody go on"
+            assert_goes_on(branch, identity, count)
+        with client.sandboxes.create(from_snapshot=snapshot, metadata=RUN) as again:
+            assert again.status == "running"
+            assert_goes_on(again, identity, count)
+            assert_clock(again)
+        assert own.refresh().status == "paused"
+    finally:
+        client.snapshots.delete(snapshot)
+    own.resume()
+    assert_goes_on(own, identity, count)
+
+
 def test_hibernate_and_wake_keep_memory_and_set_the_clock(own: Sandbox) -> None:
     start_counter(own)
     identity, count = read_counter(own)
@@ -158,6 +231,22 @@ def test_hibernate_and_wake_keep_memory_and_set_the_clock(own: Sandbox) -> None:
     assert own.refresh().status == "running"
     assert_clock(own)
     assert_goes_on(own, identity, count)
+
+
+def test_a_certificate_younger_than_the_sleep_is_valid(own: Sandbox, tmp_path: Path) -> None:
+    own.filesystem.write("/root/handshake.py", HANDSHAKE)
+    own.hibernate()
+    # As above: a clock that stood still would call the certificate one of the future.
+    threading.Event().wait(CLOCK_SECONDS_MAX + 1)
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )
+    own.filesystem.write("/root/fresh.pem", key.read_text() + certificate.read_text())
+    shown = own.exec("python3 /root/handshake.py", timeout_seconds=60)
+    assert shown.stdout == "hello\n", shown.stderr
 
 
 def test_the_next_call_wakes(own: Sandbox) -> None:

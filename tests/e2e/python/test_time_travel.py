@@ -10,7 +10,9 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from pandastack import ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
 
@@ -77,6 +79,32 @@ def test_rollback_returns_memory_and_disk_and_keeps_the_identity(client: PandaSt
     kinds = [event["kind"] for event in own.events()]
     assert kinds.count("rolled_back") == 5
     assert "hibernated" in kinds and kinds.count("hibernated") == 1, "a rollback is not a sleep"
+
+
+def test_rollback_keeps_url_and_token(platform: Platform, own: Sandbox) -> None:
+    config = platform.client_config()
+    put = httpx.put(
+        f"{config['api_url']}/v1/sandboxes/{own.id}/preview",
+        headers={"Authorization": f"Bearer {config['token']}"}, json={"visibility": "private"},
+    )
+    token, url = put.json()["token"], own.preview_url(8000)
+
+    def ask(path: str, given: str) -> httpx.Response:
+        headers = {"Host": urlsplit(url).netloc, "X-Pandastack-Preview-Token": given}
+        return httpx.get(f"http://127.0.0.1:{platform.port}/{path}", headers=headers, timeout=60)
+
+    own.exec("mkdir /srv/www; echo then > /srv/www/page", check=True)
+    own.exec("setsid python3 -m http.server 8000 -d /srv/www > /dev/null 2>&1 < /dev/null &", check=True)
+    wait_until("the server listens", lambda: 8000 in [port.port for port in own.ports()], 60)
+    assert ask("page", token).text == "then\n" and ask("page", "another").status_code == 403
+    then, snapshot = (own.id, own.metadata), own.snapshot()
+    own.exec("echo later > /srv/www/page", check=True)
+    assert ask("page", token).text == "later\n"
+    own.rollback(snapshot)
+    assert ask("page", token).text == "then\n", "the same server, at the same address, for the same token"
+    assert ask("page", "another").status_code == 403
+    own.refresh()
+    assert (own.id, own.metadata) == then and own.preview_url(8000) == url
 
 
 def test_rollback_only_to_what_is_its_own(client: PandaStack, own: Sandbox) -> None:
@@ -181,6 +209,7 @@ def test_a_snapshot_of_another_engine_is_refused(client: PandaStack, platform: P
     manifest = snapshot_dir(platform, snapshot) / "manifest.json"
     content = json.loads(manifest.read_text())
     assert "Haswell" in content["compatibility_key"] or "host" in content["compatibility_key"]
+    assert content["kernel"] == own.exec("uname -r").stdout.strip()
     manifest.write_text(json.dumps({**content, "compatibility_key": "another engine; 1.0"}))
     with pytest.raises(ConflictError) as refused:
         client.sandboxes.create(from_snapshot=snapshot)
@@ -285,7 +314,9 @@ def test_a_hundred_requests_wake_once_and_a_sleeper_holds_nothing(client: PandaS
     def holds_nothing() -> bool:
         asleep = platform.footprint()
         one_less = all(asleep[held] == awake[held] - 1 for held in ("machines", "runtime dirs"))
-        return one_less and asleep["cgroups"] < awake["cgroups"] and platform.machine_pids(own.id) == []
+        record = json.loads((platform.data_dir / "store" / "sandboxes" / own.id / "record.json").read_text())
+        unnamed = record["machine"] is None and record["slot"] is None
+        return one_less and unnamed and asleep["cgroups"] < awake["cgroups"] and platform.machine_pids(own.id) == []
 
     # Its machine ends behind the answer.
     wait_until("the sleeper holds nothing", holds_nothing, 30)
@@ -330,3 +361,19 @@ def test_checkpoints_are_taken_while_something_happens(client: PandaStack) -> No
         own.set_lifecycle(checkpoints={"every_seconds": 0, "keep_last": 1})
         assert "checkpoints" not in own.lifecycle()
     wait_until("they go with their sandbox", lambda: not client.snapshots.list(sandbox_id=own.id), 30)
+
+
+def test_traffic_alone_is_worth_a_checkpoint(client: PandaStack) -> None:
+    with client.sandboxes.create("base", checkpoints={"every_seconds": 10, "keep_last": 20}) as own:
+        own.exec("setsid python3 -m http.server 8123 > /dev/null 2>&1 < /dev/null &", check=True)
+        wait_until("the server listens", lambda: 8123 in [port.port for port in own.ports()], 60)
+        url = f"http://{own.refresh().guest_ip}:8123/"
+        wait_until("nobody uses it any more", lambda: own.lifecycle()["idle_seconds"] >= 2, 30)
+        before = {entry["id"] for entry in client.snapshots.list(sandbox_id=own.id)}
+
+        def two_more() -> bool:
+            assert urllib.request.urlopen(url, timeout=30).status == 200
+            return len({entry["id"] for entry in client.snapshots.list(sandbox_id=own.id)} - before) >= 2
+
+        # The first one may be owed to what was used before; the second one is not.
+        wait_until("two checkpoints", two_more, 150)

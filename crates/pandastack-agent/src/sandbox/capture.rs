@@ -2,13 +2,13 @@
 //!
 //! The driver does the pause; the writing is a task beside it, so that whoever uses the sandbox meanwhile does not wait for
 //! the disk. One snapshot of a sandbox is written at a time. What ends the machine waits for it first, since machine and
-//! twin share a control group ([`Driver::written`]).
+//! twin share a control group ([`Driver::alone`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pandastack_engine::{Confinement, GoingOn};
+use pandastack_engine::{Confinement, Pause};
 use pandastack_fault as fault;
 use pandastack_types::agent_api::AgentSnapshotDone;
 use pandastack_types::{SandboxState, SnapshotId};
@@ -88,7 +88,7 @@ impl Driver {
 
     /// For a machine that runs: it goes on as soon as it has a twin.
     async fn take_by_twin(&mut self) -> Result<Taken> {
-        let capture = self.begin_capture().await?;
+        let capture = self.begin_capture()?.await?;
         let (machine, disk) = (self.live()?.machine.clone(), self.live()?.home.disk());
         let volumes = self.volume_images();
         let confinement = Confinement::Full { uid: self.record.uid, gid: self.record.uid };
@@ -101,9 +101,9 @@ impl Driver {
             capture.clone_disk(&host, &disk).await?;
             capture.clone_volumes(&host, volumes).await?;
             // Everything else is copied by now.
-            let (_, when) = oneshot::channel();
-            let going_on = GoingOn { when, resumed: sender };
-            let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, going_on).await;
+            let (_, copied) = oneshot::channel();
+            let pause = Pause::begun(copied, sender);
+            let twin = Twin::fork(&host, machine.as_ref(), &capture, confinement, pause).await;
             fault::point("capture.forked").await;
             twin
         };
@@ -123,7 +123,7 @@ impl Driver {
 
     /// For a machine that stands still anyway, or where there can be no twin.
     async fn take_in_place(&mut self, goes_on: bool) -> Result<Taken> {
-        let capture = self.begin_capture().await?;
+        let capture = self.begin_capture()?.await?;
         let began = Instant::now();
         if goes_on {
             self.stop_guest(false).await?;
@@ -150,24 +150,21 @@ impl Driver {
         Ok((capture, pause_ms))
     }
 
-    /// Captures a machine that stands still and need not go on.
-    pub(super) async fn capture_still(&self) -> Result<Capture> {
-        let live = self.live()?;
-        self.begin_capture().await?.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
-    }
-
     pub(super) fn volume_images(&self) -> Vec<volume::Original> {
         volume::originals(&self.host.layout, &self.record.spec.volumes)
     }
 
-    async fn begin_capture(&self) -> Result<Capture> {
-        Capture::begin(&self.host, &self.live()?.home.memory(), self.manifest()).await
+    /// Begins a capture of the machine, which may run and be stopped meanwhile.
+    pub(super) fn begin_capture(&self) -> Result<impl Future<Output = Result<Capture>> + use<>> {
+        let (host, memory, manifest) = (self.host.clone(), self.live()?.home.memory(), self.manifest());
+        Ok(async move { Capture::begin(&host, &memory, manifest).await })
     }
 
     pub(super) fn manifest(&self) -> Manifest {
         let (sandbox, uid) = (Some(self.record.spec.id.clone()), Some(self.record.uid));
         let volumes = self.record.spec.volumes.clone();
         Manifest {
+            kernel: self.record.kernel.clone(),
             sandbox,
             uid,
             volumes,

@@ -77,7 +77,8 @@ async fn from_snapshot(
     host.make_room(manifest.shape, 1).await?;
     if let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) {
         let (spec, shape) = (request.spec.clone(), manifest.shape);
-        let record = launch::new_record(spec, &manifest.template, shape, uid, BootMode::Fork);
+        let mut record = launch::new_record(spec, &manifest.template, shape, uid, BootMode::Fork);
+        record.kernel = manifest.kernel.clone();
         if let Some(made) = forked(host, zygote, record, true).await? {
             return Ok(made);
         }
@@ -93,7 +94,8 @@ async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Re
     host.make_room(shape, 1).await?;
     if let Some(zygote) = host.zygotes.get(&baked) {
         let (spec, uid) = (request.spec.clone(), host.new_uid());
-        let record = launch::new_record(spec, &baked.template, shape, uid, BootMode::Fork);
+        let mut record = launch::new_record(spec, &baked.template, shape, uid, BootMode::Fork);
+        record.kernel = baked.snapshot.manifest.kernel.clone();
         if let Some(made) = forked(host, zygote, record, false).await? {
             return Ok(made);
         }

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
+use super::idle::Look;
 use super::{Activity, Command, Doors, Lease, QUEUE_MAX, Reply, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
@@ -37,10 +38,12 @@ pub(crate) struct Driver {
     pub(super) doors: Doors,
     /// A snapshot that is being written beside the driver.
     pub(super) writing: Option<JoinHandle<()>>,
+    /// Children of a fork that come up beside the driver.
+    pub(super) coming_up: Option<JoinHandle<()>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
-    /// Bytes over the network at the last look.
-    pub(super) traffic_bytes: u64,
+    /// The last look at the network.
+    pub(super) looked: Look,
     commands: mpsc::Receiver<Command>,
     view: watch::Sender<AgentSandbox>,
 }
@@ -70,8 +73,9 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
         cpu_seen: None,
         doors: Doors::default(),
         writing: None,
+        coming_up: None,
         asleep_since,
-        traffic_bytes: 0,
+        looked: Look::new(),
         commands,
         view,
     };
@@ -113,7 +117,7 @@ impl Driver {
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
             Command::Rollback(id, reply) => drop(reply.send(self.rollback(&id).await)),
             Command::Snapshot(id, reply) => self.snapshot(&id, reply).await,
-            Command::Fork(children, reply) => drop(reply.send(self.fork(children).await)),
+            Command::Fork(children, reply) => self.fork(children, reply).await,
             Command::SetIdle(seconds, reply) => {
                 // Silence from before counts for the time that held then.
                 self.activity.touch();
@@ -303,7 +307,7 @@ impl Driver {
     async fn lose(&mut self, exit: MachineExit) {
         tracing::error!(sandbox = %self.record.spec.id, reason = exit.reason, "a machine ended by itself");
         self.doors.hold();
-        self.written().await;
+        self.alone().await;
         self.settle_usage();
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
@@ -318,7 +322,7 @@ impl Driver {
 
     async fn delete(&mut self) {
         self.doors.hold();
-        self.written().await;
+        self.alone().await;
         fault::point("delete.begun").await;
         self.write_volumes_out().await;
         if let Some(live) = self.live.take() {

@@ -1,36 +1,89 @@
 //! Forking a sandbox: one pause, any number of children, a result for each.
+//!
+//! The driver does the pause; the children come up beside it ([`super::children`]), so that whoever uses the parent
+//! meanwhile waits for none of them. The next fork does: what its children may have is known once the others are up.
+//!
+//! ```text
+//!   driver     prepare | stop                      go on | next command
+//!   beside it  prepare |      clone disks, fork          |  adopt forks, bring children up, settle, answer
+//!                      |<------------ pause ------------>|
+//! ```
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures::StreamExt;
-use pandastack_engine::{GoingOn, Place};
+use pandastack_engine::{Machine, Pause, Place};
 use pandastack_fault as fault;
 use pandastack_types::SandboxState;
-use pandastack_types::agent_api::{AgentForked, ChildOutcome, SandboxSpec};
+use pandastack_types::agent_api::{AgentForked, SandboxSpec};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict};
-use super::create::commit;
-use super::{Driver, spawn};
+use super::children::{Children, Start};
+use super::{Driver, Reply};
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::home::Home;
 use crate::host::Host;
-use crate::launch::{self, Live, Remembered, Stages};
+use crate::launch;
 use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
 use crate::volume;
 
-type Made = Result<(SandboxRecord, Live)>;
 type Prepared = Result<(Home, Place)>;
+type Forked = Vec<Result<launch::Forked>>;
 
-/// Runs launches a few at a time, in order: all at once they would only take the processors from each other, and the
-/// first child would be as late as the last.
-async fn in_turns(launches: impl Iterator<Item = impl Future<Output = Made>>) -> Vec<Made> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    futures::stream::iter(launches).buffered(2 * processors).collect().await
+/// What the driver and a fork beside it tell each other.
+struct Words {
+    /// Told when all is ready for the machine to stand still.
+    ready: oneshot::Sender<()>,
+    /// Told when it does. Dropped instead, there is no fork.
+    still: oneshot::Receiver<()>,
+    /// Told when it goes on, if it does; dropped at the end otherwise.
+    resumed: oneshot::Sender<()>,
+}
+
+/// The driver's ends of [`Words`].
+struct Cues {
+    ready: oneshot::Receiver<()>,
+    still: oneshot::Sender<()>,
+    resumed: oneshot::Receiver<()>,
+}
+
+/// Forks a machine, and clones its disk meanwhile. With `goes_on` it is resumed as soon as both are done.
+async fn fork_machine(
+    host: Arc<Host>,
+    machine: Arc<dyn Machine>,
+    disk: PathBuf,
+    prepared: Vec<Prepared>,
+    goes_on: bool,
+    words: Words,
+) -> Forked {
+    let Words { ready, still, resumed } = words;
+    let own_disks: Vec<_> = prepared.iter().flatten().map(|(home, _)| home.disk()).collect();
+    let (begin, begun) = oneshot::channel();
+    let (copy, copied) = oneshot::channel();
+    let cloning = async {
+        if still.await.is_err() {
+            return Vec::new();
+        }
+        // Whoever does not listen any more has failed, and says so.
+        let _ = begin.send(());
+        let cloned = clone_disks(&host, &disk, own_disks).await;
+        let _ = copy.send(());
+        cloned
+    };
+    let (pause, _until_the_end) = match goes_on {
+        true => (Some(Pause { ready, begun, copied, resumed }), None),
+        false => (None, Some(resumed)),
+    };
+    let forking = launch::fork_children(&host, machine.as_ref(), prepared, pause);
+    let (forked, cloned) = tokio::join!(forking, cloning);
+    let forked = with_disks(&host, forked, cloned).await;
+    fault::point("fork.forked").await;
+    forked
 }
 
 /// Clones a disk into files that children have open already. One outcome each, in order.
@@ -43,11 +96,7 @@ async fn clone_disks(host: &Host, disk: &Path, into: Vec<PathBuf>) -> Vec<Result
 }
 
 /// Ends children whose disks could not be cloned.
-async fn with_disks(
-    host: &Host,
-    forked: Vec<Result<launch::Forked>>,
-    cloned: Vec<Result<()>>,
-) -> Vec<Result<launch::Forked>> {
+async fn with_disks(host: &Host, forked: Forked, cloned: Vec<Result<()>>) -> Forked {
     let mut cloned = cloned.into_iter();
     let mut complete = Vec::with_capacity(forked.len());
     for child in forked {
@@ -63,46 +112,122 @@ async fn with_disks(
 }
 
 impl Driver {
-    /// Forks the sandbox. It goes on as it was; a sleeper stays asleep.
-    pub(super) async fn fork(&mut self, children: Vec<SandboxSpec>) -> Result<AgentForked> {
+    /// Forks the sandbox and answers when its children are up. It goes on as it was; a sleeper stays asleep.
+    pub(super) async fn fork(&mut self, children: Vec<SandboxSpec>, reply: Reply<AgentForked>) {
+        self.children_up().await;
+        match self.begin_fork(children).await {
+            Ok(children) => {
+                let host = self.host.clone();
+                let come_up = async move { drop(reply.send(Ok(children.come_up(&host).await))) };
+                self.coming_up = Some(self.host.tasks.spawn(come_up));
+            }
+            Err(error) => drop(reply.send(Err(error))),
+        }
+    }
+
+    /// Waits until no children of this sandbox are coming up. They begin in its control group.
+    pub(super) async fn children_up(&mut self) {
+        if let Some(coming_up) = self.coming_up.take()
+            && let Err(error) = coming_up.await
+        {
+            tracing::error!(sandbox = %self.record.spec.id, %error, "children were left while they came up");
+        }
+    }
+
+    /// Waits until nothing beside the driver needs the machine, its control group or its directory: what ends the machine does
+    /// so first.
+    pub(super) async fn alone(&mut self) {
+        self.written().await;
+        self.children_up().await;
+    }
+
+    async fn begin_fork(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let verdict = self.accept(Request::Fork);
         if let Verdict::Refuse(reason) = verdict {
             return Err(AgentError::Conflict(reason.to_owned()));
         }
         self.host.make_room(self.record.shape, children.len() as u64).await?;
-        let ids: Vec<_> = children.iter().map(|child| child.id.clone()).collect();
-        let (made, pause_ms) = if verdict == Verdict::FromSleep {
-            let snapshot = self.open_sleep()?;
-            (self.restore_children(children, &snapshot).await, 0.0)
+        if verdict == Verdict::FromSleep {
+            self.fork_sleep(children).await
         } else if self.host.engine.capabilities().fork {
-            self.fork_process(children).await?
+            self.fork_process(children).await
         } else {
-            self.fork_by_capture(children).await?
-        };
-        fault::point("fork.made").await;
-        let mut outcomes = Vec::new();
-        for (id, made) in ids.into_iter().zip(made) {
-            let outcome = self.settle(made).await;
-            if let ChildOutcome::Failed(_) = outcome {
-                self.host.remove_dir(self.host.layout.sandbox(&id)).await;
-            }
-            outcomes.push(outcome);
+            self.fork_by_capture(children).await
         }
-        fault::point("fork.settled").await;
-        Ok(AgentForked { pause_ms, children: outcomes })
     }
 
     /// The machine's own process is forked: nothing is written, and children start warm.
-    async fn fork_process(&mut self, children: Vec<SandboxSpec>) -> Result<(Vec<Made>, f64)> {
+    async fn fork_process(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let was_running = self.record.state == SandboxState::Running;
-        let records: Vec<_> =
-            children.into_iter().map(|spec| self.child_record(spec, BootMode::Fork)).collect();
-        let none = || AgentError::Conflict("the sandbox has no machine".to_owned());
-        let home = &self.live.as_ref().ok_or_else(none)?.home;
-        // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
+        let records = self.child_records(children, BootMode::Fork);
+        let prepared = self.prepare_fork(&records).await?;
+        fault::point("fork.prepared").await;
+        let mut began = Instant::now();
+        // Copies of volumes are made in the pause, and a fork must know them. Without any, all is ready before it.
+        let stops_first = was_running && !self.record.spec.volumes.is_empty();
+        if stops_first && let Err(error) = self.stop_guest(false).await {
+            for (mut home, _) in prepared.into_iter().flatten() {
+                home.release(&self.host).await;
+            }
+            self.forget_children(&records).await;
+            return Err(error);
+        }
+        let prepared = self.with_volume_copies(prepared, &records).await;
+        let (forking, cues) = self.spawn_fork(prepared, was_running)?;
+        let mut stopped = Ok(());
+        if was_running && !stops_first {
+            // Where this is dropped, the fork failed: that is known below.
+            let _ = cues.ready.await;
+            began = Instant::now();
+            stopped = self.stop_guest(false).await;
+        }
+        fault::point("fork.paused").await;
+        let forked = match stopped {
+            Ok(()) => {
+                let _ = cues.still.send(());
+                self.await_fork(was_running, cues.resumed).await
+            }
+            Err(error) => {
+                drop(cues.still);
+                Err(error)
+            }
+        };
+        if let Err(error) = forked {
+            self.end_forks(forking).await;
+            self.forget_children(&records).await;
+            return Err(error);
+        }
+        let pause_ms = if was_running { began.elapsed().as_secs_f64() * 1e3 } else { 0.0 };
+        Ok(Children { pause_ms, records, start: Start::Forks(forking) })
+    }
+
+    /// Begins to fork the machine beside the driver: children are looked at while the parent's users have it back already.
+    fn spawn_fork(&self, prepared: Vec<Prepared>, goes_on: bool) -> Result<(JoinHandle<Forked>, Cues)> {
+        let live = self.live()?;
+        let (host, machine, disk) = (self.host.clone(), live.machine.clone(), live.home.disk());
+        let (ready, is_ready) = oneshot::channel();
+        let (still, is_still) = oneshot::channel();
+        let (resumed, is_resumed) = oneshot::channel();
+        let words = Words { ready, still: is_still, resumed };
+        let forking = self.host.tasks.spawn(fork_machine(host, machine, disk, prepared, goes_on, words));
+        Ok((forking, Cues { ready: is_ready, still, resumed: is_resumed }))
+    }
+
+    /// Waits until the parent has its processes back, or until it may, for one that stood still before.
+    async fn await_fork(&mut self, was_running: bool, resumed: oneshot::Receiver<()>) -> Result<()> {
+        if was_running {
+            return self.thaw_resumed(resumed).await;
+        }
+        let _ = resumed.await;
+        Ok(())
+    }
+
+    /// Makes homes for children, and writes out what a clone would otherwise write out in the pause: the page cache of its source.
+    async fn prepare_fork(&self, records: &[SandboxRecord]) -> Result<Vec<Prepared>> {
+        let home = &self.live()?.home;
         let disk = home.disk();
         let written_out = crate::zygote::sync_file(&disk);
-        let prepare = launch::prepare_children(&self.host, home, self.record.shape, &records, false);
+        let prepare = launch::prepare_children(&self.host, home, self.record.shape, records, false);
         let (written_out, prepared) = tokio::join!(written_out, prepare);
         let mut written_out = vec![written_out];
         for (_, image) in self.volume_images() {
@@ -111,60 +236,19 @@ impl Driver {
         for error in written_out.into_iter().filter_map(Result::err) {
             tracing::warn!(%error, "a disk is written out while the sandbox stands still");
         }
+        Ok(prepared)
+    }
 
-        fault::point("fork.prepared").await;
-        let began = Instant::now();
-        if was_running && let Err(error) = self.stop_guest(false).await {
-            for (mut home, _) in prepared.into_iter().flatten() {
-                home.release(&self.host).await;
-                home.remove(&self.host).await;
-            }
-            return Err(error);
+    /// Ends the children of a parent that did not go on.
+    async fn end_forks(&self, forking: JoinHandle<Forked>) {
+        for child in forking.await.unwrap_or_default().into_iter().flatten() {
+            child.end(&self.host).await;
         }
-        fault::point("fork.paused").await;
-        let prepared = self.with_volume_copies(prepared, &records).await;
-        let live = self.live.as_ref().ok_or_else(none)?;
-        let (machine, host) = (live.machine.clone(), &Arc::clone(&self.host));
-        let own_disks = prepared.iter().flatten().map(|(home, _)| home.disk()).collect();
-        let (copied, when) = oneshot::channel();
-        let cloning = async {
-            let cloned = clone_disks(host, &disk, own_disks).await;
-            // Whoever does not listen any more has failed, and says so.
-            let _ = copied.send(());
-            cloned
-        };
-        let (sender, resumed) = oneshot::channel();
-        let (parent_runs, parent_ran) = oneshot::channel::<()>();
-        let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
-            let remembered = Remembered { of_sandbox: true, mounted: record.spec.volumes.len() };
-            let live =
-                launch::bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
-            Ok((record, live))
-        };
-        let children = async {
-            let going_on = was_running.then_some(GoingOn { when, resumed: sender });
-            let forking = launch::fork_children(host, machine.as_ref(), prepared, going_on);
-            let (forked, cloned) = tokio::join!(forking, cloning);
-            let forked = with_disks(host, forked, cloned).await;
-            fault::point("fork.forked").await;
-            // Nobody uses the children yet; the parent's users wait. Who goes first has the processors.
-            let _ = parent_ran.await;
-            in_turns(records.into_iter().zip(forked).map(bring_up)).await
-        };
-        let resume = async {
-            let resumed = if was_running { self.thaw_resumed(resumed).await } else { Ok(()) };
-            drop(parent_runs);
-            resumed.map(|()| began.elapsed().as_secs_f64() * 1e3)
-        };
-        match tokio::join!(resume, children) {
-            (Ok(pause_ms), made) => Ok((made, pause_ms)),
-            (Err(error), made) => {
-                for (record, live) in made.into_iter().flatten() {
-                    live.end(host).await;
-                    host.remove_dir(host.layout.sandbox(&record.spec.id)).await;
-                }
-                Err(error)
-            }
+    }
+
+    async fn forget_children(&self, records: &[SandboxRecord]) {
+        for record in records {
+            self.host.remove_dir(self.host.layout.sandbox(&record.spec.id)).await;
         }
     }
 
@@ -189,43 +273,41 @@ impl Driver {
     }
 
     /// Where processes cannot be forked: one capture, restored once for each child.
-    async fn fork_by_capture(&mut self, children: Vec<SandboxSpec>) -> Result<(Vec<Made>, f64)> {
+    async fn fork_by_capture(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
         let (capture, pause_ms) = self.capture().await?;
         // Not among the snapshots: nobody knows of it, and control has the agent forget those that it does not know.
         let dir = self.host.layout.fork(&self.record.spec.id);
         self.host.remove_dir(dir.clone()).await;
-        let snapshot = capture.publish(&self.host, dir.clone()).await?;
-        let made = self.restore_children(children, &snapshot).await;
-        self.host.remove_dir(dir).await;
-        Ok((made, pause_ms))
+        let snapshot = Box::new(capture.publish(&self.host, dir.clone()).await?);
+        let records = self.child_records(children, BootMode::Restore);
+        Ok(Children { pause_ms, records, start: Start::Copies { snapshot, dir } })
     }
 
-    async fn restore_children(&self, children: Vec<SandboxSpec>, snapshot: &Snapshot) -> Vec<Made> {
-        let restore = |spec| {
-            let mut record = self.child_record(spec, BootMode::Restore);
-            async move {
-                let live = launch::restore(&self.host, &mut record, snapshot, Stages::begin()).await?;
-                Ok((record, live))
+    /// Children of what a sleeper sleeps on. They get links of their own to it: should it wake meanwhile, its sleep is removed.
+    async fn fork_sleep(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
+        let sleep = self.open_sleep()?;
+        // Here, so that it is read once and not once for each child: the links have the mark that it was.
+        sleep.verify(&self.host.shutdown).await?;
+        let dir = self.host.layout.fork(&self.record.spec.id);
+        sleep.link_to(&self.host, dir.clone(), self.volume_images()).await?;
+        let snapshot = match Snapshot::open(&dir, &sleep.manifest.compatibility_key) {
+            Ok(snapshot) => Box::new(snapshot),
+            Err(error) => {
+                self.host.remove_dir(dir).await;
+                return Err(error);
             }
         };
-        in_turns(children.into_iter().map(restore)).await
+        let records = self.child_records(children, BootMode::Restore);
+        Ok(Children { pause_ms: 0.0, records, start: Start::Copies { snapshot, dir } })
     }
 
-    /// A child stays in its parent's lineage: an unprivileged process cannot give its copy another user.
-    fn child_record(&self, spec: SandboxSpec, mode: BootMode) -> SandboxRecord {
-        launch::new_record(spec, &self.record.template, self.record.shape, self.record.uid, mode)
-    }
-
-    async fn settle(&self, made: Made) -> ChildOutcome {
-        match made {
-            Ok((mut record, live)) => match commit(&self.host, &mut record) {
-                Ok(()) => ChildOutcome::Made(Box::new(spawn(&self.host, record, Some(live)).view())),
-                Err(error) => {
-                    live.end(&self.host).await;
-                    ChildOutcome::Failed(error.to_string())
-                }
-            },
-            Err(error) => ChildOutcome::Failed(error.to_string()),
-        }
+    /// Children stay in their parent's lineage: an unprivileged process cannot give its copy another user.
+    fn child_records(&self, children: Vec<SandboxSpec>, mode: BootMode) -> Vec<SandboxRecord> {
+        let SandboxRecord { template, shape, uid, kernel, .. } = &self.record;
+        let record = |spec| SandboxRecord {
+            kernel: kernel.clone(),
+            ..launch::new_record(spec, template, *shape, *uid, mode)
+        };
+        children.into_iter().map(record).collect()
     }
 }

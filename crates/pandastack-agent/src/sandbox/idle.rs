@@ -2,9 +2,10 @@
 //!
 //! Idle is a sandbox that nobody uses (no exec, stream or file call under way), that has no keep-awake lease, and that
 //! exchanges nothing over its network. After its idle timeout it dozes: stopped, in memory. If it is not used for the
-//! host's light-sleep time either, it is written to disk.
+//! host's light-sleep time either, it is written to disk. One without a timeout is looked at too: whether something happened in it
+//! decides about its checkpoints.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use pandastack_types::SandboxState;
@@ -21,6 +22,25 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// After a write to disk that failed, so long until the next try.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
+/// What the last look at the byte counters saw, and when.
+pub(super) struct Look {
+    bytes: u64,
+    at: Instant,
+}
+
+impl Look {
+    pub(super) fn new() -> Self {
+        Self { bytes: 0, at: Instant::now() }
+    }
+}
+
+/// How long until the next look at a sandbox that runs and has `left` until it may be put to sleep.
+fn next_look(limit: Option<Duration>, left: Duration, since_last: Duration) -> Duration {
+    // Often enough that traffic early in the period does not double it.
+    let every = limit.map_or(LOOK_MAX, |limit| (limit / 4).clamp(LOOK_MIN, LOOK_MAX));
+    left.min(every.saturating_sub(since_last)).max(LOOK_MIN)
+}
+
 impl Driver {
     /// How long until [`Driver::on_time`] has something to decide.
     pub(super) fn next_time(&self) -> Option<Duration> {
@@ -28,10 +48,13 @@ impl Driver {
             let light = self.host.config.light_sleep;
             return Some(light.saturating_sub(self.asleep_since.elapsed()).max(LOOK_MIN));
         }
-        let limit = self.idle_limit()?;
-        let left = limit.saturating_sub(self.activity.idle()).max(self.lease_left());
-        // Often enough that traffic early in the period does not double it.
-        Some(left.min((limit / 4).clamp(LOOK_MIN, LOOK_MAX)).max(LOOK_MIN))
+        if self.record.state != SandboxState::Running {
+            return None;
+        }
+        let limit = self.idle_limit();
+        let left = limit
+            .map_or(Duration::MAX, |limit| limit.saturating_sub(self.activity.idle()).max(self.lease_left()));
+        Some(next_look(limit, left, self.looked.at.elapsed()))
     }
 
     /// Decides whether to doze, or to write a light sleeper to disk.
@@ -55,7 +78,7 @@ impl Driver {
         if let Err(error) = outcome {
             tracing::warn!(sandbox = %self.record.spec.id, %error, "an idle sandbox did not go to sleep");
             self.activity.touch();
-            self.asleep_since = std::time::Instant::now() + RETRY_AFTER;
+            self.asleep_since = Instant::now() + RETRY_AFTER;
         }
     }
 
@@ -71,12 +94,44 @@ impl Driver {
 
     /// Counts what went over the network since the last look as activity.
     pub(super) fn note_traffic(&mut self) {
+        self.looked.at = Instant::now();
         let slot = self.live.as_ref().and_then(|live| live.home.slot);
         let Some(traffic) = slot.map(|slot| self.host.slots.traffic(slot)) else { return };
         let bytes = traffic.sent_bytes + traffic.received_bytes;
-        if bytes.abs_diff(self.traffic_bytes) > NOISE_BYTES_MAX {
+        if bytes.abs_diff(self.looked.bytes) > NOISE_BYTES_MAX {
             self.activity.touch();
         }
-        self.traffic_bytes = bytes;
+        self.looked.bytes = bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(limit_seconds: Option<u64>, left_seconds: u64, since_last_seconds: u64, expected: Duration) {
+        let [left, since_last] = [left_seconds, since_last_seconds].map(Duration::from_secs);
+        let limit = limit_seconds.map(Duration::from_secs);
+        assert_eq!(next_look(limit, left, since_last), expected, "{limit:?} {left:?} {since_last:?}");
+    }
+
+    #[test]
+    fn traffic_is_looked_for_also_in_a_sandbox_that_never_sleeps() {
+        check(None, u64::MAX, 0, LOOK_MAX);
+        check(None, u64::MAX, 20, Duration::from_secs(10));
+    }
+
+    #[test]
+    fn requests_that_are_no_use_do_not_put_a_look_off() {
+        check(Some(40), 35, 4, Duration::from_secs(6));
+        check(Some(40), 35, 50, LOOK_MIN);
+    }
+
+    #[test]
+    fn the_end_of_the_idle_time_is_not_slept_through() {
+        check(Some(40), 3, 0, Duration::from_secs(3));
+        check(Some(4000), 4000, 0, LOOK_MAX);
+        check(Some(0), 0, 0, LOOK_MIN);
     }
 }

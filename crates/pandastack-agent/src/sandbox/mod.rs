@@ -3,7 +3,7 @@
 //! Everything that changes a sandbox goes through its bounded queue and is done in order, so impossible pairs (fork
 //! while deleting, wake while snapshotting) cannot happen. A hundred requests to a sleeper wake it once: the first one
 //! wakes it, the others find it awake. Using the guest does not occupy the driver: a [`Lease`] is a handle to the guest
-//! that works beside it.
+//! that works beside it. So do what a snapshot writes and the children of a fork, once the pause is over.
 //!
 //! ```text
 //!   http handlers --Command--> queue --> driver --watch--> view (state, usage)
@@ -14,6 +14,7 @@
 mod accept;
 mod activity;
 mod capture;
+mod children;
 mod create;
 mod doors;
 mod driver;

@@ -24,7 +24,7 @@ impl Driver {
                           sandbox from the snapshot instead, which gets a copy of the volume as it was then";
             return Err(self.refusal(reason));
         }
-        self.written().await;
+        self.alone().await;
         let snapshot = self.open_own(id)?;
         // Before anything is given up: contents are read if this boot of the host has not read them yet.
         snapshot.verify(&self.host.shutdown).await?;

@@ -18,6 +18,7 @@ use pandastack_types::{Residency, SandboxState, Transition};
 
 use super::Driver;
 use crate::blocking;
+use crate::capture::Capture;
 use crate::error::{AgentError, Result};
 use crate::launch::{self, Live, Stages};
 use crate::layout::snapshot as names;
@@ -45,18 +46,21 @@ impl Driver {
 
     /// The first half of [`Self::hibernate`]: from then on the sandbox is what lies on disk. Returns the machine it left.
     pub(super) async fn write_down(&mut self, keep: Keep) -> Result<Option<Live>> {
-        self.written().await;
+        self.alone().await;
         self.doors.close().await;
         let was_running = self.record.state == SandboxState::Running;
         let written = match (keep, was_running) {
-            (Keep::Memory, true) => match self.stop_guest(self.writes_volumes()).await {
-                Ok(()) => {
-                    fault::point("hibernate.paused").await;
-                    self.write_sleep().await
-                }
-                Err(error) => return Err(error),
-            },
-            (Keep::Memory, false) => self.write_sleep().await,
+            (Keep::Memory, true) => {
+                let beginning = self.begin_capture()?;
+                let (begun, stopped) = tokio::join!(beginning, self.stop_guest(self.writes_volumes()));
+                stopped?;
+                fault::point("hibernate.paused").await;
+                self.write_sleep(begun).await
+            }
+            (Keep::Memory, false) => {
+                let begun = self.begin_capture()?.await;
+                self.write_sleep(begun).await
+            }
             (Keep::Disk, _) => self.write_disk().await,
         };
         if written.is_ok() {
@@ -117,10 +121,12 @@ impl Driver {
         }
     }
 
-    async fn write_sleep(&mut self) -> Result<()> {
+    async fn write_sleep(&mut self, begun: Result<Capture>) -> Result<()> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         self.host.remove_dir(sleep.clone()).await;
-        let snapshot = self.capture_still().await?.publish(&self.host, sleep).await?;
+        let live = self.live()?;
+        let capture = begun?.take(&self.host, live.machine.as_ref(), &live.home.disk()).await?;
+        let snapshot = capture.publish(&self.host, sleep).await?;
         snapshot.checksum_behind(&self.host, DISK_SUM_AFTER);
         Ok(())
     }
@@ -152,6 +158,8 @@ impl Driver {
         if self.record.sleeps_in_memory() {
             self.run_guest().await?;
         } else {
+            // Children of its sleep count once they are up.
+            self.children_up().await;
             self.host.make_room(self.record.shape, 1).await?;
             self.live = Some(self.wake_from_disk().await?);
             fault::point("wake.restored").await;

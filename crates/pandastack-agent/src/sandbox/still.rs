@@ -53,16 +53,18 @@ impl Driver {
     /// Runs the processors, sets the clock, which stood still, and lets user processes go on.
     pub(super) async fn run_guest(&mut self) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
-        live.machine.resume().await?;
-        self.thaw_guest().await
+        let machine = live.machine.clone();
+        // Sent while the processors may still be stopped, so that it is the first thing that the guest finds.
+        let resuming = async { Ok(machine.resume().await?) };
+        tokio::try_join!(resuming, self.thaw_guest()).map(|_| ())
     }
 
-    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so.
+    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so. If that does not help, it is resumed here.
     pub(super) async fn thaw_resumed(&mut self, resumed: oneshot::Receiver<()>) -> Result<()> {
-        match resumed.await {
-            Ok(()) => self.thaw_guest().await,
-            Err(_) => self.run_guest().await,
+        if resumed.await.is_ok() && self.thaw_guest().await.is_ok() {
+            return Ok(());
         }
+        self.run_guest().await
     }
 
     async fn thaw_guest(&mut self) -> Result<()> {

@@ -83,6 +83,7 @@ fn assert_locked_in(record: &MachineRecord) {
     assert_eq!(status(pid, "Groups"), "");
     assert_eq!(status(pid, "CapEff"), "0000000000000000");
     assert_eq!(status(pid, "NoNewPrivs"), "1");
+    assert_eq!(status(pid, "THP_enabled"), "0", "what it translates takes large pages of its own");
     for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
         let text = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
         assert!(text.contains("\nSeccomp:\t2\n"), "a thread without filter");

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{CaseResult, Question, Suite, TEMPLATE_NUMBER, expect, one, save};
-use crate::{GoingOn, Restore, RunState, SaveTarget};
+use super::{CaseResult, Failure, Question, Suite, TEMPLATE_NUMBER, expect, one, save};
+use crate::{Pause, Restore, RunState, SaveTarget};
 
 /// How long a parent that may not go on yet is watched: longer than a fork takes.
 const UNTOLD_MIN: Duration = Duration::from_millis(300);
@@ -128,15 +128,15 @@ impl Suite<'_> {
         let places =
             vec![self.fixture.place_beside(&*parent).await, self.fixture.place_beside(&*parent).await];
         let (sender, mut resumed) = tokio::sync::oneshot::channel();
-        let (copied, when) = tokio::sync::oneshot::channel();
+        let (told, copied) = tokio::sync::oneshot::channel();
         let checked = async {
             let early = tokio::time::timeout(UNTOLD_MIN, &mut resumed).await;
             let before = if early.is_ok() { Ok(RunState::Running) } else { parent.run_state().await };
-            let _ = copied.send(());
+            let _ = told.send(());
             (before, resumed.await)
         };
-        let going_on = GoingOn { when, resumed: sender };
-        let (children, (before, resumed)) = tokio::join!(parent.fork_and_resume(places, going_on), checked);
+        let forking = parent.fork_and_resume(places, Pause::begun(copied, sender));
+        let (children, (before, resumed)) = tokio::join!(forking, checked);
         expect(before?, RunState::Paused, "state of the parent while its disk is copied")?;
         expect(resumed.is_ok(), true, "word that the parent goes on")?;
         expect(parent.run_state().await?, RunState::Running, "state of the parent")?;
@@ -147,6 +147,45 @@ impl Suite<'_> {
             expect(self.wake_and_ask(&*child, Question::Recall).await?, 95, "memory of a child")?;
             child.kill().await?;
         }
+        Ok(parent.kill().await?)
+    }
+
+    pub(super) async fn a_parent_is_forked_when_it_is_paused(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        parent.resume().await?;
+        let places = vec![self.fixture.place_beside(&*parent).await];
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let (told, begun) = tokio::sync::oneshot::channel();
+        let (_, copied) = tokio::sync::oneshot::channel();
+        let (resumed, goes_on) = tokio::sync::oneshot::channel();
+        let pausing = async {
+            let _ = is_ready.await;
+            self.ask(&*parent, Question::Remember(97)).await?;
+            parent.pause().await?;
+            let _ = told.send(());
+            Ok::<_, Failure>(goes_on.await)
+        };
+        let pause = Pause { ready, begun, copied, resumed };
+        let (children, paused) = tokio::join!(parent.fork_and_resume(places, pause), pausing);
+        expect(paused?.is_ok(), true, "word that the parent goes on")?;
+        let child = one(children?)?;
+        expect(self.wake_and_ask(&*child, Question::Recall).await?, 97, "memory of the child")?;
+        expect(self.ask(&*parent, Question::Recall).await?, 97, "memory of the parent")?;
+        child.kill().await?;
+        Ok(parent.kill().await?)
+    }
+
+    pub(super) async fn a_parent_that_is_not_paused_goes_on(&self) -> CaseResult {
+        let parent = self.restored().await?;
+        parent.resume().await?;
+        let places = vec![self.fixture.place_beside(&*parent).await];
+        let (ready, _) = tokio::sync::oneshot::channel();
+        let (_, begun) = tokio::sync::oneshot::channel();
+        let (_, copied) = tokio::sync::oneshot::channel();
+        let (resumed, _) = tokio::sync::oneshot::channel();
+        let forked = parent.fork_and_resume(places, Pause { ready, begun, copied, resumed }).await;
+        expect(forked.is_err(), true, "refusal to fork what was not paused")?;
+        expect(self.ask(&*parent, Question::Recall).await?, TEMPLATE_NUMBER, "answer after the refusal")?;
         Ok(parent.kill().await?)
     }
 

@@ -1,0 +1,109 @@
+//! Children of a fork, from the end of their parent's pause until somebody can use them.
+//!
+//! They come up beside their parent's driver. Must hold: what ends the parent's machine waits for them first
+//! ([`super::Driver::alone`]), because forks begin in its control group, and copies are read from its directory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use pandastack_fault as fault;
+use pandastack_types::agent_api::{AgentForked, ChildOutcome};
+use tokio::task::JoinHandle;
+
+use super::create::commit;
+use super::spawn;
+use crate::error::{AgentError, Result};
+use crate::host::Host;
+use crate::launch::{self, Live, Remembered, Stages};
+use crate::record::SandboxRecord;
+use crate::snapshot::Snapshot;
+
+type Made = Result<(SandboxRecord, Live)>;
+
+/// Children of one instant, on their way.
+pub(super) struct Children {
+    /// How long their parent stood still.
+    pub pause_ms: f64,
+    pub records: Vec<SandboxRecord>,
+    pub start: Start,
+}
+
+/// What children start from.
+pub(super) enum Start {
+    /// Machines of their own, which stand still.
+    Forks(JoinHandle<Vec<Result<launch::Forked>>>),
+    /// A snapshot of their parent, in a directory that is theirs.
+    Copies { snapshot: Box<Snapshot>, dir: PathBuf },
+}
+
+impl Children {
+    /// Brings all of them up; what becomes of one is nothing to the others.
+    pub(super) async fn come_up(self, host: &Arc<Host>) -> AgentForked {
+        let Self { pause_ms, records, start } = self;
+        let ids: Vec<_> = records.iter().map(|record| record.spec.id.clone()).collect();
+        let made = match start {
+            Start::Forks(forking) => bring_up(host, records, forking).await,
+            Start::Copies { snapshot, dir } => {
+                let made = restore(host, records, &snapshot).await;
+                host.remove_dir(dir).await;
+                made
+            }
+        };
+        fault::point("fork.made").await;
+        let mut children = Vec::new();
+        for (id, made) in ids.into_iter().zip(made) {
+            let outcome = settle(host, made).await;
+            if let ChildOutcome::Failed(_) = outcome {
+                host.remove_dir(host.layout.sandbox(&id)).await;
+            }
+            children.push(outcome);
+        }
+        fault::point("fork.settled").await;
+        AgentForked { pause_ms, children }
+    }
+}
+
+async fn bring_up(
+    host: &Arc<Host>,
+    records: Vec<SandboxRecord>,
+    forking: JoinHandle<Vec<Result<launch::Forked>>>,
+) -> Vec<Made> {
+    let Ok(forked) = forking.await else {
+        return records.iter().map(|_| Err(AgentError::Stopping)).collect();
+    };
+    let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
+        let remembered = Remembered { of_sandbox: true, mounted: record.spec.volumes.len() };
+        let live = launch::bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
+        Ok((record, live))
+    };
+    in_turns(records.into_iter().zip(forked).map(bring_up)).await
+}
+
+async fn restore(host: &Arc<Host>, records: Vec<SandboxRecord>, snapshot: &Snapshot) -> Vec<Made> {
+    let restore = |mut record: SandboxRecord| async move {
+        let live = launch::restore(host, &mut record, snapshot, Stages::begin()).await?;
+        Ok((record, live))
+    };
+    in_turns(records.into_iter().map(restore)).await
+}
+
+/// Runs launches a few at a time, in order: all at once they would only take the processors from each other, and the
+/// first child would be as late as the last.
+async fn in_turns(launches: impl Iterator<Item = impl Future<Output = Made>>) -> Vec<Made> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    futures::stream::iter(launches).buffered(2 * processors).collect().await
+}
+
+async fn settle(host: &Arc<Host>, made: Made) -> ChildOutcome {
+    match made {
+        Ok((mut record, live)) => match commit(host, &mut record) {
+            Ok(()) => ChildOutcome::Made(Box::new(spawn(host, record, Some(live)).view())),
+            Err(error) => {
+                live.end(host).await;
+                ChildOutcome::Failed(error.to_string())
+            }
+        },
+        Err(error) => ChildOutcome::Failed(error.to_string()),
+    }
+}
