@@ -209,3 +209,6 @@ impl Work {
 fn longer(pause: Duration) -> Duration {
     (pause * 2).min(RETRY_WAIT_MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,8 @@ pub(crate) struct LogWriter {
     complete_until: Timestamp,
     /// When the server answered last, if it has sent no log since.
     answered_at: Option<Timestamp>,
+    /// How far the server's log goes, as far as it said.
+    known_end: Lsn,
 }
 
 /// Why the log does not get into the archive.
@@ -75,6 +77,7 @@ impl LogWriter {
             unproven: 0,
             complete_until: Timestamp::UNIX_EPOCH,
             answered_at: None,
+            known_end: Lsn(0),
         }
     }
 
@@ -142,9 +145,19 @@ impl LogWriter {
         }
     }
 
+    /// Notes how far the server's log goes.
+    pub(crate) fn note_end(&mut self, end_of_log: Lsn) {
+        self.known_end = self.known_end.max(end_of_log);
+    }
+
     /// Whether something waits to be archived.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Bytes that the server is known to have and the archive has not.
+    pub(crate) fn lag_bytes(&self) -> u64 {
+        self.known_end.0.saturating_sub(self.archived.0)
     }
 
     /// Whether a segment is full, so that there is nothing to wait for.

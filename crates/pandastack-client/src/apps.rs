@@ -2,8 +2,8 @@
 
 use pandastack_types::api::{
     AddAppDomain, App, AppDatabase, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet,
-    AppPreview, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment, ImportAppEnv, RollbackApp,
-    SetAppEnv,
+    AppMetrics, AppPreview, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment, ImportAppEnv,
+    RollbackApp, SetAppEnv,
 };
 use pandastack_types::{DatabaseId, DeploymentId, SandboxId};
 use reqwest::Method;
@@ -122,6 +122,11 @@ impl Client {
         query.extend(search.map(|search| ("search", search)));
         query.extend(instance.map(|instance| ("instance", instance.as_str())));
         call.query(&query).events().await.map(LineStream)
+    }
+
+    /// What the machines of the live version use now.
+    pub async fn app_metrics(&self, app: &str) -> Result<AppMetrics> {
+        self.app_call(Method::GET, app, &["metrics"]).receive().await
     }
 
     /// Previews of an app.

@@ -24,11 +24,13 @@ mod manifest;
 mod node;
 mod procfile;
 mod python;
+mod python_version;
 mod site;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use manifest::{MANIFEST, Manifest, ManifestError};
+pub use python_version::PythonWish;
 
 /// Where Python packages are installed, outside of the source so that a new source leaves them alone.
 pub const VENV: &str = "/srv/venv";
@@ -162,8 +164,8 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// A Node version that was asked for, its major number.
     pub node_major: Option<u32>,
-    /// A Python version that was asked for, such as `3.11`, and the file that does.
-    pub python: Option<(String, &'static str)>,
+    /// The Python that a file asks for.
+    pub python: Option<PythonWish>,
     /// Why, a sentence each, for the log.
     pub reasons: Vec<String>,
 }

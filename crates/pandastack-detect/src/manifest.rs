@@ -30,6 +30,12 @@ pub struct Manifest {
     /// Plain variables of build and run: the table `[env]`.
     #[serde(skip)]
     pub env: BTreeMap<String, String>,
+    /// Those of the build alone: `[env.build]`.
+    #[serde(skip)]
+    pub build_env: BTreeMap<String, String>,
+    /// Those of the run alone: `[env.run]`.
+    #[serde(skip)]
+    pub run_env: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
@@ -51,9 +57,31 @@ impl Manifest {
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
         let document: Document =
             toml::from_str(text).map_err(|error| ManifestError(error.message().to_owned()))?;
-        let env = document.env.into_iter().map(|(key, value)| plain(&key, value).map(|text| (key, text)));
-        Ok(Self { env: env.collect::<Result<_, _>>()?, ..document.app })
+        let mut env = document.env;
+        let [build_env, run_env] = ["build", "run"].map(|stage| table(&mut env, stage));
+        Ok(Self { env: texts(env)?, build_env: build_env?, run_env: run_env?, ..document.app })
     }
+}
+
+/// Takes the variables of one stage out of those of all. A variable may have the name of a stage too: it is no table.
+fn table(
+    env: &mut BTreeMap<String, toml::Value>,
+    stage: &str,
+) -> Result<BTreeMap<String, String>, ManifestError> {
+    match env.remove(stage) {
+        Some(toml::Value::Table(table)) => texts(table),
+        Some(value) => {
+            env.insert(stage.to_owned(), value);
+            Ok(BTreeMap::new())
+        }
+        None => Ok(BTreeMap::new()),
+    }
+}
+
+fn texts(
+    values: impl IntoIterator<Item = (String, toml::Value)>,
+) -> Result<BTreeMap<String, String>, ManifestError> {
+    values.into_iter().map(|(key, value)| plain(&key, value).map(|text| (key, text))).collect()
 }
 
 /// The text of a variable: numbers and truth values as they are written.
@@ -83,6 +111,8 @@ mod tests {
             ("port = 1\n", "port"),
             ("[env]\nLIST = [1]\n", "LIST"),
             ("[env]\nTABLE = { A = 1 }\n", "TABLE"),
+            ("[env.build]\nLIST = [1]\n", "LIST"),
+            ("[env.built]\nA = 1\n", "built"),
         ] {
             let error = Manifest::parse(text).unwrap_err().to_string();
             assert!(error.contains(&format!("`{word}`")), "{error}");
@@ -95,5 +125,14 @@ mod tests {
         let read = Manifest::parse("[env]\nMODE = \"fast\"\nWORKERS = 4\nDEBUG = false\n").unwrap();
         let expect = [("DEBUG", "false"), ("MODE", "fast"), ("WORKERS", "4")];
         assert_eq!(read.env, expect.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    }
+
+    #[test]
+    fn variables_may_be_of_the_build_or_the_run_alone() {
+        let read = Manifest::parse("[env]\nA = 1\nrun = 2\n[env.build]\nB = 3\n").unwrap();
+        assert_eq!(read.env.keys().collect::<Vec<_>>(), ["A", "run"], "a variable that is named as a stage");
+        assert_eq!((read.build_env["B"].as_str(), read.run_env.is_empty()), ("3", true));
+        let read = Manifest::parse("[env.run]\nC = true\n").unwrap();
+        assert_eq!((read.run_env["C"].as_str(), read.env.is_empty()), ("true", true));
     }
 }

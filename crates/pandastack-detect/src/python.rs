@@ -1,6 +1,6 @@
 //! Python: its installer, and the object that serves.
 
-use crate::{Framework, Plan, Serve, Undetected, VENV, View, procfile};
+use crate::{Framework, Plan, Serve, Undetected, VENV, View, procfile, python_version};
 
 /// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and has none.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
@@ -61,29 +61,8 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
         plan.locks = locks.iter().filter(|lock| view.has(lock)).map(|lock| (*lock).to_owned()).collect();
     }
     plan.env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
-    plan.python = wanted_version(view);
+    plan.python = python_version::wanted(view);
     Ok(plan)
-}
-
-/// The version that a file asks for, and that file.
-fn wanted_version(view: &View) -> Option<(String, &'static str)> {
-    let file = |path: &'static str| Some((version_of(view.text(path)?.lines().next()?)?, path));
-    let tools = || {
-        let line = view.text(".tool-versions")?.lines().find_map(|line| line.strip_prefix("python "))?;
-        Some((version_of(line)?, ".tool-versions"))
-    };
-    file(".python-version").or_else(|| file("runtime.txt")).or_else(tools)
-}
-
-/// `3.11` of `3.11.4`, `python-3.11.4` or `cpython@3.11`. Other interpreters, ranges and bare major numbers ask for nothing that could
-/// be compared.
-fn version_of(text: &str) -> Option<String> {
-    let text = text.trim().trim_start_matches('c');
-    let text = text.strip_prefix("python").unwrap_or(text).trim_start_matches(['-', '@']);
-    let mut parts =
-        text.split('.').map(|part| part.chars().take_while(char::is_ascii_digit).collect::<String>());
-    let (major, minor) = (parts.next()?, parts.next()?);
-    (!major.is_empty() && !minor.is_empty()).then(|| format!("{major}.{minor}"))
 }
 
 fn pip(what: &str) -> String {

@@ -362,12 +362,17 @@ fn the_python_that_is_wanted_is_known() {
     let check = |file: &str, text: &str, expect: Option<&str>| {
         let plan = detect(&view(&[("main.py", ""), (file, text)]), &Wishes::default()).unwrap();
         let expect = expect.map(|version| (version, file));
-        assert_eq!(plan.python.as_ref().map(|(version, file)| (version.as_str(), *file)), expect, "{text}");
+        assert_eq!(plan.python.as_ref().map(|wish| (wish.wanted.as_str(), wish.file)), expect, "{text}");
     };
     check(".python-version", "3.11.4\n", Some("3.11"));
     check(".python-version", "cpython@3.12", Some("3.12"));
     check("runtime.txt", "python-3.10.1\n", Some("3.10"));
     check(".tool-versions", "nodejs 20.1.0\npython 3.9.2\n", Some("3.9"));
+    check("Pipfile", "[requires]\npython_version = \"3.8\"\n", Some("3.8"));
+    check("pyproject.toml", "[project]\nname = \"a\"\nrequires-python = \">=3.12\"\n", Some(">=3.12"));
+    check("pyproject.toml", "[tool.poetry.dependencies]\npython = \"^3.11\"\n", Some("^3.11"));
+    check("pyproject.toml", "[project]\nname = \"a\"\n", None);
+    check("pyproject.toml", "not [ toml", None);
     for nothing in ["3", "pypy3.10", ">=3.11", "system", ""] {
         check(".python-version", nothing, None);
     }

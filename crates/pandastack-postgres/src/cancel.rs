@@ -1,4 +1,4 @@
-//! Cancel requests: they come on a connection of their own, without TLS and without a name, so the numbers in them must
+//! Cancel requests: they come on a connection of their own, mostly without TLS and a name, so the numbers in them must
 //! say everything.
 //!
 //! A client gets numbers of ours in place of its backend's ([`Ticket`]); they are random, so nobody can end another's query, and

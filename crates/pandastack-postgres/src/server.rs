@@ -137,6 +137,8 @@ impl Server {
             Ok(Packet::Startup(startup)) => Ok(Some((secure, startup))),
             Ok(Packet::Cancel { process, secret }) => {
                 self.cancel.cancel((process, secret), self.databases.as_ref()).await;
+                // The client waits for the end, and one that TLS does not announce is an error to it. It may be gone.
+                let _ = secure.shutdown().await;
                 Ok(None)
             }
             Ok(Packet::Tls | Packet::Gss) => {

@@ -31,3 +31,8 @@ def test_query_and_changes(server, client):
     assert client.databases.branch("d1", label="b")["cloned_from"] == "d1"
     with pytest.raises(ConflictError, match="protected"):
         client.databases.delete("d1")
+
+
+def test_the_end_of_the_log_is_text(server, client):
+    server.on("GET", "/v1/databases/d1/logs", 200, "LOG:  grüße\n".encode())
+    assert client.databases.logs("d1") == "LOG:  grüße\n"

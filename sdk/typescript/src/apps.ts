@@ -2,9 +2,10 @@
 
 import { PandaStackError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
+import { packTree, streamOf, watched } from "./local-tree.js";
 import { type JsonObject, type WireRecord, withCamelCase } from "./models.js";
 import type { Transport } from "./transport.js";
-import { type Call, create, CREATE_MS_MAX, del, get, given, MACHINE_MS_MAX, post, segment, STREAM_IDLE_MS_MAX } from "./wire.js";
+import { type Call, create, CREATE_MS_MAX, del, get, given, MACHINE_MS_MAX, post, segment, STREAM_IDLE_MS_MAX, UPLOAD_MS_MAX } from "./wire.js";
 
 /** A machine that serves an app. */
 export type AppInstance = WireRecord<{
@@ -28,6 +29,48 @@ export type AppInfo = JsonObject & WireRecord<{
   /** All machines that serve, in the order in which they are used. */
   instances: AppInstance[];
 }>;
+/** What one machine of an app uses; `host` and `guest` as of a sandbox, absent where nobody can say. */
+export type AppInstanceMetrics = WireRecord<{
+  sandbox_id: string;
+  status: string;
+  host?: Record<string, number>;
+  guest?: Record<string, number>;
+}>;
+/** What an app uses. */
+export type AppMetrics = WireRecord<{
+  at: string;
+  /** The version that serves; absent before the first one does. */
+  deployment_id?: string;
+  /** All machines together: `cpu_used_percent` of `cpu_count`, `memory_bytes` and so on. */
+  total: Record<string, number>;
+  /** Each machine, in the order in which they are used. */
+  instances: AppInstanceMetrics[];
+}>;
+/** Where the source of a deployment comes from; without any of these, the head of the app's branch. */
+export interface DeployAppOptions {
+  /** Branch, tag or commit of its repository. */
+  gitRef?: string;
+  /** A local directory, without what builds make anew, such as `node_modules`. */
+  directory?: string;
+  /** A running sandbox that has it. */
+  fromSandbox?: string;
+  /** The directory there. */
+  path?: string;
+  /** Install everything anew. */
+  clearCache?: boolean;
+}
+/** Who sees a variable, and when it is there. */
+export interface AppEnvOptions {
+  /** Never show it again. */
+  secret?: boolean;
+  /** `all`, `production` (the app itself) or `preview` (of pull requests). */
+  scope?: string;
+  /** `all`, `build` (never in a machine that serves) or `run` (never in a build). */
+  stage?: string;
+}
+/** What a build of an app makes anew, and its history. */
+const MADE_ANEW: ReadonlySet<string> = new Set([".git", "node_modules", ".venv", "venv", "__pycache__", ".next"]);
+
 /** A deployment as the server describes it: `id`, `status`, `error`, `git_commit`, ... */
 export type DeploymentInfo = JsonObject;
 
@@ -55,7 +98,7 @@ export class AppsAPI {
     return appOf((await this.#transport.send(get(path(app)))).record());
   }
 
-  /** Change settings; they hold from the next deployment or restart on. An empty text takes one back. */
+  /** Change settings; they hold from the next deployment or restart on, template and size from the next build on. An empty text takes one back. */
   async update(app: string, settings: JsonObject): Promise<AppInfo> {
     return appOf((await this.#transport.send({ ...post(path(app), settings), method: "PATCH" })).record());
   }
@@ -70,10 +113,21 @@ export class AppsAPI {
     await this.#transport.send(del(path(app)));
   }
 
-  /** Deploy the repository's branch, a `gitRef` of it, or a `path` in a sandbox. */
-  async deploy(app: string, options: { gitRef?: string; fromSandbox?: string; path?: string } = {}): Promise<DeploymentInfo> {
-    const body = given({ git_ref: options.gitRef, from_sandbox: options.fromSandbox, path: options.path });
+  /** Deploy the repository's branch, a `gitRef` of it, a local `directory`, or a `path` in a sandbox. */
+  async deploy(app: string, options: DeployAppOptions = {}): Promise<DeploymentInfo> {
+    const { directory, gitRef, fromSandbox, clearCache } = options;
+    if (directory !== undefined) return await this.#upload(app, directory, clearCache === true);
+    const body = given({ git_ref: gitRef, from_sandbox: fromSandbox, path: options.path, clear_cache: clearCache });
     return (await this.#transport.send(post(path(app, "/deploys"), body, MACHINE_MS_MAX))).record();
+  }
+
+  async #upload(app: string, directory: string, clearCache: boolean): Promise<DeploymentInfo> {
+    const packed = watched(await packTree(directory, MADE_ANEW));
+    const call: Call = { method: "POST", path: path(app, "/deploys"), contentType: "application/x-tar", msMax: UPLOAD_MS_MAX };
+    const query: Record<string, string> = clearCache ? { clear_cache: "1" } : {};
+    return await packed.orElse(async () => {
+      return (await this.#transport.send({ ...call, query, body: streamOf(packed.pieces()) })).record();
+    });
   }
 
   /** Deployments of an app, newest first. */
@@ -125,6 +179,11 @@ export class AppsAPI {
     return this.#lines(get(path(app, "/runtime-logs"), query));
   }
 
+  /** What the machines of the live version use now, together and each. Never wakes one. */
+  async metrics(app: string): Promise<AppMetrics> {
+    return appOf((await this.#transport.send(get(path(app, "/metrics")))).record()) as unknown as AppMetrics;
+  }
+
   /** Previews of pull requests; each is an app too, by its `name`. */
   async previews(app: string): Promise<JsonObject[]> {
     return (await this.#transport.send(get(path(app, "/previews")))).records("items");
@@ -146,8 +205,8 @@ export class AppsAPI {
   }
 
   /** Set a variable. */
-  async setEnv(app: string, key: string, value: string, options: { secret?: boolean; scope?: string } = {}): Promise<JsonObject> {
-    const body = { value, secret: options.secret ?? false, scope: options.scope ?? "all" };
+  async setEnv(app: string, key: string, value: string, options: AppEnvOptions = {}): Promise<JsonObject> {
+    const body = { value, ...envBody(options) };
     const call = post(path(app, `/env/${segment(key, "variable")}`), body);
     return (await this.#transport.send({ ...call, method: "PUT" })).record();
   }
@@ -190,8 +249,8 @@ export class AppsAPI {
   }
 
   /** Set what the text of a `.env` file says. */
-  async importEnv(app: string, dotenv: string, options: { secret?: boolean; scope?: string } = {}): Promise<JsonObject> {
-    const body = { dotenv, secret: options.secret ?? false, scope: options.scope ?? "all" };
+  async importEnv(app: string, dotenv: string, options: AppEnvOptions = {}): Promise<JsonObject> {
+    const body = { dotenv, ...envBody(options) };
     return (await this.#transport.send(post(path(app, "/env/import"), body))).record();
   }
 
@@ -204,9 +263,14 @@ export class AppsAPI {
   }
 }
 
+/** What is said of an app, and of its machines one by one. */
 function appOf(record: JsonObject): AppInfo {
   for (const instance of (record["instances"] ?? []) as JsonObject[]) withCamelCase(instance);
   return withCamelCase(record) as AppInfo;
+}
+
+function envBody(options: AppEnvOptions): JsonObject {
+  return { secret: options.secret ?? false, scope: options.scope ?? "all", ...given({ stage: options.stage }) };
 }
 
 function path(app: string, rest = ""): string {

@@ -238,6 +238,11 @@ export class DatabasesAPI {
     return withCamelCase((await this.#transport.send(get(path(id, "/stats")))).record()) as unknown as DatabaseStats;
   }
 
+  /** The end of the server's log. Wakes the database. */
+  async logs(id: string): Promise<string> {
+    return (await this.#transport.send({ ...get(path(id, "/logs")), accept: "text/plain", msMax: MACHINE_MS_MAX })).text();
+  }
+
   /** Delete a database and everything in it, unless it is protected. */
   async delete(id: string): Promise<void> {
     await this.#transport.send(del(path(id)));

@@ -2,7 +2,7 @@
 
 import { BadRequestError, NotFoundError, ServerError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
-import { packTree, streamOf, unpackTree } from "./local-tree.js";
+import { packTree, streamOf, unpackTree, watched } from "./local-tree.js";
 import { type FileChange, type FileInfo, type GrepMatch, parseFile, type WriteResult } from "./models.js";
 import { importBuiltin } from "./runtime.js";
 import { eventPayload } from "./sse.js";
@@ -229,27 +229,11 @@ export class SandboxFilesystem {
   /** Copy what is in a local directory into one of the sandbox, in one call. */
   async uploadDir(localPath: string, remotePath: string): Promise<WriteResult> {
     const call = { ...this.#put(remotePath), path: this.#path("/fs/tar"), contentType: "application/x-tar" };
-    const packed = await packTree(localPath);
-    let size = 0;
-    let failure: unknown;
-    const pieces = async function* (): AsyncGenerator<Uint8Array> {
-      try {
-        for await (const piece of packed) {
-          size += piece.length;
-          yield piece;
-        }
-      } catch (error) {
-        failure = error;
-        throw error;
-      }
-    };
-    try {
-      const answer = await this.#transport.send({ ...call, body: streamOf(pieces()), msMax: UPLOAD_MS_MAX });
-      return written(answer, remotePath, size);
-    } catch (error) {
-      // A file that could not be read looks like a lost connection from there.
-      throw failure ?? error;
-    }
+    const packed = watched(await packTree(localPath));
+    return await packed.orElse(async () => {
+      const answer = await this.#transport.send({ ...call, body: streamOf(packed.pieces()), msMax: UPLOAD_MS_MAX });
+      return written(answer, remotePath, packed.size);
+    });
   }
 
   /** Copy what is in a directory of the sandbox into a local one. Nothing lands outside of it. */

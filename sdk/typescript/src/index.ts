@@ -82,7 +82,16 @@ export type {
 export { Process } from "./process.js";
 export type { ProcessInfo, StartOptions, TerminalSize } from "./process.js";
 export { type FunctionInfo, type FunctionOptions, type FunctionMetrics, type FunctionRun, type FunctionVersion, FunctionsAPI } from "./functions.js";
-export { type AppInfo, type AppInstance, AppsAPI, type DeploymentInfo } from "./apps.js";
+export {
+  type AppEnvOptions,
+  type AppInfo,
+  type AppInstance,
+  type AppInstanceMetrics,
+  type AppMetrics,
+  AppsAPI,
+  type DeployAppOptions,
+  type DeploymentInfo,
+} from "./apps.js";
 export {
   type CreateDatabaseOptions,
   type Database,

@@ -72,6 +72,45 @@ export function streamOf(pieces: AsyncIterable<Uint8Array>): ReadableStream<Uint
   });
 }
 
+/** An archive that is sent, and what went wrong with its files: that looks like a lost connection from there. */
+export interface Watched {
+  /** Its pieces, once. */
+  pieces(): AsyncGenerator<Uint8Array>;
+  /** Bytes that were read so far. */
+  readonly size: number;
+  /** What sending it answers; a file that could not be read is thrown instead of what sending makes of that. */
+  orElse<T>(send: () => Promise<T>): Promise<T>;
+}
+
+/** Watches an archive while it is sent. */
+export function watched(packed: AsyncIterable<Uint8Array>): Watched {
+  let size = 0;
+  let failure: unknown;
+  return {
+    async *pieces() {
+      try {
+        for await (const piece of packed) {
+          size += piece.length;
+          yield piece;
+        }
+      } catch (error) {
+        failure = error;
+        throw error;
+      }
+    },
+    get size() {
+      return size;
+    },
+    async orElse(send) {
+      try {
+        return await send();
+      } catch (error) {
+        throw failure ?? error;
+      }
+    },
+  };
+}
+
 /** What a local path is; sockets and such are left out. */
 async function entryOf(fs: Builtins["fs/promises"], at: string, name: string): Promise<Entry | undefined> {
   const found = await fs.lstat(at);

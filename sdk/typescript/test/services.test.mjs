@@ -78,6 +78,35 @@ test("apps, databases, schedules, templates, the account", async (t) => {
   assert.deepEqual(server.last.query, { sandbox_id: "s1", limit: "5" });
 });
 
+test("apps.deploy packs a directory without what builds make anew", async (t) => {
+  const { server, client } = await setup(t);
+  const dir = await mkdtemp(join(tmpdir(), "pandastack-apps-"));
+  t.after(() => rm(dir, { recursive: true }));
+  await mkdir(join(dir, "lib/node_modules"), { recursive: true });
+  for (const name of ["index.html", "lib/a.js", "lib/node_modules/b.js"]) await writeFile(join(dir, name), name);
+  server.on("POST", "/v1/apps/shop/deploys", 202, { id: "d1", status: "queued" });
+  assert.equal((await client.apps.deploy("shop", { directory: dir, clearCache: true })).id, "d1");
+  const sent = server.sent("POST", "/v1/apps/shop/deploys")[0];
+  assert.deepEqual([sent.headers["content-type"], sent.query], ["application/x-tar", { clear_cache: "1" }]);
+  assert.deepEqual(execFileSync("tar", ["-t"], { input: sent.body }).toString().split("\n").sort(), ["", "index.html", "lib/", "lib/a.js"]);
+  await client.apps.deploy("shop", { gitRef: "v1", clearCache: true });
+  assert.deepEqual(server.last.json, { git_ref: "v1", clear_cache: true });
+  await assert.rejects(client.apps.deploy("shop", { directory: join(dir, "index.html") }), /is not a directory/);
+});
+
+test("apps: metrics, stages of variables; logs of databases", async (t) => {
+  const { server, client } = await setup(t);
+  const instances = [{ sandbox_id: "s1", status: "running", host: { memory_bytes: 7 } }];
+  server.on("GET", "/v1/apps/shop/metrics", 200, { at: "now", deployment_id: "d1", total: { memory_bytes: 7 }, instances });
+  server.on("PUT", "/v1/apps/shop/env/KEY", 200, { key: "KEY", stage: "build" });
+  server.on("GET", "/v1/databases/d1/logs", 200, "LOG:  ready\n", { headers: { "Content-Type": "text/plain" } });
+  const metrics = await client.apps.metrics("shop");
+  assert.deepEqual([metrics.deploymentId, metrics.instances[0].sandboxId, metrics.total.memory_bytes], ["d1", "s1", 7]);
+  await client.apps.setEnv("shop", "KEY", "v", { secret: true, stage: "build" });
+  assert.deepEqual(server.last.json, { value: "v", secret: true, scope: "all", stage: "build" });
+  assert.equal(await client.databases.logs("d1"), "LOG:  ready\n");
+});
+
 test("the reference is fresh", () => {
   execFileSync(process.execPath, ["scripts/reference.mjs", "--check"], { cwd: new URL("..", import.meta.url) });
 });

@@ -304,6 +304,14 @@ OPERATIONS: List[Operation] = [
 ]
 
 
+#: Steps of deployments of apps, in their order, and of deliveries of webhooks: tried by `test_apps_crash.py`.
+APP_POINTS = (
+    "control.deploy.begun", "control.deploy.machine", "control.deploy.fetched", "control.deploy.built", "control.deploy.saved",
+    "control.deploy.kept", "control.deploy.booted", "control.deploy.healthy", "control.deploy.switched", "control.deploy.ended",
+    "control.hook.proved", "control.hook.taken",
+)
+
+
 def points_of(sources: Path) -> Set[str]:
     """Names of all points that stand in the servers' sources."""
     found: Set[str] = set()

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import socket
+import subprocess
 import tarfile
 import threading
 import time
@@ -306,6 +307,72 @@ def test_variables_change_by_a_restart_without_a_build(apps: Apps, served: Dict[
     assert get(served).text.endswith("s3cret")
     apps.call("DELETE", f"{path}/A", 204)
     apps.call("DELETE", f"{path}/A", 404)
+
+
+#: Says which variables its build saw, which it sees itself, and whether a secret of the build is in any process beside it.
+STAGES = {
+    "pandastack.toml": '[app]\nbuild_command = "sh build.sh"\n[env.build]\nFILE_BUILD_STAGE = 1\n[env.run]\nFILE_RUN_STAGE = 1\n',
+    # It ends when what it leaves running is there, and has its variables.
+    "build.sh": """
+env | grep _STAGE= | cut -d= -f1 | sort | xargs > built.txt
+(setsid sh -c 'echo $$ > left.pid; exec sleep 9999' >/dev/null 2>&1 </dev/null &)
+until [ -s left.pid ] && tr '\\0' '\\n' < "/proc/$(cat left.pid)/environ" | grep -q '^BUILD_STAGE=bu1ld$'; do sleep 0.1; done
+""",
+    "main.py": """
+import glob, os
+from http.server import BaseHTTPRequestHandler, HTTPServer
+def environments():
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        try: yield open(path, "rb").read()
+        except OSError: pass
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        seen = " ".join(sorted(key for key in os.environ if key.endswith("_STAGE")))
+        leaked = any(b"bu1ld" in one for one in environments())
+        said = f"{open('built.txt').read().strip()} | {seen} | {os.environ['RUN_STAGE']} {leaked}"
+        self.send_response(200); self.end_headers(); self.wfile.write(said.encode())
+HTTPServer(("0.0.0.0", int(os.environ["PORT"])), Handler).serve_forever()
+""",
+}
+
+
+def test_a_variable_of_one_stage_is_not_seen_in_the_other(apps: Apps) -> None:
+    app = apps.create(env={"BOTH_STAGE": "1"})
+    path = f"/apps/{app['id']}/env"
+    build = apps.call("PUT", f"{path}/BUILD_STAGE", 200, json={"value": "bu1ld", "secret": True, "stage": "build"})
+    assert build["stage"] == "build" and "deploy again" in build["note"]
+    run = apps.call("PUT", f"{path}/RUN_STAGE", 200, json={"value": "one", "secret": True, "stage": "run"})
+    assert "restart" in run["note"]
+    listed = {one["key"]: one["stage"] for one in apps.call("GET", path, 200)["env"]}
+    assert listed == {"BOTH_STAGE": "all", "BUILD_STAGE": "build", "RUN_STAGE": "run"}
+    apps.call("PUT", f"{path}/RUN_STAGE", 400, json={"value": "", "stage": "never"})
+    apps.live(apps.upload(app, STAGES))
+    built, seen = "BOTH_STAGE BUILD_STAGE FILE_BUILD_STAGE", "BOTH_STAGE FILE_RUN_STAGE RUN_STAGE"
+    assert get(app).text == f"{built} | {seen} | one False"
+    # What only the run sees needs no build.
+    apps.call("PATCH", f"/apps/{app['id']}", 200, json={"env": {"RUN_STAGE": "two", "BUILD_STAGE": "********"}})
+    ended = apps.live(apps.call("POST", f"/apps/{app['id']}/restart", 202))
+    assert "building" not in ended["build_logs"]
+    assert get(app).text == f"{built} | {seen} | two False"
+
+
+def test_what_it_uses_is_told_and_wakes_nothing(apps: Apps, served: Dict[str, Any]) -> None:
+    path = f"/apps/{served['id']}"
+    get(served)
+    told = apps.call("GET", f"{path}/metrics", 200)
+    shown = apps.call("GET", path, 200)
+    (one,) = told["instances"]
+    assert (one["sandbox_id"], one["status"]) == (shown["sandbox_id"], "running")
+    assert one["host"]["memory_bytes"] > 0 and one["guest"]["memory_used_bytes"] > 0
+    assert told["deployment_id"] == shown["active_deployment_id"]
+    assert told["total"]["memory_bytes"] == one["host"]["memory_bytes"] and told["total"]["cpu_count"] >= 1
+    apps.call("POST", f"/sandboxes/{one['sandbox_id']}/hibernate", 200)
+    (one,) = apps.call("GET", f"{path}/metrics", 200)["instances"]
+    assert one["status"] == "hibernated" and "guest" not in one
+    assert apps.call("GET", path, 200)["status"] == "hibernated"
+    assert apps.call("GET", f"/apps/{apps.create()['id']}/metrics", 200)["instances"] == []
+    ran = subprocess.run([os.environ["PANDASTACK_BIN"], "app", "metrics", served["name"]], capture_output=True, text=True)
+    assert ran.returncode == 0 and one["sandbox_id"] in ran.stdout, ran.stderr + ran.stdout
 
 
 def test_what_it_prints_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:

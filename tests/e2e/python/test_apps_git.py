@@ -7,6 +7,8 @@ import hmac
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +21,7 @@ from git_world import Client, GitServer, Repository
 from internet import OTHER, RESOLVER, SERVER as HOST, InternetInABox
 from platform_process import Platform, command_lines, wait_until
 from ssh_server import SshServer, make_key
+from test_published import PUBLISHED
 
 NODE = {
     "package.json": json.dumps({"name": "a", "version": "1.0.0", "scripts": {"start": "node server.js", "build": "node build.js"}}),
@@ -70,6 +73,58 @@ def test_a_push_deploys_its_commit(world: Tuple[Platform, Path], client: Client)
     assert client.page("shop") == "one built sweet"
     gone = client.ended("shop", client.call("POST", "/apps/shop/deploys", 202, json={"git_ref": "nope"})["id"])
     assert gone["status"] == "failed" and client.page("shop") == "one built sweet"
+
+
+class Forge:
+    """GitLab or Gitea, as it tells of a push."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self.kind, self.url = kind, url
+
+    def push(self, delivery: str, commit: str, secret: str = "hush") -> httpx.Response:
+        said = {"ref": "refs/heads/main", "before": "0" * 40, "after": commit, "commits": [{"id": commit, "message": "change"}]}
+        if self.kind == "gitlab":
+            body = json.dumps({"object_kind": "push", "checkout_sha": commit, "project_id": 1, **said}).encode()
+            headers = {"x-gitlab-event": "Push Hook", "x-gitlab-event-uuid": delivery, "x-gitlab-token": secret}
+        else:
+            body = json.dumps({"head_commit": said["commits"][0], **said}).encode()  # type: ignore[index]
+            proof = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+            headers = {}
+            # It also speaks as GitHub does.
+            for name in ("gitea", "github"):
+                headers.update({f"x-{name}-event": "push", f"x-{name}-delivery": delivery})
+            headers.update({"x-gitea-signature": proof, "x-hub-signature-256": f"sha256={proof}"})
+        return httpx.post(self.url, content=body, headers={"content-type": "application/json", **headers}, timeout=60)
+
+
+@pytest.mark.parametrize("kind", ["gitlab", "gitea"])
+def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Client, kind: str) -> None:
+    repository = Repository(world[1], f"{kind}.git")
+    commit = repository.push({"index.html": kind})
+    app = client.call("POST", "/apps", 201, json={"name": kind, "git_url": repository.url, "webhook_secret": "hush"})
+    forge = Forge(kind, app["webhook_url"])
+    assert forge.push("1", commit, "wrong").status_code == 401
+    assert client.call("GET", f"/apps/{kind}/deploys", 200)["items"] == []
+    told = forge.push("1", commit)
+    assert told.status_code == 202, told.text
+    again = forge.push("1", commit)
+    assert again.status_code == 200 and "before" in again.json()["ignored"], again.text
+    done = client.live(kind, told.json()["deployment_id"])
+    assert (done["trigger"], done["git_commit"]) == ("push", commit)
+    assert client.page(kind) == kind
+    assert client.call("GET", f"/apps/{kind}", 200)["git_host"] == kind
+    client.call("DELETE", f"/apps/{kind}", 204)
+
+
+def test_the_published_client_deploys_an_app(world: Tuple[Platform, Path], client: Client) -> None:
+    assert (PUBLISHED / "pandastack").is_dir(), f"no published client in {PUBLISHED}: see tests/e2e/README.md"
+    repository = Repository(world[1], "published.git")
+    repository.push({"index.html": "published"})
+    config = world[0].client_config()
+    api = {"PANDASTACK_API": config["api_url"], "PANDASTACK_API_KEY": config["token"], "PYTHONPATH": str(PUBLISHED)}
+    command = [sys.executable, str(Path(__file__).with_name("published_apps.py")), str(PUBLISHED), repository.url]
+    ran = subprocess.run(command, env={**os.environ, **api}, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0 and '"passed": true' in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_a_hostile_repository_hurts_only_its_build(world: Tuple[Platform, Path], client: Client) -> None:

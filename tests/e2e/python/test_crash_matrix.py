@@ -16,7 +16,7 @@ from typing import Callable, Dict, Iterator, List, Set, Tuple
 
 import pytest
 
-from crash_operations import OPERATIONS, Cell, Operation, points_of
+from crash_operations import APP_POINTS, OPERATIONS, Cell, Operation, points_of
 from crash_world import RECOVERY_SECONDS_MAX, World
 from platform_process import Platform, wait_until
 
@@ -209,4 +209,4 @@ def settle(differences: Callable[[], List[str]]) -> None:
 
 def test_every_point_of_the_servers_is_tried() -> None:
     sources = Path(__file__).parents[3] / "crates"
-    assert points_of(sources) == {step for operation in OPERATIONS for step in operation.steps}
+    assert points_of(sources) == {step for operation in OPERATIONS for step in operation.steps} | set(APP_POINTS)

@@ -166,6 +166,10 @@ def test_room_grows_while_it_runs(client: PandaStack, database: Database) -> Non
     assert 0 < before["storage_used_bytes"] < before["storage_bytes"] == 8 << 30
     client.databases.update(database["id"], storage_mb=9 << 10)
     assert client.databases.stats(database["id"])["storage_bytes"] == 9 << 30
+    # Whoever wants more room need not know that it sleeps.
+    client.databases.pause(database["id"])
+    client.databases.update(database["id"], storage_mb=10 << 10)
+    assert client.databases.stats(database["id"])["storage_bytes"] == 10 << 30
     with pytest.raises(BadRequestError):
         client.databases.update(database["id"], storage_mb=8 << 10)
     assert client.volumes.list() == [], "its volume is its own"

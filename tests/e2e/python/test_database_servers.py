@@ -1,4 +1,5 @@
-"""What a database acknowledged is there after the platform's own servers were killed while it was written to."""
+"""What a database acknowledged is there after the platform's own servers were killed while it was written to, and in its backups, which
+are in a bucket here."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ import os
 import signal
 import sqlite3
 import threading
-from typing import Iterator, List
+from datetime import timezone
+from typing import Iterator, List, Optional, cast
 
 import pytest
+from bucket import Bucket
 from platform_process import Platform, wait_until
 
 from pandastack import Database, PandaStack, PandaStackError
@@ -21,8 +24,15 @@ BACK_SECONDS_MAX = 150
 
 
 @pytest.fixture(scope="module")
-def platform() -> Iterator[Platform]:
+def bucket() -> Iterator[Bucket]:
+    with Bucket() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def platform(bucket: Bucket) -> Iterator[Platform]:
     running = Platform("psdb", "10.231.0.0/16", "--warm", "postgres-16")
+    running.environment.update(bucket.environment)
     try:
         yield running.start()
     finally:
@@ -141,3 +151,53 @@ def test_a_reset_that_was_cut_off_is_finished(platform: Platform, client: PandaS
         return not json.loads(spec)["reset_pending"]
 
     wait_until("it is written down", is_done, 60)
+
+
+def noted(url: str) -> Optional[str]:
+    """What its server notes of resets."""
+    with psycopg.connect(url, connect_timeout=BACK_SECONDS_MAX) as connection:
+        row = connection.execute("SELECT shobj_description('pandastack'::regrole, 'pg_authid')").fetchone()
+    assert row is not None
+    return cast(Optional[str], row[0])
+
+
+def test_a_reset_from_before_servers_noted_them_is_noted_with_a_backup(platform: Platform, client: PandaStack, database: Database) -> None:
+    """After `database`, so that PostgreSQL is prepared. The password that works is not the one that is shown: its owner chose it since."""
+    made = client.databases.create(label="reset long ago")
+    try:
+        assert noted(made["connection_url"]) is None
+        wait_until("a base backup", lambda: client.databases.backups(made["id"])["healthy"], BACK_SECONDS_MAX)
+        assert noted(made["connection_url"]) is None, "it was never reset"
+        (store,) = platform.data_dir.rglob("control.db")
+        with sqlite3.connect(store, timeout=30) as connection:
+            change = "UPDATE databases SET spec = json_set(spec, '$.revision', 1) WHERE id = ?"
+            assert connection.execute(change, [made["id"]]).rowcount == 1
+        client.databases.back_up(made["id"])
+        assert noted(made["connection_url"]) == f"{made['id']} 1", "and the password stays"
+        again = client.databases.reset_credentials(made["id"])
+        client.databases.back_up(made["id"])
+        assert noted(again["connection_url"]) == f"{made['id']} 2"
+    finally:
+        client.databases.delete(made["id"])
+
+
+def test_backups_in_a_bucket_come_back(bucket: Bucket, client: PandaStack, database: Database) -> None:
+    backups = lambda: client.databases.backups(database["id"])
+    wait_until("a base backup", lambda: backups()["healthy"], BACK_SECONDS_MAX)
+    url = client.databases.get(database["id"])["connection_url"]
+    with psycopg.connect(url, autocommit=True, connect_timeout=BACK_SECONDS_MAX) as connection:
+        connection.execute("CREATE TABLE precious AS SELECT 7 AS n")
+        row = connection.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        connection.execute("DROP TABLE precious")
+    second = row[0].astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+    wait_until("its log is archived", lambda: backups()["latest_restorable"][:19] > second, 60)
+    names = bucket.names(database["id"])
+    assert any(name.endswith("/manifest.json") for name in names) and any(name.startswith("wal/") for name in names), names
+    copy = client.databases.restore(database["id"], row[0])
+    try:
+        assert client.databases.query(copy["id"], "SELECT n FROM precious")["rows"] == [[7]]
+        wait_until("it is backed up too", lambda: bucket.names(copy["id"]), BACK_SECONDS_MAX)
+    finally:
+        client.databases.delete(copy["id"])
+    assert bucket.names(copy["id"]) == [] and bucket.names(database["id"]) != []

@@ -38,6 +38,25 @@ test("published: templates and keys", async () => {
   assert.ok(Array.isArray(await client.tokens.list()));
 });
 
+// Their source comes from a repository; deploying one with a published client is tests/e2e/python's job.
+test("published: apps", async () => {
+  const name = `published${process.pid}${Date.now().toString(36)}`;
+  const made = await client.apps.create({ name, git_url: "https://git.example/a.git", env: { MODE: "fast" } });
+  try {
+    assert.deepEqual([made.name, made.status, made.env], [name, "created", { MODE: "fast" }]);
+    assert.ok((await client.apps.list()).some((app) => app.id === made.id));
+    await client.apps.setEnv(made.id, "TOKEN", "s3cret", { secret: true });
+    assert.equal((await client.apps.update(made.id, { env: { MODE: "slow" }, port: 9000 })).port, 9000);
+    const known = Object.fromEntries((await client.apps.listEnv(made.id)).map((one) => [one.key, one.value]));
+    assert.equal(known.MODE, "slow");
+    assert.notEqual(known.TOKEN, "s3cret");
+    assert.deepEqual(await client.apps.deployments(made.id), []);
+  } finally {
+    await client.apps.delete(made.id);
+  }
+  await assert.rejects(client.apps.get(made.id), NotFoundError);
+});
+
 test("published: volumes", async () => {
   const name = `published-${process.pid}`;
   const made = await client.volumes.create({ name, size_mb: 64 });

@@ -165,7 +165,7 @@ impl Work {
     /// Puts away the last of a stream. A server that stops is gone before it could say what follows.
     async fn hear_out(&self, mut stream: WalStream, writer: &mut LogWriter) -> Result<Ended, ArchiverError> {
         writer.flush().await?;
-        self.note_archived(writer, writer.received());
+        self.note_archived(writer);
         // What the server does not hear of now, the next session tells it.
         let _ = stream.confirm(writer.received(), writer.archived(), false).await;
         stream.finish().await.map_err(|_| ArchiverError::Ended)
@@ -233,23 +233,22 @@ impl Work {
         match message {
             WalMessage::Data { start, end_of_log, sent_at, bytes } => {
                 writer.push(start, bytes)?;
+                writer.note_end(end_of_log);
                 if writer.received() >= end_of_log {
                     writer.note_complete(sent_at);
                 }
-                self.status.send_modify(|status| {
-                    status.lag_bytes = end_of_log.0.saturating_sub(writer.archived().0)
-                });
+                self.status.send_modify(|status| status.lag_bytes = writer.lag_bytes());
                 if writer.is_segment_full() {
                     self.put_away(stream, writer).await?;
                 }
             }
-            WalMessage::Keepalive { sent, sent_at, wants_status } => {
+            WalMessage::Keepalive { sent_at, wants_status, .. } => {
                 writer.note_answer(sent_at);
                 if wants_status {
                     // A server that stops waits for this, so nothing is held back for company.
                     self.put_away(stream, writer).await?;
                 }
-                self.note_archived(writer, sent);
+                self.note_archived(writer);
             }
             WalMessage::Done => {}
         }
@@ -259,35 +258,43 @@ impl Work {
     async fn put_away(&self, stream: &mut WalStream, writer: &mut LogWriter) -> Result<(), ArchiverError> {
         writer.flush().await?;
         stream.confirm(writer.received(), writer.archived(), false).await?;
-        self.note_archived(writer, writer.received());
+        self.note_archived(writer);
         Ok(())
     }
 
-    fn note_open(&self, writer: &LogWriter, system: &System) {
+    fn note_open(&self, writer: &mut LogWriter, system: &System) {
+        if system.timeline == writer.timeline() {
+            writer.note_end(system.flushed);
+        }
         self.status.send_modify(|status| {
             status.connected = true;
             status.last_archived = Some((writer.timeline(), writer.archived()));
-            status.lag_bytes = system.flushed.0.saturating_sub(writer.archived().0);
+            status.lag_bytes = writer.lag_bytes();
         });
     }
 
+    /// Notes what is archived. Something new means that all is well.
     fn note_put(&self, writer: &LogWriter) {
         self.status.send_modify(|status| {
             let archived = Some((writer.timeline(), writer.archived()));
             if status.last_archived != archived {
                 status.last_archived_at = Some(Timestamp::now());
+                (status.failing_since, status.last_error) = (None, None);
             }
             status.last_archived = archived;
         });
     }
 
-    /// Everything that was received is archived, or nothing new was: all is well.
-    fn note_archived(&self, writer: &LogWriter, end_of_log: Lsn) {
+    /// Notes that everything that was received is archived. That there is nothing more is well too; only that nothing more came yet is not: a
+    /// server answers before it sends.
+    fn note_archived(&self, writer: &LogWriter) {
         self.note_put(writer);
         self.status.send_modify(|status| {
             if !writer.is_waiting() {
                 status.complete_until = writer.complete_until();
-                status.lag_bytes = end_of_log.0.saturating_sub(writer.archived().0);
+            }
+            status.lag_bytes = writer.lag_bytes();
+            if !writer.is_waiting() && writer.lag_bytes() == 0 {
                 (status.failing_since, status.last_error) = (None, None);
             }
         });

@@ -7,17 +7,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pandastack_detect::{MANIFEST, Manifest, Plan, Serve, Undetected, VENV, View, Wishes, detect, manifest};
+use pandastack_detect::{
+    MANIFEST, Manifest, Plan, PythonWish, Serve, Undetected, VENV, View, Wishes, detect, manifest,
+};
+use pandastack_fault as fault;
+use pandastack_types::api::EnvStage;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
 use tokio::time::Instant;
 
 use super::SOURCE_DIR;
-use super::databases::{self, Stage};
+use super::databases;
 use super::deploy::change;
 use super::log::Log;
-use super::machine::{BUILD_TAG, Machine, Purpose};
+use super::machine::{Machine, Purpose};
 use super::output::Exit;
-use super::record::{AppRecord, DeploymentRecord, Source, SourceSays, StartSpec};
+use super::record::{AppRecord, DeploymentRecord, Shape, Source, SourceSays, StartSpec};
 use super::says::{Place, PlaceError};
 use super::source::{self, shell, step};
 use crate::app::App;
@@ -103,10 +107,11 @@ impl Build<'_> {
             let gone =
                 |_| BuildError::Step("the machine with the uploaded source is gone; deploy again".to_owned());
             let machine = Machine::open(self.app, self.of, id).await.map_err(gone)?;
-            end_earlier(&machine).await?;
+            // A build that was begun before a restart of the server may still run; two at once would disturb each other.
+            machine.end_builds().await?;
             return Ok(machine);
         }
-        let cache = self.of.spec.cache.as_ref().filter(|_| !deployment.spec.clear_cache);
+        let cache = self.of.spec.usable_cache().filter(|_| !deployment.spec.clear_cache);
         build_machine(self.app, self.of, cache, Some(self.log)).await.map_err(BuildError::from)
     }
 
@@ -118,9 +123,13 @@ impl Build<'_> {
     ) -> Result<Built, BuildError> {
         let from_git = deployment.spec.source == Source::Git;
         let commit = source::bring(self.app, &machine, self.of, deployment, from_git, self.log).await?;
+        fault::point("control.deploy.fetched").await;
         let found = self.find(&machine).await?;
-        self.install(&machine, &found).await?;
-        self.compare_python(&machine, &found.plan).await?;
+        let shape = deployment.spec.build_shape.clone().unwrap_or_else(|| self.of.spec.shape());
+        let installed = self.install(&machine, &found, &shape).await;
+        // Said also where installing failed: it may be why.
+        let compared = self.compare_python(&machine, &found.plan).await;
+        installed.and(compared)?;
         if let Some(command) = &found.plan.build {
             self.log.say(format!("building: {command}")).await;
             self.command("building", &machine, command, &found).await?;
@@ -181,7 +190,7 @@ impl Build<'_> {
     }
 
     /// Installs dependencies, and the Node that is wanted, unless they are there.
-    async fn install(&self, machine: &Machine, found: &Found) -> Result<(), BuildError> {
+    async fn install(&self, machine: &Machine, found: &Found, shape: &Shape) -> Result<(), BuildError> {
         let plan = &found.plan;
         let Some(command) = with_node(plan.install.as_deref(), plan.node_major) else { return Ok(()) };
         if plan.install.is_none() && self.has_node(machine, plan).await? {
@@ -208,9 +217,10 @@ impl Build<'_> {
         let note =
             shell(r#"printf '%s\n' "$KEY" > "$INSTALLED""#, &[("KEY", wanted), ("INSTALLED", INSTALLED)]);
         machine.exec(&note).await?;
-        let installed = machine.snapshot("installed dependencies").await?.id;
+        let installed = machine.snapshot_built("installed dependencies").await?.id;
         // Noted before the build, which may fail: the next attempt begins from here all the same.
-        change(self.app, &self.of.id, |app| app.spec.cache = Some(installed.clone())).await?;
+        let note = |app: &mut AppRecord| app.spec.set_cache(installed.clone(), shape.clone());
+        change(self.app, &self.of.id, note).await?;
         Ok(())
     }
 
@@ -224,10 +234,11 @@ impl Build<'_> {
 
     /// Says so when an app runs with another Python than it wants.
     async fn compare_python(&self, machine: &Machine, plan: &Plan) -> Result<(), BuildError> {
-        let Some((wanted, file)) = &plan.python else { return Ok(()) };
+        let Some(wish) = &plan.python else { return Ok(()) };
         let has = machine.exec(&shell(PYTHON_VERSION, &[("VENV", VENV)])).await?.stdout;
         let has = has.trim();
-        if !has.is_empty() && has != wanted {
+        if !wish.suits(has) {
+            let PythonWish { wanted, file } = wish;
             self.log
                 .say(format!(
                     "Python {wanted} is wanted by {file}, but this machine has {has}, which is used; a template with the other one changes that"
@@ -245,9 +256,9 @@ impl Build<'_> {
         found: &Found,
     ) -> Result<(), BuildError> {
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs().max(1);
-        let mut env = found.says.env.clone();
-        env.extend(self.of.spec.env_values());
-        env.extend(databases::urls(self.app, self.of, Stage::Build).await?);
+        let mut env = found.says.env_values(EnvStage::Build);
+        env.extend(self.of.spec.env_values(EnvStage::Build));
+        env.extend(databases::urls(self.app, self.of, EnvStage::Build).await?);
         env.extend(build_env(&found.plan));
         env.insert("PORT".to_owned(), found.says.applied(self.of).spec.port.to_string());
         let exit = machine.run(&step(command.to_owned(), env, &found.directory, left), self.log).await?;
@@ -306,16 +317,6 @@ pub(super) async fn build_machine(
         }
     }
     Machine::create(app, of, None, Purpose::Build).await
-}
-
-/// A build that was begun before a restart of the server may still run; two at once would disturb each other.
-async fn end_earlier(machine: &Machine) -> Result<(), BuildError> {
-    for process in machine.processes().await? {
-        if process.tag.as_deref() == Some(BUILD_TAG) && process.exit_code.is_none() {
-            machine.kill(process.id).await?;
-        }
-    }
-    Ok(())
 }
 
 fn build_env(plan: &Plan) -> BTreeMap<String, String> {

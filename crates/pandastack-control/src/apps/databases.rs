@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope};
+use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope, EnvStage};
 use pandastack_types::limits::DATABASES_PER_APP_MAX;
 use pandastack_types::{DatabaseId, ErrorBody, ErrorCode};
 
@@ -26,13 +26,6 @@ use crate::store::databases::{DatabaseRecord, DatabaseState};
 
 /// Variable that holds a database's address unless another is named.
 const ENV_DEFAULT: &str = "DATABASE_URL";
-
-/// When variables are needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    Build,
-    Run,
-}
 
 /// Attach a database: a variable holds its connection string from the next deployment or restart on, and the app's machines reach it
 /// there at once.
@@ -125,9 +118,9 @@ pub(super) fn shown(spec: &AppSpec) -> Vec<AppDatabase> {
 }
 
 /// Connection strings that the machines of an app get, by variable.
-pub(super) async fn urls(app: &App, of: &AppRecord, stage: Stage) -> ApiResult<BTreeMap<String, String>> {
+pub(super) async fn urls(app: &App, of: &AppRecord, stage: EnvStage) -> ApiResult<BTreeMap<String, String>> {
     let mut urls = BTreeMap::new();
-    for (env, one) in of.spec.seen_databases().filter(|(_, one)| stage == Stage::Run || one.build) {
+    for (env, one) in of.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
         let record = app.store.database(Some(&of.workspace), &one.database).await?;
         urls.insert(env.clone(), inside_url(app, &record));
     }
@@ -155,7 +148,13 @@ mod tests {
     #[test]
     fn a_variable_has_one_meaning_and_a_database_one_variable() {
         let mut spec = AppSpec::default();
-        let taken = EnvEntry { value: "v".into(), secret: false, scope: EnvScope::All, updated_at: now() };
+        let taken = EnvEntry {
+            value: "v".into(),
+            secret: false,
+            scope: EnvScope::All,
+            stage: Default::default(),
+            updated_at: now(),
+        };
         spec.env.insert("TAKEN".into(), taken);
         let one = attached("d1", EnvScope::Production);
         put(&mut spec, "DATABASE_URL", &one).unwrap();

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use pandastack_fault as fault;
 use pandastack_types::DeploymentId;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
@@ -30,7 +31,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::store::StoreError;
 
 /// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake.
-const DRAIN_IDLE_SECONDS: u64 = 10;
+pub(super) const DRAIN_IDLE_SECONDS: u64 = 10;
 /// Between two tries to write down how a deployment ended, at first and at most.
 const END_PAUSE_MIN: Duration = Duration::from_secs(1);
 const END_PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -52,6 +53,7 @@ pub(super) async fn run(app: Arc<App>, deployment: DeploymentRecord, stop: Cance
         () = app.shutdown.cancelled() => return,
     };
     work.end(outcome).await;
+    fault::point("control.deploy.ended").await;
     if let Err(error) = tidy::app(&app, &work.record.app).await {
         tracing::warn!(deployment = %id, %error, "an app is tidied up after its next deployment");
     }
@@ -71,16 +73,19 @@ impl Deploy {
         let of = previews::settled(self.app.store.as_ref(), of).await.map_err(ApiError::from)?;
         self.record.spec.attempts += 1;
         self.go(DeploymentStatus::Building).await?;
+        fault::point("control.deploy.begun").await;
         if self.record.spec.artifact.is_none() && self.record.spec.from.is_none() {
             self.build(&of).await?;
         }
         self.go(DeploymentStatus::Deploying).await?;
+        fault::point("control.deploy.kept").await;
         let of = match &self.record.spec.start {
             Some(start) => start.source.applied(&of),
             None => of,
         };
         let serving = Serving { app: &self.app, of: &of, log: &self.log };
         let machines = serving.machines(&mut self.record).await?;
+        fault::point("control.deploy.healthy").await;
         self.switch(&of, machines).await
     }
 
@@ -89,12 +94,15 @@ impl Deploy {
         let deadline = began + Duration::from_secs(BUILD_SECONDS_MAX);
         let build = Build { app: &self.app, of, log: &self.log, deadline };
         let machine = build.machine(&self.record).await?;
+        fault::point("control.deploy.machine").await;
         let built = build.run(machine, &self.record).await?;
+        fault::point("control.deploy.built").await;
         let spec = &mut self.record.spec;
         spec.git_commit = built.commit.or(spec.git_commit.take());
         spec.framework = Some(built.plan.framework.as_str().to_owned());
         spec.start = Some(built.start);
-        spec.artifact = Some(built.machine.snapshot("built").await?.id);
+        spec.artifact = Some(built.machine.snapshot_built("built").await?.id);
+        fault::point("control.deploy.saved").await;
         self.log.say(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
         Ok(())
     }
@@ -127,6 +135,7 @@ impl Deploy {
             _ => DeploymentStatus::Superseded,
         };
         self.app.store.go_live(&self.record, replaced).await.map_err(ApiError::from)?;
+        fault::point("control.deploy.switched").await;
         self.app.names_changed();
         self.log.say("live").await;
         if let Some(before) = before.filter(|before| *before != self.record.id) {
@@ -148,7 +157,7 @@ impl Deploy {
         for retired in join_all(retired).await {
             let retired: ApiResult<()> = retired;
             if let Err(error) = retired {
-                tracing::info!(app = %of.id, %error, "an old machine sleeps when its own time is over");
+                tracing::info!(app = %of.id, %error, "an old machine is told later when to sleep");
             }
         }
     }

@@ -49,6 +49,7 @@ async fn look(app: &Arc<App>, is_tidied: &mut bool) -> ApiResult<()> {
         tidy_all(app).await?;
         *is_tidied = true;
     }
+    tidy_left(app).await;
     removal::sweep(app).await?;
     mend::all(app).await?;
     begin_due(app).await
@@ -97,6 +98,17 @@ async fn tidy_all(app: &Arc<App>) -> ApiResult<()> {
         }
     }
     Ok(())
+}
+
+/// Deletes what a deployment left because its app was given a source at its end, and that did not become a deployment which would.
+/// Here alone deployments begin, so none does meanwhile.
+async fn tidy_left(app: &Arc<App>) {
+    for id in app.apps.take_untidy() {
+        if let Err(error) = tidy::app(app, &id).await {
+            tracing::warn!(app = %id, %error, "an app is tidied up at the next look");
+            app.apps.note_untidy(id);
+        }
+    }
 }
 
 /// Begins what may begin.

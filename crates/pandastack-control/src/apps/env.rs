@@ -6,7 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use pandastack_types::ErrorBody;
-use pandastack_types::api::{AppEnv, AppEnvImported, AppEnvList, AppEnvSet, ImportAppEnv, SetAppEnv};
+use pandastack_types::api::{
+    AppEnv, AppEnvImported, AppEnvList, AppEnvSet, EnvStage, ImportAppEnv, SetAppEnv,
+};
 
 use super::check;
 use super::deploy::change;
@@ -22,12 +24,18 @@ use crate::extract::JsonBody;
 const BUILD_ONLY: [&str; 4] = ["VITE_", "NEXT_PUBLIC_", "REACT_APP_", "PUBLIC_"];
 
 /// What to know about a variable.
-fn note(key: &str) -> String {
-    match BUILD_ONLY.iter().any(|start| key.starts_with(start)) {
-        true => format!(
+fn note(key: &str, stage: EnvStage) -> String {
+    let is_for_builds = BUILD_ONLY.iter().any(|start| key.starts_with(start));
+    match (stage, is_for_builds) {
+        (EnvStage::Run, true) => {
+            format!("`{key}` is read by builds, but they do not see it: set it with stage `build` or `all`")
+        }
+        (EnvStage::Build, _) | (EnvStage::All, true) => format!(
             "`{key}` is read by the build: deploy again for it to take effect, a restart is not enough"
         ),
-        false => "it takes effect with the next deployment or restart".to_owned(),
+        (EnvStage::Run | EnvStage::All, false) => {
+            "it takes effect with the next deployment or restart".to_owned()
+        }
     }
 }
 
@@ -45,6 +53,7 @@ pub(crate) async fn list(
         value: if entry.secret { MASK.to_owned() } else { entry.value },
         secret: entry.secret,
         scope: entry.scope,
+        stage: entry.stage,
         updated_at: entry.updated_at,
     };
     Ok(Json(AppEnvList { env: record.spec.env.into_iter().map(shown).collect() }))
@@ -61,15 +70,15 @@ pub(crate) async fn set(
     JsonBody(wanted): JsonBody<SetAppEnv>,
 ) -> ApiResult<Json<AppEnvSet>> {
     let (record, key) = (of.find_own(&app, &caller).await?, of.second);
-    let SetAppEnv { value, secret, scope } = wanted;
-    let entry = EnvEntry { value, secret, scope, updated_at: now() };
+    let SetAppEnv { value, secret, scope, stage } = wanted;
+    let entry = EnvEntry { value, secret, scope, stage, updated_at: now() };
     check::put_env(&mut record.spec.clone(), &key, entry.clone())?;
     change(&app, &record.id, |record| {
         record.spec.env.insert(key.clone(), entry.clone());
     })
     .await?;
-    let note = Some(note(&key));
-    Ok(Json(AppEnvSet { key, secret, scope, note }))
+    let note = Some(note(&key, stage));
+    Ok(Json(AppEnvSet { key, secret, scope, stage, note }))
 }
 
 /// Remove a variable.
@@ -103,6 +112,7 @@ pub(crate) async fn import(
         value: value.to_owned(),
         secret: wanted.secret,
         scope: wanted.scope,
+        stage: wanted.stage,
         updated_at: now(),
     };
     let mut trial = record.spec.clone();
@@ -154,6 +164,7 @@ fn unquoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apps::record::AppSpec;
 
     #[test]
     fn dotenv_lines_are_understood() {
@@ -166,7 +177,28 @@ mod tests {
 
     #[test]
     fn what_a_build_reads_is_said_so() {
-        assert!(note("VITE_KEY").contains("deploy again"));
-        assert!(note("KEY").contains("restart"));
+        assert!(note("VITE_KEY", EnvStage::All).contains("deploy again"));
+        assert!(note("KEY", EnvStage::Build).contains("deploy again"));
+        assert!(note("KEY", EnvStage::All).contains("or restart"));
+        assert!(note("KEY", EnvStage::Run).contains("or restart"));
+        assert!(note("VITE_KEY", EnvStage::Run).contains("do not see it"));
+    }
+
+    #[test]
+    fn a_variable_is_there_in_its_stage_alone() {
+        let entry = |stage| EnvEntry {
+            value: "v".into(),
+            secret: true,
+            scope: Default::default(),
+            stage,
+            updated_at: now(),
+        };
+        let env = EnvStage::EACH.map(|stage| (stage.as_str().to_owned(), entry(stage)));
+        let spec = AppSpec { env: env.into(), ..AppSpec::default() };
+        let keys = |stage| spec.env_values(stage).into_keys().collect::<Vec<_>>();
+        assert_eq!(keys(EnvStage::Build), ["all", "build"]);
+        assert_eq!(keys(EnvStage::Run), ["all", "run"]);
+        let old = r#"{"value":"v","updated_at":"2026-01-01T00:00:00Z"}"#;
+        assert_eq!(serde_json::from_str::<EnvEntry>(old).unwrap().stage, EnvStage::All);
     }
 }

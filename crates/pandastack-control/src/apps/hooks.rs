@@ -7,8 +7,9 @@
 //! | GitLab | `X-Gitlab-Token`: the secret itself | `X-Gitlab-Event` | `X-Gitlab-Event-UUID` |
 //!
 //! Must hold: nothing of a body counts before its proof does, and proofs are compared in constant time; an app without a
-//! secret has no webhook; a delivery that comes twice begins one deployment, and one that failed here may come again. What a
-//! delivery begins is finished also if its host hangs up. The answer waits for nothing but the removal of a preview that is
+//! secret has no webhook; a delivery that comes twice begins one deployment, and one that failed here, or was cut off by a crash,
+//! may come again: it is noted after it was carried out, and its deployment names it. What a delivery begins is finished also if its
+//! host hangs up. The answer waits for nothing but the removal of a preview that is
 //! opened again.
 
 use std::borrow::Cow;
@@ -21,6 +22,7 @@ use axum::routing::post;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use pandastack_fault as fault;
 use pandastack_types::api::{GitHost, HookAnswer};
 use pandastack_types::limits::HOOK_BODY_BYTES_MAX;
 use pandastack_types::{ErrorBody, ErrorCode};
@@ -73,7 +75,8 @@ struct Commit {
 /// A repository's host tells of a push or a pull request. Proved by the app's webhook secret, not by an API key.
 #[utoipa::path(post, path = "/v1/hooks/apps/{id}", tag = "apps", params(("id" = String, Path)), responses(
     (status = 202, body = HookAnswer), (status = 200, description = "Nothing to deploy", body = HookAnswer),
-    (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody)), security(()))]
+    (status = 401, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+    (status = 503, description = "The same delivery is being taken", body = ErrorBody)), security(()))]
 pub(crate) async fn hook(
     State(app): State<Arc<App>>,
     Id(id): Id<String>,
@@ -113,14 +116,19 @@ async fn take_once(
     headers: &HeaderMap,
 ) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
     let Some(delivery) = delivery(headers) else { return note_and_take(app, record, told, headers).await };
-    if !app.store.claim_delivery(&record.id, &delivery, now()).await? {
+    let Some(_taking) = app.apps.taking(&record.id, &delivery) else {
+        // Not a success: the attempt under way may fail, and its host would not send the delivery again.
+        let message = "this delivery is being taken already; send it again to see what became of it";
+        return Err(ApiError::new(ErrorCode::Unavailable, message));
+    };
+    if app.store.has_delivery(&record.id, &delivery).await? {
         return Ok(ignored("this delivery was taken before".to_owned()));
     }
-    let taken = note_and_take(app, record, told, headers).await;
-    if taken.is_err() {
-        app.store.release_delivery(&record.id, &delivery).await?;
-    }
-    taken
+    fault::point("control.hook.proved").await;
+    let taken = note_and_take(app, record, told, headers).await?;
+    fault::point("control.hook.taken").await;
+    app.store.note_delivery(&record.id, &delivery, now()).await?;
+    Ok(taken)
 }
 
 async fn note_and_take(
@@ -152,11 +160,13 @@ async fn take(
             new.spec.git_commit = Some(push.after.clone());
             new.spec.git_before = Some(push.before.clone()).filter(|before| !before.is_empty());
             new.spec.address = Some(beside(headers, &record.name));
-            let is_needless =
-                |all: &[DeploymentRecord]| poller::is_found(all, &push.after) || is_older(all, &push);
+            new.spec.delivery = delivery(headers);
+            let is_needless = |all: &[DeploymentRecord]| {
+                new.is_delivered(all) || poller::is_found(all, &push.after) || is_older(all, &push)
+            };
             if !app.store.insert_deployment_unless(&new, &is_needless).await? {
                 return Ok(ignored(
-                    "this commit was found by looking at the repository before, or one after it was deployed"
+                    "this commit is deployed already: by this delivery, by looking at the repository, or with one after it"
                         .to_owned(),
                 ));
             }
@@ -221,7 +231,8 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
-fn delivery(headers: &HeaderMap) -> Option<String> {
+/// What its host calls a delivery.
+pub(super) fn delivery(headers: &HeaderMap) -> Option<String> {
     let names = ["x-github-delivery", "x-gitea-delivery", "x-gitlab-event-uuid"];
     let found = names.into_iter().find_map(|name| header(headers, name))?;
     Some(found.chars().take(DELIVERY_BYTES_MAX).collect())

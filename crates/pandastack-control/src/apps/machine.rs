@@ -134,6 +134,18 @@ impl Machine {
         Ok(self.client.call::<serde::de::IgnoredAny>(call, Some(&body)).await.map(|_| ())?)
     }
 
+    /// Ends what builds left running in it: steps that were cut off, and what others started and did not wait for.
+    pub(super) async fn end_builds(&self) -> ApiResult<()> {
+        for process in self.processes().await?.iter().filter(|process| is_left_by_build(process)) {
+            match self.kill(process.id).await {
+                // It ended by itself since it was listed, long enough ago to be forgotten.
+                Err(error) if error.code == ErrorCode::NotFound => {}
+                ended => ended?,
+            }
+        }
+        Ok(())
+    }
+
     /// Looks at what listens in it.
     pub(super) fn watch(&self, deadline: Instant) -> Watch<'_> {
         Watch::new(&self.record, &self.client, deadline)
@@ -168,8 +180,10 @@ impl Machine {
         ops::lifecycle::go(&self.app, record, self.client.clone(), asleep, false).await.map(drop)
     }
 
-    /// Keeps it as it is now.
-    pub(super) async fn snapshot(&self, name: &str) -> ApiResult<SnapshotRecord> {
+    /// Keeps it as it is now, memory and all, but for what builds left running: that has their variables, which those who serve
+    /// may not see.
+    pub(super) async fn snapshot_built(&self, name: &str) -> ApiResult<SnapshotRecord> {
+        self.end_builds().await?;
         let owner = self.record.owner.clone().unwrap_or_default();
         let request = CreateSnapshot {
             name: Some(name.to_owned()),
@@ -260,6 +274,11 @@ impl Machine {
     }
 }
 
+/// Whether something of a build's step runs, even if the step itself ended.
+fn is_left_by_build(process: &Process) -> bool {
+    process.tag.as_deref() == Some(BUILD_TAG) && (process.exit_code.is_none() || process.lingering)
+}
+
 /// Adds what is wanted of some lines, and gives up the oldest beyond `count`.
 fn keep_last(
     last: &mut VecDeque<String>,
@@ -320,6 +339,21 @@ fn lost(why: &str) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_build_left_running_is_found_also_after_its_step() {
+        let is_left = |tag: &str, exit_code: Option<i32>, lingering: bool| {
+            let state = if exit_code.is_some() { "exited" } else { "running" };
+            let process = serde_json::json!({"id": 1, "pid": 7, "tag": tag, "command": "x", "state": state,
+                "exit_code": exit_code, "lingering": lingering, "duration_ms": 1, "stdout_start": 0, "stdout_end": 0,
+                "stderr_start": 0, "stderr_end": 0, "stdin_offset": 0});
+            is_left_by_build(&serde_json::from_value(process).unwrap())
+        };
+        assert!(is_left(BUILD_TAG, None, false), "a step under way");
+        assert!(is_left(BUILD_TAG, Some(0), true), "a step that ended, with something that it started");
+        assert!(!is_left(BUILD_TAG, Some(0), false));
+        assert!(!is_left("web", None, false), "no build's");
+    }
 
     #[test]
     fn what_is_looked_for_counts_and_not_what_was_printed_after_it() {

@@ -3,6 +3,9 @@
 //! Each is a deployment that returns to what is live and takes over the machines that are still good: so it has its turn, its log and
 //! its atomic switch as any other, and a crash in the middle of it leaves nothing.
 //!
+//! Machines of versions that served before are told again when to sleep, if a crash came before they were: one that never slept while it
+//! served would stay awake for as long as it is kept.
+//!
 //! One that failed, for want of room say, is tried again as itself: after [`RETRY_SECONDS_MIN`], then after twice as long each time up
 //! to [`RETRY_SECONDS_MAX`]. It stays one deployment, so that failures push no version out of the history.
 
@@ -13,11 +16,13 @@ use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::{SandboxId, SandboxState};
 
-use super::log;
+use super::deploy::DRAIN_IDLE_SECONDS;
+use super::machine::Machine;
 use super::record::{AppRecord, DeploymentRecord};
+use super::{log, tidy};
 use crate::app::{App, now};
 use crate::error::ApiResult;
-use crate::store::StoreError;
+use crate::store::{SandboxRecord, StoreError};
 
 /// What begins a deployment that replaces lost machines.
 const RECOVERY: &str = "recovery";
@@ -55,6 +60,7 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     if newest.status.is_under_way() {
         return Ok(());
     }
+    retire_left(app, of, live, &all).await;
     let mut good = Vec::new();
     for machine in live.spec.machines() {
         if !is_lost(app, machine).await? {
@@ -81,6 +87,25 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
         app.apps.tell();
     }
     Ok(())
+}
+
+/// Tells machines that are kept for a rollback to fall asleep, where nobody did.
+async fn retire_left(app: &Arc<App>, of: &AppRecord, live: &DeploymentRecord, all: &[DeploymentRecord]) {
+    for id in tidy::needed(of, all).machines {
+        let Ok(machine) = app.store.sandbox(None, &id).await else { continue };
+        if live.spec.machines().any(|serves| *serves == id) || !is_left(&machine) {
+            continue;
+        }
+        let retired = async { Machine::open(app, of, &id).await?.set_idle(DRAIN_IDLE_SECONDS).await };
+        if let Err(error) = retired.await {
+            tracing::info!(app = %of.id, %error, "an old machine is told later when to sleep");
+        }
+    }
+}
+
+/// Whether a machine that serves no more runs on as if it did.
+fn is_left(machine: &SandboxRecord) -> bool {
+    machine.state == SandboxState::Running && machine.spec.idle_timeout_seconds > DRAIN_IDLE_SECONDS
 }
 
 /// Whether the newest deployment tried the same in vain.

@@ -12,8 +12,8 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `record`, `store` | what is written down |
-//! | `routes`, `upload`, `env`, `domains`, `runtime_logs`, `hooks`, `view`, `check` | the API |
+//! | `record`, `store`, `cache` | what is written down, and what of that builds may begin from |
+//! | `routes`, `settings`, `upload`, `env`, `domains`, `runtime_logs`, `usage`, `hooks`, `view`, `check` | the API |
 //! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
@@ -34,6 +34,7 @@
 //! wakes (the edge), telling what kind of app a source is (`pandastack-detect`).
 
 pub(crate) mod build;
+mod cache;
 pub(crate) mod check;
 mod commit_status;
 pub(crate) mod database_way;
@@ -61,12 +62,14 @@ pub(crate) mod routes;
 pub(crate) mod runtime_logs;
 mod says;
 mod serve;
+pub(crate) mod settings;
 mod source;
 pub mod store;
 #[cfg(test)]
 pub(crate) mod suite;
 mod tidy;
 pub(crate) mod upload;
+pub(crate) mod usage;
 mod view;
 
 use std::collections::{HashMap, HashSet};
@@ -108,8 +111,12 @@ struct Shared {
     running: HashMap<DeploymentId, Running>,
     /// Apps with machines that are given a source and have no deployment yet, once for each.
     uploads: Vec<AppId>,
+    /// Apps whose machines were left alone because of that, or could not be deleted: they are tidied up once it is over.
+    untidy: HashSet<AppId>,
     /// Apps that are being deleted by this process.
     removing: HashSet<AppId>,
+    /// Deliveries that are being carried out.
+    deliveries: HashSet<(AppId, String)>,
 }
 
 struct Running {
@@ -154,6 +161,18 @@ impl Drop for Removing<'_> {
     }
 }
 
+/// Keeps a delivery from being carried out twice at once.
+struct Taking<'a> {
+    apps: &'a Apps,
+    delivery: (AppId, String),
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.apps.shared().deliveries.remove(&self.delivery);
+    }
+}
+
 impl Apps {
     fn shared(&self) -> MutexGuard<'_, Shared> {
         // Every critical section leaves the maps whole, so a panic elsewhere does not make them wrong.
@@ -177,15 +196,46 @@ impl Apps {
 
     /// Notes that one such source is there, or will not come.
     fn end_upload(&self, app: &AppId) {
-        let uploads = &mut self.shared().uploads;
-        if let Some(at) = uploads.iter().position(|one| one == app) {
-            uploads.swap_remove(at);
+        let mut shared = self.shared();
+        if let Some(at) = shared.uploads.iter().position(|one| one == app) {
+            shared.uploads.swap_remove(at);
+        }
+        if shared.untidy.contains(app) && !shared.uploads.contains(app) {
+            self.work.notify_one();
         }
     }
 
-    /// Whether an app has machines that nothing refers to yet.
-    pub(crate) fn is_uploading(&self, app: &AppId) -> bool {
-        self.shared().uploads.contains(app)
+    /// Whether an app has machines that nothing refers to yet. If so, it is tidied up when it has none any more.
+    fn put_off_tidying(&self, app: &AppId) -> bool {
+        let mut shared = self.shared();
+        let is_uploading = shared.uploads.contains(app);
+        if is_uploading {
+            shared.untidy.insert(app.clone());
+        }
+        is_uploading
+    }
+
+    /// Notes that an app is still to be tidied up.
+    fn note_untidy(&self, app: AppId) {
+        self.shared().untidy.insert(app);
+    }
+
+    /// Takes the apps that were not tidied up and can be now: no deployment of them runs.
+    fn take_untidy(&self) -> Vec<AppId> {
+        let mut shared = self.shared();
+        let Shared { running, uploads, untidy, .. } = &mut *shared;
+        let is_busy =
+            |app: &AppId| uploads.contains(app) || running.values().any(|running| running.app == *app);
+        let free: Vec<_> = untidy.iter().filter(|app| !is_busy(app)).cloned().collect();
+        untidy.retain(|app| !free.contains(app));
+        free
+    }
+
+    /// Notes that a delivery is being carried out, until dropped. `None` if it is already.
+    fn taking(&self, app: &AppId, delivery: &str) -> Option<Taking<'_>> {
+        let delivery = (app.clone(), delivery.to_owned());
+        let first = self.shared().deliveries.insert(delivery.clone());
+        first.then(|| Taking { apps: self, delivery })
     }
 
     /// Notes that an app is being deleted, until dropped. `None` if it is already.
@@ -248,5 +298,23 @@ impl Apps {
 
     fn count_running(&self) -> usize {
         self.shared().running.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_tidied_up_is_taken_again() {
+        let (apps, id) = (Apps::default(), AppId::random());
+        apps.begin_upload(&id);
+        assert!(apps.put_off_tidying(&id));
+        assert!(apps.take_untidy().is_empty(), "a source is on its way to it");
+        apps.end_upload(&id);
+        assert_eq!(apps.take_untidy(), [id.clone()]);
+        assert!(apps.take_untidy().is_empty());
+        apps.note_untidy(id.clone());
+        assert_eq!(apps.take_untidy(), [id]);
     }
 }

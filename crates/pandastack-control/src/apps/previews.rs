@@ -26,9 +26,10 @@ use pandastack_types::limits::CLOSED_PULLS_KEPT;
 
 use super::deploy::change;
 use super::git::shown_url;
+use super::hooks::delivery;
 use super::pulls::{Change, Pull};
 use super::record::{AppRecord, AppSpec, DeploymentRecord, PullSpec};
-use super::routes::{OfApp, queue};
+use super::routes::{OfApp, queued};
 use super::{removal, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
@@ -75,6 +76,7 @@ fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
         max_instances: 1,
         closed_pulls: Default::default(),
         cache: own.cache,
+        cache_shape: own.cache_shape,
         deleting: own.deleting,
         pull: Some(own.pull.unwrap_or_else(|| PullSpec { fork: true, ..PullSpec::default() })),
         ..of
@@ -112,7 +114,11 @@ pub(super) async fn take(
     new.spec.git_ref = Some(pull.commit.clone());
     new.spec.git_commit = Some(pull.commit);
     new.spec.address = Some(beside(headers, &preview.name));
-    let (status, Json(deployment)) = queue(app, new).await?;
+    new.spec.delivery = delivery(headers);
+    if !app.store.insert_deployment_unless(&new, &|all| new.is_delivered(all)).await? {
+        return Ok((StatusCode::OK, ignored("this delivery was taken before")));
+    }
+    let (status, Json(deployment)) = queued(app, new);
     Ok((status, HookAnswer { deployment_id: Some(deployment.id), ..answer }))
 }
 
@@ -162,7 +168,7 @@ fn note_pull(spec: &mut AppSpec, pull: &Pull) {
     let known = spec.pull.clone().unwrap_or_default();
     // What was installed while it was trusted is not for a fork.
     if pull.fork && !known.fork {
-        spec.cache = None;
+        (spec.cache, spec.cache_shape) = (None, None);
     }
     spec.pull = Some(PullSpec { fork: pull.fork || known.fork, ..pull_spec(pull) });
 }
@@ -294,7 +300,7 @@ mod tests {
     use crate::apps::record::EnvEntry;
 
     fn entry(secret: bool, scope: EnvScope) -> EnvEntry {
-        EnvEntry { value: "v".into(), secret, scope, updated_at: now() }
+        EnvEntry { value: "v".into(), secret, scope, stage: Default::default(), updated_at: now() }
     }
 
     fn production() -> AppSpec {
@@ -334,6 +340,16 @@ mod tests {
         assert_eq!(own.git_deploy_key.as_deref(), Some("k3y"));
         assert_eq!((own.cache, own.webhook_secret), (None, None), "neither is for a preview");
         assert!(!own.env.contains_key("LIVE"), "also where variables are shown");
+    }
+
+    #[test]
+    fn a_preview_begins_from_its_own_machine_while_that_is_of_its_app_s_kind() {
+        let installed: pandastack_types::SnapshotId = "own".parse().unwrap();
+        let mut own = AppSpec::default();
+        own.set_cache(installed.clone(), production().shape());
+        assert_eq!(overlaid(own.clone(), production()).usable_cache(), Some(&installed));
+        let larger = AppSpec { memory_mb: Some(4096), ..production() };
+        assert_eq!(overlaid(own, larger).usable_cache(), None);
     }
 
     #[test]

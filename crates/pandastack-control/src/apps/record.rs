@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use pandastack_types::api::{AppPreviews, DeploymentStatus, EnvScope, GitHost};
+use pandastack_types::api::{AppPreviews, DeploymentStatus, EnvScope, EnvStage, GitHost};
 use pandastack_types::limits::{IDLE_SECONDS_DEFAULT, TTL_SECONDS_MAX};
 use pandastack_types::{AppId, DatabaseId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
+pub use super::cache::Shape;
 pub use super::says::{Said, SourceSays};
 use super::{HEALTH_PATH_DEFAULT, PORT_DEFAULT};
 
@@ -119,6 +120,8 @@ pub struct AppSpec {
     pub databases: BTreeMap<String, AttachedDatabase>,
     /// A machine with installed dependencies, from which builds begin.
     pub cache: Option<SnapshotId>,
+    /// What that machine is; not known of those that were kept before this was noted.
+    pub cache_shape: Option<Shape>,
     /// It is being deleted: its machines go first, then its row.
     pub deleting: bool,
 }
@@ -158,6 +161,7 @@ impl Default for AppSpec {
             env: BTreeMap::new(),
             databases: BTreeMap::new(),
             cache: None,
+            cache_shape: None,
             deleting: false,
         }
     }
@@ -197,9 +201,10 @@ impl AppSpec {
         })
     }
 
-    /// Variables as the machines get them.
-    pub fn env_values(&self) -> BTreeMap<String, String> {
-        self.seen_env().map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
+    /// Variables as builds get them, or the machines that serve.
+    pub fn env_values(&self, stage: EnvStage) -> BTreeMap<String, String> {
+        let there = self.seen_env().filter(|(_, entry)| entry.stage.is_in(stage));
+        there.map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
     }
 }
 
@@ -234,6 +239,9 @@ pub struct EnvEntry {
     /// Which deployments see it.
     #[serde(default)]
     pub scope: EnvScope,
+    /// When it is there.
+    #[serde(default)]
+    pub stage: EnvStage,
     /// When it was set.
     pub updated_at: Timestamp,
 }
@@ -298,6 +306,8 @@ pub struct DeploymentSpec {
     pub git_commit: Option<String>,
     /// Commit that the branch was at before the push that began it.
     pub git_before: Option<String>,
+    /// The delivery that began it, as its host calls it.
+    pub delivery: Option<String>,
     /// Address of the app, as whoever asked for this would reach it.
     pub address: Option<String>,
     /// The deployment whose version this one returns to.
@@ -310,6 +320,8 @@ pub struct DeploymentSpec {
     pub start: Option<StartSpec>,
     /// The machine that builds it.
     pub build_machine: Option<SandboxId>,
+    /// What that is, if it was made before its turn: the app's settings may have changed since.
+    pub build_shape: Option<Shape>,
     /// What was built: a machine ready to start.
     pub artifact: Option<SnapshotId>,
     /// The machine that serves it, the first one of several.
@@ -381,6 +393,11 @@ impl DeploymentRecord {
         new.spec.start.clone_from(&old.start);
         new.spec.artifact.clone_from(&old.artifact);
         new
+    }
+
+    /// Whether its delivery began one of these before: a crash came before the delivery was noted.
+    pub fn is_delivered(&self, all: &[Self]) -> bool {
+        self.spec.delivery.is_some() && all.iter().any(|one| one.spec.delivery == self.spec.delivery)
     }
 
     /// Whether some machine serves both.

@@ -8,16 +8,12 @@ use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use pandastack_types::api::{
-    self, AppSettings, CreateApp, CreateSandbox, Deployment, DeploymentStatus, Items, RollbackApp,
-};
+use pandastack_types::api::{self, CreateApp, Deployment, DeploymentStatus, Items, RollbackApp, UpdateApp};
 use pandastack_types::{DeploymentId, ErrorBody};
 use serde::Deserialize;
 
-use super::deploy::change;
-use super::mend::Asked;
-use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry};
-use super::{Stop, check, databases, domains, env, log, mend, previews, removal, serve, tidy, upload, view};
+use super::record::{AppRecord, AppSpec, DeploymentRecord};
+use super::{Stop, check, databases, domains, env, log, previews, removal, settings, tidy, upload, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -33,13 +29,14 @@ pub(crate) fn once_only() -> Router<Arc<App>> {
 pub(crate) fn repeatable() -> Router<Arc<App>> {
     Router::new()
         .route("/apps", get(list))
-        .route("/apps/{id}", get(show).merge(patch(update)).merge(delete(remove)))
+        .route("/apps/{id}", get(show).merge(patch(settings::update)).merge(delete(remove)))
         .route("/apps/{id}/deploys", get(deploys).merge(post(upload::deploy)))
         .route("/apps/{id}/deploys/{deployment}", get(deployment))
         .route("/apps/{id}/deploys/{deployment}/logs", get(deploy_logs))
         .route("/apps/{id}/deploys/{deployment}/cancel", post(cancel))
         .route("/apps/{id}/restart", post(restart))
         .route("/apps/{id}/runtime-logs", get(super::runtime_logs::runtime_logs))
+        .route("/apps/{id}/metrics", get(super::usage::metrics))
         .route("/apps/{id}/env", get(env::list))
         .route("/apps/{id}/env/import", post(env::import))
         .route("/apps/{id}/env/{key}", put(env::set).merge(delete(env::remove)))
@@ -114,49 +111,16 @@ pub(crate) async fn create(
     JsonBody(request): JsonBody<CreateApp>,
 ) -> ApiResult<(StatusCode, Json<api::App>)> {
     check::name(&request.name, api_host(&headers))?;
-    let at = now();
-    let mut spec = AppSpec::default();
-    check_api_url(&app, &request.settings)?;
-    check::apply(&mut spec, request.settings)?;
-    for (key, value) in request.env.unwrap_or_default() {
-        check::put_env(
-            &mut spec,
-            &key,
-            EnvEntry { value, secret: false, scope: Default::default(), updated_at: at },
-        )?;
-    }
-    apply_size(&app, &mut spec, request.template, request.cpu, request.memory_mb)?;
-    let record = AppRecord::new(caller.workspace, request.name, spec, at);
+    let CreateApp { name, settings: said, env, template, cpu, memory_mb } = request;
+    let begun = AppSpec::default();
+    let template = template.filter(|name| !name.is_empty()).or_else(|| Some(begun.template.clone()));
+    let said = UpdateApp { settings: said, env, template, cpu, memory_mb };
+    let spec = settings::revised(&app, &begun, said)?;
+    let record = AppRecord::new(caller.workspace, name, spec, now());
     app.store.insert_app(&record).await?;
     app.apps.polls.notify_one();
     app.names_changed();
     Ok((StatusCode::CREATED, Json(view::app(&app, &headers, record).await?)))
-}
-
-/// Refuses an address that this server would not call.
-fn check_api_url(app: &App, settings: &AppSettings) -> ApiResult<()> {
-    match settings.git_api_url.as_deref() {
-        None | Some("") => Ok(()),
-        Some(url) => app.schedules.webhooks().check_url("git_api_url", url).map(|_| ()),
-    }
-}
-
-/// Notes template and size of an app's machines.
-fn apply_size(
-    app: &App,
-    spec: &mut AppSpec,
-    template: Option<String>,
-    cpu: Option<u32>,
-    memory_mb: Option<u32>,
-) -> ApiResult<()> {
-    let name = template.filter(|name| !name.is_empty()).unwrap_or_else(|| spec.template.clone());
-    let mut templates = app.hosts.templates().into_iter();
-    let found = templates.find(|one| one.name == name || one.aliases.contains(&name));
-    spec.template = found.ok_or_else(|| ApiError::not_found("template", &name))?.name;
-    // Published clients send 0 for "as the template has it".
-    (spec.cpu, spec.memory_mb) = (cpu.filter(|cpu| *cpu > 0), memory_mb.filter(|mb| *mb > 0));
-    let machine = CreateSandbox { cpu: spec.cpu, memory_mb: spec.memory_mb, ..CreateSandbox::default() };
-    crate::validate::create(&machine)
 }
 
 /// Apps of the workspace, oldest first; without previews.
@@ -185,44 +149,6 @@ pub(crate) async fn show(
     headers: HeaderMap,
 ) -> ApiResult<Json<api::App>> {
     let record = of.find(&app, &caller).await?;
-    Ok(Json(view::app(&app, &headers, record).await?))
-}
-
-/// Change an app's settings. They hold from its next deployment or restart on; how many machines serve it, at once.
-#[utoipa::path(patch, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), request_body = AppSettings,
-    responses((status = 200, body = api::App), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub(crate) async fn update(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    of: OfApp,
-    headers: HeaderMap,
-    JsonBody(settings): JsonBody<AppSettings>,
-) -> ApiResult<Json<api::App>> {
-    let record = of.find_own(&app, &caller).await?;
-    check_api_url(&app, &settings)?;
-    let was = record.spec.clone();
-    let (counted, mut applied) = (settings.max_instances.is_some(), Ok(()));
-    check::apply(&mut record.spec.clone(), settings.clone())?;
-    let record = change(&app, &record.id, |record| {
-        // Another call may have changed what these settings depend on.
-        let mut spec = record.spec.clone();
-        applied = check::apply(&mut spec, settings.clone());
-        if applied.is_ok() {
-            record.spec = spec;
-        }
-    })
-    .await?;
-    applied?;
-    app.apps.polls.notify_one();
-    let sleep = |spec: &AppSpec| (spec.idle_timeout_seconds, spec.min_instances);
-    if sleep(&record.spec) != sleep(&was) {
-        app.names_changed();
-        serve::follow_idle(&app, &record).await;
-    }
-    if counted {
-        mend::app(&app, &record, Asked::ByHand).await?;
-        app.apps.work.notify_one();
-    }
     Ok(Json(view::app(&app, &headers, record).await?))
 }
 

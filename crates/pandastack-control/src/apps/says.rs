@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use pandastack_detect::{Manifest, Undetected};
+use pandastack_types::api::EnvStage;
 use serde::{Deserialize, Serialize};
 
 use super::check;
@@ -41,6 +42,10 @@ pub struct SourceSays {
     pub health_path: Option<String>,
     /// Its plain variables.
     pub env: BTreeMap<String, String>,
+    /// Those of builds alone.
+    pub build_env: BTreeMap<String, String>,
+    /// Those of machines that serve alone.
+    pub run_env: BTreeMap<String, String>,
 }
 
 impl SourceSays {
@@ -50,16 +55,29 @@ impl SourceSays {
         manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
         // Both together are what a machine gets.
         let mut all = AppSpec { env: app.env.clone(), ..AppSpec::default() };
-        for (key, value) in &manifest.env {
+        for (key, value) in [&manifest.env, &manifest.build_env, &manifest.run_env].into_iter().flatten() {
             let entry = EnvEntry {
                 value: value.clone(),
                 secret: false,
                 scope: Default::default(),
+                stage: Default::default(),
                 updated_at: now(),
             };
             check::put_env(&mut all, key, entry)?;
         }
-        Ok(Self { port: manifest.port, health_path: manifest.health_path, env: manifest.env })
+        let Manifest { port, health_path, env, build_env, run_env, .. } = manifest;
+        Ok(Self { port, health_path, env, build_env, run_env })
+    }
+
+    /// Its variables in a stage; what is said of that stage alone wins.
+    pub(super) fn env_values(&self, stage: EnvStage) -> BTreeMap<String, String> {
+        let mut env = self.env.clone();
+        match stage {
+            EnvStage::All => {}
+            EnvStage::Build => env.extend(self.build_env.clone()),
+            EnvStage::Run => env.extend(self.run_env.clone()),
+        }
+        env
     }
 
     /// An app as a version of this source is built and started.
@@ -149,6 +167,23 @@ mod tests {
         ] {
             assert!(says(bad).unwrap_err().message.contains(word), "{bad}");
         }
+    }
+
+    #[test]
+    fn variables_of_one_stage_are_not_in_the_other() {
+        let text =
+            "[env]\nMODE = \"fast\"\n[env.build]\nMODE = \"small\"\nCACHE = 1\n[env.run]\nWORKERS = 2\n";
+        let says = SourceSays::of(read(text), &AppSpec::default()).unwrap();
+        let of = |stage| says.env_values(stage).into_iter().collect::<Vec<_>>();
+        let pairs = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
+        };
+        assert_eq!(of(EnvStage::Build), pairs(&[("CACHE", "1"), ("MODE", "small")]));
+        assert_eq!(of(EnvStage::Run), pairs(&[("MODE", "fast"), ("WORKERS", "2")]));
+        let bad = SourceSays::of(read("[env.run]\n\"A-B\" = 1\n"), &AppSpec::default());
+        assert!(bad.unwrap_err().message.contains("A-B"));
+        let old: SourceSays = serde_json::from_str(r#"{"env":{"A":"b"}}"#).unwrap();
+        assert_eq!(old.env_values(EnvStage::Run)["A"], "b", "written before there were stages");
     }
 
     #[test]

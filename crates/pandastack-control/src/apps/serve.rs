@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use pandastack_types::api::{ExecRequest, Port, Process, ProcessState, StartProcess};
+use pandastack_fault as fault;
+use pandastack_types::api::{EnvStage, ExecRequest, Port, Process, ProcessState, StartProcess};
 use pandastack_types::limits::HEALTH_SECONDS_MAX;
 use pandastack_types::{SandboxId, SnapshotId};
 use tokio::time::Instant;
 
 use super::build::BuildError;
-use super::databases::{self, Stage};
+use super::databases;
 use super::health;
 use super::log::Log;
 use super::machine::{Machine, Purpose};
@@ -127,9 +128,9 @@ impl Serving<'_> {
     /// Variables of a new machine.
     async fn env(&self, start: &StartSpec) -> Result<BTreeMap<String, String>> {
         let mut env = start.env.clone();
-        env.extend(start.source.env.clone());
-        env.extend(self.of.spec.env_values());
-        for (variable, url) in databases::urls(self.app, self.of, Stage::Run).await? {
+        env.extend(start.source.env_values(EnvStage::Run));
+        env.extend(self.of.spec.env_values(EnvStage::Run));
+        for (variable, url) in databases::urls(self.app, self.of, EnvStage::Run).await? {
             self.log.say(format!("{variable} leads to a database that is attached")).await;
             env.insert(variable, url);
         }
@@ -147,6 +148,7 @@ impl Serving<'_> {
     ) -> Result<Machine> {
         let purpose = Purpose::Serve { env: env.clone(), idle_seconds: self.of.spec.idle_seconds(place) };
         let machine = Machine::create(self.app, self.of, Some(artifact), purpose).await?;
+        fault::point("control.deploy.booted").await;
         self.start(&machine, start).await?;
         Ok(machine)
     }

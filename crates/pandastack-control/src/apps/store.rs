@@ -76,10 +76,10 @@ pub trait AppStore: Send + Sync {
     /// Removes a name.
     async fn delete_domain(&self, app: &AppId, domain: &str) -> Result<()>;
 
-    /// Notes a delivery of a webhook. `false` if it was noted before.
-    async fn claim_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<bool>;
-    /// Forgets one delivery, so that it may come again.
-    async fn release_delivery(&self, app: &AppId, delivery: &str) -> Result<()>;
+    /// Notes that a delivery of a webhook was carried out.
+    async fn note_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<()>;
+    /// Whether it was.
+    async fn has_delivery(&self, app: &AppId, delivery: &str) -> Result<bool>;
     /// Forgets deliveries older than that.
     async fn prune_deliveries(&self, before: Timestamp) -> Result<u64>;
 }

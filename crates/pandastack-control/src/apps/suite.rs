@@ -168,11 +168,14 @@ pub(crate) async fn domains_and_deliveries_are_unique(store: &dyn Store) {
         store.insert_domain(&domain(&app, &format!("{n}.example"))).await.unwrap();
     }
     assert!(matches!(store.insert_domain(&domain(&app, "b.example")).await, Err(StoreError::Quota { .. })));
-    assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap());
-    assert!(!store.claim_delivery(&app.id, "1", now()).await.unwrap());
-    store.release_delivery(&app.id, "1").await.unwrap();
-    assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap(), "it may come again");
-    assert!(store.claim_delivery(&other.id, "1", now()).await.unwrap());
+    assert!(!store.has_delivery(&app.id, "1").await.unwrap());
+    for app in [&app, &app, &other] {
+        store.note_delivery(&app.id, "1", now()).await.unwrap();
+    }
+    assert!(
+        store.has_delivery(&app.id, "1").await.unwrap() && store.has_delivery(&other.id, "1").await.unwrap()
+    );
+    assert!(!store.has_delivery(&app.id, "2").await.unwrap());
     assert_eq!(store.prune_deliveries(after_seconds(now(), 1).unwrap()).await.unwrap(), 2);
-    assert!(store.claim_delivery(&app.id, "1", now()).await.unwrap());
+    assert!(!store.has_delivery(&app.id, "1").await.unwrap());
 }

@@ -1,7 +1,8 @@
 //! Which machines and snapshots an app needs. Everything else that belongs to it is deleted.
 //!
 //! Takes nothing but the record: safe to repeat, and the only place that deletes what a deployment made. It runs when no
-//! deployment of the app is between making something and writing it down: at the end of each, and at start.
+//! deployment of the app is between making something and writing it down: at the end of each, and at start. Machines of an app that is
+//! being given a source are left until that is over.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,12 +17,12 @@ use super::record::{AppRecord, DeploymentRecord};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::ops;
-use crate::store::{Select, StoreError};
+use crate::store::{SandboxRecord, Select, StoreError};
 
 /// What an app needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Needed {
-    machines: HashSet<SandboxId>,
+    pub(super) machines: HashSet<SandboxId>,
     snapshots: HashSet<SnapshotId>,
     /// Versions that a rollback would find.
     pub(super) versions: HashSet<DeploymentId>,
@@ -66,20 +67,21 @@ pub(super) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
 
 /// Deletes what an app does not need; and the app itself when it is being deleted.
 pub(super) async fn app(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
+    // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
+    let machines = app.store.sandboxes(&Select::Owner(owner_of(id))).await?;
+    let is_uploading = app.apps.put_off_tidying(id);
     let of = match app.store.app(None, id.as_str()).await {
+        // A source came to it while it was deleted.
+        Err(StoreError::NotFound { .. }) if !is_uploading => {
+            return delete_others(app, machines, &HashSet::new()).await;
+        }
         Err(StoreError::NotFound { .. }) => return Ok(()),
         found => found?,
     };
     let needed = needed(&of, &app.store.deployments(id).await?);
-    // A source that is on its way ends in a deployment, whose end tidies up again, or in a failure, which does.
-    let machines = match app.apps.is_uploading(id) {
-        true => Vec::new(),
-        false => app.store.sandboxes(&Select::Owner(owner_of(id))).await?,
-    };
-    for machine in machines {
-        if !needed.machines.contains(&machine.id) {
-            ops::delete::delete(app, machine, Some("its app needs it no more")).await?;
-        }
+    // What comes to an app that is being deleted is not waited for.
+    if !is_uploading || of.spec.deleting {
+        delete_others(app, machines, &needed.machines).await?;
     }
     let owner = owner_of(id);
     for snapshot in app.store.snapshots(&of.workspace, None).await? {
@@ -92,6 +94,19 @@ pub(super) async fn app(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
     if of.spec.deleting {
         app.store.delete_app(id).await?;
         app.names_changed();
+    }
+    Ok(())
+}
+
+async fn delete_others(
+    app: &Arc<App>,
+    machines: Vec<SandboxRecord>,
+    needed: &HashSet<SandboxId>,
+) -> ApiResult<()> {
+    for machine in machines {
+        if !needed.contains(&machine.id) {
+            ops::delete::delete(app, machine, Some("its app needs it no more")).await?;
+        }
     }
     Ok(())
 }

@@ -145,6 +145,7 @@ async fn from_archive(
     let mut new = DeploymentRecord::queued(&of, wanted.trigger, now());
     new.spec.source = Source::Archive;
     new.spec.build_machine = Some(unclaimed.machine.id().clone());
+    new.spec.build_shape = Some(of.spec.shape());
     new.spec.address = Some(wanted.address);
     new.spec.clear_cache = wanted.clear_cache;
     // From here on a client that goes away changes nothing: the deployment is queued and has the machine, or neither.
@@ -170,7 +171,7 @@ impl Unclaimed {
         // Owned: a machine that is there only after its client went away is dropped as the result of this, and so deleted.
         let made = async move {
             let uploading = Uploading::begin(&app, &of.id);
-            let cache = of.spec.cache.as_ref().filter(|_| !clear_cache);
+            let cache = of.spec.usable_cache().filter(|_| !clear_cache);
             let machine = tokio::select! {
                 made = build_machine(&app, &of, cache, None) => made?,
                 () = app.shutdown.cancelled() => {

@@ -1,8 +1,8 @@
 //! Records of apps as clients see them.
 
 use http::HeaderMap;
-use pandastack_types::SandboxState;
 use pandastack_types::api::{self, AppInstance, AppStatus, DeploymentStatus};
+use pandastack_types::{SandboxId, SandboxState};
 
 use super::git::{self, shown_url};
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
@@ -100,11 +100,14 @@ pub(super) async fn preview(
 async fn instances(state: &App, live: Option<&DeploymentRecord>) -> Vec<AppInstance> {
     let mut instances = Vec::new();
     for id in live.iter().flat_map(|live| live.spec.machines()) {
-        let found = state.store.sandbox(None, id).await;
-        let status = found.map_or(SandboxState::Failed, |machine| machine.state);
-        instances.push(AppInstance { sandbox_id: id.clone(), status });
+        instances.push(AppInstance { sandbox_id: id.clone(), status: status_of(state, id).await });
     }
     instances
+}
+
+/// Where a machine stands, as far as is known; one that is gone has failed.
+pub(super) async fn status_of(state: &App, id: &SandboxId) -> SandboxState {
+    state.store.sandbox(None, id).await.map_or(SandboxState::Failed, |machine| machine.state)
 }
 
 fn hook_url(headers: &HeaderMap, record: &AppRecord) -> Option<String> {

@@ -16,7 +16,7 @@ pub(super) const DATABASE: &str = "app";
 /// The superuser. Tenants never learn its password.
 pub(super) const ADMINISTRATOR: &str = "pandastack";
 /// The superuser's database.
-pub(super) const MAINTENANCE: &str = "postgres";
+const MAINTENANCE: &str = "postgres";
 /// The superuser's password in the template, replaced before anybody knows of a new database.
 const FIRST_PASSWORD: &str = "pandastack";
 /// Hex digits of a password: 128 bits.

@@ -10,6 +10,7 @@
 //! | `routes` | the API |
 //! | `ops` | making, copying, changing, deleting |
 //! | `server` | what is said to a server as its administrator |
+//! | `replay` | starting a server, and waiting until it has replayed its log |
 //! | `backups` | the archive: base backups, log, restores |
 //! | `credentials` | passwords, derived and never stored |
 //! | `way` | how the edge reaches a database |
@@ -32,6 +33,7 @@ mod credentials;
 mod ops;
 pub(crate) mod ports;
 mod recovery;
+mod replay;
 mod reset;
 pub(crate) mod revive;
 pub(crate) mod room;

@@ -210,6 +210,8 @@ async fn change_marked(
         let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
         let volume = volumes.into_iter().next();
         let volume = volume.ok_or_else(|| ApiError::conflict("this database has no volume"))?;
+        // A file system grows in a machine that runs, and one that is full sleeps as others do.
+        go(app, &record, true).await?;
         owned::grow(app, volume, storage_mb).await?;
         room::await_notice(app, &record).await;
     }

@@ -14,12 +14,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::api::{AttachVolume, ExecRequest};
+use pandastack_types::api::AttachVolume;
 use pandastack_types::{DatabaseId, SandboxId, SandboxState};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{DATA_PATH, mark, ops, owner, reset, server};
+use super::{DATA_PATH, mark, ops, owner, replay, reset, server};
 use crate::app::{App, Marked, lost};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
@@ -35,8 +35,6 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 const HOLD: Duration = Duration::from_secs(90);
 /// Between two looks meanwhile.
 const HOLD_LOOK: Duration = Duration::from_secs(1);
-/// How long a server may replay its log before it counts as not started.
-const START_SECONDS: u64 = 600;
 
 /// Who waits for whom.
 #[derive(Default)]
@@ -137,16 +135,7 @@ pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> ApiRe
 
 /// Starts the server of a machine that was booted, and waits for it to answer.
 async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> ApiResult<()> {
-    let request = ExecRequest {
-        cmd: Some(server::START.to_owned()),
-        timeout_seconds: Some(START_SECONDS),
-        ..ExecRequest::default()
-    };
-    let started = machines::exec::exec_in(app, machine, &request).await?;
-    if started.exit_code != 0 {
-        let said = started.stderr.trim();
-        return Err(ApiError::internal(format!("its server did not start: {said}")));
-    }
+    replay::start(app, record, machine).await?;
     server::resume(app, record, &machine.id).await
 }
 

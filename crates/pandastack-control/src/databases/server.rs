@@ -11,7 +11,7 @@ use pandastack_postgres::{
 use pandastack_types::api::{DatabaseStats, ExecRequest};
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
 
-use super::credentials::{ADMINISTRATOR, DATABASE, MAINTENANCE, TENANT, administrator, password, tenant};
+use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
 use super::way::{OneMachine, connect_first};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
@@ -21,9 +21,6 @@ use crate::store::databases::DatabaseRecord;
 const WAIT: Duration = Duration::from_secs(30);
 /// How long a server may take to write everything out and stop.
 const STOP_SECONDS: u64 = 300;
-/// Starts what does not run, by the template's own program, and says why it cannot.
-pub(super) const START: &str =
-    "pandastack-postgres || { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
 /// Sessions end; what they had not committed is rolled back.
 const STOP: &str = "runuser -u postgres -- /opt/postgres/16/bin/pg_ctl --pgdata=/var/lib/postgresql/data --silent -w -t 290 -m fast stop && sync";
 /// Sessions of others, in a copy: their clients are connected to the original.
@@ -39,10 +36,8 @@ const STATS: &str = "SELECT sum(pg_database_size(datname))::bigint, \
 /// The template's program that watches the volume says so by a file.
 const IS_FULL: &str = "SELECT (pg_stat_file('/run/postgresql/room.conf', true)).size IS NOT NULL";
 
-/// SQLSTATE of a login with another password.
-const WRONG_PASSWORD: &str = "28P01";
-/// Of those with the right one that lead nowhere: the database is gone, closed to this role, or the role may not log in.
-const NO_WAY_IN: [&str; 3] = ["3D000", "42501", "28000"];
+/// What a server was told last of its tenant's password: a word on the administrator, which nobody else can change.
+const TOLD: &str = "SELECT shobj_description('pandastack'::regrole, 'pg_authid')";
 
 /// Where a new machine's server comes from: whose administrator it still has.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +73,7 @@ pub(super) async fn settle(
 async fn begin(app: &Arc<App>, sandbox: &SandboxId, statements: &[Statement]) -> ApiResult<()> {
     let waiting = connect_first(app, sandbox).await.map_err(|error| refusal(error.into()))?;
     match waiting {
-        Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop),
+        Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop).map_err(run_refusal),
         None => run_as(app, sandbox, &administrator(&app.link, None), statements).await.map(drop),
     }
 }
@@ -100,32 +95,52 @@ async fn ask(app: &Arc<App>, who: &Credentials, sandbox: &SandboxId) -> ApiResul
     }
 }
 
-/// Gives the tenant the password that its record means.
+/// Gives the tenant the password that its record means, and notes in the server which one that is. Both or neither: statements that are sent
+/// at once are one transaction.
 pub(super) async fn renew_password(
     app: &Arc<App>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
 ) -> ApiResult<()> {
-    let statement = set_passwords(&[(TENANT, &password(&app.link, record))]);
-    run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &[statement]).await.map(drop)
+    let statements = [set_passwords(&[(TENANT, &password(&app.link, record))]), plain(&note(record))];
+    run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &statements).await.map(drop)
 }
 
-/// Whether a server takes the password that a record means, whatever the tenant may do once it is in.
-pub(super) async fn takes_password(
+/// Notes in a server which reset it was told of last, unless it has a note of its own already.
+pub(super) async fn note_told(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> ApiResult<()> {
+    let who = administrator(&app.link, Some(&record.id));
+    run_as(app, sandbox, &who, &[plain(&first_note(record))]).await.map(drop)
+}
+
+/// The reset that a server was told of last; 0 if of none.
+pub(super) async fn told_revision(
     app: &Arc<App>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
-) -> ApiResult<bool> {
-    let (machine, endpoint) = one_machine(app, sandbox);
-    match Session::open(&machine, &endpoint, &tenant(&app.link, record, MAINTENANCE)).await {
-        Ok(session) => {
-            session.close().await;
-            Ok(true)
-        }
-        Err(LoginError::Sql(error)) if error.code == WRONG_PASSWORD => Ok(false),
-        Err(LoginError::Sql(error)) if NO_WAY_IN.contains(&error.code.as_str()) => Ok(true),
-        Err(error) => Err(refusal(error)),
-    }
+) -> ApiResult<u64> {
+    let who = administrator(&app.link, Some(&record.id));
+    let outcomes = run_as(app, sandbox, &who, &[plain(TOLD)]).await?;
+    let note = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
+    Ok(note.and_then(|note| revision_in(note, &record.id)).unwrap_or(0))
+}
+
+/// Names the database too: a copy has its original's note, and counts anew.
+fn told_note(record: &DatabaseRecord) -> String {
+    format!("{} {}", record.id, record.spec.revision)
+}
+
+fn note(record: &DatabaseRecord) -> String {
+    format!("COMMENT ON ROLE {ADMINISTRATOR} IS '{}'", told_note(record))
+}
+
+/// In one statement: a reset that comes meanwhile writes a newer note.
+fn first_note(record: &DatabaseRecord) -> String {
+    let (id, note) = (&record.id, note(record));
+    format!("DO $$ BEGIN IF NOT starts_with(coalesce(({TOLD}), ''), '{id} ') THEN {note}; END IF; END $$")
+}
+
+fn revision_in(note: &str, id: &DatabaseId) -> Option<u64> {
+    note.strip_prefix(id.as_str())?.strip_prefix(' ')?.parse().ok()
 }
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
@@ -143,33 +158,21 @@ pub(super) async fn stop(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<(
     }
 }
 
-/// Whether a server that was restored still reads its log. Its administrator is that of the database whose log it is.
-pub(super) async fn is_recovering(
-    app: &Arc<App>,
-    original: &DatabaseId,
-    sandbox: &SandboxId,
-) -> ApiResult<bool> {
-    let asked = [plain("SELECT pg_is_in_recovery()")];
-    let outcomes = run_as(app, sandbox, &administrator(&app.link, Some(original)), &asked).await?;
-    let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
-    Ok(answer.as_deref() != Some("f"))
-}
-
 /// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
 pub(super) async fn is_full(app: &Arc<App>, id: &DatabaseId, backend: Backend) -> ApiResult<bool> {
     let session = Session::over(backend, &administrator(&app.link, Some(id))).await.map_err(refusal)?;
-    let outcomes = run_in(session, &[plain(IS_FULL)]).await?;
+    let outcomes = run_in(session, &[plain(IS_FULL)]).await.map_err(run_refusal)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
     Ok(answer.as_deref() == Some("t"))
 }
 
 /// Says something in a session that is open, and ends it. What takes too long is not cancelled: the way is closed anyway.
-async fn run_in(mut session: Session, statements: &[Statement]) -> ApiResult<Vec<Outcome>> {
+pub(super) async fn run_in(mut session: Session, statements: &[Statement]) -> Result<Vec<Outcome>, RunError> {
     let endpoint = Endpoint { database: String::new(), entrance: Entrance::Direct };
     let bounds = Bounds { rows_max: 0, wait: WAIT };
     let outcomes = session.run(&Nowhere, &endpoint, statements, None, bounds).await;
     session.close().await;
-    outcomes.map_err(run_refusal)
+    outcomes
 }
 
 /// No database at all, for sessions that are never asked to connect again.
@@ -208,7 +211,7 @@ pub(super) async fn stats(
     })
 }
 
-fn plain(sql: &str) -> Statement {
+pub(super) fn plain(sql: &str) -> Statement {
     Statement { sql: sql.to_owned(), parameters: Vec::new() }
 }
 
@@ -271,6 +274,16 @@ pub(super) fn run_refusal(error: RunError) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_of_another_database_says_nothing() {
+        let id: DatabaseId = "a1".parse().unwrap();
+        for (note, expect) in
+            [("a1 3", Some(3)), ("a1 0", Some(0)), ("b2 3", None), ("a12 3", None), ("a1", None), ("", None)]
+        {
+            assert_eq!(revision_in(note, &id), expect, "{note}");
+        }
+    }
 
     #[test]
     fn passwords_are_set_in_one_statement_and_not_said() {

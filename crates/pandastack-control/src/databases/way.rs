@@ -123,7 +123,8 @@ impl Databases for OneMachine {
     }
 }
 
-async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint) -> Result<Backend, Trouble> {
+/// The way to a machine's server or pooler.
+pub(super) async fn connect(app: &App, sandbox: &SandboxId, endpoint: &Endpoint) -> Result<Backend, Trouble> {
     connect_port(app, sandbox, endpoint.entrance.port()).await
 }
 
@@ -146,7 +147,8 @@ async fn connect_port(app: &App, sandbox: &SandboxId, port: u16) -> Result<Backe
     Ok(Backend { stream: Box::new(stream), in_use: Box::new(Awake(ticket)), closing, cut })
 }
 
-fn explain(trouble: &Trouble, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
+/// What kept from a machine, for whoever asked for it.
+pub(super) fn explain(trouble: &Trouble, sandbox: &SandboxId, endpoint: &Endpoint) -> ConnectError {
     let id = &endpoint.database;
     let why = match trouble {
         Trouble::PortClosed | Trouble::InsideOnly(_) => "its server does not run".to_owned(),

@@ -9,7 +9,7 @@ use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::{AuditList, SandboxMetrics, UsageReport};
 use pandastack_types::limits::{AUDIT_PAGE_MAX, USAGE_SANDBOXES_MAX};
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{ErrorBody, SandboxId, WorkspaceId};
 use serde::Deserialize;
 
 use crate::app::{App, now};
@@ -34,11 +34,20 @@ pub(crate) async fn metrics(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<SandboxMetrics>> {
-    let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
+    of_machine(&app, &caller.workspace, &id).await.map(Json)
+}
+
+/// What a machine uses now, as its host tells.
+pub(crate) async fn of_machine(
+    app: &App,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> ApiResult<SandboxMetrics> {
+    let (record, client) = ops::live(app, workspace, id).await?;
     let path = format!("/sandboxes/{id}/metrics");
     let call = ops::call_on(&record, Method::GET, &path, METRICS_WAIT);
     let seen: SandboxMetrics = client.call(call, ops::NOTHING).await?;
-    Ok(Json(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen }))
+    Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
 }
 
 #[derive(Deserialize)]

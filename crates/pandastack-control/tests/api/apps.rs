@@ -10,6 +10,7 @@ use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use crate::fake_agent::FakeAgent;
 use crate::harness::{Answer, World, eventually};
@@ -83,6 +84,39 @@ async fn a_delivery_that_failed_may_come_again() {
 }
 
 #[tokio::test]
+async fn a_delivery_is_lost_and_doubled_by_no_crash() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let count = || async { world.count("SELECT COUNT(*) FROM deployments").await };
+    // As if the server had ended before its deployment was written: nothing is undone either.
+    for cut in [
+        "CREATE TRIGGER cut BEFORE INSERT ON deployments BEGIN SELECT RAISE(ABORT, 'no more'); END",
+        "CREATE TRIGGER kept BEFORE DELETE ON app_deliveries BEGIN SELECT RAISE(ABORT, 'no more'); END",
+    ] {
+        world.execute(cut, &[]).await;
+    }
+    assert!(push(&world, "1", "0", "a").await.status >= 500);
+    for trigger in ["DROP TRIGGER cut", "DROP TRIGGER kept"] {
+        world.execute(trigger, &[]).await;
+    }
+    push(&world, "1", "0", "a").await.expect(202);
+    // As if it had ended before the delivery was noted.
+    world
+        .execute(
+            "CREATE TRIGGER cut BEFORE INSERT ON app_deliveries BEGIN SELECT RAISE(ABORT, 'no more'); END",
+            &[],
+        )
+        .await;
+    assert!(push(&world, "2", "a", "b").await.status >= 500);
+    world.execute("DROP TRIGGER cut", &[]).await;
+    assert_eq!(count().await, 2);
+    let again = push(&world, "2", "a", "b").await.expect(200);
+    assert!(again["ignored"].as_str().unwrap().contains("by this delivery"), "{again}");
+    assert_eq!(count().await, 2);
+}
+
+#[tokio::test]
 async fn a_push_that_comes_late_deploys_nothing() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
@@ -112,24 +146,29 @@ async fn a_preview_that_is_opened_again_while_it_is_removed_comes_back() {
     deliver(&world, "shop", "2", kind, close).await.expect(202);
     assert_eq!(world.get("/v1/apps/shop/previews").await.expect(200)["items"], json!([]));
     let reopen = change("reopen", "2026-01-01T00:00:03Z");
-    let (owner, reopened) = (Arc::clone(&world), reopen);
-    let reopened = tokio::spawn(async move { deliver(&owner, "shop", "3", kind, reopened).await });
-    let claimed = || async { world.count("SELECT COUNT(*) FROM app_deliveries").await == 3 };
-    eventually("it is taken", claimed).await;
+    // Told twice at once: one of them waits for the end of the old preview.
+    let reopened = || {
+        let (owner, reopen) = (Arc::clone(&world), reopen.clone());
+        tokio::spawn(async move { deliver(&owner, "shop", "3", kind, reopen).await })
+    };
+    let (early, late) = futures::future::select(reopened(), reopened()).await.factor_first();
+    let early = early.unwrap();
+    assert!(early.headers.contains_key("retry-after"), "the other one may fail, so its host sends it again");
+    let early = early.refused(503, "unavailable");
+    assert!(early["error"].as_str().unwrap().contains("being taken"), "{early}");
     world.execute("DROP TRIGGER stay", &[]).await;
     // Ends in another look at what is to be removed.
     deploy(&world, "other").await;
-    let answer = reopened.await.unwrap().expect(202);
+    let answer = late.await.unwrap().expect(202);
     assert_eq!(answer["preview"], "pr-7-shop");
     let previews = world.get("/v1/apps/shop/previews").await.expect(200);
     assert_eq!(previews["items"].as_array().unwrap().len(), 1, "{previews}");
+    let again = deliver(&world, "shop", "3", kind, reopen).await.expect(200);
+    assert!(again["ignored"].as_str().unwrap().contains("before"), "{again}");
 }
 
-#[tokio::test]
-async fn an_upload_that_breaks_off_leaves_no_machine() {
-    let world = World::start().await;
-    let agent = world.agent("host-a", 8192).await;
-    make(&world, "shop").await;
+/// A source that is sent up to its middle; told to, its client goes away.
+fn begin_upload(world: &World) -> (Arc<Notify>, JoinHandle<reqwest::Result<reqwest::Response>>) {
     let hang_up = Arc::new(Notify::new());
     let gate = Arc::clone(&hang_up);
     let body = stream::once(async { Ok(Bytes::from_static(b"x")) }).chain(stream::once(async move {
@@ -138,7 +177,30 @@ async fn an_upload_that_breaks_off_leaves_no_machine() {
     }));
     let request = world.request(Method::POST, "/v1/apps/shop/deploys");
     let request = request.header("content-type", "application/x-tar").body(reqwest::Body::wrap_stream(body));
-    let sent = tokio::spawn(request.send());
+    (hang_up, tokio::spawn(request.send()))
+}
+
+#[tokio::test]
+async fn what_a_deployment_left_because_of_an_upload_goes_when_that_breaks_off() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let (hang_up, sent) = begin_upload(&world);
+    eventually("the source is on its way", || async { has_seen(&agent, "PUT", "/fs?") }).await;
+    let deployment = deploy(&world, "shop").await;
+    eventually("it fails", || async { status(&world, &deployment).await == "failed" }).await;
+    assert_eq!(agent.ids().len(), 2, "its machine, and that of the source");
+    hang_up.notify_one();
+    assert!(sent.await.unwrap().is_err());
+    eventually("both machines are gone", || async { agent.ids().is_empty() }).await;
+}
+
+#[tokio::test]
+async fn an_upload_that_breaks_off_leaves_no_machine() {
+    let world = World::start().await;
+    let agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let (hang_up, sent) = begin_upload(&world);
     eventually("the source is on its way", || async { has_seen(&agent, "PUT", "/fs?") }).await;
     assert_eq!(agent.ids().len(), 1);
     hang_up.notify_one();

@@ -32,8 +32,28 @@ pub struct CreateApp {
     pub memory_mb: Option<u32>,
 }
 
-/// What can be said when an app is made and changed afterwards: `PATCH /v1/apps/{id}`. What is absent stays as it is;
-/// an empty text takes a setting back.
+/// `PATCH /v1/apps/{id}`. What is absent stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct UpdateApp {
+    /// Settings.
+    #[serde(flatten)]
+    pub settings: AppSettings,
+    /// Variables to set. One that is there keeps its scope and stage, and stays a secret; others stay. `********`, as secrets are
+    /// shown, changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<BTreeMap<String, String>>,
+    /// Template of its machines, from the next build on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// Virtual processors, from the next build on; 0 for the template's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u32>,
+    /// Memory, from the next build on; 0 for the template's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u32>,
+}
+
+/// What can be said when an app is made and changed afterwards. What is absent stays as it is; an empty text takes a setting back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AppSettings {
     /// Repository: `https://...`, `http://...`, `ssh://git@host/path` or `git@host:path`.
@@ -375,104 +395,6 @@ pub struct Deployment {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub finished_at: Option<Timestamp>,
-}
-
-/// Which deployments see a variable.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum EnvScope {
-    /// All.
-    #[default]
-    All,
-    /// Those of the app itself.
-    Production,
-    /// Previews of pull requests.
-    Preview,
-}
-
-impl EnvScope {
-    /// Its name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Production => "production",
-            Self::Preview => "preview",
-        }
-    }
-}
-
-/// A variable of an app.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AppEnv {
-    /// Its name.
-    pub key: String,
-    /// Its value; masked for a secret.
-    pub value: String,
-    /// Whether it is a secret.
-    pub secret: bool,
-    /// Which deployments see it.
-    pub scope: EnvScope,
-    /// When it was set.
-    #[schema(value_type = String, format = DateTime)]
-    pub updated_at: Timestamp,
-}
-
-/// `GET /v1/apps/{id}/env`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AppEnvList {
-    /// By name.
-    pub env: Vec<AppEnv>,
-}
-
-/// `PUT /v1/apps/{id}/env/{key}`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SetAppEnv {
-    /// Its value.
-    #[serde(default)]
-    pub value: String,
-    /// Never shown again.
-    #[serde(default)]
-    pub secret: bool,
-    /// Which deployments see it.
-    #[serde(default)]
-    pub scope: EnvScope,
-}
-
-/// Answer to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct AppEnvSet {
-    /// Its name.
-    pub key: String,
-    /// Whether it is a secret.
-    pub secret: bool,
-    /// Which deployments see it.
-    pub scope: EnvScope,
-    /// What to know about it, such as that it is read by the build alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
-}
-
-/// `POST /v1/apps/{id}/env/import`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ImportAppEnv {
-    /// Lines of `KEY=value`; quotes, comments and `export` are understood.
-    #[serde(default)]
-    pub dotenv: String,
-    /// All are secrets.
-    #[serde(default)]
-    pub secret: bool,
-    /// Which deployments see them.
-    #[serde(default)]
-    pub scope: EnvScope,
-}
-
-/// Answer to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct AppEnvImported {
-    /// Variables set by this call.
-    pub imported: usize,
-    /// Variables that the app has now.
-    pub total: usize,
 }
 
 /// `POST /v1/apps/{id}/domains`.

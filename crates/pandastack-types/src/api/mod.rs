@@ -7,6 +7,8 @@
 mod account;
 mod app;
 mod app_database;
+mod app_env;
+mod app_metrics;
 mod app_preview;
 mod command;
 mod context;
@@ -27,11 +29,14 @@ pub use account::{
     Version, Workspace, WorkspaceSettings,
 };
 pub use app::{
-    AddAppDomain, App, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet, AppInstance,
-    AppSettings, AppStatus, CreateApp, DeployApp, Deployment, DeploymentStatus, DnsRecord, EnvScope, GitHost,
-    HookAnswer, ImportAppEnv, RollbackApp, SetAppEnv,
+    AddAppDomain, App, AppDomain, AppDomainList, AppInstance, AppSettings, AppStatus, CreateApp, DeployApp,
+    Deployment, DeploymentStatus, DnsRecord, GitHost, HookAnswer, RollbackApp, UpdateApp,
 };
 pub use app_database::{AppDatabase, AttachDatabase};
+pub use app_env::{
+    AppEnv, AppEnvImported, AppEnvList, AppEnvSet, EnvScope, EnvStage, ImportAppEnv, SetAppEnv,
+};
+pub use app_metrics::{AppInstanceMetrics, AppMetrics};
 pub use app_preview::{AppPreview, AppPreviews};
 pub use command::{ExecRequest, ExecResult, RunRequest, RunResult};
 pub use context::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, CreateContext, Execution, RunCode};

@@ -10,13 +10,14 @@ use crate::services::{DATABASE, SCHEDULE};
 use crate::{Program, text};
 
 /// Commands with a table or a description for people, and JSON for programs.
-const READS: [&[&str]; 16] = [
+const READS: [&[&str]; 17] = [
     &["sandbox", "list"],
     &["sandbox", "get", ID],
     &["snapshot", "list"],
     &["template", "list"],
     &["app", "list"],
     &["app", "get", "shop"],
+    &["app", "metrics", "shop"],
     &["db", "list"],
     &["db", "get", DATABASE],
     &["fn", "list"],

@@ -17,6 +17,7 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     for (path, answer) in [
         ("/apps", items(app())),
         ("/apps/shop", app()),
+        ("/apps/shop/metrics", app_metrics()),
         ("/databases", items(database())),
         (database_path.as_str(), database()),
         ("/functions", items(function())),
@@ -44,6 +45,15 @@ fn app() -> Value {
         "env": {}, "template": "base", "cpu": 1, "memory_mb": 512, "status": "running", "sandbox_id": ID,
         "url": "http://shop.localhost:8080", "created_at": ago(7300), "updated_at": ago(125),
     })
+}
+
+fn app_metrics() -> Value {
+    let used = json!({
+        "cpu_count": 1, "cpu_ms": 1200, "cpu_used_percent": 12.5, "memory_bytes": 50 << 20, "memory_limit_bytes": 512 << 20,
+        "disk_bytes": 1 << 20, "sent_bytes": 2048, "received_bytes": 1024,
+    });
+    let instances = json!([{"sandbox_id": ID, "status": "running", "host": used}]);
+    json!({"at": ago(0), "total": used, "instances": instances})
 }
 
 fn database() -> Value {

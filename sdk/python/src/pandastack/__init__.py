@@ -37,7 +37,7 @@ from ._sync.sandbox import Sandbox, SandboxCommands
 from ._sync.schedules import SchedulesAPI
 from ._sync.volumes import VolumesAPI
 from ._version import __version__
-from .app_models import App, AppInstance
+from .app_models import App, AppInstance, AppInstanceMetrics, AppMetrics
 from .context_models import Execution, Result
 from .database_models import (
     Database,
@@ -115,6 +115,8 @@ __all__ = [
     "AsyncAppsAPI",
     "App",
     "AppInstance",
+    "AppInstanceMetrics",
+    "AppMetrics",
     "AsyncClient",
     "AsyncCodeContext",
     "AsyncDatabasesAPI",

@@ -6,22 +6,30 @@ import os
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import BinaryIO, Union, cast
+from typing import AbstractSet, BinaryIO, Optional, Union, cast
+
+#: What a build of an app makes anew, and its history.
+MADE_ANEW = frozenset({".git", "node_modules", ".venv", "venv", "__pycache__", ".next"})
+
 
 def spool() -> BinaryIO:
     """A place for an archive that goes away with its ``with`` block."""
     return cast(BinaryIO, tempfile.TemporaryFile())
 
 
-def packed(local_path: Union[str, Path]) -> BinaryIO:
-    """An archive of what is in a directory, ready to be read from its beginning."""
+def packed(local_path: Union[str, Path], left_out: AbstractSet[str] = frozenset()) -> BinaryIO:
+    """An archive of what is in a directory but for what has one of these names, ready to be read from its beginning."""
+
+    def kept(info: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
+        return None if info.name.rsplit("/", 1)[-1] in left_out else info
+
     if not os.path.isdir(local_path):
         raise NotADirectoryError(f"{os.fspath(local_path)!r} is not a directory")
     file = spool()
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for name in sorted(os.listdir(local_path)):
-                archive.add(os.path.join(local_path, name), arcname=name)
+                archive.add(os.path.join(local_path, name), arcname=name, filter=kept)
         file.seek(0)
     except BaseException:
         file.close()

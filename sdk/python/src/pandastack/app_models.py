@@ -13,6 +13,27 @@ class AppInstance(TypedDict, total=False):
     status: str
 
 
+class AppInstanceMetrics(TypedDict, total=False):
+    """What one machine of an app uses; ``host`` and ``guest`` as of a sandbox, absent where nobody can say."""
+
+    sandbox_id: str
+    status: str
+    host: Dict[str, float]
+    guest: Dict[str, float]
+
+
+class AppMetrics(TypedDict, total=False):
+    """What an app uses; fields a server adds are kept."""
+
+    at: str
+    #: The version that serves; absent before the first one does.
+    deployment_id: str
+    #: All machines together: ``cpu_used_percent`` of ``cpu_count``, ``memory_bytes`` and so on.
+    total: Dict[str, float]
+    #: Each machine, in the order in which they are used.
+    instances: List[AppInstanceMetrics]
+
+
 class App(TypedDict, total=False):
     """An app; fields a server adds are kept."""
 

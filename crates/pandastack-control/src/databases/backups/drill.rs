@@ -19,8 +19,10 @@ use crate::volumes::owned;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
-/// Reads every table and index, as its administrator.
+/// Reads every table and index, as its administrator. What owners set for sessions in their databases, such as that they only read or are soon
+/// cancelled, says nothing about backups.
 const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
+     export PGOPTIONS='-c default_transaction_read_only=off -c statement_timeout=0 -c lock_timeout=0'; \
      $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";
 
 fn owner(id: &DatabaseId) -> String {

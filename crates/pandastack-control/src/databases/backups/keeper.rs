@@ -19,6 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::way::{Purpose, connect};
 use super::{BASE_EVERY, DRILL_EVERY, Kept, drill, login, unavailable};
 use crate::app::{App, Heard, now};
+use crate::databases::reset;
 use crate::error::{ApiError, ApiResult};
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 
@@ -26,6 +27,9 @@ use crate::store::databases::{DatabaseRecord, DatabaseState};
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long a new database is left alone: its machine has one processor, and whoever asked for it connects now.
 const FIRST_MOMENTS: Duration = Duration::from_secs(3);
+/// How much later than a client the log is followed in a machine that woke, for the same reason. With the login and the archiver's own wait, what
+/// is written meanwhile is archived within the promised 5 s.
+const WAKING_MOMENTS: Duration = Duration::from_millis(1500);
 /// Longest pause until a keeper looks at its archive again.
 const TEND_EVERY: Duration = Duration::from_secs(60 * 60);
 /// First pause after a base backup or an archive failed. It doubles up to the longest.
@@ -108,7 +112,10 @@ impl Keepers {
         let way = { (Arc::clone(app), sandbox.clone()) };
         let connect = move || {
             let (app, sandbox) = way.clone();
-            async move { connect(&app, &sandbox, Purpose::Log).await }
+            async move {
+                tokio::time::sleep(WAKING_MOMENTS).await;
+                connect(&app, &sandbox, Purpose::Log).await
+            }
         };
         let archiver = Archiver::start(login.clone(), archive.clone(), connect, app.shutdown.clone());
         let (failing, base_error) = watch::channel(None);
@@ -189,6 +196,8 @@ impl Tending {
                 () = tokio::time::sleep(pause) => {}
                 // Log that is lost makes a base backup due.
                 Ok(_) = log.wait_for(|status| status.gap != gap) => {}
+                // An archive that was away is back: its status would say for minutes that something is wrong.
+                () = mended(self.log.clone()), if self.failing.borrow().is_some() => {}
             }
         }
     }
@@ -233,6 +242,16 @@ impl Tending {
     }
 }
 
+/// Waits until log gets into the archive again after it did not.
+async fn mended(mut log: watch::Receiver<Status>) {
+    let failed = log.wait_for(|status| status.failing_since.is_some()).await.is_ok();
+    let mended = failed && log.wait_for(|status| status.failing_since.is_none()).await.is_ok();
+    if !mended {
+        // The archiver ended, and who asks with it.
+        std::future::pending().await
+    }
+}
+
 /// How much longer a database is left alone.
 fn left_alone(record: &DatabaseRecord, now: Timestamp) -> Duration {
     // The clock may have been set back meanwhile; nothing waits for that.
@@ -271,6 +290,10 @@ pub(super) async fn take(
         other => ApiError::new(ErrorCode::GuestUnavailable, other.to_string()),
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "a base backup is taken");
+    // The machine is awake, and its log, which has this too, is backed up. Not being told is no reason to have no backup.
+    if let Err(error) = reset::note_told(app, id, sandbox).await {
+        tracing::debug!(database = %id, %error, "its last reset is noted with the next base backup");
+    }
     Ok(base)
 }
 
@@ -282,5 +305,19 @@ mod tests {
     fn without_a_base_backup_one_is_due() {
         let wait = wait_for_base(&Catalog::default(), &Status::default(), Timestamp::now());
         assert_eq!(wait, Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn an_archive_that_is_back_is_noticed_and_one_that_was_never_away_is_not() {
+        let (status, log) = watch::channel(Status::default());
+        let mut waiting = tokio::spawn(mended(log));
+        let failing = |since| move |status: &mut Status| status.failing_since = since;
+        let soon = Duration::from_millis(50);
+        status.send_modify(|status| status.lag_bytes = 1);
+        assert!(tokio::time::timeout(soon, &mut waiting).await.is_err(), "it was never away");
+        status.send_modify(failing(Some(Timestamp::now())));
+        assert!(tokio::time::timeout(soon, &mut waiting).await.is_err(), "it is still away");
+        status.send_modify(failing(None));
+        tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap().unwrap();
     }
 }

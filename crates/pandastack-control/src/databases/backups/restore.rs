@@ -23,6 +23,7 @@ use pandastack_types::{DatabaseId, ErrorCode};
 use super::feed::Feed;
 use super::{catalog, unavailable};
 use crate::app::App;
+use crate::databases::replay::{self, Replay};
 use crate::databases::server::{self, Descent};
 use crate::databases::{DATA_PATH, ops, owner};
 use crate::error::{ApiError, ApiResult};
@@ -213,9 +214,9 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 
 /// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
 async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> ApiResult<()> {
-    sh(app, machine, server::START, &[]).await?;
+    sh(app, machine, replay::START, &[]).await?;
     // One that gets stuck is given up by who hands it its log.
-    while server::is_recovering(app, original, &machine.id).await? {
+    while replay::look(app, original, &machine.id).await? != Replay::Over {
         tokio::time::sleep(RECOVERY_LOOK).await;
     }
     Ok(())

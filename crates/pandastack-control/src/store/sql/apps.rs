@@ -404,9 +404,9 @@ impl AppStore for SqlStore {
         write.commit().await
     }
 
-    async fn claim_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<bool> {
+    async fn note_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<()> {
         let mut write = self.write(Durability::Power).await?;
-        let added = sqlx::query(
+        sqlx::query(
             "INSERT INTO app_deliveries (app_id, delivery, at_us) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
         )
         .bind(app.as_str())
@@ -415,19 +415,18 @@ impl AppStore for SqlStore {
         .execute(write.conn())
         .await
         .map_err(database)?;
-        write.commit().await?;
-        Ok(added.rows_affected() == 1)
+        write.commit().await
     }
 
-    async fn release_delivery(&self, app: &AppId, delivery: &str) -> Result<()> {
-        let mut write = self.write(Durability::Power).await?;
-        sqlx::query("DELETE FROM app_deliveries WHERE app_id = $1 AND delivery = $2")
-            .bind(app.as_str())
-            .bind(delivery)
-            .execute(write.conn())
-            .await
-            .map_err(database)?;
-        write.commit().await
+    async fn has_delivery(&self, app: &AppId, delivery: &str) -> Result<bool> {
+        let found: Option<i64> =
+            sqlx::query_scalar("SELECT at_us FROM app_deliveries WHERE app_id = $1 AND delivery = $2")
+                .bind(app.as_str())
+                .bind(delivery)
+                .fetch_optional(&self.readers)
+                .await
+                .map_err(database)?;
+        Ok(found.is_some())
     }
 
     async fn prune_deliveries(&self, before: Timestamp) -> Result<u64> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use pandastack_client::Client;
-use pandastack_types::api::{EnvScope, ImportAppEnv, SetAppEnv};
+use pandastack_types::api::{EnvScope, EnvStage, ImportAppEnv, SetAppEnv};
 
 use crate::commands::pairs;
 use crate::output::Output;
@@ -32,6 +32,9 @@ pub enum Command {
         /// Who sees them: all, production (the app itself), preview (of pull requests)
         #[arg(long, default_value = "all", value_parser = scope)]
         scope: EnvScope,
+        /// When they are there: all, build (never in a machine that serves), run (never in a build)
+        #[arg(long, default_value = "all", value_parser = stage)]
+        stage: EnvStage,
     },
     /// Remove variables
     Rm {
@@ -53,6 +56,9 @@ pub enum Command {
         /// Who sees them: all, production (the app itself), preview (of pull requests)
         #[arg(long, default_value = "all", value_parser = scope)]
         scope: EnvScope,
+        /// When they are there: all, build (never in a machine that serves), run (never in a build)
+        #[arg(long, default_value = "all", value_parser = stage)]
+        stage: EnvStage,
     },
 }
 
@@ -62,19 +68,25 @@ pub(super) fn scope(word: &str) -> Result<EnvScope, String> {
     found.ok_or_else(|| "must be `all`, `production` or `preview`".to_owned())
 }
 
+fn stage(word: &str) -> Result<EnvStage, String> {
+    let found = EnvStage::EACH.into_iter().find(|one| one.as_str() == word);
+    found.ok_or_else(|| "must be `all`, `build` or `run`".to_owned())
+}
+
 impl Command {
     /// Carries it out.
     pub(super) async fn run(self, client: &Client, output: Output) -> Result<ExitCode> {
         match self {
             Command::List { app } => {
                 let env = client.app_env(&app).await?;
-                output.table(&env, ["KEY", "VALUE", "SCOPE"], |one| {
-                    [one.key.clone(), one.value.clone(), one.scope.as_str().to_owned()]
+                output.table(&env, ["KEY", "VALUE", "SCOPE", "STAGE"], |one| {
+                    let (scope, stage) = (one.scope.as_str().to_owned(), one.stage.as_str().to_owned());
+                    [one.key.clone(), one.value.clone(), scope, stage]
                 })?;
             }
-            Command::Set { app, pairs: words, secret, scope } => {
+            Command::Set { app, pairs: words, secret, scope, stage } => {
                 for (key, value) in pairs(&words)?.unwrap_or_default() {
-                    let set = SetAppEnv { value, secret, scope };
+                    let set = SetAppEnv { value, secret, scope, stage };
                     let done = client.set_app_env(&app, &key, &set).await?;
                     eprintln!("{}", done.note.unwrap_or_default());
                     output.line(&key)?;
@@ -86,10 +98,10 @@ impl Command {
                     output.line(&key)?;
                 }
             }
-            Command::Import { app, file, secret, scope } => {
+            Command::Import { app, file, secret, scope, stage } => {
                 let dotenv =
                     std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-                let request = ImportAppEnv { dotenv, secret, scope };
+                let request = ImportAppEnv { dotenv, secret, scope, stage };
                 let done = client.import_app_env(&app, &request).await?;
                 output.value(&done, |done| format!("{} set, {} in all", done.imported, done.total))?;
             }

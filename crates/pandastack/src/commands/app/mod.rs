@@ -7,6 +7,7 @@ mod domains;
 mod env;
 mod init;
 mod logs;
+mod metrics;
 mod previews;
 mod scale;
 mod source;
@@ -41,6 +42,11 @@ pub enum Command {
     },
     /// Show what the live version prints, or the log of a deployment
     Logs(logs::Args),
+    /// Show what the machines of the live version use now; none wakes for it
+    Metrics {
+        /// The app's name or id
+        app: String,
+    },
     /// List deployments, newest first
     Deploys {
         /// The app's name or id
@@ -114,6 +120,7 @@ impl Command {
                 Ok(ExitCode::SUCCESS)
             }
             Command::Logs(args) => logs::run(client, args, output).await,
+            Command::Metrics { app } => metrics::run(client, &app, output).await,
             Command::Deploys { app } => versions::list(client, &app, output).await,
             Command::Rollback(args) => versions::rollback(client, args, output).await,
             Command::Restart { app } => {

@@ -8,7 +8,7 @@ from typing import Any, AsyncIterator, Dict, List, Optional, Union, cast
 
 from .. import _archive, _wire
 from .._wire import segment
-from ..app_models import App
+from ..app_models import App, AppMetrics
 from ..errors import PandaStackError
 from ._io import run_blocking
 from .exec_stream import server_events
@@ -41,7 +41,7 @@ class AsyncAppsAPI:
         return cast("App", (await self._transport.send(_wire.get(_path(app)))).record())
 
     async def update(self, app: str, **settings: Any) -> App:
-        """Change settings; they hold from the next deployment or restart on. An empty text takes one back."""
+        """Change settings; they hold from the next deployment or restart on, template and size from the next build on. An empty text takes one back."""
         return cast("App", (await self._transport.send(_wire.post(_path(app), settings, method="PATCH"))).record())
 
     async def scale(
@@ -62,15 +62,18 @@ class AsyncAppsAPI:
         directory: Optional[Union[str, Path]] = None,
         from_sandbox: Optional[str] = None,
         path: Optional[str] = None,
+        clear_cache: bool = False,
     ) -> Deployment:
-        """Deploy the repository's branch, a ``git_ref`` of it, a local ``directory``, or a ``path`` in a sandbox."""
+        """Deploy the repository's branch, a ``git_ref`` of it, a local ``directory`` (without what builds make anew, such as
+        ``node_modules``), or a ``path`` in a sandbox. With ``clear_cache`` everything is installed anew."""
         if directory is None:
-            body = _wire.given(git_ref=git_ref, from_sandbox=from_sandbox, path=path)
+            body = _wire.given(git_ref=git_ref, from_sandbox=from_sandbox, path=path, clear_cache=clear_cache or None)
             call = _wire.post(_path(app, "/deploys"), body, seconds_max=_wire.MACHINE_SECONDS_MAX)
             return (await self._transport.send(call)).record()
-        with await run_blocking(_archive.packed, directory) as archive:
+        with await run_blocking(_archive.packed, directory, _archive.MADE_ANEW) as archive:
             size = (await run_blocking(os.fstat, archive.fileno())).st_size
-            call = _wire.Call("POST", _path(app, "/deploys"), content_type="application/x-tar")
+            query = {"clear_cache": "1"} if clear_cache else {}
+            call = _wire.Call("POST", _path(app, "/deploys"), query=query, content_type="application/x-tar")
             answer = await self._transport.send_stream(
                 call, _pieces(archive, size, None), size, idle_seconds_max=_wire.MACHINE_SECONDS_MAX
             )
@@ -120,6 +123,10 @@ class AsyncAppsAPI:
         async for line in self._lines(_wire.get(_path(app, "/runtime-logs"), query)):
             yield line
 
+    async def metrics(self, app: str) -> AppMetrics:
+        """What the machines of the live version use now, together and each. Never wakes one."""
+        return cast("AppMetrics", (await self._transport.send(_wire.get(_path(app, "/metrics")))).record())
+
     async def previews(self, app: str) -> List[Dict[str, Any]]:
         """Previews of pull requests; each is an app too, by its ``name``."""
         return (await self._transport.send(_wire.get(_path(app, "/previews")))).records("items")
@@ -137,10 +144,17 @@ class AsyncAppsAPI:
         return (await self._transport.send(_wire.get(_path(app, "/env")))).records("env")
 
     async def set_env(
-        self, app: str, key: str, value: str, *, secret: bool = False, scope: str = "all"
+        self,
+        app: str,
+        key: str,
+        value: str,
+        *,
+        secret: bool = False,
+        scope: str = "all",
+        stage: Optional[str] = None,
     ) -> Dict[str, Any]:
-        """Set a variable."""
-        body = {"value": value, "secret": secret, "scope": scope}
+        """Set a variable. ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone."""
+        body = {"value": value, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
         path = _path(app, f"/env/{segment(key, 'variable')}")
         return (await self._transport.send(_wire.post(path, body, method="PUT"))).record()
 
@@ -149,10 +163,10 @@ class AsyncAppsAPI:
         await self._transport.send(_wire.delete(_path(app, f"/env/{segment(key, 'variable')}")))
 
     async def import_env(
-        self, app: str, dotenv: str, *, secret: bool = False, scope: str = "all"
+        self, app: str, dotenv: str, *, secret: bool = False, scope: str = "all", stage: Optional[str] = None
     ) -> Dict[str, Any]:
-        """Set what the text of a ``.env`` file says."""
-        body = {"dotenv": dotenv, "secret": secret, "scope": scope}
+        """Set what the text of a ``.env`` file says; ``scope`` and ``stage`` as of :meth:`set_env`."""
+        body = {"dotenv": dotenv, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
         return (await self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
     async def attach_database(

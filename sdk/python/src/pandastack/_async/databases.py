@@ -169,6 +169,12 @@ class AsyncDatabasesAPI:
         answer = await self._transport.send(_wire.get(_path(database_id, "/stats")))
         return cast("DatabaseStats", answer.record())
 
+    async def logs(self, database_id: str) -> str:
+        """The end of the server's log. Wakes the database."""
+        seconds_max = _wire.MACHINE_SECONDS_MAX
+        call = _wire.Call("GET", _path(database_id, "/logs"), accept="text/plain", seconds_max=seconds_max)
+        return (await self._transport.send(call)).body.decode("utf-8", "replace")
+
     async def delete(self, database_id: str) -> None:
         """Delete a database and everything in it, unless it is protected."""
         await self._transport.send(_wire.delete(_path(database_id)))

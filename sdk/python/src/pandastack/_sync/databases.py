@@ -170,6 +170,12 @@ class DatabasesAPI:
         answer = self._transport.send(_wire.get(_path(database_id, "/stats")))
         return cast("DatabaseStats", answer.record())
 
+    def logs(self, database_id: str) -> str:
+        """The end of the server's log. Wakes the database."""
+        seconds_max = _wire.MACHINE_SECONDS_MAX
+        call = _wire.Call("GET", _path(database_id, "/logs"), accept="text/plain", seconds_max=seconds_max)
+        return (self._transport.send(call)).body.decode("utf-8", "replace")
+
     def delete(self, database_id: str) -> None:
         """Delete a database and everything in it, unless it is protected."""
         self._transport.send(_wire.delete(_path(database_id)))

@@ -1,0 +1,220 @@
+//! An archive that is away, with a server of the tests' own.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, duplex};
+use tokio::sync::mpsc;
+use url::Url;
+
+use super::*;
+use crate::limits::SEGMENT_BYTES;
+use crate::replication::{Password, Slot};
+use crate::seal::Key;
+
+/// Where the log of the server begins.
+const START: Lsn = Lsn(5 * SEGMENT_BYTES);
+const CHUNK_BYTES: u64 = 128 * 1024;
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A server that always writes the same. As real ones may, it answers before it sends.
+#[derive(Default)]
+struct FakeServer {
+    written_bytes: AtomicU64,
+    wrote: Notify,
+    sessions: AtomicUsize,
+}
+
+impl FakeServer {
+    fn write(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.wrote.notify_waiters();
+    }
+
+    fn end(&self) -> Lsn {
+        Lsn(START.0 + self.written_bytes.load(Ordering::SeqCst))
+    }
+
+    fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::SeqCst)
+    }
+
+    fn connect(self: &Arc<Self>) -> Result<Box<dyn ByteStream>, ConnectError> {
+        let (ours, theirs) = duplex(1024 * 1024);
+        let server = Arc::clone(self);
+        // Whoever hangs up ends it.
+        tokio::spawn(async move { server.serve(theirs).await });
+        Ok(Box::new(ours))
+    }
+
+    async fn serve(&self, mut stream: DuplexStream) -> std::io::Result<()> {
+        let length = stream.read_u32().await?;
+        stream.read_exact(&mut vec![0; length as usize - 4]).await?;
+        stream.write_all(&message(b'R', &[0; 4])).await?;
+        stream.write_all(&message(b'Z', b"I")).await?;
+        loop {
+            let (_, body) = receive(&mut stream).await?;
+            let command = String::from_utf8_lossy(&body).into_owned();
+            let end = self.end().to_string();
+            let row = match command.split([' ', '\0']).next() {
+                Some("SHOW") => row(&["16MB"]),
+                Some("IDENTIFY_SYSTEM") => row(&["7", "1", &end]),
+                Some("READ_REPLICATION_SLOT") => row(&["physical", &START.to_string(), "1"]),
+                Some("START_REPLICATION") => return self.stream(stream, &command).await,
+                _ => Bytes::new(),
+            };
+            stream.write_all(&row).await?;
+            stream.write_all(&message(b'C', b"OK\0")).await?;
+            stream.write_all(&message(b'Z', b"I")).await?;
+        }
+    }
+
+    async fn stream(&self, stream: DuplexStream, command: &str) -> std::io::Result<()> {
+        let from = command.split(' ').find_map(|word| word.parse::<Lsn>().ok()).unwrap();
+        self.sessions.fetch_add(1, Ordering::SeqCst);
+        let (reader, mut writer) = tokio::io::split(stream);
+        let mut heard = listen(reader);
+        writer.write_all(&message(b'W', &[0; 3])).await?;
+        let mut sent = from.0;
+        loop {
+            let wrote = self.wrote.notified();
+            tokio::pin!(wrote);
+            wrote.as_mut().enable();
+            tokio::select! {
+                word = heard.recv() => match word {
+                    Some(word) if word.last() == Some(&1) => writer.write_all(&keepalive(sent)).await?,
+                    Some(_) => {}
+                    None => return Ok(()),
+                },
+                () = &mut wrote => {}
+            }
+            let end = self.end().0;
+            while sent < end {
+                let bytes = CHUNK_BYTES.min(end - sent);
+                writer.write_all(&log(sent, bytes, end)).await?;
+                sent += bytes;
+            }
+        }
+    }
+}
+
+/// What the client says in a stream.
+fn listen(mut reader: ReadHalf<DuplexStream>) -> mpsc::Receiver<Bytes> {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        while let Ok((_, body)) = receive(&mut reader).await {
+            if sender.send(body).await.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn receive(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> std::io::Result<(u8, Bytes)> {
+    let (kind, length) = (stream.read_u8().await?, stream.read_u32().await?);
+    let mut body = vec![0; length as usize - 4];
+    stream.read_exact(&mut body).await?;
+    Ok((kind, body.into()))
+}
+
+fn message(kind: u8, body: &[u8]) -> Bytes {
+    let mut whole = BytesMut::new();
+    whole.put_u8(kind);
+    whole.put_u32(u32::try_from(body.len() + 4).unwrap());
+    whole.put_slice(body);
+    whole.freeze()
+}
+
+fn row(values: &[&str]) -> Bytes {
+    let mut body = BytesMut::new();
+    body.put_u16(u16::try_from(values.len()).unwrap());
+    for value in values {
+        body.put_u32(u32::try_from(value.len()).unwrap());
+        body.put_slice(value.as_bytes());
+    }
+    message(b'D', &body)
+}
+
+fn keepalive(sent: u64) -> Bytes {
+    let mut body = BytesMut::from(&b"k"[..]);
+    body.put_u64(sent);
+    body.put_i64(0);
+    body.put_u8(0);
+    message(b'd', &body)
+}
+
+fn log(from: u64, bytes: u64, end: u64) -> Bytes {
+    let mut body = BytesMut::from(&b"w"[..]);
+    body.put_u64(from);
+    body.put_u64(end);
+    body.put_i64(0);
+    body.extend((from..from + bytes).map(|at| (at / 7 % 251) as u8));
+    message(b'd', &body)
+}
+
+fn archiver(server: &Arc<FakeServer>, folder: &Path) -> Archiver {
+    let url = Url::from_directory_path(folder).unwrap();
+    let archive = Archive::open(&url, &[], "db", Key::new([3; 32])).unwrap();
+    let slot = Slot::new("pandastack").unwrap();
+    let login = Login { user: "u".to_owned(), password: Password("p".to_owned()), slot };
+    let server = Arc::clone(server);
+    let connect = move || {
+        let connected = server.connect();
+        async move { connected }
+    };
+    Archiver::start(login, archive, connect, CancellationToken::new())
+}
+
+async fn await_status(status: &mut watch::Receiver<Status>, holds: impl FnMut(&Status) -> bool) -> Status {
+    let found = tokio::time::timeout(WAIT, status.wait_for(holds)).await;
+    found.expect("in time").unwrap().clone()
+}
+
+#[tokio::test]
+async fn an_archive_that_is_away_is_named_until_it_is_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, away) = (folder.path().join("store"), folder.path().join("away"));
+    std::fs::create_dir(&store).unwrap();
+    let server = Arc::new(FakeServer::default());
+    server.write(100_000);
+    let archiver = archiver(&server, &store);
+    let mut status = archiver.status();
+    let archived = |server: &FakeServer| {
+        let end = server.end();
+        move |status: &Status| status.last_archived.is_some_and(|(_, archived)| archived >= end)
+    };
+    await_status(&mut status, archived(&server)).await;
+
+    std::fs::rename(&store, &away).unwrap();
+    std::fs::write(&store, "not a folder").unwrap();
+    let before = server.sessions();
+    server.write(100_000);
+    let since = await_status(&mut status, |status| status.failing_since.is_some()).await.failing_since;
+    // Through all attempts, at the beginning of which the server says that it is there.
+    while server.sessions() < before + 3 {
+        tokio::time::timeout(WAIT, status.changed()).await.expect("tried in time").unwrap();
+        let seen = status.borrow_and_update().clone();
+        assert_eq!(seen.failing_since, since, "since it fails, not since it was tried last: {seen:?}");
+        assert!(seen.last_error.is_some() && seen.lag_bytes >= 100_000, "{seen:?}");
+    }
+    server.write(100_000);
+    std::fs::remove_file(&store).unwrap();
+    std::fs::rename(&away, &store).unwrap();
+    archiver.wake();
+    let back = await_status(&mut status, archived(&server)).await;
+    assert_eq!((back.failing_since, back.last_error, back.lag_bytes, back.gap), (None, None, 0, None));
+}
+
+#[test]
+fn an_archive_that_is_away_for_ten_minutes_is_tried_for_all_that_time() {
+    let (mut pause, mut waited, mut tries) = (RETRY_WAIT, Duration::ZERO, 0);
+    while waited < Duration::from_secs(600) {
+        pause = longer(pause);
+        waited += pause;
+        tries += 1;
+    }
+    assert_eq!(pause, RETRY_WAIT_MAX, "so long it takes at most until it is noticed that it is back");
+    assert!((20..30).contains(&tries), "{tries}");
+}

@@ -1,0 +1,140 @@
+//! Settings of an app over HTTP.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::HeaderMap;
+use pandastack_types::ErrorBody;
+use pandastack_types::api::{self, AppSettings, CreateSandbox, UpdateApp};
+
+use super::deploy::change;
+use super::mend::Asked;
+use super::record::{AppSpec, EnvEntry};
+use super::routes::OfApp;
+use super::view::MASK;
+use super::{check, mend, serve, view};
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::JsonBody;
+
+/// Change an app's settings. They hold from its next deployment or restart on; `template`, `cpu` and `memory_mb` from its next build
+/// on, since a restart starts what is built; how many machines serve it, at once.
+#[utoipa::path(patch, path = "/v1/apps/{id}", tag = "apps", params(("id" = String, Path)), request_body = UpdateApp,
+    responses((status = 200, body = api::App), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn update(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfApp,
+    headers: HeaderMap,
+    JsonBody(wanted): JsonBody<UpdateApp>,
+) -> ApiResult<Json<api::App>> {
+    let record = of.find_own(&app, &caller).await?;
+    let was = record.spec.clone();
+    revised(&app, &was, wanted.clone())?;
+    let mut applied = Ok(());
+    let record = change(&app, &record.id, |record| {
+        // Another call may have changed what these settings depend on.
+        applied = revised(&app, &record.spec, wanted.clone()).map(|spec| record.spec = spec);
+    })
+    .await?;
+    applied?;
+    app.apps.polls.notify_one();
+    let sleep = |spec: &AppSpec| (spec.idle_timeout_seconds, spec.min_instances);
+    if sleep(&record.spec) != sleep(&was) {
+        app.names_changed();
+        serve::follow_idle(&app, &record).await;
+    }
+    if wanted.settings.max_instances.is_some() {
+        mend::app(&app, &record, Asked::ByHand).await?;
+        app.apps.work.notify_one();
+    }
+    Ok(Json(view::app(&app, &headers, record).await?))
+}
+
+/// What becomes of an app's settings by what somebody says.
+pub(super) fn revised(app: &App, was: &AppSpec, wanted: UpdateApp) -> ApiResult<AppSpec> {
+    let UpdateApp { settings, env, template, cpu, memory_mb } = wanted;
+    let mut spec = was.clone();
+    check_api_url(app, &settings)?;
+    check::apply(&mut spec, settings)?;
+    put_all(&mut spec, env.unwrap_or_default())?;
+    if let Some(template) = template.filter(|name| !name.is_empty()) {
+        let mut templates = app.hosts.templates().into_iter();
+        let found = templates.find(|one| one.name == template || one.aliases.contains(&template));
+        spec.template = found.ok_or_else(|| ApiError::not_found("template", &template))?.name;
+    }
+    // Published clients send 0 for "as the template has it".
+    spec.cpu = cpu.or(was.cpu).filter(|cpu| *cpu > 0);
+    spec.memory_mb = memory_mb.or(was.memory_mb).filter(|mb| *mb > 0);
+    let machine = CreateSandbox { cpu: spec.cpu, memory_mb: spec.memory_mb, ..CreateSandbox::default() };
+    crate::validate::create(&machine)?;
+    if spec.cache.is_some() {
+        // Kept before its kind was noted, so of the one that held until now.
+        spec.cache_shape.get_or_insert_with(|| was.shape());
+    }
+    Ok(spec)
+}
+
+/// Sets variables. One that is there keeps who sees it and when; a secret that comes back as it is shown stays, and one that was
+/// deleted since it was shown stays deleted.
+fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> ApiResult<()> {
+    for (key, value) in env {
+        let entry = match spec.env.get(&key) {
+            Some(known) if known.secret && value == MASK => continue,
+            None if value == MASK => continue,
+            Some(known) => EnvEntry { value, updated_at: now(), ..known.clone() },
+            None => EnvEntry {
+                value,
+                secret: false,
+                scope: Default::default(),
+                stage: Default::default(),
+                updated_at: now(),
+            },
+        };
+        check::put_env(spec, &key, entry)?;
+    }
+    Ok(())
+}
+
+/// Refuses an address that this server would not call.
+fn check_api_url(app: &App, settings: &AppSettings) -> ApiResult<()> {
+    match settings.git_api_url.as_deref() {
+        None | Some("") => Ok(()),
+        Some(url) => app.schedules.webhooks().check_url("git_api_url", url).map(|_| ()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_are_there_stay_what_they_are() {
+        let entry = |value: &str, secret| EnvEntry {
+            value: value.to_owned(),
+            secret,
+            scope: api::EnvScope::Preview,
+            stage: api::EnvStage::Build,
+            updated_at: now(),
+        };
+        let env =
+            [("TOKEN", entry("s3cret", true)), ("KEY", entry("old", true)), ("MODE", entry("slow", false))];
+        let env = env.map(|(key, entry)| (key.to_owned(), entry)).into();
+        let mut spec = AppSpec { env, ..AppSpec::default() };
+        let said = [("TOKEN", MASK), ("KEY", "new"), ("MORE", "1"), ("DELETED", MASK)];
+        put_all(&mut spec, said.map(|(key, value)| (key.to_owned(), value.to_owned())).into()).unwrap();
+        let shown: Vec<_> =
+            spec.env.iter().map(|(key, one)| (key.as_str(), one.value.as_str(), one.secret)).collect();
+        let expect =
+            [("KEY", "new", true), ("MODE", "slow", false), ("MORE", "1", false), ("TOKEN", "s3cret", true)];
+        assert_eq!(shown, expect);
+        assert_eq!(
+            (spec.env["KEY"].scope, spec.env["KEY"].stage),
+            (api::EnvScope::Preview, api::EnvStage::Build)
+        );
+        assert!(put_all(&mut spec, [("A-B".to_owned(), String::new())].into()).is_err());
+    }
+}

@@ -1,0 +1,201 @@
+//! Servers that are started and replay their log before they take queries.
+//!
+//! Must hold: a replay is given up when it cannot end any more, not because one look at it failed. Whoever gives up makes another machine, whose
+//! server begins with the first file again; and a machine that replays is busy, so some of its logins are late.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandastack_edge::Trouble;
+use pandastack_postgres::{Endpoint, Entrance, LoginError, RunError, Session};
+use pandastack_types::api::ExecRequest;
+use pandastack_types::{DatabaseId, SandboxId};
+use tokio::time::Instant;
+
+use super::credentials::administrator;
+use super::server::{plain, refusal, run_in, run_refusal};
+use super::way;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::store::SandboxRecord;
+use crate::store::databases::DatabaseRecord;
+
+/// Starts what does not run, by the template's own program, and says why it cannot. That program waits ten minutes for the server and no longer:
+/// one that has more log to replay goes on with it, which [`REPLAYING`] tells, and the rest is started beside it.
+pub(super) const START: &str = "pandastack-postgres || { runuser -u postgres -- /opt/postgres/16/bin/pg_ctl \
+     --pgdata=/var/lib/postgresql/data status > /dev/null && pandastack-postgres && echo replaying; } || \
+     { tail -n 20 /var/log/postgresql/postgresql-*.log >&2; exit 1; }";
+/// Printed by [`START`].
+const REPLAYING: &str = "replaying";
+/// How long that program may take, with what it does beside waiting.
+const START_SECONDS: u64 = 660;
+/// How long a server may replay its log after that before it counts as not started.
+const REPLAY_MAX: Duration = Duration::from_secs(2 * 60 * 60);
+/// How long no look may get an answer before the machine counts as stuck. Meanwhile nothing else is done to the database, a failover neither.
+const UNHEARD_MAX: Duration = Duration::from_secs(10 * 60);
+/// Between two looks.
+const REPLAY_LOOK: Duration = Duration::from_secs(1);
+/// SQLSTATE of a server that takes no sessions yet.
+const NOT_YET: &str = "57P03";
+/// Of a statement that took too long.
+const CANCELLED: &str = "57014";
+
+/// What a look at a server found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replay {
+    /// It takes queries and goes on by itself.
+    Over,
+    /// It said that it still reads its log.
+    UnderWay,
+    /// It said nothing in time.
+    Unheard,
+}
+
+/// Why a look found out nothing by asking.
+#[derive(Debug)]
+enum Setback {
+    Way(Trouble),
+    Session(RunError),
+}
+
+/// Starts the server of a machine that runs without it, and waits until it has replayed its log.
+pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> ApiResult<()> {
+    let request = ExecRequest {
+        cmd: Some(START.to_owned()),
+        timeout_seconds: Some(START_SECONDS),
+        ..ExecRequest::default()
+    };
+    let started = crate::ops::exec::exec_in(app, machine, &request).await?;
+    match started.exit_code {
+        0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, &machine.id).await,
+        0 => Ok(()),
+        _ => Err(ApiError::internal(format!("its server did not start: {}", started.stderr.trim()))),
+    }
+}
+
+async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> ApiResult<()> {
+    let began = Instant::now();
+    let mut heard = began;
+    loop {
+        match look(app, id, sandbox).await? {
+            Replay::Over => return Ok(()),
+            Replay::UnderWay => heard = Instant::now(),
+            Replay::Unheard => {}
+        }
+        let too_long = [
+            (began, REPLAY_MAX, "its server still replays its log after"),
+            (heard, UNHEARD_MAX, "its server replays its log, and has not answered for"),
+        ];
+        if let Some((_, max, what)) = too_long.into_iter().find(|(since, max, _)| since.elapsed() >= *max) {
+            return Err(ApiError::internal(format!("{what} {} min", max.as_secs() / 60)));
+        }
+        tokio::time::sleep(REPLAY_LOOK).await;
+    }
+}
+
+/// Looks whether a server still reads its log. Its administrator is that of the database whose log it is. Fails when it never will be done.
+pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> ApiResult<Replay> {
+    let setback = match ask(app, original, sandbox).await {
+        Ok(found) => return Ok(found),
+        Err(setback) => setback,
+    };
+    match (despite(&setback), setback) {
+        (Some(found), setback) => {
+            tracing::debug!(database = %original, %sandbox, ?setback, "a server that replays its log is looked at again");
+            Ok(found)
+        }
+        (None, Setback::Way(trouble)) => {
+            Err(refusal(way::explain(&trouble, sandbox, &endpoint(sandbox)).into()))
+        }
+        (None, Setback::Session(error)) => Err(run_refusal(error)),
+    }
+}
+
+async fn ask(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> Result<Replay, Setback> {
+    let backend = way::connect(app, sandbox, &endpoint(sandbox)).await.map_err(Setback::Way)?;
+    let session = Session::over(backend, &administrator(&app.link, Some(original))).await;
+    let session = session.map_err(|error| Setback::Session(error.into()))?;
+    let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;
+    let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
+    Ok(if answer == Some("f") { Replay::Over } else { Replay::UnderWay })
+}
+
+fn endpoint(sandbox: &SandboxId) -> Endpoint {
+    Endpoint { database: sandbox.to_string(), entrance: Entrance::Direct }
+}
+
+/// What a look that failed says of a replay all the same; `None` if that has ended without success: nothing listens, the machine is gone, or the
+/// server says something else than that it is not ready.
+fn despite(setback: &Setback) -> Option<Replay> {
+    match setback {
+        Setback::Way(trouble) => match trouble {
+            Trouble::Busy(_) | Trouble::Unavailable(_) | Trouble::Broken | Trouble::Silent => {
+                Some(Replay::Unheard)
+            }
+            _ => None,
+        },
+        Setback::Session(RunError::Session(error)) => match error {
+            LoginError::Late | LoginError::Broken(_) => Some(Replay::Unheard),
+            LoginError::Sql(error) => match error.code.as_str() {
+                NOT_YET => Some(Replay::UnderWay),
+                CANCELLED => Some(Replay::Unheard),
+                _ => None,
+            },
+            LoginError::Connect(_) => None,
+        },
+        Setback::Session(RunError::TooLarge) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use pandastack_postgres::SqlError;
+
+    use super::*;
+
+    /// [`START`] where the template's program ends with these in turn, and a server runs or not.
+    fn started(program: [u8; 2], server_runs: bool) -> (bool, String) {
+        let ([first, second], stopped) = (program, u8::from(!server_runs));
+        let script = format!(
+            "runs=0; program() {{ runs=$((runs + 1)); [ $runs = 1 ] && return {first}; return {second}; }}\n\
+             runuser() {{ echo said; return {stopped}; }}\n tail() {{ :; }}\n{}",
+            START.replace("pandastack-postgres", "program")
+        );
+        let ran = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        (ran.status.success(), String::from_utf8(ran.stdout).unwrap())
+    }
+
+    #[test]
+    fn a_server_with_much_log_is_waited_for_and_one_that_died_is_not() {
+        assert_eq!(started([0, 1], true), (true, String::new()));
+        assert_eq!(started([1, 0], true), (true, format!("{REPLAYING}\n")));
+        assert!(!started([1, 1], true).0, "what is beside the server does not start");
+        assert!(!started([1, 0], false).0, "the server does not run");
+    }
+
+    #[test]
+    fn a_server_that_is_slow_is_waited_for_and_one_that_is_gone_or_refuses_is_not() {
+        let said = || "said".to_owned();
+        let session = |error: LoginError| Setback::Session(error.into());
+        let sql = |code: &str| session(SqlError { code: code.to_owned(), ..SqlError::default() }.into());
+        for (setback, expect) in [
+            (sql(NOT_YET), Some(Replay::UnderWay)),
+            (sql(CANCELLED), Some(Replay::Unheard)),
+            (session(LoginError::Late), Some(Replay::Unheard)),
+            (session(io::Error::from(io::ErrorKind::UnexpectedEof).into()), Some(Replay::Unheard)),
+            (Setback::Way(Trouble::Silent), Some(Replay::Unheard)),
+            (Setback::Way(Trouble::Broken), Some(Replay::Unheard)),
+            (Setback::Way(Trouble::Busy(said())), Some(Replay::Unheard)),
+            (Setback::Way(Trouble::Unavailable(said())), Some(Replay::Unheard)),
+            (Setback::Way(Trouble::PortClosed), None),
+            (Setback::Way(Trouble::Unknown), None),
+            (Setback::Way(Trouble::NotServing(said())), None),
+            (sql("28P01"), None),
+            (Setback::Session(RunError::TooLarge), None),
+        ] {
+            assert_eq!(despite(&setback), expect, "{setback:?}");
+        }
+    }
+}

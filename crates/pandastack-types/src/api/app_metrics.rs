@@ -1,0 +1,89 @@
+//! What an app uses.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{GuestView, HostView};
+use crate::{DeploymentId, SandboxId, SandboxState};
+
+/// `GET /v1/apps/{id}/metrics`: now, of the machines that serve the live version. Never wakes a sleeper.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppMetrics {
+    /// When.
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+    /// The version that serves; absent before the first one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployment_id: Option<DeploymentId>,
+    /// All machines together. What is counted over a life is counted over the lives of these machines.
+    pub total: HostView,
+    /// Each machine, in the order in which they are used.
+    pub instances: Vec<AppInstanceMetrics>,
+}
+
+/// What one machine of an app uses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AppInstanceMetrics {
+    /// The machine.
+    pub sandbox_id: SandboxId,
+    /// Where it stands; `failed` also if it is gone, until it is replaced.
+    pub status: SandboxState,
+    /// What its host sees; absent if that does not answer, or the machine is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostView>,
+    /// What the machine itself sees; absent while it does not run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestView>,
+}
+
+impl HostView {
+    /// What several machines cost together; `cpu_used_percent` is the share of all their processors.
+    pub fn total<'a>(views: impl IntoIterator<Item = &'a HostView>) -> HostView {
+        let (mut total, mut used) = (HostView::default(), 0.0);
+        for view in views {
+            used += view.cpu_used_percent * f64::from(view.cpu_count);
+            total.cpu_count += view.cpu_count;
+            total.cpu_ms += view.cpu_ms;
+            total.memory_bytes += view.memory_bytes;
+            total.memory_limit_bytes += view.memory_limit_bytes;
+            total.disk_bytes += view.disk_bytes;
+            total.sent_bytes += view.sent_bytes;
+            total.received_bytes += view.received_bytes;
+        }
+        let share = used / f64::from(total.cpu_count.max(1));
+        HostView { cpu_used_percent: (share * 10.0).round() / 10.0, ..total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_added_up_and_shares_weighed() {
+        let view = |cpu_count, cpu_used_percent| HostView {
+            cpu_count,
+            cpu_ms: 10,
+            cpu_used_percent,
+            memory_bytes: 5,
+            memory_limit_bytes: 7,
+            disk_bytes: 3,
+            sent_bytes: 2,
+            received_bytes: 1,
+        };
+        let total = HostView::total(&[view(1, 90.0), view(3, 10.0)]);
+        let expect = HostView {
+            cpu_count: 4,
+            cpu_ms: 20,
+            cpu_used_percent: 30.0,
+            memory_bytes: 10,
+            memory_limit_bytes: 14,
+            disk_bytes: 6,
+            sent_bytes: 4,
+            received_bytes: 2,
+        };
+        assert_eq!(total, expect);
+        assert_eq!(HostView::total(&[]), HostView::default());
+    }
+}

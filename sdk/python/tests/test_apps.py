@@ -1,0 +1,40 @@
+"""What goes over the wire for apps."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+
+DEPLOYMENT = {"id": "d1", "app_id": "a1", "status": "queued"}
+
+
+def test_a_directory_is_sent_without_what_builds_make_anew(server, client, tmp_path):
+    for name in ("index.html", "lib/a.js", "lib/node_modules/b.js", ".git/config"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    server.on("POST", "/v1/apps/shop/deploys", 202, DEPLOYMENT)
+    assert client.apps.deploy("shop", directory=tmp_path, clear_cache=True)["id"] == "d1"
+    sent = server.requests[-1]
+    assert sent.query == {"clear_cache": "1"}
+    with tarfile.open(fileobj=io.BytesIO(sent.body)) as archive:
+        assert archive.getnames() == ["index.html", "lib", "lib/a.js"]
+    client.apps.deploy("shop", git_ref="v1", clear_cache=True)
+    assert server.requests[-1].json == {"git_ref": "v1", "clear_cache": True}
+    client.apps.deploy("shop")
+    assert server.requests[-1].json == {}
+    with pytest.raises(NotADirectoryError):
+        client.apps.deploy("shop", directory=tmp_path / "index.html")
+
+
+def test_metrics_and_stages_of_variables(server, client):
+    instances = [{"sandbox_id": "s1", "status": "running", "host": {"memory_bytes": 7}}]
+    server.on("GET", "/v1/apps/shop/metrics", 200, {"total": {"memory_bytes": 7}, "instances": instances})
+    server.on("PUT", "/v1/apps/shop/env/KEY", 200, {"key": "KEY", "stage": "build"})
+    server.on("POST", "/v1/apps/shop/env/import", 200, {"imported": 1, "total": 1})
+    assert client.apps.metrics("shop")["total"]["memory_bytes"] == 7
+    client.apps.set_env("shop", "KEY", "v", secret=True, stage="build")
+    assert server.requests[-1].json == {"value": "v", "secret": True, "scope": "all", "stage": "build"}
+    client.apps.import_env("shop", "A=1")
+    assert server.requests[-1].json == {"dotenv": "A=1", "secret": False, "scope": "all"}
