@@ -409,6 +409,16 @@ def test_it_sleeps_and_wakes_with_the_next_request(apps: Apps, served: Dict[str,
     assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "running"
 
 
+def test_no_request_fails_while_it_sleeps_and_wakes_under_load(apps: Apps, served: Dict[str, Any]) -> None:
+    machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
+    with Load(served) as load:
+        for _ in range(int(os.environ.get("PANDASTACK_TEST_SLEEPS", "5"))):
+            before = len(load.texts)
+            apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
+            wait_until("requests are answered again", lambda: len(load.texts) > before + 4, 60)
+    assert load.failures == []
+
+
 def test_refusals_say_what_to_do(apps: Apps, served: Dict[str, Any]) -> None:
     for body, part in [
         ({"name": "api"}, "choose another name"),
