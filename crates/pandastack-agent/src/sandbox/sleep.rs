@@ -158,8 +158,6 @@ impl Driver {
         if self.record.sleeps_in_memory() {
             self.run_guest().await?;
         } else {
-            // Children of its sleep count once they are up.
-            self.children_up().await;
             self.host.make_room(self.record.shape, 1).await?;
             self.live = Some(self.wake_from_disk().await?);
             fault::point("wake.restored").await;
