@@ -312,7 +312,7 @@ mod tests {
         assert!(apps.put_off_tidying(&id));
         assert!(apps.take_untidy().is_empty(), "a source is on its way to it");
         apps.end_upload(&id);
-        assert_eq!(apps.take_untidy(), [id.clone()]);
+        assert_eq!(apps.take_untidy(), std::slice::from_ref(&id));
         assert!(apps.take_untidy().is_empty());
         apps.note_untidy(id.clone());
         assert_eq!(apps.take_untidy(), [id]);
