@@ -33,7 +33,7 @@ const BROWSER: &[Need] = &[("chromium", "chromium")];
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 13] = [
+const KEPT_BY_SUDO: [&str; 14] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
@@ -42,6 +42,7 @@ const KEPT_BY_SUDO: [&str; 13] = [
     "PANDASTACK_CACHE_DIR",
     "PANDASTACK_DATA_DIR",
     "PANDASTACK_LOG",
+    "PANDASTACK_TEST_AZURITE",
     "PANDASTACK_TEST_FULL",
     "PANDASTACK_TEST_POSTGRES_BIN",
     "PANDASTACK_TEST_SLEEPS",

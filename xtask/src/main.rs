@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod azurite;
 mod bench;
 mod host;
 mod leaks;

@@ -46,6 +46,14 @@ pub fn cargo(args: &[&str]) -> Command {
     command
 }
 
+/// npm, in a directory of the clone or anywhere.
+pub fn npm(dir: impl AsRef<Path>, args: &[&str]) -> Command {
+    let mut npm = program("npm");
+    npm.current_dir(tree::root().join(dir)).args(args).args(["--no-audit", "--no-fund"]);
+    npm.env("npm_config_cache", tree::cache_dir().join("npm"));
+    npm
+}
+
 /// A command as a person would type it.
 pub fn line_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());

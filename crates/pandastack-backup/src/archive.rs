@@ -25,6 +25,9 @@ use crate::limits::{
 use crate::position::Timeline;
 use crate::seal::{self, Bound, Key, Opened, SealError};
 
+#[cfg(test)]
+mod stores;
+
 /// The archive of one database.
 #[derive(Debug, Clone)]
 pub struct Archive {
@@ -41,7 +44,8 @@ pub struct Archive {
 pub enum ArchiveError {
     /// The address names no store, or a setting of it is wrong.
     #[error(
-        "the archive's address {url} cannot be used: {reason}; give file:///folder, s3://, gs:// or az://bucket/folder"
+        "the archive's address {url} cannot be used: {reason}; give file:///folder, s3://, gs:// or az://bucket/folder, and the \
+         variables of the store as docs/backups.md names them"
     )]
     Address {
         /// The address.
@@ -108,7 +112,7 @@ pub struct Listed {
 
 impl Archive {
     /// Opens the archive of `database` at an address: `file:///folder`, or `s3://`, `gs://`, `az://bucket/folder`. `settings` are those
-    /// of `object_store` (`aws_access_key_id`, `aws_endpoint`, ...).
+    /// of `object_store` (`aws_access_key_id`, `google_service_account`, `azure_storage_endpoint`, ...).
     pub fn open(
         url: &Url,
         settings: &[(String, String)],
@@ -398,6 +402,11 @@ mod tests {
         let url: Url = "ftp://user:secret@host/folder".parse().unwrap();
         let error = Archive::open(&url, &[], "db", Key::new([1; 32])).unwrap_err().to_string();
         assert!(error.contains("ftp://host/folder") && !error.contains("secret"), "{error}");
+        // Azure's own command line would be content with this.
+        let settings = [("azure_storage_account".to_owned(), "name".to_owned())];
+        let url: Url = "az://container/folder".parse().unwrap();
+        let error = Archive::open(&url, &settings, "db", Key::new([1; 32])).unwrap_err().to_string();
+        assert!(error.contains("Account must be specified") && error.contains("docs/backups.md"), "{error}");
         let folder: Url = "memory:///".parse().unwrap();
         assert!(matches!(
             Archive::open(&folder, &[], "../x", Key::new([1; 32])),

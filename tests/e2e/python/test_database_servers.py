@@ -9,10 +9,10 @@ import signal
 import sqlite3
 import threading
 from datetime import timezone
-from typing import Iterator, List, Optional, cast
+from typing import Iterator, List, Optional, Union, cast
 
 import pytest
-from bucket import Bucket
+from bucket import AzureContainer, Bucket
 from platform_process import Platform, wait_until
 
 from pandastack import Database, PandaStack, PandaStackError
@@ -46,11 +46,16 @@ def client(platform: Platform) -> PandaStack:
 
 @pytest.fixture(scope="module")
 def database(client: PandaStack) -> Database:
+    return first_database(client, "kept")
+
+
+def first_database(client: PandaStack, label: str) -> Database:
+    """The first of a platform."""
     made: List[Database] = []
 
     def create() -> bool:
         try:
-            made.append(client.databases.create(label="kept"))
+            made.append(client.databases.create(label=label))
         except PandaStackError as error:
             # PostgreSQL is still being prepared.
             assert error.code == "template_baking", error
@@ -182,6 +187,11 @@ def test_a_reset_from_before_servers_noted_them_is_noted_with_a_backup(platform:
 
 
 def test_backups_in_a_bucket_come_back(bucket: Bucket, client: PandaStack, database: Database) -> None:
+    check_backups_come_back(bucket, client, database)
+
+
+def check_backups_come_back(bucket: Union[Bucket, AzureContainer], client: PandaStack, database: Database) -> None:
+    """An instant of a database is restored from a store, and what is deleted is gone from there too."""
     backups = lambda: client.databases.backups(database["id"])
     wait_until("a base backup", lambda: backups()["healthy"], BACK_SECONDS_MAX)
     url = client.databases.get(database["id"])["connection_url"]

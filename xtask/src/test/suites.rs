@@ -9,8 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use crate::platform::Scratch;
-use crate::program::{self, cargo, line_of, program};
-use crate::{host, postgres, python, tidy, tree};
+use crate::program::{self, cargo, line_of, npm, program};
+use crate::{azurite, host, postgres, python, tidy, tree};
 
 /// What suites share.
 #[derive(Default)]
@@ -45,8 +45,11 @@ impl Session {
         // The host's programs are the product's to name, so it is built first.
         build_tests()?;
         host::install_for_product()?;
+        host::install_for_tests()?;
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
+        tests.env("PANDASTACK_TEST_PYTHON", python::ensure()?);
+        tests.env("PANDASTACK_TEST_AZURITE", azurite::ensure()?);
         tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
         let (output, success) = tee(tests, "rust")?;
         Ok(of_cargo(&output).with_status(success))
@@ -77,12 +80,13 @@ impl Session {
     pub fn e2e_python(&mut self) -> Result<Counts> {
         host::install_for_tests()?;
         host::install_browser()?;
-        let (interpreter, postgres) = (python::ensure()?, postgres::ensure()?);
+        let (interpreter, postgres, azurite) = (python::ensure()?, postgres::ensure()?, azurite::ensure()?);
         let (platform, full) = (self.platform()?, self.full);
         let lane = |log: &str, marked: &str| {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
+            python.env("PANDASTACK_TEST_AZURITE", &azurite);
             python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
             python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
             pytest(python, log, "tests/e2e/python", &["-m", marked])
@@ -143,13 +147,6 @@ fn build_typescript() -> Result<()> {
 fn node_test(dir: &str, point: impl FnOnce(Command) -> Command) -> Result<Counts> {
     let (output, success) = tee(point(npm(dir, &["test"])), dir)?;
     Ok(of_node(&output).with_status(success))
-}
-
-fn npm(dir: &str, args: &[&str]) -> Command {
-    let mut npm = program("npm");
-    npm.current_dir(tree::root().join(dir)).args(args).args(["--no-audit", "--no-fund"]);
-    npm.env("npm_config_cache", tree::cache_dir().join("npm"));
-    npm
 }
 
 /// Where the last run's output is kept.

@@ -12,7 +12,7 @@ use url::Url;
 use crate::server::{Server, connect, login};
 use crate::sql::Sql;
 
-const KEY: [u8; 32] = [42; 32];
+pub const KEY: [u8; 32] = [42; 32];
 
 pub fn archive(folder: &Path) -> Archive {
     Archive::open(&Url::from_directory_path(folder).unwrap(), &[], "db-1", Key::new(KEY)).unwrap()

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bucket;
 mod gap;
 mod instants;
 mod loss;
 mod server;
 mod sql;
+mod stores;
