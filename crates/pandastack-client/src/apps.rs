@@ -2,8 +2,8 @@
 
 use pandastack_types::api::{
     AddAppDomain, App, AppDatabase, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet,
-    AppMetrics, AppPreview, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment, ImportAppEnv,
-    RollbackApp, SetAppEnv,
+    AppMetrics, AppPreview, AttachDatabase, CreateApp, DeployApp, Deployment, ImportAppEnv, KeepAwake,
+    Lifecycle, RollbackApp, SetAppEnv, UpdateApp,
 };
 use pandastack_types::{DatabaseId, DeploymentId, SandboxId};
 use reqwest::Method;
@@ -51,8 +51,13 @@ impl Client {
     }
 
     /// Changes settings of an app.
-    pub async fn update_app(&self, app: &str, settings: &AppSettings) -> Result<App> {
-        self.app_call(Method::PATCH, app, &[]).json(settings).receive().await
+    pub async fn update_app(&self, app: &str, wanted: &UpdateApp) -> Result<App> {
+        self.app_call(Method::PATCH, app, &[]).json(wanted).receive().await
+    }
+
+    /// Keeps an app awake for so many seconds; 0 ends that. Answers for its first machine.
+    pub async fn keep_app_awake(&self, app: &str, seconds: u64) -> Result<Lifecycle> {
+        self.app_call(Method::POST, app, &["keep-awake"]).json(&KeepAwake { seconds }).receive().await
     }
 
     /// Deletes an app.

@@ -57,7 +57,7 @@ use crate::volumes::routes as volumes;
         apps::routes::create, apps::routes::list, apps::routes::show, apps::settings::update, apps::routes::remove,
         apps::upload::deploy, apps::routes::deploys, apps::routes::deployment, apps::routes::deploy_logs,
         apps::routes::cancel, apps::routes::rollback, apps::routes::restart, apps::runtime_logs::runtime_logs,
-        apps::usage::metrics,
+        apps::usage::metrics, apps::awake::keep_awake,
         apps::databases::attach, apps::databases::detach, apps::env::list, apps::env::set, apps::env::remove, apps::env::import,
         apps::domains::add, apps::domains::list, apps::domains::show, apps::domains::remove, apps::hooks::hook,
         apps::previews::list, apps::previews::show, apps::previews::remove,

@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod locks;
 mod manifest;
 mod node;
 mod procfile;
@@ -156,6 +157,8 @@ pub struct Plan {
     pub install: Option<String>,
     /// Files whose content decides whether installing again would change anything.
     pub locks: Vec<String>,
+    /// Runs instead of `install` where packages were restored: what of it the source itself decides.
+    pub refresh: Option<String>,
     /// Builds.
     pub build: Option<String>,
     /// Serves.
@@ -176,6 +179,7 @@ impl Plan {
             framework,
             install: None,
             locks: Vec::new(),
+            refresh: None,
             build: None,
             serve,
             env: BTreeMap::new(),
@@ -271,7 +275,7 @@ pub fn detect(view: &View, wishes: &Wishes) -> Result<Plan, Undetected> {
         start: said(&wishes.start, &manifest.start_command),
     };
     let mut plan = found(view, &wishes)?;
-    apply(&mut plan, wishes);
+    apply(&mut plan, view, wishes);
     Ok(plan)
 }
 
@@ -337,9 +341,11 @@ fn custom(start: &str) -> Plan {
 }
 
 /// What was said replaces what was found.
-fn apply(plan: &mut Plan, wishes: Wishes) {
+fn apply(plan: &mut Plan, view: &View, wishes: Wishes) {
     if let Some(install) = wishes.install {
         plan.because("the install command was said");
+        locks::said(&mut plan.locks, view, &install);
+        plan.refresh = None;
         plan.install = Some(install);
     }
     if let Some(build) = wishes.build {

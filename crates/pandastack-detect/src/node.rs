@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::{Framework, Plan, Serve, Undetected, View, procfile};
+use crate::{Framework, Plan, Serve, Undetected, View, locks, procfile};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -92,6 +92,9 @@ pub(crate) fn plan(view: &View, start: Option<&str>, kind: Option<Framework>) ->
     if package.has_dependencies() {
         plan.install = Some(manager.install());
         plan.locks = manager.locks(view);
+        plan.locks
+            .extend(locks::node(view, locks::NODE_SCRIPTS.iter().filter_map(|name| package.script(name))));
+        plan.refresh = refresh(&package, &manager);
         plan.because(format!("{} installs, because {}", manager.kind.as_str(), manager.reason));
     }
     plan.env.insert("NODE_ENV".to_owned(), "production".to_owned());
@@ -226,6 +229,18 @@ fn build(package: &Package, manager: &Manager, kind: Framework) -> Option<String
         Framework::Cra => Some(format!("{} react-scripts build", manager.kind.runner())),
         _ => None,
     }
+}
+
+/// Runs the package's own scripts again where packages were restored: what they write into the source went with the old one.
+fn refresh(package: &Package, manager: &Manager) -> Option<String> {
+    // Berry leaves `prepare` to whoever publishes.
+    let runs: &[&str] = match manager.kind {
+        ManagerKind::Berry => &["install", "postinstall"],
+        _ => &["install", "postinstall", "prepare"],
+    };
+    let own = runs.iter().filter(|name| package.script(name).is_some());
+    let steps: Vec<_> = own.map(|name| format!("{} run {name}", manager.kind.program())).collect();
+    (!steps.is_empty()).then(|| steps.join(" && "))
 }
 
 /// The Node version that the source asks for.

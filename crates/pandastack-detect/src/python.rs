@@ -1,6 +1,6 @@
 //! Python: its installer, and the object that serves.
 
-use crate::{Framework, Plan, Serve, Undetected, VENV, View, procfile, python_version};
+use crate::{Framework, Plan, Serve, Undetected, VENV, View, locks, procfile, python_version};
 
 /// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and has none.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
@@ -49,16 +49,8 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
             plan.because(format!("{server} is added: nothing else here serves it"));
         }
         plan.install = Some(steps.join(" && "));
-        let locks = [
-            "requirements.txt",
-            "uv.lock",
-            "poetry.lock",
-            "pdm.lock",
-            "Pipfile.lock",
-            "Pipfile",
-            "pyproject.toml",
-        ];
-        plan.locks = locks.iter().filter(|lock| view.has(lock)).map(|lock| (*lock).to_owned()).collect();
+        plan.refresh = installer.as_ref().and_then(|installer| installer.refresh(view));
+        plan.locks = locks::python(view);
     }
     plan.env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
     plan.python = python_version::wanted(view);
@@ -119,6 +111,17 @@ impl Installer {
         }
     }
 
+    /// Installs what is part of the source again, after new code came to packages that were restored. Other installers leave the app
+    /// itself out, or link to where it lies.
+    fn refresh(&self, view: &View) -> Option<String> {
+        match self {
+            Installer::Project => Some(pip("--no-deps .")),
+            // pip installs what is a directory each time, and leaves alone what is there.
+            Installer::Requirements if names_directory(view) => Some(self.command()),
+            _ => None,
+        }
+    }
+
     fn command(&self) -> String {
         // The tool itself is installed beside the system's Python, so that it is not part of the app.
         let tool = |tool: &str, run: &str| {
@@ -137,6 +140,12 @@ impl Installer {
             }
         }
     }
+}
+
+/// Whether requirements.txt has a directory of the source among its packages.
+fn names_directory(view: &View) -> bool {
+    let text = view.text("requirements.txt").unwrap_or_default();
+    text.lines().map(str::trim).any(|line| line.starts_with('.') || line.contains("file:"))
 }
 
 /// Whether any list of dependencies names it.

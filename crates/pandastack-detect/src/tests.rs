@@ -300,6 +300,103 @@ fn python_installers_are_told_by_their_locks() {
     }
 }
 
+fn plan_of(files: &[(&str, &str)], install: Option<&str>) -> Plan {
+    let wishes = Wishes { install: install.map(str::to_owned), ..Wishes::default() };
+    detect(&view(files), &wishes).unwrap()
+}
+
+#[test]
+fn everything_that_pip_reads_decides_whether_it_installs_again() {
+    let requirements =
+        "-r requirements/prod.txt\n--constraint=./deps/pins.txt # of us\n-r ../shared.txt\n-c nowhere.txt\n";
+    let plan = plan_of(
+        &[
+            ("main.py", ""),
+            ("requirements.txt", requirements),
+            ("requirements-dev.txt", ""),
+            ("requirements/prod.txt", ""),
+            ("constraints.txt", ""),
+            ("deps/pins.txt", ""),
+            ("deps/notes.txt", ""),
+            ("robots.txt", ""),
+            ("pyproject.toml", ""),
+        ],
+        None,
+    );
+    assert_eq!(
+        plan.locks,
+        [
+            "requirements.txt",
+            "constraints.txt",
+            "requirements-dev.txt",
+            "requirements/prod.txt",
+            "deps/pins.txt",
+            "../shared.txt",
+            "pyproject.toml"
+        ]
+    );
+    assert_eq!(plan.refresh, None);
+}
+
+#[test]
+fn packages_that_are_part_of_the_source_are_installed_at_every_build() {
+    let pip = "/usr/bin/python3 -m pip --python /srv/venv/bin/python install";
+    let main = ("main.py", "");
+    let project = plan_of(&[main, ("pyproject.toml", "[project]\nname='a'")], None);
+    assert_eq!(project.refresh.unwrap(), format!("{pip} --no-deps ."));
+    let listed = plan_of(&[main, ("requirements.txt", "flask\n./lib\n")], None);
+    assert_eq!(listed.refresh.unwrap(), format!("{pip} -r requirements.txt"));
+    for linked in ["flask\n-e ./lib\n", "flask==3.1\n"] {
+        assert_eq!(plan_of(&[main, ("requirements.txt", linked)], None).refresh, None, "{linked}");
+    }
+    let said = plan_of(&[main, ("pyproject.toml", "[project]\nname='a'")], Some("make deps"));
+    assert_eq!(said.refresh, None, "whoever says how to install says all of it");
+}
+
+#[test]
+fn what_scripts_of_a_package_read_decides_too() {
+    let package = r#"{"dependencies":{"a":"1"},"main":"a.js","scripts":{"preinstall":"node ./tools/get.js","postinstall":"prisma generate && patch-package"}}"#;
+    let files = [
+        ("package.json", package),
+        ("bun.lock", ""),
+        (".npmrc", ""),
+        ("patches/a+1.0.0.patch", ""),
+        ("prisma/schema.prisma", ""),
+        ("tools/get.js", ""),
+        ("tools/other.js", ""),
+    ];
+    let plan = plan_of(&files, None);
+    assert_eq!(
+        plan.locks,
+        [
+            "package.json",
+            "bun.lock",
+            ".npmrc",
+            "patches/a+1.0.0.patch",
+            "prisma/schema.prisma",
+            "tools/get.js"
+        ]
+    );
+    assert_eq!(plan.refresh.as_deref(), Some("bun run postinstall"));
+    let both =
+        r#"{"dependencies":{"a":"1"},"main":"a.js","scripts":{"prepare":"husky","postinstall":"true"}}"#;
+    let refresh = |lock| plan_of(&[("package.json", both), (lock, "")], None).refresh.unwrap();
+    assert_eq!(refresh("package-lock.json"), "npm run postinstall && npm run prepare");
+    assert_eq!(refresh(".yarnrc.yml"), "yarn run postinstall");
+    assert_eq!(
+        plan_of(&[("package.json", r#"{"dependencies":{"a":"1"},"main":"a.js"}"#)], None).refresh,
+        None
+    );
+}
+
+#[test]
+fn a_command_that_was_said_reads_what_it_names_and_well_known_files() {
+    let manifest = ("pandastack.toml", "[app]\nstart_command = \"./serve\"\n");
+    let files = [manifest, ("Gemfile.lock", ""), ("bin/setup", ""), ("bin/other", "")];
+    let plan = plan_of(&files, Some("bundle install && sh ./bin/setup"));
+    assert_eq!(plan.locks, ["bin/setup", "Gemfile.lock"]);
+}
+
 #[test]
 fn static_files_come_last() {
     let row = |directory| Row {

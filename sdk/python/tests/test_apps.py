@@ -38,3 +38,6 @@ def test_metrics_and_stages_of_variables(server, client):
     assert server.requests[-1].json == {"value": "v", "secret": True, "scope": "all", "stage": "build"}
     client.apps.import_env("shop", "A=1")
     assert server.requests[-1].json == {"dotenv": "A=1", "secret": False, "scope": "all"}
+    server.on("POST", "/v1/apps/shop/keep-awake", 200, {"awake_until": "2026-01-01T00:00:00Z"})
+    assert client.apps.keep_awake("shop", 90)["awake_until"].startswith("2026")
+    assert server.requests[-1].json == {"seconds": 90}

@@ -3,7 +3,7 @@
 import { PandaStackError } from "./errors.js";
 import { serverEvents } from "./exec-stream.js";
 import { packTree, streamOf, watched } from "./local-tree.js";
-import { type JsonObject, type WireRecord, withCamelCase } from "./models.js";
+import { type JsonObject, type LifecycleInfo, type WireRecord, withCamelCase } from "./models.js";
 import type { Transport } from "./transport.js";
 import { type Call, create, CREATE_MS_MAX, del, get, given, MACHINE_MS_MAX, post, segment, STREAM_IDLE_MS_MAX, UPLOAD_MS_MAX } from "./wire.js";
 
@@ -182,6 +182,12 @@ export class AppsAPI {
   /** What the machines of the live version use now, together and each. Never wakes one. */
   async metrics(app: string): Promise<AppMetrics> {
     return appOf((await this.#transport.send(get(path(app, "/metrics")))).record()) as unknown as AppMetrics;
+  }
+
+  /** Keep the live version awake for so long, because of work in the background; 0 ends that. Its first machine wakes. */
+  async keepAwake(app: string, seconds: number): Promise<LifecycleInfo> {
+    const answer = await this.#transport.send(post(path(app, "/keep-awake"), { seconds }, MACHINE_MS_MAX));
+    return withCamelCase(answer.record()) as unknown as LifecycleInfo;
   }
 
   /** Previews of pull requests; each is an app too, by its `name`. */

@@ -104,6 +104,9 @@ test("apps: metrics, stages of variables; logs of databases", async (t) => {
   assert.deepEqual([metrics.deploymentId, metrics.instances[0].sandboxId, metrics.total.memory_bytes], ["d1", "s1", 7]);
   await client.apps.setEnv("shop", "KEY", "v", { secret: true, stage: "build" });
   assert.deepEqual(server.last.json, { value: "v", secret: true, scope: "all", stage: "build" });
+  server.on("POST", "/v1/apps/shop/keep-awake", 200, { awake_until: "2026-01-01T00:00:00Z" });
+  assert.equal((await client.apps.keepAwake("shop", 90)).awakeUntil, "2026-01-01T00:00:00Z");
+  assert.deepEqual(server.last.json, { seconds: 90 });
   assert.equal(await client.databases.logs("d1"), "LOG:  ready\n");
 });
 

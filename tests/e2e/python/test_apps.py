@@ -19,13 +19,16 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from platform_process import wait_until
+from websocket import WebSocket
 
 API = os.environ["PANDASTACK_API"].rstrip("/")
 KEY = os.environ["PANDASTACK_API_KEY"]
 #: Emulated machines on a busy box are slow; a healthy deployment needs a fraction of this.
 DEPLOY_SECONDS = 240.0
-#: A version that was replaced falls asleep after so many seconds on which nothing comes to it.
-DRAIN_IDLE_SECONDS = 10.0
+#: How often the clients of most WebSocket libraries say something when there is nothing to say.
+PING_SECONDS = 30.0
+#: A version that was replaced falls asleep after so many seconds in which nothing comes to it.
+DRAIN_IDLE_SECONDS = 60.0
 
 SERVER = """
 import os, sys, time
@@ -47,6 +50,32 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_): pass
 ThreadingHTTPServer(({address!r}, int({port})), Handler).serve_forever()
 """
+
+#: A server that names its version to each message on its sockets, and closes them as it should.
+SOCKETS = """
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        if self.path == "/socket": return self.talk()
+        self.send_response(204); self.end_headers()
+    def talk(self):
+        self.send_response(101); self.send_header("Connection", "Upgrade"); self.send_header("Upgrade", "websocket")
+        self.end_headers()
+        self.close_connection = True
+        while True:
+            heard = self.connection.recv(4096)
+            if not heard: return
+            if heard[0] == 0x88: return self.connection.sendall(bytes([0x88, 0]))
+            self.connection.sendall(bytes([0x81, {length}]) + {version!r})
+    def log_message(self, *_): pass
+ThreadingHTTPServer(("0.0.0.0", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+def sockets(version: str) -> Dict[str, str]:
+    return {"main.py": SOCKETS.format(version=version.encode(), length=len(version))}
 
 
 def server(version: str, address: str = "0.0.0.0", port: str = 'os.environ["PORT"]') -> Dict[str, str]:
@@ -196,20 +225,9 @@ def test_a_deployment_under_load_fails_no_request_and_a_rollback_is_instant(apps
 
 
 def test_an_open_websocket_stays_with_the_version_it_was_opened_on(apps: Apps, served: Dict[str, Any]) -> None:
-    """For as long as bytes move; whatever is asked anew goes to the new version."""
+    """For as long as its client pings; whatever is asked anew goes to the new version."""
     before = get(served).text.split(" ")[0]
-    address = urlsplit(API)
-    with socket.create_connection((address.hostname, address.port or 80), timeout=60) as stream:
-        head = [
-            "GET /socket HTTP/1.1",
-            f"Host: {served['name']}.localhost",
-            "Connection: Upgrade",
-            "Upgrade: websocket",
-            "Sec-WebSocket-Version: 13",
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-        ]
-        stream.sendall("\r\n".join([*head, "", ""]).encode())
-        assert read_until(stream, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+    with open_socket(served) as stream:
 
         def talk() -> str:
             stream.sendall(b"who?")
@@ -218,18 +236,47 @@ def test_an_open_websocket_stays_with_the_version_it_was_opened_on(apps: Apps, s
         assert talk() == before
         apps.live(apps.upload(served, server("later")))
         wait_until("answers of the new version", lambda: get(served).text.startswith("later "), 30)
-        over = time.monotonic() + DRAIN_IDLE_SECONDS + 2
-        asked = 0
-
-        def is_over() -> bool:
-            nonlocal asked
+        # The silence between two pings is what is tested: nothing tells of it.
+        for _ in range(int(DRAIN_IDLE_SECONDS / PING_SECONDS) + 1):
+            time.sleep(PING_SECONDS)
             assert talk() == before, "it moved to another version"
-            asked += 1
-            if asked % 10 == 1:
-                assert get(served).text.startswith("later ")
-            return time.monotonic() > over
+            assert get(served).text.startswith("later ")
 
-        wait_until("the old version would sleep by now", is_over, 60)
+
+def test_a_websocket_of_an_old_version_ends_with_a_close_frame(apps: Apps) -> None:
+    app = apps.create()
+    apps.live(apps.upload(app, sockets("first")))
+    machine = apps.call("GET", f"/apps/{app['id']}", 200)["sandbox_id"]
+    with open_socket(app) as stream:
+        talk = WebSocket(stream, b"")
+        talk.send("who?")
+        assert talk.receive() == "first"
+        apps.live(apps.upload(app, sockets("second")))
+        talk.send("who now?")
+        assert talk.receive() == "first"
+        # What control does when the old version was silent for long enough.
+        apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
+        assert list(talk) == [] and talk.close_code == 1001
+    with open_socket(app) as stream:
+        talk = WebSocket(stream, b"")
+        talk.send("who?")
+        assert talk.receive() == "second"
+
+
+def open_socket(app: Dict[str, Any]) -> socket.socket:
+    address = urlsplit(API)
+    stream = socket.create_connection((address.hostname, address.port or 80), timeout=60)
+    head = [
+        "GET /socket HTTP/1.1",
+        f"Host: {app['name']}.localhost",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    ]
+    stream.sendall("\r\n".join([*head, "", ""]).encode())
+    assert read_until(stream, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+    return stream
 
 
 def read_until(stream: socket.socket, end: bytes) -> bytes:
@@ -252,17 +299,6 @@ def test_a_failing_build_leaves_the_live_version_alone(apps: Apps, served: Dict[
     ended = apps.finished(apps.upload(served, {"main.py": "raise SystemExit('no database')"}))
     assert ended["status"] == "failed" and "no database" in ended["build_logs"], ended
     assert get(served).text == before
-
-
-def test_what_a_failing_build_installed_is_kept_for_the_next(apps: Apps) -> None:
-    app = apps.create()
-    settings = '[app]\ninstall_command = "echo installs"\nbuild_command = "exit {}"\n'
-    source = {**server("one"), "requirements.txt": ""}
-    failed = apps.finished(apps.upload(app, {**source, "pandastack.toml": settings.format(3)}))
-    assert failed["status"] == "failed" and "\ninstalls" in failed["build_logs"], failed
-    repaired = apps.live(apps.upload(app, {**source, "pandastack.toml": settings.format(0)}))
-    assert "dependencies restored, not reinstalled" in repaired["build_logs"], repaired["build_logs"]
-    assert "\ninstalls" not in repaired["build_logs"]
 
 
 @pytest.mark.parametrize(
@@ -387,6 +423,19 @@ def test_what_it_prints_can_be_read(apps: Apps, served: Dict[str, Any]) -> None:
     assert mark in apps.http.get(logs, params={"search": mark, "tail": 1}).text
 
 
+def test_what_it_prints_is_followed_as_it_comes(apps: Apps, served: Dict[str, Any]) -> None:
+    mark = uuid.uuid4().hex
+    get(served, f"/{mark}/0")
+    logs = f"/apps/{served['id']}/runtime-logs"
+    with apps.http.stream("GET", logs, params={"follow": "1", "search": mark}, timeout=60) as log:
+        assert log.status_code == 200
+        lines = (line for line in log.iter_lines() if line.startswith("data: "))
+        assert next(lines) == f"data: served /{mark}/0", "what it printed before"
+        for count in (1, 2, 3):
+            get(served, f"/{mark}/{count}")
+            assert next(lines) == f"data: served /{mark}/{count}"
+
+
 def test_domains_lead_to_the_app(apps: Apps, served: Dict[str, Any]) -> None:
     name = f"www.{uuid.uuid4().hex[:8]}.example"
     added = apps.call("POST", f"/apps/{served['id']}/domains", 201, json={"domain": name.upper()})
@@ -407,6 +456,19 @@ def test_it_sleeps_and_wakes_with_the_next_request(apps: Apps, served: Dict[str,
         assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "hibernated"
         assert get(served).status_code == 200
     assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "running"
+
+
+def test_a_lease_keeps_it_awake(apps: Apps, served: Dict[str, Any]) -> None:
+    machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
+    apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
+    until = apps.call("POST", f"/apps/{served['id']}/keep-awake", 200, json={"seconds": 600})["awake_until"]
+    assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "running", "a lease wakes"
+    assert apps.call("GET", f"/sandboxes/{machine}/lifecycle", 200)["awake_until"] == until
+    command = [os.environ["PANDASTACK_BIN"], "app", "keep-awake", served["name"], "0"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "no lease\n"), ran.stderr
+    assert apps.call("GET", f"/sandboxes/{machine}/lifecycle", 200).get("awake_until") is None
+    apps.call("POST", f"/apps/{served['id']}/keep-awake", 400, json={"seconds": 86_401})
 
 
 def test_no_request_fails_while_it_sleeps_and_wakes_under_load(apps: Apps, served: Dict[str, Any]) -> None:

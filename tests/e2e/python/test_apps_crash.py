@@ -1,4 +1,5 @@
-"""`kill -9` of control at every step of a deployment and of a delivery: the old version serves or the new one, and nothing hangs."""
+"""`kill -9` of control or agent at every step of a deployment, of control at every step of a delivery: the old version serves or the
+new one, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_what_the_kills_left_sleeps_or_is_gone(world: World, apps: Apps, served:
     # Machines of this app never sleep while they serve, so one that nobody told otherwise would stay awake.
     kept = min(len(apps.call("GET", f"/apps/{served['id']}/deploys", 200)["items"]) - 1, VERSIONS_KEPT)
     expect = sorted(["running", *["hibernated"] * kept])
-    wait_until("old versions sleep, and nothing else is there", lambda: owned(world, served) == expect, 120)
+    wait_until("old versions sleep, and nothing else is there", lambda: owned(world, served) == expect, 180)
 
 
 @pytest.mark.parametrize("step", [point for point in APP_POINTS if point.startswith("control.hook.")])
@@ -112,3 +113,33 @@ def test_a_killed_control_neither_loses_nor_doubles_a_delivery(world: World, app
     assert again.status_code == (202 if step == "control.hook.proved" else 200), again.text
     assert "before" in deliver().json()["ignored"]
     assert len(apps.call("GET", f"/apps/{app['id']}/deploys", 200)["items"]) == 1
+
+
+@pytest.mark.parametrize("step", DEPLOY_STEPS)
+def test_a_killed_agent_leaves_one_version_or_the_other(
+    world: World, apps: Apps, served: Dict[str, Any], step: str
+) -> None:
+    before, new = page(apps, served), f"agent {step}"
+    world.faults.arm(step)
+    begun = apps.upload(served, {"index.html": new})
+    hold(world, step)
+    world.strike("agent", [])
+    wait_until("it is over", lambda: apps.deployment(begun)["status"] not in UNDER_WAY, DEPLOY_SECONDS)
+    ended = apps.deployment(begun)
+    # What its machine was told is lost with the agent: it may fail, but says so and leaves what serves alone.
+    assert ended["status"] == "live" or (ended["status"] == "failed" and step not in SWITCHED), ended["build_logs"]
+    expect = new if ended["status"] == "live" else before
+    wait_until("it answers", lambda: shows(apps, served, expect), 120)
+    versions = apps.call("GET", f"/apps/{served['id']}/deploys", 200)["items"]
+    assert len([one for one in versions if one["status"] == "live"]) == 1, versions
+    assert not [one for one in versions if one["status"] in UNDER_WAY], versions
+
+
+def shows(apps: Apps, app: Dict[str, Any], text: str) -> bool:
+    """Whether it answers with that page. An agent that was just started may still be taking its machines over."""
+    try:
+        answer = httpx.get(apps.api + "/", headers={"host": f"{app['name']}.localhost"}, timeout=60)
+    except httpx.TransportError:
+        return False
+    assert answer.status_code in (200, 502, 503), answer.text
+    return answer.status_code == 200 and answer.text == text

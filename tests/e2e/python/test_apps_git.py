@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
@@ -21,6 +23,7 @@ from git_world import Client, GitServer, Repository
 from internet import OTHER, RESOLVER, SERVER as HOST, InternetInABox
 from platform_process import Platform, command_lines, wait_until
 from ssh_server import SshServer, make_key
+from test_apps import Load
 from test_published import PUBLISHED
 
 NODE = {
@@ -100,6 +103,7 @@ class Forge:
 @pytest.mark.parametrize("kind", ["gitlab", "gitea"])
 def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Client, kind: str) -> None:
     repository = Repository(world[1], f"{kind}.git")
+    old = repository.push({"index.html": "old"})
     commit = repository.push({"index.html": kind})
     app = client.call("POST", "/apps", 201, json={"name": kind, "git_url": repository.url, "webhook_secret": "hush"})
     forge = Forge(kind, app["webhook_url"])
@@ -113,6 +117,20 @@ def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Cl
     assert (done["trigger"], done["git_commit"]) == ("push", commit)
     assert client.page(kind) == kind
     assert client.call("GET", f"/apps/{kind}", 200)["git_host"] == kind
+    # One that comes late changes nothing, although these hosts do not say whether the branch was set back.
+    late = client.live(kind, forge.push("0", old).json()["deployment_id"])
+    assert late["git_commit"] == commit and "comes late" in late["build_logs"], late["build_logs"]
+    assert client.page(kind) == kind
+    repository.git("push", "-q", "-f", str(repository.bare), f"{old}:main", at=repository.clone)
+    client.live(kind, forge.push("2", old).json()["deployment_id"])
+    assert client.page(kind) == "old", "it was set back"
+    # Two at the same instant: whichever is taken last, the branch is what serves.
+    pushed = [repository.push({"index.html": text}) for text in ("third", "fourth")]
+    with ThreadPoolExecutor(2) as both:
+        told = list(both.map(forge.push, ("3", "4"), pushed))
+    ended = [client.ended(kind, one.json()["deployment_id"])["status"] for one in told]
+    assert "live" in ended and set(ended) <= {"live", "superseded"}, ended
+    assert client.page(kind) == "fourth"
     client.call("DELETE", f"/apps/{kind}", 204)
 
 
@@ -141,6 +159,108 @@ def test_a_hostile_repository_hurts_only_its_build(world: Tuple[Platform, Path],
     assert client.ended("evil", begun)["status"] in ("failed", "canceled")
     assert not Path("/tmp/pwned").exists()
     client.call("DELETE", "/apps/evil", 204)
+
+
+#: Takes every process and all memory that it can get. The first one is the last that the machine gives up.
+BOMB = """
+import os, time
+def weigh(score):
+    try: open("/proc/self/oom_score_adj", "w").write(score)
+    except OSError: pass
+weigh("-999")
+while True:
+    try:
+        if os.fork() == 0:
+            weigh("1000")
+            while True:
+                try: os.fork()
+                except OSError: pass
+    except OSError: pass
+    time.sleep(1)
+"""
+#: How long it may rage.
+BOMB_SECONDS = 20.0
+
+
+def test_a_fork_bomb_is_not_felt_next_door(world: Tuple[Platform, Path], client: Client) -> None:
+    beside = Repository(world[1], "beside.git")
+    beside.push({"index.html": "beside"})
+    client.call("POST", "/apps", 201, json={"name": "beside", "git_url": beside.url})
+    assert deploy(client, "beside")["status"] == "live"
+    repository = Repository(world[1], "bomb.git")
+    repository.push({"pandastack.toml": '[app]\nbuild_command = "echo lit; python3 bomb.py"\n', "bomb.py": BOMB, "index.html": ""})
+    client.call("POST", "/apps", 201, json={"name": "bomb", "git_url": repository.url})
+    begun = client.call("POST", "/apps/bomb/deploys", 202)["id"]
+    show = lambda: client.call("GET", f"/apps/bomb/deploys/{begun}", 200)
+    wait_until("it rages", lambda: "\nlit" in show()["build_logs"], 200)
+    over = time.monotonic() + BOMB_SECONDS
+    shown: List[str] = []
+
+    def rages_no_more() -> bool:
+        shown.append(show()["status"])
+        return time.monotonic() > over
+
+    with Load({"name": "beside"}, api=client.url) as load:
+        wait_until("it raged for a while", rages_no_more, BOMB_SECONDS * 3)
+        count = len(load.texts)
+        wait_until("the neighbour still answers", lambda: len(load.texts) > count + 8, 60)
+    assert set(shown) == {"building"}, "it ended by itself"
+    assert load.failures == [] and set(load.texts) == {"beside"}
+    client.call("POST", f"/apps/bomb/deploys/{begun}/cancel", 202)
+    assert client.ended("bomb", begun)["status"] == "canceled"
+    for app in ("bomb", "beside"):
+        client.call("DELETE", f"/apps/{app}", 204)
+
+
+def test_a_branch_that_disappears_leaves_what_serves(world: Tuple[Platform, Path], client: Client) -> None:
+    repository = Repository(world[1], "gone.git")
+    repository.push({"index.html": "one"})
+    client.call("POST", "/apps", 201, json={"name": "gone", "git_url": repository.url, "webhook_secret": "hush"})
+    assert deploy(client, "gone")["status"] == "live"
+    second = repository.push({"index.html": "two"})
+    # Deleted, and forgotten, between the push and the fetch.
+    repository.git("update-ref", "-d", "refs/heads/main", at=repository.bare)
+    repository.git("gc", "-q", "--prune=now", at=repository.bare)
+    for ended in (client.ended("gone", client.tell_push("gone", "hush", second)["deployment_id"]), deploy(client, "gone")):
+        assert ended["status"] == "failed" and "does the branch exist" in ended["build_logs"], ended["build_logs"]
+    assert client.page("gone") == "one"
+    client.call("DELETE", "/apps/gone", 204)
+
+
+def test_the_command_line_does_what_the_words_say(world: Tuple[Platform, Path], client: Client, tmp_path: Path) -> None:
+    repository = Repository(world[1], "typed.git")
+    repository.push(node("one"), "live")
+    config = world[0].client_config()
+    env = {**os.environ, "PANDASTACK_API_URL": config["api_url"], "PANDASTACK_API_KEY": config["token"]}
+
+    def app(*words: str, typed: str = "", expect: int = 0) -> str:
+        command = [os.environ["PANDASTACK_BIN"], "app", *words]
+        ran = subprocess.run(command, env=env, cwd=tmp_path, input=typed, capture_output=True, text=True, timeout=600)
+        assert ran.returncode == expect, ran.stderr + ran.stdout
+        return ran.stdout
+
+    said = ["--env", "FLAVOUR=sweet", "--secret", "TOKEN=s3cret", "--idle-timeout", "600", "--webhook-secret", "hush"]
+    url = app("deploy", "--git", repository.url, "--branch", "live", "--name", "typed", *said).strip()
+    assert url.startswith("http://typed.localhost") and client.page("typed") == "one built sweet"
+    shown = client.call("GET", "/apps/typed", 200)
+    assert (shown["idle_timeout_seconds"], shown["git_branch"], "webhook_url" in shown) == (600, "live", True)
+    repository.push(node("two"), "live")
+    # What is said of an app that is there holds too.
+    app("deploy", "typed", "--env", "FLAVOUR=sour")
+    assert client.page("typed") == "two built sour"
+    assert "typed" in app("list") and "server.js" in app("logs", "typed")
+    assert app("env", "set", "typed", "MORE=1") == "MORE\n"
+    listed = app("env", "list", "typed")
+    assert all(word in listed for word in ("FLAVOUR", "sour", "TOKEN", "MORE")) and "s3cret" not in listed, listed
+    app("domains", "add", "typed", "www.typed.example")
+    assert "www.typed.example" in app("domains", "list", "typed")
+    answer = httpx.get(client.url + "/", headers={"host": "www.typed.example"}, timeout=60)
+    assert answer.text == "two built sour"
+    assert app("rollback", "typed").strip() == url and client.page("typed") == "one built sweet"
+    assert app("open", "typed").strip() == url
+    app("rm", "typed", typed="something else\n", expect=1)
+    assert app("rm", "typed", typed="typed\n").strip() == "typed"
+    client.call("GET", "/apps/typed", 404)
 
 
 def test_looking_at_a_repository_deploys_a_new_commit_once(world: Tuple[Platform, Path], client: Client) -> None:

@@ -1,8 +1,9 @@
 //! Building a deployment: source, dependencies, build, artifact.
 //!
 //! A build begins in a machine made from what the last one installed, if there is such a snapshot. Whether installing again
-//! would change anything is told by a key over the app's directory, the lock files and the install command, kept in the machine
-//! beside what was installed: the same key means that everything is there.
+//! would change anything is told by a key over the app's directory, the files that installing reads and the install command, kept in
+//! the machine beside what was installed: the same key means that everything is there, but for what the source itself decides, which
+//! is made at every build.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ impl BuildError {
                 format!("it took longer than it may (installing and building: {BUILD_SECONDS_MAX} s)")
             }
             (_, Some(9), _) | (_, _, 137) => {
-                "it was killed, most likely because the machine ran out of memory; use a template with more"
+                "it was killed, most likely because the machine ran out of memory; give the app more with `memory_mb` (`pandastack app deploy --memory MIB`)"
                     .to_owned()
             }
             (_, Some(signal), _) => format!("signal {signal} ended it"),
@@ -210,7 +211,7 @@ impl Build<'_> {
                 locks => locks.join(", "),
             };
             self.log.say(format!("unchanged {unchanged}: dependencies restored, not reinstalled")).await;
-            return Ok(());
+            return self.refresh(machine, found).await;
         }
         self.log.say(format!("installing: {command}")).await;
         self.command("installing dependencies", machine, &command, found).await?;
@@ -222,6 +223,13 @@ impl Build<'_> {
         let note = |app: &mut AppRecord| app.spec.set_cache(installed.clone(), shape.clone());
         change(self.app, &self.of.id, note).await?;
         Ok(())
+    }
+
+    /// Installs again what of the restored packages the source itself decides.
+    async fn refresh(&self, machine: &Machine, found: &Found) -> Result<(), BuildError> {
+        let Some(command) = &found.plan.refresh else { return Ok(()) };
+        self.log.say(format!("the source's own part of them is made anew: {command}")).await;
+        self.command("installing the source itself", machine, command, found).await
     }
 
     /// Whether the Node that is wanted is the one that programs of the app find.

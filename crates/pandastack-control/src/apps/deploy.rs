@@ -30,8 +30,9 @@ use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::StoreError;
 
-/// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake.
-pub(super) const DRAIN_IDLE_SECONDS: u64 = 10;
+/// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake. Sleep ends WebSockets, and
+/// their clients ping every 25 or 30 s, so it is twice that.
+pub(super) const DRAIN_IDLE_SECONDS: u64 = 60;
 /// Between two tries to write down how a deployment ended, at first and at most.
 const END_PAUSE_MIN: Duration = Duration::from_secs(1);
 const END_PAUSE_MAX: Duration = Duration::from_secs(30);

@@ -67,10 +67,22 @@ pub(super) const KEEP_HOSTS: &str = r#"if [ -f /run/git/known_hosts ]; then
 fi"#;
 
 /// Fetches exactly what was asked for, with its submodules. Hooks of the repository are off.
+///
+/// Pushes may be told of in another order than they came in: one whose branch is at a commit that was told of before (`GIT_TOLD`) is
+/// late, and brings that one. A branch at a commit that nobody told of does not count: its message may say to skip it.
 pub(super) const FETCH: &str = r#"rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
 git init -q
 git config core.hooksPath /dev/null
 git remote add origin "$GIT_URL"
+if [ -n "$GIT_TOLD" ]; then
+  head=$(git ls-remote origin "refs/heads/$GIT_BRANCH" | head -n 1 | cut -f 1)
+  case " $GIT_TOLD " in
+    *" ${head:-none} "*) [ "$head" = "$GIT_REF" ] || {
+      echo "==> this push comes late: the branch is at $head, which was told of before and is what is deployed"
+      GIT_REF=$head
+    } ;;
+  esac
+fi
 git fetch -q --depth 1 --no-tags --no-recurse-submodules origin "$GIT_REF" || {
   echo "==> could not fetch $GIT_REF of this repository: $FETCH_HINT"
   exit 1

@@ -178,7 +178,8 @@ async fn take(
 }
 
 /// Whether a push comes late: one that began where it ended was deployed before. A branch that was set back to an earlier commit looks
-/// the same if something in between was never deployed, so only hosts that tell the two apart are believed.
+/// the same if something in between was never deployed, so only hosts that tell the two apart are believed. For others, and for what
+/// this cannot know, the branch is looked at when the source is fetched.
 fn is_older(all: &[DeploymentRecord], push: &Push) -> bool {
     if push.forced != Some(false) {
         return false;

@@ -4,7 +4,7 @@
 //! its atomic switch as any other, and a crash in the middle of it leaves nothing.
 //!
 //! Machines of versions that served before are told again when to sleep, if a crash came before they were: one that never slept while it
-//! served would stay awake for as long as it is kept.
+//! served would stay awake for as long as it is kept. After [`DRAIN_SECONDS_MAX`] they sleep whatever still goes on in them.
 //!
 //! One that failed, for want of room say, is tried again as itself: after [`RETRY_SECONDS_MIN`], then after twice as long each time up
 //! to [`RETRY_SECONDS_MAX`]. It stays one deployment, so that failures push no version out of the history.
@@ -29,6 +29,8 @@ const RECOVERY: &str = "recovery";
 /// What begins a deployment that changes how many machines there are.
 const SCALE: &str = "scale";
 
+/// How long connections to a version that was replaced may keep it awake.
+const DRAIN_SECONDS_MAX: i64 = 3600;
 /// Pause after the first failure.
 const RETRY_SECONDS_MIN: i64 = 30;
 /// Longest pause.
@@ -89,14 +91,21 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     Ok(())
 }
 
-/// Tells machines that are kept for a rollback to fall asleep, where nobody did.
+/// Tells machines that are kept for a rollback to fall asleep, where nobody did, and puts to sleep those that do not in time.
 async fn retire_left(app: &Arc<App>, of: &AppRecord, live: &DeploymentRecord, all: &[DeploymentRecord]) {
+    let is_over = is_drain_over(live, now());
     for id in tidy::needed(of, all).machines {
         let Ok(machine) = app.store.sandbox(None, &id).await else { continue };
-        if live.spec.machines().any(|serves| *serves == id) || !is_left(&machine) {
+        let is_live = live.spec.machines().any(|serves| *serves == id);
+        let is_awake = machine.state == SandboxState::Running;
+        if is_live || !is_awake || !(is_over || is_left(&machine)) {
             continue;
         }
-        let retired = async { Machine::open(app, of, &id).await?.set_idle(DRAIN_IDLE_SECONDS).await };
+        let retired = async {
+            let opened = Machine::open(app, of, &id).await?;
+            opened.set_idle(DRAIN_IDLE_SECONDS).await?;
+            if is_over { opened.sleep().await } else { Ok(()) }
+        };
         if let Err(error) = retired.await {
             tracing::info!(app = %of.id, %error, "an old machine is told later when to sleep");
         }
@@ -105,7 +114,13 @@ async fn retire_left(app: &Arc<App>, of: &AppRecord, live: &DeploymentRecord, al
 
 /// Whether a machine that serves no more runs on as if it did.
 fn is_left(machine: &SandboxRecord) -> bool {
-    machine.state == SandboxState::Running && machine.spec.idle_timeout_seconds > DRAIN_IDLE_SECONDS
+    machine.spec.idle_timeout_seconds > DRAIN_IDLE_SECONDS
+}
+
+/// Whether those who talk to earlier versions had the time to end that.
+fn is_drain_over(live: &DeploymentRecord, at: Timestamp) -> bool {
+    let limit = SignedDuration::from_secs(DRAIN_SECONDS_MAX);
+    live.finished_at.is_some_and(|since| at.duration_since(since) > limit)
 }
 
 /// Whether the newest deployment tried the same in vain.
@@ -174,14 +189,28 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_failed_is_tried_again_after_growing_pauses() {
-        let of = AppRecord::new(
+    fn of() -> AppRecord {
+        AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),
             "a".to_owned(),
             AppSpec::default(),
             now(),
-        );
+        )
+    }
+
+    #[test]
+    fn a_version_that_was_replaced_is_talked_to_for_an_hour_at_most() {
+        let mut live = DeploymentRecord::queued(&of(), "api", now());
+        let after = |seconds| now().checked_add(SignedDuration::from_secs(seconds)).unwrap();
+        assert!(!is_drain_over(&live, after(9000)), "it is not known since when");
+        live.finished_at = Some(now());
+        assert!(!is_drain_over(&live, after(DRAIN_SECONDS_MAX - 60)));
+        assert!(is_drain_over(&live, after(DRAIN_SECONDS_MAX + 60)));
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_after_growing_pauses() {
+        let of = of();
         let check = |newest: &str, status, trigger: &str, expect| {
             let newest = DeploymentRecord { status, ..DeploymentRecord::queued(&of, newest, now()) };
             assert_eq!(has_failed(&newest, trigger), expect, "{trigger} after {newest:?}");

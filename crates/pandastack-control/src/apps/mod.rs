@@ -13,7 +13,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `record`, `store`, `cache` | what is written down, and what of that builds may begin from |
-//! | `routes`, `settings`, `upload`, `env`, `domains`, `runtime_logs`, `usage`, `hooks`, `view`, `check` | the API |
+//! | `routes`, `settings`, `upload`, `env`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `view`, `check` | the API |
 //! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
@@ -33,6 +33,7 @@
 //! Left to others: making and stopping machines (`ops`, the same that the sandbox API uses), holding requests while one
 //! wakes (the edge), telling what kind of app a source is (`pandastack-detect`).
 
+pub(crate) mod awake;
 pub(crate) mod build;
 mod cache;
 pub(crate) mod check;

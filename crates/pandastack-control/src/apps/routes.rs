@@ -37,6 +37,7 @@ pub(crate) fn repeatable() -> Router<Arc<App>> {
         .route("/apps/{id}/restart", post(restart))
         .route("/apps/{id}/runtime-logs", get(super::runtime_logs::runtime_logs))
         .route("/apps/{id}/metrics", get(super::usage::metrics))
+        .route("/apps/{id}/keep-awake", post(super::awake::keep_awake))
         .route("/apps/{id}/env", get(env::list))
         .route("/apps/{id}/env/import", post(env::import))
         .route("/apps/{id}/env/{key}", put(env::set).merge(delete(env::remove)))

@@ -15,14 +15,16 @@ use super::build::BuildError;
 use super::git::{self, FETCH, KEEP_HOSTS, LAY_OUT, PREPARE, shown_url};
 use super::log::Log;
 use super::machine::{BUILD_TAG, Machine};
-use super::record::{AppRecord, DeploymentRecord};
+use super::record::{AppRecord, DeploymentRecord, Source};
 use crate::app::App;
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 
 /// Where an uploaded archive lies.
 pub(super) const ARCHIVE: &str = "/srv/source.archive";
 /// Seconds that fetching or unpacking a source may take.
 const SOURCE_SECONDS_MAX: u64 = 600;
+/// Earlier deployments whose commits a late push is compared with.
+const TOLD_MAX: usize = 50;
 /// Separates names from texts in what [`READ`] prints; no source has it in a name worth reading.
 const NAME_MARK: char = '\u{1e}';
 const TEXT_MARK: char = '\u{1f}';
@@ -87,10 +89,23 @@ async fn variables(
         log.say(format!("fetching {reference} of {address}")).await;
         env = git::variables(app, of).map_err(BuildError::Step)?;
         env.insert("GIT_REF".to_owned(), reference);
+        env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
+        env.insert("GIT_TOLD".to_owned(), told_before(app, of, deployment).await?);
     }
     env.insert("DIR".to_owned(), SOURCE_DIR.to_owned());
     env.insert("ARCHIVE".to_owned(), ARCHIVE.to_owned());
     Ok(env)
+}
+
+/// Commits that a push may come late after; none for what was begun in other ways.
+async fn told_before(app: &App, of: &AppRecord, deployment: &DeploymentRecord) -> Result<String, BuildError> {
+    if deployment.spec.trigger != "push" || of.preview_of.is_some() {
+        return Ok(String::new());
+    }
+    let all = app.store.deployments(&of.id).await.map_err(ApiError::from)?;
+    let others = all.iter().filter(|one| one.id != deployment.id && one.spec.source == Source::Git);
+    let commits: Vec<_> = others.filter_map(|one| one.spec.git_commit.as_deref()).take(TOLD_MAX).collect();
+    Ok(commits.join(" "))
 }
 
 /// A command of a build, followed to its end.

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream;
+use hmac::{Hmac, KeyInit, Mac};
 use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
 use reqwest::Method;
 use serde_json::{Value, json};
+use sha2::Sha256;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -41,9 +43,29 @@ async fn deliver(world: &World, app: &str, delivery: &str, kind: &str, body: Val
     world.send(request.json(&body)).await
 }
 
+/// As GitLab tells of it.
 async fn push(world: &World, delivery: &str, before: &str, after: &str) -> Answer {
-    let body = json!({"ref": "refs/heads/main", "before": before, "after": after, "forced": false});
+    let body = json!({"object_kind": "push", "ref": "refs/heads/main", "before": before, "after": after,
+        "checkout_sha": after, "project_id": 1, "commits": [{"id": after, "message": "change"}]});
     deliver(world, "shop", delivery, "Push Hook", body).await
+}
+
+/// As GitHub tells of it, which alone says whether the branch was set back.
+async fn github_push(world: &World, delivery: &str, before: &str, after: &str, forced: bool) -> Answer {
+    let body = json!({"ref": "refs/heads/main", "before": before, "after": after, "forced": forced});
+    let body = body.to_string();
+    let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
+    mac.update(body.as_bytes());
+    let proof = mac.finalize().into_bytes();
+    let proof: Vec<_> = proof.iter().map(|byte| format!("{byte:02x}")).collect();
+    let request = world.http.post(format!("{}/v1/hooks/apps/shop", world.base));
+    let request = request
+        .header("content-type", "application/json")
+        .header("x-github-event", "push")
+        .header("x-github-delivery", delivery)
+        .header("x-hub-signature-256", format!("sha256={}", proof.concat()))
+        .body(body);
+    world.send(request).await
 }
 
 fn has_seen(agent: &FakeAgent, method: &str, part: &str) -> bool {
@@ -121,10 +143,37 @@ async fn a_push_that_comes_late_deploys_nothing() {
     let world = World::start().await;
     let _agent = world.agent("host-a", 8192).await;
     make(&world, "shop").await;
-    push(&world, "2", "a", "b").await.expect(202);
-    let late = push(&world, "1", "0", "a").await.expect(200);
+    github_push(&world, "2", "a", "b", false).await.expect(202);
+    let late = github_push(&world, "1", "0", "a", false).await.expect(200);
     assert!(late["ignored"].as_str().unwrap().contains("one after it"), "{late}");
-    push(&world, "3", "b", "a").await.expect(202);
+    github_push(&world, "3", "b", "a", true).await.expect(202);
+}
+
+#[tokio::test]
+async fn a_push_of_a_host_that_tells_less_is_left_to_whoever_fetches_it() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    push(&world, "2", "a", "b").await.expect(202);
+    // It is late, or the branch was set back: the repository knows.
+    push(&world, "1", "0", "a").await.expect(202);
+}
+
+#[tokio::test]
+async fn a_delivery_that_comes_twice_at_the_same_instant_begins_one_deployment() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    for round in 0..8 {
+        let (delivery, commit) = (format!("d{round}"), format!("c{round}"));
+        let sent = (0..4).map(|_| push(&world, &delivery, "0", &commit));
+        let answers = futures::future::join_all(sent).await;
+        let begun = answers.iter().filter(|answer| answer.status == 202).count();
+        assert_eq!(begun, 1, "{:?}", answers.iter().map(|answer| &answer.json).collect::<Vec<_>>());
+        // Others are told that it was taken, or is being taken and may be sent again.
+        assert!(answers.iter().all(|answer| [200, 202, 503].contains(&answer.status)));
+    }
+    assert_eq!(world.count("SELECT COUNT(*) FROM deployments").await, 8);
 }
 
 #[tokio::test]
@@ -248,4 +297,16 @@ async fn a_domain_is_no_address_of_the_platform() {
     world.send(by_name(Method::POST, "/v1/apps/shop/deploys").json(&json!({}))).await.expect(202);
     let forged = json!({"domain": "shop.example.com"});
     world.post("/v1/apps/thief/domains", forged).await.refused(409, "conflict");
+}
+
+#[tokio::test]
+async fn only_what_serves_can_be_kept_awake() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let refused =
+        world.post("/v1/apps/shop/keep-awake", json!({"seconds": 60})).await.refused(409, "conflict");
+    assert!(refused["error"].as_str().unwrap().contains("deploy it first"), "{refused}");
+    world.post("/v1/apps/none/keep-awake", json!({"seconds": 60})).await.refused(404, "not_found");
+    world.post("/v1/apps/shop/keep-awake", json!({})).await.refused(400, "bad_request");
 }

@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use pandastack_client::{Client, ClientError};
 use pandastack_detect::{MANIFEST, Manifest};
 use pandastack_types::api::{
-    App, AppPreviews, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment,
+    App, AppPreviews, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment, GitHost, SetAppEnv,
+    UpdateApp,
 };
 use tokio_util::io::ReaderStream;
 
@@ -34,6 +35,18 @@ pub struct Args {
     /// Its branch
     #[arg(long)]
     branch: Option<String>,
+    /// Password or token for a repository by https, or @FILE that has it; never shown again
+    #[arg(long, value_name = "TOKEN")]
+    git_token: Option<String>,
+    /// Kind of the repository's host: github, gitlab, gitea; by its deliveries or name when absent
+    #[arg(long, value_name = "KIND", value_parser = git_host)]
+    git_host: Option<GitHost>,
+    /// Address of that host's API, if it is not where such hosts have it
+    #[arg(long, value_name = "URL")]
+    git_api_url: Option<String>,
+    /// Secret of the app's webhook, or @FILE that has it; `app get` shows the webhook's address
+    #[arg(long, value_name = "SECRET")]
+    webhook_secret: Option<String>,
     /// Private key for a repository by ssh; without one the app has its own, to be added there
     #[arg(long, value_name = "FILE")]
     deploy_key: Option<PathBuf>,
@@ -85,12 +98,24 @@ pub struct Args {
     /// Machines that serve, 1 to 10; those beyond --min-instances sleep until there is enough to do
     #[arg(long, value_name = "COUNT")]
     max_instances: Option<u32>,
-    /// A variable of a new app; repeatable
+    /// Seconds without a request before it sleeps [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    idle_timeout: Option<u64>,
+    /// A variable, for build and run; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
-    /// Template of a new app's machines
+    /// The same, never shown again; repeatable
+    #[arg(long, value_name = "KEY=VALUE")]
+    secret: Vec<String>,
+    /// Template of its machines
     #[arg(long)]
     template: Option<String>,
+    /// Virtual processors of each machine; 0 for the template's
+    #[arg(long, value_name = "COUNT")]
+    cpu: Option<u32>,
+    /// Memory of each machine in MiB, in steps of 128; 0 for the template's
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u32>,
     /// Install everything anew
     #[arg(long)]
     no_cache: bool,
@@ -105,11 +130,25 @@ fn previews(word: &str) -> Result<AppPreviews, String> {
     found.ok_or_else(|| "must be `off`, `branches` (those of the repository) or `all` (forks too)".to_owned())
 }
 
+fn git_host(word: &str) -> Result<GitHost, String> {
+    match word {
+        "github" => Ok(GitHost::Github),
+        "gitlab" => Ok(GitHost::Gitlab),
+        "gitea" | "forgejo" => Ok(GitHost::Gitea),
+        _ => Err("must be `github`, `gitlab` or `gitea`".to_owned()),
+    }
+}
+
 /// Carries it out.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let directory = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let name = name(args.app.as_ref().or(args.name.as_ref()), &directory)?;
     let (app, is_new) = ensure(client, &name, &args).await?;
+    set_secrets(client, &app, &args.secret).await?;
+    if let Some(database) = &args.database {
+        let id = crate::commands::db::resolve(client, database).await?;
+        client.attach_database(app.id.as_str(), &id, &AttachDatabase::default()).await?;
+    }
     if let (true, None, Some(key)) = (is_new, &args.deploy_key, &app.git_public_key) {
         eprintln!(
             "app `{name}` has a key of its own; add it to the deploy keys of the repository (reading is enough), and then \
@@ -117,10 +156,6 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
         );
         output.value(&app, |_| key.clone())?;
         return Ok(ExitCode::SUCCESS);
-    }
-    if let Some(database) = &args.database {
-        let id = crate::commands::db::resolve(client, database).await?;
-        client.attach_database(app.id.as_str(), &id, &AttachDatabase::default()).await?;
     }
     let begun = begin(client, &app, &args, &directory).await?;
     if args.detach {
@@ -153,6 +188,10 @@ fn settings(args: &Args) -> Result<AppSettings> {
     Ok(AppSettings {
         git_url: args.git.clone(),
         git_branch: args.branch.clone(),
+        git_token: args.git_token.as_deref().map(secret_text).transpose()?,
+        git_host: args.git_host,
+        git_api_url: args.git_api_url.clone(),
+        webhook_secret: args.webhook_secret.as_deref().map(secret_text).transpose()?,
         git_deploy_key: args.deploy_key.as_deref().map(read).transpose()?,
         git_known_hosts: args.known_hosts.as_deref().map(read).transpose()?,
         framework: args.framework.clone(),
@@ -164,29 +203,58 @@ fn settings(args: &Args) -> Result<AppSettings> {
         health_path: args.health.clone(),
         previews: args.previews,
         poll_seconds: args.poll,
+        idle_timeout_seconds: args.idle_timeout,
         min_instances: args.min_instances,
         max_instances: args.max_instances,
-        ..AppSettings::default()
     })
 }
 
-/// The app, made if it is not there, with the settings that were given; and whether it was made.
+/// Everything of the app that was given.
+fn wanted(args: &Args) -> Result<UpdateApp> {
+    Ok(UpdateApp {
+        settings: settings(args)?,
+        env: pairs(&args.env)?,
+        template: args.template.clone(),
+        cpu: args.cpu,
+        memory_mb: args.memory,
+    })
+}
+
+/// The app, made if it is not there, with what was given; and whether it was made.
 async fn ensure(client: &Client, name: &str, args: &Args) -> Result<(App, bool)> {
-    let settings = settings(args)?;
+    let wanted = wanted(args)?;
+    // Looked at before anything is changed: they are set one by one, afterwards.
+    pairs(&args.secret)?;
     match client.get_app(name).await {
-        Ok(app) if settings == AppSettings::default() => Ok((app, false)),
-        Ok(app) => Ok((client.update_app(app.id.as_str(), &settings).await?, false)),
+        Ok(app) if wanted == UpdateApp::default() => Ok((app, false)),
+        Ok(app) => Ok((client.update_app(app.id.as_str(), &wanted).await?, false)),
         Err(error) if error.is_not_found() => {
-            let request = CreateApp {
-                name: name.to_owned(),
-                settings,
-                env: pairs(&args.env)?,
-                template: args.template.clone(),
-                ..CreateApp::default()
-            };
+            let UpdateApp { settings, env, template, cpu, memory_mb } = wanted;
+            let request = CreateApp { name: name.to_owned(), settings, env, template, cpu, memory_mb };
             Ok((client.create_app(&request).await?, true))
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Sets secret variables. One that is there keeps who sees it and when.
+async fn set_secrets(client: &Client, app: &App, words: &[String]) -> Result<()> {
+    let Some(secrets) = pairs(words)? else { return Ok(()) };
+    let known = client.app_env(app.id.as_str()).await?;
+    for (key, value) in secrets {
+        let (scope, stage) =
+            known.iter().find(|one| one.key == key).map(|one| (one.scope, one.stage)).unwrap_or_default();
+        let set = SetAppEnv { value, secret: true, scope, stage };
+        client.set_app_env(app.id.as_str(), &key, &set).await?;
+    }
+    Ok(())
+}
+
+/// A secret as it was given, or what is in the file that is named: arguments are seen by whoever lists processes.
+fn secret_text(word: &str) -> Result<String> {
+    match word.strip_prefix('@') {
+        Some(file) => Ok(read(Path::new(file))?.trim().to_owned()),
+        None => Ok(word.to_owned()),
     }
 }
 
@@ -255,11 +323,34 @@ mod tests {
         std::fs::write(directory.path().join(MANIFEST), text).unwrap();
         assert_eq!(name(None, directory.path()).unwrap(), "here");
         assert_eq!(name(Some(&"other".to_owned()), directory.path()).unwrap(), "other");
-        assert_eq!(settings(&line(&["other"])).unwrap(), AppSettings::default());
+        assert_eq!(wanted(&line(&["other"])).unwrap(), UpdateApp::default());
         let said = settings(&line(&["other", "--port", "4000", "--root", "site"])).unwrap();
         assert_eq!((said.port, said.root_directory.as_deref()), (Some(4000), Some("site")));
         std::fs::write(directory.path().join(MANIFEST), "nonsense").unwrap();
         assert!(name(Some(&"other".to_owned()), directory.path()).is_ok(), "it is not about this app");
         assert!(name(None, directory.path()).is_err());
+    }
+
+    #[test]
+    fn what_is_said_of_an_app_holds_for_one_that_is_there_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        std::fs::write(&file, "t0ken\n").unwrap();
+        let token = format!("@{}", file.display());
+        let machine = ["--template", "python", "--cpu", "2", "--memory", "1024", "--idle-timeout", "60"];
+        let host = ["--git-token", token.as_str(), "--git-host", "gitea", "--webhook-secret", "hush"];
+        let words = [&["shop", "--env", "A=1"][..], &machine[..], &host[..]].concat();
+        let said = wanted(&line(&words)).unwrap();
+        assert_eq!(
+            (said.template.as_deref(), said.cpu, said.memory_mb),
+            (Some("python"), Some(2), Some(1024))
+        );
+        assert_eq!(said.env.unwrap()["A"], "1");
+        let settings = said.settings;
+        assert_eq!(settings.idle_timeout_seconds, Some(60));
+        assert_eq!(settings.git_token.as_deref(), Some("t0ken"), "from the file, without its line end");
+        assert_eq!(settings.webhook_secret.as_deref(), Some("hush"));
+        assert_eq!(settings.git_host, Some(GitHost::Gitea));
+        assert!(wanted(&line(&["shop", "--git-token", "@/none"])).is_err());
     }
 }

@@ -61,6 +61,13 @@ pub enum Command {
     },
     /// Say how many machines serve an app; the live version follows at once
     Scale(scale::Args),
+    /// Keep the live version awake for work in the background; prints until when
+    KeepAwake {
+        /// The app's name or id
+        app: String,
+        /// For how long; 0 ends an earlier lease
+        seconds: u64,
+    },
     /// Stop a deployment that is not live yet
     Cancel {
         /// The app's name or id
@@ -128,6 +135,11 @@ impl Command {
                 follow(client, &app, begun, output).await
             }
             Command::Scale(args) => scale::run(client, args, output).await,
+            Command::KeepAwake { app, seconds } => {
+                let lifecycle = client.keep_app_awake(&app, seconds).await?;
+                output.value(&lifecycle, super::sandbox::keep_awake::lease)?;
+                Ok(ExitCode::SUCCESS)
+            }
             Command::Cancel { app, deployment } => versions::cancel(client, &app, deployment, output).await,
             Command::Env(command) => command.run(client, output).await,
             Command::Attach(args) => databases::attach(client, args, output).await,

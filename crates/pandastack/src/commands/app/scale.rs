@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use pandastack_client::Client;
-use pandastack_types::api::AppSettings;
+use pandastack_types::api::{AppSettings, UpdateApp};
 
 use super::{describe, follow};
 use crate::output::Output;
@@ -25,7 +25,8 @@ pub struct Args {
 /// Carries it out, and follows the deployment that makes or gives up machines.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let settings = AppSettings { min_instances: args.min, max_instances: args.max, ..AppSettings::default() };
-    let app = client.update_app(&args.app, &settings).await?;
+    let wanted = UpdateApp { settings, ..UpdateApp::default() };
+    let app = client.update_app(&args.app, &wanted).await?;
     let newest = client.list_deployments(&args.app).await?.into_iter().next();
     match newest.filter(|one| one.status.is_under_way()) {
         Some(begun) => follow(client, &args.app, begun, output).await,

@@ -11,6 +11,7 @@ from .. import _archive, _wire
 from .._wire import segment
 from ..app_models import App, AppMetrics
 from ..errors import PandaStackError
+from ..models import Lifecycle
 from ._io import run_blocking
 from .exec_stream import server_events
 from .filesystem import _pieces
@@ -127,6 +128,11 @@ class AppsAPI:
     def metrics(self, app: str) -> AppMetrics:
         """What the machines of the live version use now, together and each. Never wakes one."""
         return cast("AppMetrics", (self._transport.send(_wire.get(_path(app, "/metrics")))).record())
+
+    def keep_awake(self, app: str, seconds: int) -> Lifecycle:
+        """Keep the live version awake for so long, because of work in the background; 0 ends that. Its first machine wakes."""
+        call = _wire.post(_path(app, "/keep-awake"), {"seconds": seconds}, seconds_max=_wire.MACHINE_SECONDS_MAX)
+        return cast("Lifecycle", (self._transport.send(call)).record())
 
     def previews(self, app: str) -> List[Dict[str, Any]]:
         """Previews of pull requests; each is an app too, by its ``name``."""

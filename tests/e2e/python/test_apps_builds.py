@@ -1,0 +1,96 @@
+"""Builds of apps: what is kept from one for the next, and sources that are too large for any."""
+
+from __future__ import annotations
+
+import socket
+from typing import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from test_apps import API, KEY, Apps, get, read_until, server
+
+#: Bytes of a source at most.
+SOURCE_BYTES_MAX = 512 << 20
+
+
+@pytest.fixture(scope="module")
+def apps() -> Iterator[Apps]:
+    made = Apps()
+    yield made
+    for app in made.made:
+        made.http.delete(f"/apps/{app}")
+
+
+def test_what_a_failing_build_installed_is_kept_for_the_next(apps: Apps) -> None:
+    app = apps.create()
+    settings = '[app]\ninstall_command = "echo installs"\nbuild_command = "exit {}"\n'
+    source = {**server("one"), "requirements.txt": ""}
+    failed = apps.finished(apps.upload(app, {**source, "pandastack.toml": settings.format(3)}))
+    assert failed["status"] == "failed" and "\ninstalls" in failed["build_logs"], failed
+    repaired = apps.live(apps.upload(app, {**source, "pandastack.toml": settings.format(0)}))
+    assert "dependencies restored, not reinstalled" in repaired["build_logs"], repaired["build_logs"]
+    assert "\ninstalls" not in repaired["build_logs"]
+
+
+def test_what_pip_includes_is_installed_again_when_it_changed(apps: Apps) -> None:
+    app = apps.create()
+    settings = '[app]\ninstall_command = "sed s/^/installs-/ requirements/*.txt"\n'
+    source = {**server("one"), "requirements.txt": "-r requirements/prod.txt\n", "pandastack.toml": settings}
+    first = apps.live(apps.upload(app, {**source, "requirements/prod.txt": "flask==1\n"}))
+    assert "\ninstalls-flask==1" in first["build_logs"], first["build_logs"]
+    same = apps.live(apps.upload(app, {**source, "requirements/prod.txt": "flask==1\n"}))
+    assert "dependencies restored, not reinstalled" in same["build_logs"], same["build_logs"]
+    changed = apps.live(apps.upload(app, {**source, "requirements/prod.txt": "flask==2\n"}))
+    assert "\ninstalls-flask==2" in changed["build_logs"], changed["build_logs"]
+
+
+#: A package that builds itself, so that nothing is fetched for it; its code is found where it was installed alone.
+PACKAGED = {
+    "pyproject.toml": """
+[project]
+name = "shop"
+version = "1"
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+""",
+    "backend.py": """
+import zipfile
+def build_wheel(directory, *_):
+    name = "shop-1-py3-none-any.whl"
+    with zipfile.ZipFile(directory + "/" + name, "w") as wheel:
+        # Its text, not the file: archives of this test have no times, and a wheel knows none before 1980.
+        wheel.writestr("shop.py", open("src/shop.py").read())
+        wheel.writestr("shop-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: shop\\nVersion: 1\\n")
+        wheel.writestr("shop-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("shop-1.dist-info/RECORD", "")
+    return name
+""",
+    "main.py": "import shop\n",
+}
+
+
+def test_a_package_of_the_source_is_never_an_old_one(apps: Apps) -> None:
+    app = apps.create()
+    for version in ("one", "two"):
+        ended = apps.live(apps.upload(app, {**PACKAGED, "src/shop.py": server(version)["main.py"]}))
+        assert get(app).text.startswith(f"{version} "), ended["build_logs"]
+    assert "dependencies restored, not reinstalled" in ended["build_logs"], ended["build_logs"]
+
+
+def test_a_source_that_is_too_large_is_refused_before_it_is_sent(apps: Apps) -> None:
+    app = apps.create()
+    address = urlsplit(API)
+    with socket.create_connection((address.hostname, address.port or 80), timeout=60) as stream:
+        head = [
+            f"POST /v1/apps/{app['id']}/deploys HTTP/1.1",
+            f"Host: {address.netloc}",
+            f"Authorization: Bearer {KEY}",
+            "Content-Type: application/x-tar",
+            f"Content-Length: {SOURCE_BYTES_MAX + 1}",
+        ]
+        stream.sendall("\r\n".join([*head, "", ""]).encode())
+        answer = read_until(stream, b"}")
+    assert answer.startswith(b"HTTP/1.1 413") and b"leave out what a build makes anew" in answer, answer
+    assert apps.call("GET", f"/apps/{app['id']}/deploys", 200)["items"] == []
