@@ -3,10 +3,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::access_log::Entry;
@@ -21,6 +23,11 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the body is larger than {BODY_BYTES_MAX} bytes")]
 pub struct BodyTooLarge;
+
+/// The client stopped in the middle.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the client sent no more of the body in time")]
+pub struct BodyStalled;
 
 /// The sandbox stopped before its answer was complete.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
@@ -39,7 +46,39 @@ pub enum RequestBody {
         incoming: Incoming,
         /// Bytes that may still come.
         left: u64,
+        /// For the next of them.
+        patience: Patience,
     },
+}
+
+/// How long is waited for the next piece of a body.
+pub struct Patience {
+    /// `None` for as long as it takes.
+    wait: Option<Duration>,
+    /// Made when a piece is first waited for, and used again: most bodies come in one.
+    timer: Option<Pin<Box<Sleep>>>,
+    is_waiting: bool,
+}
+
+impl Patience {
+    fn new(wait: Duration) -> Self {
+        Self { wait: Some(wait), timer: None, is_waiting: false }
+    }
+
+    /// Waits, from the first call after [`Self::renew`] on.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(wait) = self.wait else { return Poll::Pending };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(wait)));
+        if !std::mem::replace(&mut self.is_waiting, true) {
+            timer.as_mut().reset(Instant::now() + wait);
+        }
+        timer.as_mut().poll(context)
+    }
+
+    /// Something came.
+    fn renew(&mut self) {
+        self.is_waiting = false;
+    }
 }
 
 impl From<Bytes> for RequestBody {
@@ -49,9 +88,19 @@ impl From<Bytes> for RequestBody {
 }
 
 impl RequestBody {
-    /// Wraps what a client sends.
-    pub fn of(incoming: Incoming) -> Self {
-        if incoming.is_end_stream() { Self::Empty } else { Self::Client { incoming, left: BODY_BYTES_MAX } }
+    /// Wraps what a client sends, which may be silent for `wait`.
+    pub fn of(incoming: Incoming, wait: Duration) -> Self {
+        if incoming.is_end_stream() {
+            return Self::Empty;
+        }
+        Self::Client { incoming, left: BODY_BYTES_MAX, patience: Patience::new(wait) }
+    }
+
+    /// From now on the client may take its time.
+    pub(crate) fn wait_for_ever(&mut self) {
+        if let Self::Client { patience, .. } = self {
+            patience.wait = None;
+        }
     }
 }
 
@@ -63,15 +112,19 @@ impl Body for RequestBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let (incoming, left) = match self.get_mut() {
+        let (incoming, left, patience) = match self.get_mut() {
             RequestBody::Empty => return Poll::Ready(None),
-            RequestBody::Client { incoming, left } => (incoming, left),
+            RequestBody::Client { incoming, left, patience } => (incoming, left, patience),
             RequestBody::Whole(bytes) => {
                 let bytes = std::mem::take(bytes);
                 return Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))));
             }
         };
-        let frame = ready!(Pin::new(incoming).poll_frame(context));
+        let Poll::Ready(frame) = Pin::new(incoming).poll_frame(context) else {
+            ready!(patience.poll_end(context));
+            return Poll::Ready(Some(Err(BodyStalled.into())));
+        };
+        patience.renew();
         let Some(frame) = frame.transpose()? else { return Poll::Ready(None) };
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
         match left.checked_sub(bytes) {

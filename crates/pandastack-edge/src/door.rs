@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Opened;
-use crate::limits::{HELD_WAIT, IDLE_AFTER, REQUESTS_PER_SANDBOX_MAX};
+use crate::limits::{HELD_WAIT, IDLE_AFTER, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX};
 use crate::pool::Pools;
 
 /// How bytes reach the guest.
@@ -160,18 +160,21 @@ impl Door {
         }
     }
 
-    /// Waits until no ticket is left, for at most `wait`; then cuts what is still under way.
+    /// Waits until no ticket is left, for at most `wait`; then cuts what is still under way, and lets it take its leave of the guest.
     pub async fn drain(&self, wait: Duration) {
-        let all = async {
-            while self.under_way.load(Ordering::SeqCst) > 0 {
-                self.drained.notified().await;
-            }
-        };
-        if tokio::time::timeout(wait, all).await.is_err() {
+        if tokio::time::timeout(wait, self.emptied()).await.is_err() {
             tracing::info!("requests did not end before their sandbox stopped; they are cut");
         }
         self.cut.cancel();
+        // What holds its ticket longer than that waits for its client, not for the guest.
+        let _ = tokio::time::timeout(PARTING_WAIT, self.emptied()).await;
         self.pools.clear();
+    }
+
+    async fn emptied(&self) {
+        while self.under_way.load(Ordering::SeqCst) > 0 {
+            self.drained.notified().await;
+        }
     }
 
     /// Whether nothing happened since the last call.
@@ -197,6 +200,13 @@ impl Ticket {
         if std::mem::take(&mut self.unanswered) {
             self.door.unanswered.fetch_sub(1, Ordering::SeqCst);
         }
+    }
+
+    /// One more, for what goes on after the answer. Also given while the door is held: what began may go on until it is cut.
+    pub(crate) fn another(&self) -> Ticket {
+        self.door.under_way.fetch_add(1, Ordering::SeqCst);
+        self.door.stir();
+        Ticket { door: Arc::clone(&self.door), unanswered: false }
     }
 
     /// Notes that bytes move.
@@ -299,12 +309,43 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_goes_on_after_its_answer_is_waited_for_too() {
+        let door = open();
+        let ticket = door.enter().ok().unwrap();
+        door.hold();
+        let tunnel = ticket.another();
+        drop(ticket);
+        let mut drain = Box::pin(door.drain(Duration::from_secs(60)));
+        assert!(futures::poll!(&mut drain).is_pending());
+        drop(tunnel);
+        drain.await;
+        assert_eq!(door.count_under_way(), 0);
+    }
+
+    #[tokio::test]
     async fn what_does_not_end_is_cut() {
         let door = open();
         let _ticket = door.enter().ok().unwrap();
         door.hold();
         door.drain(Duration::from_millis(1)).await;
         assert!(door.cut.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn what_is_cut_may_take_its_leave_before_the_drain_ends() {
+        let door = open();
+        let ticket = door.enter().ok().unwrap();
+        door.hold();
+        let mut drain = Box::pin(door.drain(Duration::from_millis(1)));
+        tokio::select! {
+            () = &mut drain => panic!("the guest would stop at once"),
+            () = door.cut.cancelled() => {}
+        }
+        assert!(futures::poll!(&mut drain).is_pending());
+        drop(ticket);
+        let began = tokio::time::Instant::now();
+        drain.await;
+        assert!(began.elapsed() < PARTING_WAIT);
     }
 
     #[test]

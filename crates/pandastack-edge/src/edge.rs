@@ -14,10 +14,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::access::{self, Verdict};
 use crate::access_log::{AccessLog, Entry};
-use crate::body::{RequestBody, ResponseBody};
+use crate::body::{GuestBody, RequestBody, ResponseBody};
 use crate::destination::Target;
 use crate::door::Ticket;
-use crate::exchange::{Exchange, ExchangeError, Rest, Setback};
+use crate::exchange::{Exchange, ExchangeError, Rest, Setback, stopped};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
 use crate::limits::{BODY_BYTES_MAX, HELD_WAIT, STOP_WAIT};
 use crate::names::{Instances, Named, Names};
@@ -188,6 +188,7 @@ impl Edge {
     ) -> Response<ResponseBody> {
         let trouble = match setback.error {
             ExchangeError::Other(trouble) => trouble,
+            ExchangeError::Cut => stopped(),
             // Boxed: rare, and large beside what a usual request needs.
             ExchangeError::Dial(error) => Box::pin(self.explain(error, site.as_deref(), target)).await,
         };
@@ -239,9 +240,30 @@ impl Edge {
                 // Boxed: rare, and large beside what a usual request needs.
                 Box::pin(exchange.upgrade(parts, protocol, on_upgrade, &self.tasks)).await
             }
-            None => exchange.send(parts, body).await,
+            None => match exchange.send(parts, body).await {
+                Err(Setback { error: ExchangeError::Cut, rest: Rest::Repeatable })
+                    if !self.stop.is_cancelled() =>
+                {
+                    Box::pin(self.send_again(site, route, target.port, parts, client)).await
+                }
+                answer => answer,
+            },
         };
         answer.map(|response| response.map(|body| ResponseBody::Guest(Box::new(body))))
+    }
+
+    /// Sends a request again that a stop of its sandbox cut off, once that is awake: no transition of ours fails one that can be
+    /// repeated.
+    async fn send_again(
+        &self,
+        site: &Site,
+        route: &Route,
+        port: u16,
+        parts: &mut Parts,
+        client: &Client,
+    ) -> Result<Response<GuestBody>, Setback> {
+        let ticket = site.enter(route, &self.tasks, &self.stop).await?;
+        Exchange { ticket, port, client }.send(parts, RequestBody::Empty).await
     }
 
     /// Opens a stream to a port of a sandbox, waking it if it sleeps.
@@ -322,4 +344,138 @@ fn check_head(parts: &Parts) -> Result<(), Trouble> {
         return Err(Trouble::TooLarge);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use async_trait::async_trait;
+    use pandastack_types::preview::Visibility;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::door::Door;
+    use crate::limits::REQUESTS_PER_SANDBOX_MAX;
+    use crate::route::RouteUnavailable;
+
+    const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    /// Everything here is on loopback; what takes this long hangs.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    struct Loopback;
+
+    #[async_trait]
+    impl RouteSource for Loopback {
+        async fn find(&self, _: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
+            Ok(Some(Route { to: Place::Fixed(LOOPBACK), visibility: Visibility::Unlisted, key: None }))
+        }
+    }
+
+    /// A program in a sandbox, and an edge in front of it.
+    struct World {
+        edge: Arc<Edge>,
+        target: Target,
+        program: TcpListener,
+    }
+
+    impl World {
+        async fn start() -> Self {
+            let program = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
+            let port = program.local_addr().unwrap().port();
+            let target = Target { sandbox: SandboxId::random(), port, by_header: false };
+            Self { edge: Edge::new(Arc::new(Loopback), AccessLog::open(None).unwrap()), target, program }
+        }
+
+        /// Asks, while the program does its part.
+        async fn ask(
+            &self,
+            head: http::request::Builder,
+            program: impl Future<Output = TcpStream>,
+        ) -> Response<ResponseBody> {
+            let request = head.uri("/").header("host", "localhost").body(()).unwrap();
+            let (mut parts, ()) = request.into_parts();
+            let client = Client::new(LOOPBACK, 80, false);
+            let asking = self.edge.serve(&self.target, &mut parts, RequestBody::Empty, &client);
+            let both = async { tokio::join!(asking, program) };
+            tokio::time::timeout(PATIENCE, both).await.expect("an answer in time").0
+        }
+
+        /// The program's next connection, with a whole head on it.
+        async fn accept(&self) -> TcpStream {
+            let (mut stream, _) = self.program.accept().await.unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                assert_ne!(stream.read_buf(&mut head).await.unwrap(), 0, "closed");
+            }
+            stream
+        }
+
+        async fn answer(&self, head: &str) -> TcpStream {
+            let mut stream = self.accept().await;
+            stream.write_all(format!("HTTP/1.1 {head}\r\n\r\n").as_bytes()).await.unwrap();
+            stream
+        }
+
+        async fn door(&self) -> Arc<Door> {
+            let found = self.edge.sites.find(&self.target.sandbox, &Loopback).await;
+            let (site, _) = found.unwrap_or_else(|trouble| panic!("{trouble:?}"));
+            site.door().expect("an open door")
+        }
+
+        /// Has a request, and the sandbox is stopped without waiting for its answer.
+        async fn accept_and_stop(&self) -> TcpStream {
+            let stream = self.accept().await;
+            let door = self.door().await;
+            door.hold();
+            door.drain(Duration::from_millis(1)).await;
+            stream
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_stop_cut_off_is_sent_again_if_that_does_no_harm() {
+        let world = World::start().await;
+        let program = async {
+            let _cut = world.accept_and_stop().await;
+            world.answer("200 OK\r\nContent-Length: 0\r\nConnection: close").await
+        };
+        assert_eq!(world.ask(Request::get("/"), program).await.status(), 200);
+        let refused = world.ask(Request::post("/"), world.accept_and_stop()).await;
+        assert_eq!(refused.status(), 503, "it may have been done");
+        assert!(refused.headers().contains_key(header::RETRY_AFTER));
+    }
+
+    #[tokio::test]
+    async fn an_upgrade_succeeds_though_its_sandbox_is_about_to_stop() {
+        let world = World::start().await;
+        let program = async {
+            let mut stream = world.accept().await;
+            world.door().await.hold();
+            let head =
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream
+        };
+        let head = Request::get("/").header("connection", "upgrade").header("upgrade", "websocket");
+        assert_eq!(world.ask(head, program).await.status(), 101);
+    }
+
+    #[tokio::test]
+    async fn a_sandbox_has_so_many_requests_under_way_and_no_more() {
+        let world = World::start().await;
+        let closing = || world.answer("200 OK\r\nContent-Length: 0\r\nConnection: close");
+        assert_eq!(world.ask(Request::get("/"), closing()).await.status(), 200);
+        let door = world.door().await;
+        let mut tickets: Vec<_> =
+            (0..REQUESTS_PER_SANDBOX_MAX).map(|_| door.enter().expect("room")).collect();
+        let nothing = || async { TcpStream::connect(world.program.local_addr().unwrap()).await.unwrap() };
+        let refused = world.ask(Request::get("/"), nothing()).await;
+        assert_eq!(refused.status(), 503);
+        assert!(refused.headers().contains_key(header::RETRY_AFTER));
+        drop(world.program.accept().await.unwrap());
+        tickets.pop();
+        assert_eq!(world.ask(Request::get("/"), closing()).await.status(), 200);
+    }
 }

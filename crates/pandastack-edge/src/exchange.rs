@@ -1,9 +1,10 @@
 //! One request to a guest and its answer.
 //!
 //! A request is repeated only if the guest cannot have seen it, or if it may be repeated by its nature (RFC 9110, 9.2.2)
-//! and went to a connection that the guest was free to close.
+//! and either went to a connection that the guest was free to close, or was cut off by a stop of the sandbox.
 
 use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -13,16 +14,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncWriteExt;
 use tokio_util::task::TaskTracker;
 
-use crate::body::{BodyTooLarge, GuestBody, RequestBody, Source};
+use crate::body::{BodyStalled, BodyTooLarge, GuestBody, RequestBody, Source};
 use crate::door::Ticket;
 use crate::headers::{Client, strip_hop_by_hop};
 use crate::http1::UpstreamError;
 use crate::pool::{DialError, IDLE_KEPT, IDLE_SURE, Upstream, connect, connect_shared};
 use crate::trouble::Trouble;
-use crate::tunnel::{Stirring, copy};
-
-/// Bytes held in each direction of an upgraded connection.
-const UPGRADED_BUFFER_BYTES: usize = 8 * 1024;
+use crate::tunnel::{Stirring, UPGRADED_BUFFER_BYTES, copy};
+use crate::websocket::Relay;
 
 /// What a request is part of.
 pub(crate) struct Exchange<'a> {
@@ -34,6 +33,8 @@ pub(crate) struct Exchange<'a> {
 
 pub(crate) enum ExchangeError {
     Dial(DialError),
+    /// The sandbox was stopped before it answered.
+    Cut,
     Other(Trouble),
 }
 
@@ -114,7 +115,11 @@ impl Exchange<'_> {
             upstream.begin(parts, self.client, RequestBody::Empty);
             answer = self.answer(&mut upstream).await;
         }
-        let response = answer.map_err(|silence| Setback::sent(silence.trouble(), is_repeatable))?;
+        let response = answer.map_err(|silence| Setback::sent(silence.error(), is_repeatable))?;
+        // A guest that answers before it has all of a request talks with its client, who may take its time.
+        if let Some(body) = upstream.body_mut() {
+            body.wait_for_ever();
+        }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             tracing::debug!("a guest switched protocols unasked");
             return Err(Trouble::Broken.into());
@@ -132,7 +137,9 @@ impl Exchange<'_> {
         }
     }
 
-    async fn send_shared(mut self, parts: &mut Parts, body: RequestBody) -> Answer {
+    async fn send_shared(mut self, parts: &mut Parts, mut body: RequestBody) -> Answer {
+        // Silence within a call is the caller's business; pings tell whether it is still there.
+        body.wait_for_ever();
         let door = Arc::clone(self.ticket.door());
         // An absolute form is how HTTP/2 carries scheme and authority.
         let host = parts.headers.remove(header::HOST);
@@ -184,15 +191,15 @@ impl Exchange<'_> {
         let mut upstream = connected.map_err(|error| Setback::unsent(error, RequestBody::Empty))?;
         upstream.begin(parts, self.client, RequestBody::Empty);
         let answer = self.answer(&mut upstream).await;
-        let mut response = answer.map_err(|silence| Setback::from(silence.trouble()))?;
+        let mut response = answer.map_err(|silence| Setback::sent(silence.error(), false))?;
         self.ticket.answered();
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(self.finish(response, Source::Upstream(upstream)));
         }
         let protocol = response.headers_mut().remove(header::UPGRADE);
         // The answer's body is empty; the tunnel has a ticket of its own, which it holds to its end.
-        let ticket = self.ticket.door().enter().map_err(|_| Setback::from(stopped()))?;
-        tasks.spawn(tunnel(client, upstream, ticket));
+        let is_websocket = is_websocket(protocol.as_ref());
+        tasks.spawn(tunnel(client, upstream, self.ticket.another(), is_websocket));
         let mut answer = self.finish(response, Source::Nothing);
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         if let Some(protocol) = protocol {
@@ -203,20 +210,38 @@ impl Exchange<'_> {
 }
 
 /// Passes bytes both ways until both sides ended, one broke or the door is cut.
-async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, ticket: Ticket) {
+async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, ticket: Ticket, is_websocket: bool) {
     let (guest, said) = upstream.into_stream();
     let cut = ticket.cut();
+    let guest = Stirring::new(guest, ticket);
     let streams = async {
-        let mut client = TokioIo::new(client.await.map_err(std::io::Error::other)?);
+        let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
         client.write_all(&said).await?;
-        drop(said);
-        copy(client, Stirring::new(guest, ticket), UPGRADED_BUFFER_BYTES).await;
-        Ok::<_, std::io::Error>(())
+        Ok::<_, io::Error>(client)
     };
-    tokio::select! {
-        ended = streams => drop(ended.inspect_err(|error| tracing::debug!(%error, "no upgrade"))),
-        () = cut.cancelled() => {}
+    let client = tokio::select! {
+        client = streams => client,
+        () = cut.cancelled() => return,
+    };
+    let client = match client {
+        Ok(client) => client,
+        Err(error) => return tracing::debug!(%error, "no upgrade"),
+    };
+    if !is_websocket {
+        drop(said);
+        return tokio::select! {
+            () = copy(client, guest, UPGRADED_BUFFER_BYTES) => {}
+            () = cut.cancelled() => {}
+        };
     }
+    let relay = Relay::new(client, guest, &said);
+    // Before the tunnel, which may last for days: it is a piece of the buffer that the head was read into.
+    drop(said);
+    relay.run(&cut).await;
+}
+
+fn is_websocket(protocol: Option<&HeaderValue>) -> bool {
+    protocol.is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Why a request on an HTTP/1 connection got no answer.
@@ -226,10 +251,10 @@ enum Silence {
 }
 
 impl Silence {
-    fn trouble(self) -> Trouble {
+    fn error(self) -> ExchangeError {
         match self {
-            Silence::Cut => stopped(),
-            Silence::Failed(error) => trouble_of(&error),
+            Silence::Cut => ExchangeError::Cut,
+            Silence::Failed(error) => trouble_of(&error).into(),
         }
     }
 }
@@ -257,7 +282,7 @@ fn malformed(_: http::uri::InvalidUri) -> Trouble {
     Trouble::Malformed("the address is malformed".to_owned())
 }
 
-fn stopped() -> Trouble {
+pub(crate) fn stopped() -> Trouble {
     Trouble::Busy("the sandbox was stopped before it answered; try again".to_owned())
 }
 
@@ -267,8 +292,34 @@ fn trouble_of(error: &(dyn std::error::Error + 'static)) -> Trouble {
         if inner.is::<BodyTooLarge>() {
             return Trouble::TooLarge;
         }
+        if inner.is::<BodyStalled>() {
+            return Trouble::TooSlow;
+        }
         cause = inner.source();
     }
     tracing::debug!(%error, "a guest broke off");
     Trouble::Broken
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::door::Door;
+    use crate::pool::GuestStream;
+
+    #[tokio::test]
+    async fn a_tunnel_holds_little_beside_its_buffers() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let upstream = Box::new(Upstream::new(GuestStream::Tcp(stream)));
+        let ticket = Door::fixed(Ipv4Addr::LOCALHOST.into()).enter().ok().unwrap();
+        let client = hyper::upgrade::on(Request::new(()));
+        let bytes = size_of_val(&tunnel(client, upstream, ticket, true));
+        // There may be ten thousand of them.
+        assert!(bytes <= 1024, "{bytes} bytes");
+    }
 }

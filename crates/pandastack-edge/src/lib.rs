@@ -8,7 +8,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `server` | connections, limits per client, stopping |
+//! | `server`, `head_clock`, `under_way` | connections, limits per client, how long one may be silent, stopping |
 //! | `plain` | connections that carry nothing but plain requests to sandboxes: most of them |
 //! | `destination` | which requests are for a sandbox |
 //! | `names`, `spread` | which sandboxes stand behind an app's name now, and which of them gets a request |
@@ -17,6 +17,7 @@
 //! | `gate` | hold and wake; knows nothing of sandboxes |
 //! | `door` | the agreement with the agent about when the guest may be used |
 //! | `http1`, `pool`, `exchange`, `tunnel`, `body` | connections to guests, and what goes over them |
+//! | `websocket` | upgraded connections that are WebSockets, which end with a close frame |
 //! | `headers` | what changes in heads |
 //! | `trouble` | answers of our own |
 //! | `access_log`, `log_file` | a line of each request, in files that do not grow without end |
@@ -53,6 +54,8 @@ mod spread;
 pub mod tls;
 mod trouble;
 mod tunnel;
+mod under_way;
+mod websocket;
 
 pub use access_log::AccessLog;
 pub use body::ResponseBody;

@@ -23,6 +23,13 @@ pub const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub const HEADER_LINES_MAX: usize = 100;
 /// How long a head may take to arrive, and a kept connection may stay silent. Beyond it: closed.
 pub const HEAD_WAIT: Duration = Duration::from_secs(30);
+/// How long a client may be silent within a body that is waited for. Beyond it: 408. Once the guest answers, and for gRPC,
+/// client and guest talk to each other, and either may take its time.
+pub const BODY_WAIT: Duration = Duration::from_secs(60);
+/// How long an HTTP/2 client may say nothing before it is asked for a sign of life.
+pub const PING_AFTER: Duration = Duration::from_secs(30);
+/// How long that sign may take. Beyond it: closed.
+pub const PING_WAIT: Duration = Duration::from_secs(20);
 /// Requests that one HTTP/2 connection may have under way. Beyond it: the client waits.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 256;
 /// Bytes of one request body. Beyond it: 413. Bodies stream; memory does not grow with it.
@@ -33,6 +40,14 @@ pub const IDLE_UPSTREAMS_MAX: usize = 128;
 pub const DIAL_WAIT: Duration = Duration::from_secs(10);
 /// How long requests under way may take when the edge stops. Beyond it: cut.
 pub const STOP_WAIT: Duration = Duration::from_secs(5);
+/// How long a guest runs on for those that are cut and have something left to say to it. Beyond it: it stops.
+pub const PARTING_WAIT: Duration = Duration::from_secs(1);
+/// How long a frame of a WebSocket that is cut may take to end. Beyond it: closed without a close frame.
+pub const FRAME_WAIT: Duration = Duration::from_millis(500);
+/// How long a guest may take to answer the close frame of a WebSocket that is cut. Beyond it: closed.
+pub const GOODBYE_WAIT: Duration = Duration::from_millis(400);
+/// How long a client may take for the same.
+pub const CLOSE_WAIT: Duration = Duration::from_secs(2);
 /// A door without a byte for this long is reported as idle to its agent.
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Sandboxes an edge remembers. Beyond it: those without a door are forgotten.
@@ -47,3 +62,18 @@ pub const ACCESS_LOG_BUFFER_BYTES: usize = 64 * 1024;
 pub const ACCESS_LOG_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Files of the access log that were put aside. Beyond it: the oldest is removed.
 pub const ACCESS_LOG_OLD_FILES_MAX: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use pandastack_types::door::{DRAIN_SECONDS, HOLD_SECONDS};
+
+    use super::*;
+
+    #[test]
+    fn what_is_cut_has_said_its_last_before_those_who_wait_for_it_give_up() {
+        assert!(FRAME_WAIT + GOODBYE_WAIT < PARTING_WAIT);
+        assert!(FRAME_WAIT + CLOSE_WAIT < STOP_WAIT);
+        let agent_waits = Duration::from_secs(HOLD_SECONDS);
+        assert!(Duration::from_secs(DRAIN_SECONDS) + PARTING_WAIT < agent_waits);
+    }
+}

@@ -27,13 +27,14 @@ use crate::edge::Edge;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
 use crate::limits::{
-    CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, STOP_WAIT,
-    STREAMS_PER_CONNECTION_MAX,
+    BODY_WAIT, CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, PING_AFTER, PING_WAIT,
+    STOP_WAIT, STREAMS_PER_CONNECTION_MAX,
 };
 use crate::names::Named;
 use crate::plain;
 use crate::tls::{Tls, is_tls};
 use crate::trouble::Trouble;
+use crate::under_way::{Counted, UnderWay};
 
 /// Pause after the system refused a connection (no descriptors left), so that the loop does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
@@ -48,6 +49,8 @@ pub struct Server {
     pub own_ports: Option<OwnPorts>,
     /// How long a head may take, and a kept connection may stay silent.
     pub head_wait: Duration,
+    /// How long a client may be silent within a body to a sandbox.
+    pub body_wait: Duration,
     /// TLS, on the same address: a connection's first byte tells it from plain HTTP.
     pub tls: Option<Tls>,
 }
@@ -65,7 +68,7 @@ pub struct OwnPorts {
 impl Server {
     /// With the usual patience, and all ports the guest's.
     pub fn new(edge: Arc<Edge>, api: Router) -> Self {
-        Self { edge, api, own_ports: None, head_wait: HEAD_WAIT, tls: None }
+        Self { edge, api, own_ports: None, head_wait: HEAD_WAIT, body_wait: BODY_WAIT, tls: None }
     }
 
     /// With ports that the platform answers.
@@ -121,7 +124,8 @@ impl Server {
                 }
                 _ => {
                     let (mut parts, body) = request.into_parts();
-                    self.edge.serve(&target, &mut parts, RequestBody::of(body), client).await
+                    let body = RequestBody::of(body, self.body_wait);
+                    self.edge.serve(&target, &mut parts, body, client).await
                 }
             },
             Destination::Named(name) => Box::pin(self.answer_named(&name, request, client)).await,
@@ -142,7 +146,8 @@ impl Server {
         match self.edge.named(name).await {
             Ok(Some(Named::Serving(instances))) => {
                 let (mut parts, body) = request.into_parts();
-                self.edge.serve_app(&instances, &mut parts, RequestBody::of(body), client).await
+                let body = RequestBody::of(body, self.body_wait);
+                self.edge.serve_app(&instances, &mut parts, body, client).await
             }
             Ok(Some(Named::NotServing(why))) => Trouble::NotServing(why).answer(None, request.headers()),
             Ok(None) => self.answer_api(request, client).await,
@@ -204,22 +209,56 @@ struct Shared {
     server: Arc<Server>,
     client: Client,
     asked: AtomicBool,
+    under_way: Arc<UnderWay>,
+    clock: HeadClock,
+}
+
+/// What there is to do about a connection when its timer fires.
+enum Look {
+    /// It is waited for in vain.
+    Over,
+    /// It carried nothing for as long as a connection may. The client is told first: a request that is on its way meanwhile is
+    /// answered or known not to have been taken, and who reads slowly gets the rest of the last answer.
+    Quiet,
+    /// Nothing before this.
+    Again(Instant),
+}
+
+impl Shared {
+    /// Looks at a connection whose client was told to go, or not yet.
+    fn look(&self, is_told: bool) -> Look {
+        let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
+        // The parser's clock starts once it is known which HTTP this is; some clients never get there.
+        let is_silent = !self.asked.load(Ordering::Relaxed);
+        if is_silent || head_due.is_some_and(|due| due <= now) {
+            return Look::Over;
+        }
+        let due = head_due.or_else(|| self.under_way.quiet_since().map(|since| since + wait));
+        match due {
+            Some(due) if due <= now && is_told => Look::Over,
+            Some(due) if due <= now => Look::Quiet,
+            due => Look::Again(due.unwrap_or(now + wait)),
+        }
+    }
 }
 
 async fn http<I>(server: Arc<Server>, io: I, client: Client, stop: CancellationToken)
 where
     I: Read + Write + Unpin + Send + 'static,
 {
-    let shared = Arc::new(Shared { server, client, asked: AtomicBool::new(false) });
+    let (clock, under_way) = (HeadClock::new(), UnderWay::new());
+    let shared = Arc::new(Shared { server, client, asked: AtomicBool::new(false), under_way, clock });
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
         async move {
             shared.asked.store(true, Ordering::Relaxed);
-            Ok::<_, Infallible>(shared.server.answer(request, &shared.client).await)
+            let passing = shared.under_way.enter();
+            let answer = shared.server.answer(request, &shared.client).await;
+            Ok::<_, Infallible>(answer.map(|body| Counted::new(body, passing)))
         }
     });
-    let (head_wait, clock) = (shared.server.head_wait, HeadClock::new());
-    let builder = builder(head_wait, clock.clone());
+    let head_wait = shared.server.head_wait;
+    let builder = builder(head_wait, shared.clock.clone());
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, service));
     let mut late = pin!(tokio::time::sleep(head_wait));
     let mut stopping = false;
@@ -237,13 +276,16 @@ where
                 connection.as_mut().graceful_shutdown();
             }
             () = late.as_mut() => {
-                let (now, due) = (Instant::now(), clock.due());
-                // The parser's clock starts once it is known which HTTP this is; some clients never get there.
-                let silent = !shared.asked.load(Ordering::Relaxed);
-                if silent || due.is_some_and(|due| due <= now) {
-                    return;
-                }
-                late.as_mut().reset(due.unwrap_or(now + head_wait).into());
+                let again = match shared.look(stopping) {
+                    Look::Over => return,
+                    Look::Again(at) => at,
+                    Look::Quiet => {
+                        stopping = true;
+                        connection.as_mut().graceful_shutdown();
+                        Instant::now() + head_wait
+                    }
+                };
+                late.as_mut().reset(again.into());
             }
         }
     }
@@ -259,6 +301,8 @@ fn builder(head_wait: Duration, clock: HeadClock) -> Builder<TokioExecutor> {
         .max_buf_size(HEAD_BYTES_MAX)
         .http2()
         .timer(TokioTimer::new())
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_WAIT)
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX);
     builder

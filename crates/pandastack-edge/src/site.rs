@@ -78,6 +78,12 @@ impl Site {
         self.known().change += 1;
     }
 
+    /// Its door, if that is open.
+    #[cfg(test)]
+    pub(crate) fn door(&self) -> Option<Arc<Door>> {
+        self.gate.opened()
+    }
+
     /// A request did not reach it.
     pub(crate) fn note_missed(&self) {
         *self.missed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());

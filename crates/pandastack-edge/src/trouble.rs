@@ -11,6 +11,7 @@ use pandastack_types::{ErrorCode, SandboxId};
 
 use crate::body::ResponseBody;
 use crate::destination::Target;
+use crate::limits::BODY_WAIT;
 
 /// Names an answer of ours in the log.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -40,13 +41,15 @@ pub enum Trouble {
     Silent,
     /// The body is too large.
     TooLarge,
+    /// The body stopped in the middle.
+    TooSlow,
 }
 
 impl Trouble {
     /// Its stable name.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Trouble::Malformed(_) => ErrorCode::BadRequest,
+            Trouble::Malformed(_) | Trouble::TooSlow => ErrorCode::BadRequest,
             Trouble::Unknown => ErrorCode::NotFound,
             Trouble::NeedsToken => ErrorCode::Forbidden,
             Trouble::PortClosed | Trouble::InsideOnly(_) => ErrorCode::PortClosed,
@@ -55,6 +58,14 @@ impl Trouble {
             Trouble::Unavailable(_) => ErrorCode::HostUnreachable,
             Trouble::Broken | Trouble::Silent => ErrorCode::GuestUnavailable,
             Trouble::TooLarge => ErrorCode::BodyTooLarge,
+        }
+    }
+
+    /// The answer's status: its code's, but for the one that HTTP has a word for and the API has not.
+    fn status(&self) -> u16 {
+        match self {
+            Trouble::TooSlow => StatusCode::REQUEST_TIMEOUT.as_u16(),
+            _ => self.code().status(),
         }
     }
 
@@ -70,6 +81,7 @@ impl Trouble {
             Trouble::Unavailable(_) => "The sandbox's host does not answer",
             Trouble::Broken | Trouble::Silent => "The program in the sandbox did not answer",
             Trouble::TooLarge => "The body is too large",
+            Trouble::TooSlow => "The body did not come in time",
         }
     }
 
@@ -107,6 +119,10 @@ impl Trouble {
             Trouble::Broken => format!("the program on port {port} closed the connection before it answered"),
             Trouble::Silent => format!("the program on port {port} does not accept connections"),
             Trouble::TooLarge => crate::body::BodyTooLarge.to_string(),
+            Trouble::TooSlow => {
+                let seconds = BODY_WAIT.as_secs();
+                format!("nothing more of the body came for {seconds} s; send it without such pauses")
+            }
         }
     }
 
@@ -116,7 +132,7 @@ impl Trouble {
         let wants_page = headers
             .get(ACCEPT)
             .is_some_and(|accept| accept.as_bytes().windows(9).any(|part| part == b"text/html"));
-        let status = if by_header { self.header_status() } else { self.code().status() };
+        let status = if by_header { self.header_status() } else { self.status() };
         let request_id = uuid::Uuid::new_v4().to_string();
         let (kind, text) = match target {
             Some(target) if by_header => ("application/json", self.header_body(target, status)),
@@ -132,8 +148,8 @@ impl Trouble {
             answer.insert(REQUEST_ID, id);
         }
         tracing::debug!(request_id, trouble = ?self, "answered by the edge itself");
-        if matches!(self, Trouble::Malformed(_)) {
-            // What follows a head that can be read in two ways may be read in two ways too.
+        if matches!(self, Trouble::Malformed(_) | Trouble::TooSlow) {
+            // What follows a head that can be read in two ways may be read in two ways too, and a body that stopped has no end.
             answer.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(seconds) = self.code().retry_after_seconds() {
@@ -151,7 +167,7 @@ impl Trouble {
     fn header_status(&self) -> u16 {
         match self {
             Trouble::Unknown => 502,
-            _ => self.code().status(),
+            _ => self.status(),
         }
     }
 
@@ -205,6 +221,8 @@ mod tests {
         check(Trouble::Unknown, true, "text/html", 502, "application/json");
         check(Trouble::PortClosed, true, "*/*", 502, "application/json");
         check(Trouble::NeedsToken, true, "*/*", 403, "application/json");
+        check(Trouble::TooSlow, false, "*/*", 408, "application/json");
+        check(Trouble::TooSlow, true, "*/*", 408, "application/json");
     }
 
     #[test]

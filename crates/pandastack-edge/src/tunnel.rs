@@ -7,6 +7,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::door::Ticket;
 
+/// Bytes held in each direction of an upgraded connection.
+pub(crate) const UPGRADED_BUFFER_BYTES: usize = 8 * 1024;
+
 /// A stream to a guest that keeps its sandbox awake while bytes move, and only then.
 pub struct Stirring<S> {
     stream: S,

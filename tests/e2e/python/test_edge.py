@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
+from pathlib import Path
 from typing import Iterator, List
 
 import httpx
@@ -108,3 +109,22 @@ def test_tls_beside_http_on_one_address(platform: Platform, served: Sandbox) -> 
         ssl.create_default_context().wrap_socket(
             socket.create_connection(("127.0.0.1", platform.port), timeout=60), server_hostname="localhost"
         )
+
+
+def test_tls_with_a_certificate_from_files(platform: Platform, served: Sandbox, tmp_path: Path) -> None:
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=panda.test",
+         "-addext", "subjectAltName=DNS:*.panda.test", "-keyout", str(key), "-out", str(chain)],
+        check=True, capture_output=True,
+    )
+    arguments = ["--tls-cert", str(chain), "--tls-key", str(key)]
+    with EdgeProcess(platform.environment, platform.root / "edge-tls.log", *arguments) as edge:
+        address, port = edge.address.split(":")
+        name = f"8000-{served.id}.panda.test"
+        context = ssl.create_default_context(cadata=chain.read_text())
+        with socket.create_connection((address, int(port)), timeout=60) as link:
+            with context.wrap_socket(link, server_hostname=name) as secure:
+                secure.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+                assert secure.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
+        assert edge.get(served) == 200, "plain HTTP on the same address"

@@ -69,6 +69,11 @@ impl<B: Body<Data = Bytes, Error = BodyError> + Unpin> Sending<B> {
         self.body = (!body.is_end_stream()).then_some((body, length));
     }
 
+    /// The body, while there is more of it to come.
+    pub(super) fn body_mut(&mut self) -> Option<&mut B> {
+        self.body.as_mut().map(|(body, _)| body)
+    }
+
     /// Whether the other side has all of it.
     pub(super) fn is_complete(&self) -> bool {
         self.is_over() && !self.is_broken

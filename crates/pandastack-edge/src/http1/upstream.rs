@@ -202,6 +202,11 @@ where
         }
     }
 
+    /// The request's body, while there is more of it to come.
+    pub(crate) fn body_mut(&mut self) -> Option<&mut B> {
+        self.sending.body_mut()
+    }
+
     /// Whether the answer is over.
     pub(crate) fn is_over(&self) -> bool {
         self.left.is_over()

@@ -6,10 +6,14 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::Request;
-use pandastack_edge::limits::{HEAD_BYTES_MAX, HEADER_LINES_MAX};
+use axum::routing::get as on_get;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use pandastack_edge::limits::{BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADER_LINES_MAX};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{PATIENCE, TestEdge, get, host};
+use crate::harness::{PATIENCE, TestEdge, get, host, read_until};
 
 /// Heads over which two parties might disagree. Each ends in a second request, which must not be one.
 const SMUGGLED: [&str; 8] = [
@@ -86,6 +90,76 @@ async fn a_slow_head_is_not_waited_for() {
         assert!(began.elapsed() >= wait, "{start:?}");
     }
     assert!(edge.raw(&get(port, "/")).await.ends_with("reached"));
+}
+
+/// A server that answers with the length of a body, once it has all of it.
+fn measuring() -> Router {
+    Router::new().fallback(|body: Bytes| async move { format!("{} bytes", body.len()) })
+}
+
+#[tokio::test]
+async fn a_body_that_stands_still_is_not_waited_for() {
+    let wait = Duration::from_millis(300);
+    let mut edge = TestEdge::start_patient(wait).await;
+    let (port, _) = edge.upstream(measuring()).await;
+    for length in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
+        let began = Instant::now();
+        // The beginning of a body, whichever way its length is told.
+        let request = format!("POST / HTTP/1.1\r\nHost: {}\r\n{length}\r\n\r\n4\r\nabcd\r\n", host(port));
+        let answer = edge.raw(&request).await;
+        assert!(answer.starts_with("HTTP/1.1 408"), "{length}: {answer}");
+        assert!(began.elapsed() >= wait, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_may_be_slow_as_long_as_something_comes() {
+    let wait = Duration::from_secs(2);
+    let mut edge = TestEdge::start_patient(wait).await;
+    let (port, _) = edge.upstream(measuring()).await;
+    let mut stream = edge.connect().await;
+    let head = format!("POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: 5\r\n\r\n", host(port));
+    stream.write_all(head.as_bytes()).await.unwrap();
+    for _ in 0..5 {
+        // Together longer than one of them may take.
+        tokio::time::sleep(wait / 4).await;
+        stream.write_all(b"x").await.unwrap();
+    }
+    let answer = read_until(&mut stream, |text| text.ends_with("bytes")).await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("5 bytes"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_http2_connection_without_requests_is_closed_and_one_with_a_slow_request_is_not() {
+    let wait = Duration::from_millis(300);
+    let mut edge = TestEdge::start_patient(wait).await;
+    let slow = on_get(move || async move {
+        tokio::time::sleep(4 * wait).await;
+        "reached"
+    });
+    let (port, _) = edge.upstream(Router::new().route("/", slow)).await;
+    let stream = TokioIo::new(edge.connect().await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let request =
+        http::Request::get(format!("http://{}/", host(port))).body(Full::<Bytes>::default()).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "reached");
+    let began = Instant::now();
+    let closed = tokio::time::timeout(PATIENCE, driver).await;
+    assert!(closed.is_ok(), "still open after {:?}", began.elapsed());
+    assert!(began.elapsed() >= wait / 2, "closed at once");
+}
+
+#[tokio::test]
+async fn a_body_that_says_it_is_too_large_is_refused_before_it_comes() {
+    let mut edge = TestEdge::start().await;
+    let (port, _) = edge.upstream(measuring()).await;
+    let request =
+        format!("POST / HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n", host(port), BODY_BYTES_MAX + 1);
+    let answer = edge.raw(&request).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("body_too_large"), "{answer}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
+use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, Place, Route, RouteSource, RouteUnavailable, Server};
 use pandastack_types::SandboxId;
 use pandastack_types::preview::Visibility;
@@ -45,18 +46,27 @@ impl TestEdge {
         Self::start_patient(PATIENCE).await
     }
 
-    pub async fn start_patient(head_wait: Duration) -> Self {
-        Self::start_with(Arc::new(OneSandbox), head_wait).await
+    /// One that waits for so long for a head, within a body and on a kept connection.
+    pub async fn start_patient(wait: Duration) -> Self {
+        Self::start_with(Arc::new(OneSandbox), wait).await
     }
 
-    pub async fn start_with(source: Arc<dyn RouteSource>, head_wait: Duration) -> Self {
+    pub async fn start_with(source: Arc<dyn RouteSource>, wait: Duration) -> Self {
+        Self::start_as(source, |server| Server { head_wait: wait, body_wait: wait, ..server }).await
+    }
+
+    pub async fn start_tls(tls: Tls) -> Self {
+        Self::start_as(Arc::new(OneSandbox), |server| server.with_tls(Some(tls))).await
+    }
+
+    async fn start_as(source: Arc<dyn RouteSource>, finish: impl FnOnce(Server) -> Server) -> Self {
         let log = tempfile::NamedTempFile::new().unwrap();
         let edge = Edge::new(source, AccessLog::open(Some(log.path())).unwrap());
         let api = Router::new().fallback(|| async { "the api" });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut tasks = JoinSet::new();
-        let server = Server { head_wait, ..Server::new(Arc::clone(&edge), api) };
+        let server = finish(Server::new(Arc::clone(&edge), api));
         let stop = CancellationToken::new();
         tasks.spawn(server.serve(listener, stop.clone()));
         Self { address, edge, log, stop, tasks }

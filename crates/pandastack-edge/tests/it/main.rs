@@ -8,3 +8,5 @@ mod harness;
 mod instances;
 mod plain;
 mod protocols;
+mod tls;
+mod websockets;

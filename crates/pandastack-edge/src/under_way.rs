@@ -1,0 +1,104 @@
+//! Requests under way on one client's connection, and since when there is none.
+//!
+//! HTTP/1 tells by the head that it waits for ([`crate::head_clock`]); on HTTP/2 nothing but this does.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use hyper::body::{Body, Frame, SizeHint};
+
+/// Requests under way on a connection.
+pub(crate) struct UnderWay(Mutex<Count>);
+
+struct Count {
+    requests: usize,
+    /// When the last of them ended, or the connection began.
+    ended: Instant,
+}
+
+impl UnderWay {
+    /// On a connection that begins now.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Count { requests: 0, ended: Instant::now() })))
+    }
+
+    /// One more, until what this returns is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> Passing {
+        self.lock().requests += 1;
+        Passing(Arc::clone(self))
+    }
+
+    /// Since when there is none.
+    pub(crate) fn quiet_since(&self) -> Option<Instant> {
+        let count = self.lock();
+        (count.requests == 0).then_some(count.ended)
+    }
+
+    /// Every critical section is one or two assignments, so a panic elsewhere leaves the count whole.
+    fn lock(&self) -> MutexGuard<'_, Count> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request under way.
+pub(crate) struct Passing(Arc<UnderWay>);
+
+impl Drop for Passing {
+    fn drop(&mut self) {
+        let mut count = self.0.lock();
+        count.requests -= 1;
+        count.ended = Instant::now();
+    }
+}
+
+/// The body of an answer: its request is under way until it is dropped.
+pub(crate) struct Counted<B> {
+    body: B,
+    _passing: Passing,
+}
+
+impl<B> Counted<B> {
+    /// The answer to this request.
+    pub(crate) fn new(body: B, passing: Passing) -> Self {
+        Self { body, _passing: passing }
+    }
+}
+
+impl<B: Body + Unpin> Body for Counted<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_quiet_from_the_end_of_its_last_answer() {
+        let under_way = UnderWay::new();
+        let began = under_way.quiet_since().expect("nothing was asked yet");
+        let (first, second) = (under_way.enter(), under_way.enter());
+        let answer = Counted::new(crate::ResponseBody::empty(), first);
+        drop(second);
+        assert_eq!(under_way.quiet_since(), None, "an answer is still read");
+        drop(answer);
+        assert!(under_way.quiet_since().expect("all are answered") >= began);
+    }
+}

@@ -1,0 +1,163 @@
+//! One direction of a WebSocket: bytes as they come, and where frames end among those that went on.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use super::frames::Frames;
+use crate::tunnel::UPGRADED_BUFFER_BYTES;
+
+/// Bytes on their way from one side to the other.
+pub(super) struct Flow {
+    buffer: Box<[u8]>,
+    /// What of `buffer` was read and not written yet.
+    start: usize,
+    end: usize,
+    /// Of what was written.
+    frames: Frames,
+    stage: Stage,
+    is_flushed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Passing,
+    /// The one side said its last byte; the other is to be told.
+    Ending,
+    Over,
+}
+
+/// What can be said to the side that a flow leads to, when it is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// A close frame.
+    Close,
+    /// Nothing more: the last thing that passed was a close frame, and its answer is to be waited for.
+    Wait,
+    /// Nothing: it is within a frame, or was told that there is no more.
+    Nothing,
+}
+
+impl Flow {
+    pub(super) fn new() -> Self {
+        Self {
+            buffer: vec![0; UPGRADED_BUFFER_BYTES].into(),
+            start: 0,
+            end: 0,
+            frames: Frames::default(),
+            stage: Stage::Passing,
+            is_flushed: true,
+        }
+    }
+
+    /// Notes bytes that went another way.
+    pub(super) fn note(&mut self, bytes: &[u8]) {
+        self.frames.pass(bytes);
+    }
+
+    pub(super) fn parting(&self) -> Parting {
+        match self.stage {
+            Stage::Passing if self.frames.has_closed() => Parting::Wait,
+            Stage::Passing if self.frames.is_between() => Parting::Close,
+            _ => Parting::Nothing,
+        }
+    }
+
+    /// Passes bytes until there are no more, and says so to the other side.
+    pub(super) fn poll_pass(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if self.start < self.end {
+                ready!(self.poll_write(context, to, self.end - self.start))?;
+                continue;
+            }
+            match self.stage {
+                Stage::Over => return Poll::Ready(Ok(())),
+                Stage::Ending => {
+                    ready!(Pin::new(&mut *to).poll_shutdown(context))?;
+                    self.stage = Stage::Over;
+                }
+                Stage::Passing => match self.poll_read(context, from) {
+                    Poll::Ready(read) => read?,
+                    Poll::Pending => {
+                        if !self.is_flushed {
+                            ready!(Pin::new(&mut *to).poll_flush(context))?;
+                            self.is_flushed = true;
+                        }
+                        return Poll::Pending;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Passes no more than what is left of the frame under way. Fails if that has no end.
+    pub(super) fn poll_end_frame(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> Poll<io::Result<()>> {
+        while !self.frames.is_between() {
+            if self.frames.is_lost() || (self.stage != Stage::Passing && self.start == self.end) {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            if self.start < self.end {
+                let rest = self.frames.rest_within(&self.buffer[self.start..self.end]);
+                ready!(self.poll_write(context, to, rest))?;
+            } else {
+                ready!(self.poll_read(context, from))?;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Drops whatever comes until it is a close frame, or the end.
+    pub(super) async fn drop_until_close(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+        self.frames.pass(&self.buffer[self.start..self.end]);
+        while !self.frames.has_closed() {
+            match from.read(&mut self.buffer).await? {
+                0 => return Ok(()),
+                read => self.frames.pass(&self.buffer[..read]),
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+    ) -> Poll<io::Result<()>> {
+        let mut buffer = ReadBuf::new(&mut self.buffer);
+        ready!(Pin::new(from).poll_read(context, &mut buffer))?;
+        (self.start, self.end) = (0, buffer.filled().len());
+        if self.end == 0 {
+            self.stage = Stage::Ending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        to: &mut (impl AsyncWrite + Unpin),
+        bytes_max: usize,
+    ) -> Poll<io::Result<()>> {
+        let bytes = &self.buffer[self.start..self.start + bytes_max];
+        let written = ready!(Pin::new(to).poll_write(context, bytes))?;
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.frames.pass(&bytes[..written]);
+        self.start += written;
+        self.is_flushed = false;
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,242 @@
+//! Where the frames of a WebSocket end (RFC 6455, 5.2), told from their heads as bytes pass.
+//!
+//! ```text
+//!   First --opcode--> Second --0..125--------------------> Payload --its end--> First
+//!                        +----126, 127--> Length --------->   |
+//!                                            +--over 2^63--> Lost
+//! ```
+//!
+//! Nothing is held and nothing is changed: what a payload says, compressed or not, is between client and guest.
+
+const OPCODE_BITS: u8 = 0x0f;
+const OPCODE_CLOSE: u8 = 0x8;
+const MASK_BIT: u8 = 0x80;
+/// Of the key that follows the length of a masked frame.
+const MASK_BYTES: u64 = 4;
+
+/// One direction of a WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Frames {
+    /// The length, as far as it is known; then what is still to come of key and payload.
+    left: u64,
+    part: Part,
+    /// The frame under way is a close frame.
+    is_close: bool,
+    has_closed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Part {
+    #[default]
+    First,
+    Second,
+    /// A long length, of which so many bytes are to come.
+    Length {
+        bytes: u8,
+        is_masked: bool,
+    },
+    Payload,
+    /// This is no WebSocket.
+    Lost,
+}
+
+impl Frames {
+    /// Whether the last frame ended and no other began.
+    pub(super) fn is_between(&self) -> bool {
+        self.part == Part::First
+    }
+
+    /// Whether this cannot be told any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.part == Part::Lost
+    }
+
+    /// Whether a close frame has passed, to its end.
+    pub(super) fn has_closed(&self) -> bool {
+        self.has_closed
+    }
+
+    /// Follows bytes that pass.
+    pub(super) fn pass(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = self.pass_one(bytes);
+            bytes = &bytes[taken..];
+        }
+    }
+
+    /// How many of the bytes that come next belong to the frame that is under way.
+    pub(super) fn rest_within(mut self, bytes: &[u8]) -> usize {
+        if self.is_between() { 0 } else { self.pass_one(bytes) }
+    }
+
+    /// Follows bytes to the end of one frame at most; answers how many those are.
+    fn pass_one(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() {
+            match self.part {
+                Part::Lost => return bytes.len(),
+                Part::Payload => {
+                    let taken = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len() - at);
+                    self.left -= taken as u64;
+                    at += taken;
+                }
+                _ => {
+                    self.pass_head(bytes[at]);
+                    at += 1;
+                }
+            }
+            if self.part == Part::Payload && self.left == 0 {
+                self.has_closed |= self.is_close;
+                self.part = Part::First;
+                break;
+            }
+        }
+        at
+    }
+
+    fn pass_head(&mut self, byte: u8) {
+        match self.part {
+            Part::First => {
+                self.is_close = byte & OPCODE_BITS == OPCODE_CLOSE;
+                self.part = Part::Second;
+            }
+            Part::Second => {
+                let is_masked = byte & MASK_BIT != 0;
+                self.left = 0;
+                match byte & !MASK_BIT {
+                    126 => self.part = Part::Length { bytes: 2, is_masked },
+                    127 => self.part = Part::Length { bytes: 8, is_masked },
+                    length => self.begin_payload(length.into(), is_masked),
+                }
+            }
+            Part::Length { bytes, is_masked } => {
+                self.left = self.left << 8 | u64::from(byte);
+                match bytes {
+                    1 => self.begin_payload(self.left, is_masked),
+                    _ => self.part = Part::Length { bytes: bytes - 1, is_masked },
+                }
+            }
+            Part::Payload | Part::Lost => {}
+        }
+    }
+
+    fn begin_payload(&mut self, length: u64, is_masked: bool) {
+        self.left = length;
+        // The first bit of a length is never set; one that has it was not written as a length.
+        if i64::try_from(length).is_err() {
+            self.part = Part::Lost;
+            return;
+        }
+        self.left += if is_masked { MASK_BYTES } else { 0 };
+        self.part = Part::Payload;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: u8 = 0x81;
+    const CLOSE: u8 = 0x88;
+
+    fn frame(first: u8, length: usize, is_masked: bool) -> Vec<u8> {
+        let mask = if is_masked { MASK_BIT } else { 0 };
+        let mut bytes = vec![first];
+        match length {
+            0..=125 => bytes.push(mask | length as u8),
+            126..=0xffff => {
+                bytes.push(mask | 126);
+                bytes.extend((length as u16).to_be_bytes());
+            }
+            _ => {
+                bytes.push(mask | 127);
+                bytes.extend((length as u64).to_be_bytes());
+            }
+        }
+        bytes.extend(if is_masked { &[1, 2, 3, 4][..] } else { &[] });
+        // As a payload that looks like the heads of close frames.
+        bytes.resize(bytes.len() + length, CLOSE);
+        bytes
+    }
+
+    #[test]
+    fn a_frame_ends_where_its_length_says_however_it_is_split() {
+        for length in [0, 1, 125, 126, 127, 300, 0xffff, 0x1_0000] {
+            for is_masked in [false, true] {
+                let bytes = frame(TEXT, length, is_masked);
+                // Every split of what is not too long for that, and those around the head of what is.
+                for split in (1..bytes.len()).filter(|at| *at < 400 || at % 997 == 0) {
+                    let mut frames = Frames::default();
+                    assert!(frames.is_between());
+                    frames.pass(&bytes[..split]);
+                    assert!(!frames.is_between(), "{length} bytes, {split} passed");
+                    assert_eq!(frames.rest_within(&bytes[split..]), bytes.len() - split);
+                    frames.pass(&bytes[split..]);
+                    assert!(frames.is_between() && !frames.has_closed(), "{length} bytes, split at {split}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_that_come_one_by_one_are_followed_like_those_that_come_together() {
+        let mut bytes = Vec::new();
+        let mut ends = Vec::new();
+        for length in [0, 5, 126, 0, 0x1_0000, 125] {
+            bytes.extend(frame(TEXT, length, length % 2 == 0));
+            ends.push(bytes.len());
+        }
+        let (mut slow, mut fast) = (Frames::default(), Frames::default());
+        let mut seen = Vec::new();
+        for (at, byte) in bytes.iter().enumerate() {
+            slow.pass(&[*byte]);
+            seen.extend(slow.is_between().then_some(at + 1));
+        }
+        fast.pass(&bytes);
+        assert_eq!((seen, slow), (ends, fast));
+    }
+
+    #[test]
+    fn only_the_frame_under_way_is_counted() {
+        let mut frames = Frames::default();
+        let two = [frame(TEXT, 10, false), frame(TEXT, 10, false)].concat();
+        assert_eq!(frames.rest_within(&two), 0, "none is under way");
+        frames.pass(&two[..3]);
+        assert_eq!(frames.rest_within(&two[3..]), 9);
+        assert_eq!(frames.rest_within(&two[3..5]), 2, "it does not end here");
+        frames.pass(&two[3..15]);
+        assert_eq!(frames.rest_within(&two[15..]), 9);
+    }
+
+    #[test]
+    fn a_close_frame_counts_once_it_is_whole() {
+        for is_masked in [false, true] {
+            for length in [0, 2, 125] {
+                let bytes = frame(CLOSE, length, is_masked);
+                let mut frames = Frames::default();
+                frames.pass(&frame(TEXT, 20, is_masked));
+                frames.pass(&bytes[..bytes.len() - 1]);
+                assert!(!frames.has_closed());
+                frames.pass(&bytes[bytes.len() - 1..]);
+                assert!(frames.has_closed() && frames.is_between());
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_that_is_none_is_not_followed() {
+        let mut frames = Frames::default();
+        frames.pass(&[TEXT, 127, 0x80, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(frames.is_lost() && !frames.is_between());
+        frames.pass(&frame(CLOSE, 2, false));
+        assert!(frames.is_lost() && !frames.has_closed());
+        let mut long = Frames::default();
+        long.pass(&[TEXT, MASK_BIT | 127, 0x7f, 255, 255, 255, 255, 255, 255, 255]);
+        assert!(!long.is_lost() && !long.is_between());
+    }
+
+    #[test]
+    fn what_is_kept_of_a_direction_is_small() {
+        assert!(size_of::<Frames>() <= 16);
+    }
+}

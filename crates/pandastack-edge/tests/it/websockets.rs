@@ -1,0 +1,141 @@
+//! How WebSockets end when their sandbox goes away.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::body::Body;
+use axum::response::Response;
+use axum::routing::post;
+use http::{StatusCode, header};
+use pandastack_agent_client::AgentClient;
+use pandastack_edge::{Place, Route, RouteSource, RouteUnavailable};
+use pandastack_types::link::LinkKey;
+use pandastack_types::preview::Visibility;
+use pandastack_types::{SandboxId, door};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixListener};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::harness::{PATIENCE, TestEdge, host, read_until};
+
+/// A host's agent that opens doors to loopback and closes none.
+struct Agent {
+    client: AgentClient,
+    _directory: TempDir,
+    _tasks: JoinSet<()>,
+}
+
+impl Agent {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent");
+        let listener = UnixListener::bind(&path).unwrap();
+        let router = Router::new().route("/agent/v1/sandboxes/{id}/door", post(open_door));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let key = LinkKey::new(&[7; 32]).unwrap();
+        let client = AgentClient::new("host-a".parse().unwrap(), &format!("unix:{}", path.display()), key);
+        Self { client: client.unwrap(), _directory: directory, _tasks: tasks }
+    }
+}
+
+async fn open_door(mut request: axum::extract::Request) -> Response {
+    let opened = hyper::upgrade::on(&mut request);
+    // The door is open for as long as this is held, and it ends with the edge's side.
+    tokio::spawn(async move {
+        let mut stream = hyper_util::rt::TokioIo::new(opened.await.unwrap());
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+    let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+    let answer = answer.header(header::CONNECTION, "upgrade").header(header::UPGRADE, door::UPGRADE);
+    answer.header(door::ADDRESS_HEADER, "127.0.0.1").body(Body::empty()).unwrap()
+}
+
+#[async_trait]
+impl RouteSource for Agent {
+    async fn find(&self, _: &SandboxId) -> Result<Option<Route>, RouteUnavailable> {
+        let to = Place::Sandbox { agent: self.client.clone(), incarnation: 1 };
+        Ok(Some(Route { to, visibility: Visibility::Unlisted, key: None }))
+    }
+}
+
+/// An upgraded connection: the client's end and the guest's, after the guest said `said`.
+async fn open(edge: &mut TestEdge, protocol: &'static str, said: &'static [u8]) -> (TcpStream, TcpStream) {
+    let (sender, mut guests) = mpsc::channel(1);
+    let port = edge
+        .raw_upstream(move |mut stream| {
+            let sender = sender.clone();
+            async move {
+                read_until(&mut stream, |text| text.ends_with("\r\n\r\n")).await;
+                let head = format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+                );
+                stream.write_all(&[head.as_bytes(), said].concat()).await.unwrap();
+                sender.send(stream).await.unwrap();
+            }
+        })
+        .await;
+    let mut client = edge.connect().await;
+    let head = format!(
+        "GET / HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n",
+        host(port)
+    );
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        answer.push(client.read_u8().await.unwrap());
+    }
+    assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+    assert_eq!(read(&mut client, said.len()).await, said);
+    (client, guests.recv().await.unwrap())
+}
+
+async fn read(stream: &mut TcpStream, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut bytes)).await.expect("bytes in time").unwrap();
+    bytes
+}
+
+/// What comes until the other side closes, which must not be by a reset.
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an end").unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn a_websocket_that_is_cut_ends_with_a_close_frame() {
+    let mut edge = TestEdge::start_with(Arc::new(Agent::start().await), PATIENCE).await;
+    let (mut client, mut guest) = open(&mut edge, "WebSocket", b"\x81\x05hello").await;
+    client.write_all(b"\x81\x83\0\0\0\0who").await.unwrap();
+    assert_eq!(read(&mut guest, 9).await, b"\x81\x83\0\0\0\0who");
+    let stopping = {
+        let edge = Arc::clone(&edge.edge);
+        tokio::spawn(async move { edge.shut_down().await })
+    };
+    let head = read(&mut client, 4).await;
+    assert_eq!((head[0], &head[2..]), (0x88, &1001_u16.to_be_bytes()[..]));
+    let reason = read(&mut client, usize::from(head[1]) - 2).await;
+    assert_eq!(reason, b"going away; connect again");
+    let told = read(&mut guest, 8).await;
+    assert_eq!(told[..2], [0x88, 0x82], "masked, as a client's");
+    assert_eq!([told[6] ^ told[2], told[7] ^ told[3]], 1001_u16.to_be_bytes());
+    // Both answer, and then it is the edge that closes.
+    client.write_all(b"\x88\x82\0\0\0\0\x03\xe9").await.unwrap();
+    guest.write_all(b"\x88\x02\x03\xe9").await.unwrap();
+    assert!(rest(&mut client).await.is_empty());
+    assert!(rest(&mut guest).await.is_empty());
+    tokio::time::timeout(PATIENCE, stopping).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn other_protocols_are_cut_without_a_word() {
+    let mut edge = TestEdge::start_with(Arc::new(Agent::start().await), PATIENCE).await;
+    let (mut client, mut guest) = open(&mut edge, "chat", b"\x81\x05hello").await;
+    edge.edge.shut_down().await;
+    assert!(rest(&mut client).await.is_empty());
+    assert!(rest(&mut guest).await.is_empty());
+}
