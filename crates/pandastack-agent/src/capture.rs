@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use pandastack_engine::{Confinement, Machine, Pause, Place, SaveTarget};
 use pandastack_image::store::Staging;
+use pandastack_net::SlotIndex;
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
@@ -40,6 +41,8 @@ pub(crate) struct Capture {
     manifest: Manifest,
     /// What the machine's pages are compared with.
     base: PathBuf,
+    /// Slot of a machine that resolves names by a policy.
+    slot: Option<SlotIndex>,
 }
 
 impl Capture {
@@ -52,7 +55,12 @@ impl Capture {
             Ok::<_, AgentError>(staging)
         })
         .await?;
-        Ok(Self { staging, manifest, base: memory_base.to_owned() })
+        Ok(Self { staging, manifest, base: memory_base.to_owned(), slot: None })
+    }
+
+    /// The capture of a machine whose slot knows what its programs resolved.
+    pub(crate) fn of_slot(self, slot: Option<SlotIndex>) -> Self {
+        Self { slot, ..self }
     }
 
     /// Writes a **paused** machine down: a clone of `disk`, device state, its own memory.
@@ -99,8 +107,12 @@ impl Capture {
     }
 
     /// Syncs the files and makes them appear at `to`.
-    pub(crate) async fn publish(self, host: &Host, to: PathBuf) -> Result<Snapshot> {
+    ///
+    /// What was resolved is looked at here and not in the pause. A machine that went on may have resolved more by now; that does no
+    /// harm, since its policy allowed it.
+    pub(crate) async fn publish(mut self, host: &Host, to: PathBuf) -> Result<Snapshot> {
         let compatibility_key = host.engine.capabilities().compatibility_key.clone();
+        self.manifest.resolved = crate::home::resolved(host, self.slot).await;
         blocking(move || {
             let dir = self.staging.path();
             let_machines_read(&dir.join(names::MEMORY))?;

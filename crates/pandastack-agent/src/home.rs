@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use pandastack_engine::{Confinement, Place, Shape, Volume};
-use pandastack_net::{NetworkPolicy, SlotIndex, Traffic};
+use pandastack_net::{NetworkPolicy, Resolved, SlotIndex, Traffic};
 use pandastack_types::agent_api::VolumeSpec;
 
 use crate::blocking;
@@ -179,6 +179,15 @@ impl Home {
         self.slot.map_or_else(Traffic::default, |index| host.slots.traffic(index))
     }
 
+    /// Lets its guest, before it runs, go on with what it resolved in another slot. Where that cannot be, its programs are refused
+    /// until they resolve again.
+    pub(crate) async fn restore_resolved(&self, host: &Host, resolved: &[Resolved]) {
+        let Some(slot) = self.slot.filter(|_| !resolved.is_empty()) else { return };
+        if let Err(error) = host.slots.restore_resolved(slot, resolved).await {
+            tracing::warn!(name = self.name, %error, "addresses that were resolved before are closed");
+        }
+    }
+
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }
@@ -208,6 +217,15 @@ impl Home {
     pub(crate) async fn remove(&self, host: &Host) {
         host.remove_dir(self.dir.clone()).await;
     }
+}
+
+/// What the guest of a slot has resolved and may go on with elsewhere. What cannot be read is resolved again there.
+pub(crate) async fn resolved(host: &Host, slot: Option<SlotIndex>) -> Vec<Resolved> {
+    let Some(slot) = slot else { return Vec::new() };
+    host.slots.resolved(slot).await.unwrap_or_else(|error| {
+        tracing::warn!(%slot, %error, "addresses that were resolved are not taken along");
+        Vec::new()
+    })
 }
 
 /// Makes a directory that machines pass through, but do not look into.

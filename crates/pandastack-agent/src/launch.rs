@@ -13,6 +13,7 @@ use pandastack_engine::{Boot, Confinement, Machine, Pause, Place, Restore, Shape
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
+use pandastack_net::Resolved;
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{SandboxSpec, Usage};
 
@@ -139,7 +140,8 @@ pub(crate) async fn restore(
     fault::point("restore.started").await;
     stages.mark("restore");
     let of_sandbox = snapshot.manifest.sandbox.is_some();
-    finish(host, record, machine, home, Remembered { of_sandbox, mounted }, stages).await
+    let remembered = Remembered { of_sandbox, mounted, resolved: &snapshot.manifest.resolved };
+    finish(host, record, machine, home, remembered, stages).await
 }
 
 /// Makes a sandbox's machine from a kernel and the disk it had, with empty memory.
@@ -173,7 +175,7 @@ pub(crate) async fn boot(
     let machine = host.engine.boot(boot).await.map_err(AgentError::from);
     stages.mark("boot");
     record.boot_mode = BootMode::Boot;
-    let nothing = Remembered { of_sandbox: false, mounted: 0 };
+    let nothing = Remembered { of_sandbox: false, mounted: 0, resolved: &[] };
     finish(host, record, machine, home, nothing, stages).await
 }
 
@@ -281,11 +283,13 @@ pub(crate) async fn fork_children(
 
 /// What the memory of a machine holds already.
 #[derive(Clone, Copy)]
-pub(crate) struct Remembered {
+pub(crate) struct Remembered<'a> {
     /// It is a sandbox's: the other ends of connections to the outside spoke with another address at another time.
     pub of_sandbox: bool,
     /// So many volumes are mounted, those at the first places. To look after them would cost an emulated guest longer than the fork.
     pub mounted: usize,
+    /// Addresses that its programs resolved, and go on with.
+    pub resolved: &'a [Resolved],
 }
 
 /// Lets a forked child run and passes it through the identity gate.
@@ -293,7 +297,7 @@ pub(crate) async fn bring_up_child(
     host: &Host,
     record: &mut SandboxRecord,
     forked: Forked,
-    remembered: Remembered,
+    remembered: Remembered<'_>,
     stages: Stages,
 ) -> Result<Live> {
     finish(host, record, forked.machine, forked.home, remembered, stages).await
@@ -304,7 +308,7 @@ async fn finish(
     record: &mut SandboxRecord,
     machine: Result<Arc<dyn Machine>>,
     home: Home,
-    remembered: Remembered,
+    remembered: Remembered<'_>,
     mut stages: Stages,
 ) -> Result<Live> {
     let machine = match machine {
@@ -314,6 +318,7 @@ async fn finish(
             return Err(error);
         }
     };
+    home.restore_resolved(host, remembered.resolved).await;
     let identity = identity(record, remembered.of_sandbox);
     let opened = open_gate(host, record, machine.as_ref(), &home, identity, &mut stages).await;
     let new_volumes = record.spec.volumes.len() > remembered.mounted;

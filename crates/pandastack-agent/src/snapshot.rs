@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use pandastack_engine::Shape;
+use pandastack_net::Resolved;
 use pandastack_types::SandboxId;
 use pandastack_types::agent_api::VolumeSpec;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,10 @@ pub(crate) struct Manifest {
     /// Volumes that the machine had, by their places. A sleeper goes on with them; a snapshot has copies beside its disk.
     #[serde(default)]
     pub volumes: Vec<VolumeSpec>,
+    /// Addresses that its programs resolved under a policy by name, each with its end: a machine made of it soon enough goes on
+    /// with those that its own policy allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resolved: Vec<Resolved>,
 }
 
 impl Manifest {
@@ -77,6 +82,7 @@ impl Manifest {
             seals: Seals::new(),
             written_boot: integrity::boot_id(),
             volumes: Vec::new(),
+            resolved: Vec::new(),
         }
     }
 }
@@ -244,4 +250,19 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .map_err(AgentError::io("set permissions of", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_of_earlier_versions_are_read() {
+        let text = r#"{"template":"base","shape":{"vcpus":1,"memory_mib":512},"compatibility_key":"k",
+            "sandbox":null,"uid":null,"state_bytes":0,"memory_bytes_written":0,"created_at":"2026-01-01T00:00:00Z"}"#;
+        let manifest: Manifest = serde_json::from_str(text).expect("a manifest");
+        assert!(manifest.resolved.is_empty() && manifest.volumes.is_empty());
+        let again = serde_json::to_string(&manifest).expect("text");
+        assert!(!again.contains("resolved"), "{again}");
+    }
 }

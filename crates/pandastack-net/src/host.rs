@@ -1,7 +1,8 @@
-//! What a pool needs of the host, once: names nobody else uses, a free subnet, forwarding, and our nftables table.
+//! What a pool needs of the host, once: names nobody else uses, a free subnet, forwarding, our nftables table, and room for
+//! connections.
 //!
-//! Safe to repeat. Only our own table is ever touched, and forwarding is switched on but never off: by the time a
-//! pool ends, something else on the host may need it.
+//! Safe to repeat. Only our own table is ever touched, and forwarding is switched on but never off, as room is made and not
+//! taken back: by the time a pool ends, something else on the host may need it.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ use crate::config::Plan;
 use crate::error::{NetError, Result};
 use crate::names::Sockets;
 use crate::netlink::{Netlink, Subsystem};
-use crate::{namespace, ruleset, slot};
+use crate::{connections, namespace, ruleset, slot};
 
 /// How long a name may stay taken before somebody else is said to use it.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(500);
@@ -36,10 +37,12 @@ pub(crate) fn prepare(plan: &Plan) -> Result<(Claim, Sockets)> {
     namespace::prepare_directory(&plan.netns_dir)?;
     slot::set_sysctl("/proc/sys/net/ipv4/ip_forward", "1")?;
     ruleset::host(plan, sockets.ports()?).commit(&Netlink::open(Subsystem::Netfilter)?)?;
+    // After our rules, which load what tracks connections.
+    connections::make_room(plan.capacity(), plan.limits.connections_max);
     Ok((Claim { _socket: socket }, sockets))
 }
 
-/// Takes away what [`prepare`] made, apart from forwarding. There must be no slot left.
+/// Takes away what [`prepare`] made, apart from forwarding and room. There must be no slot left.
 pub(crate) fn restore(plan: &Plan) -> Result<()> {
     let removed =
         Netlink::open(Subsystem::Netfilter).and_then(|socket| ruleset::host_removal(plan).commit(&socket));

@@ -16,8 +16,8 @@
 //!   namespace. Only our own nftables table is touched.
 //! - Which slots exist is read from the kernel (namespaces, links); which are in use is said by the agent. There is no
 //!   third record that could disagree. See [`SlotPool::adopt`].
-//! - A slot is never recycled in place: a released one is destroyed, with its connection table and counters, and its
-//!   index comes up again only after all others had their turn.
+//! - A slot is never recycled in place: a released one is destroyed, with its connection table, its connections in the
+//!   host's table and its counters, and its index comes up again only after all others had their turn.
 //!
 //! - Names are decided by the host's resolver and, for web connections, by a proxy inside the slot: see [`names`].
 //!
@@ -26,6 +26,7 @@
 #![deny(unsafe_code)]
 
 mod config;
+mod connections;
 mod error;
 mod host;
 mod links;
@@ -49,6 +50,7 @@ pub use config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SLOTS_PER_HOST_MAX, Sl
 pub use error::{NetError, Result};
 pub use names::{
     DATABASE_CONNECTIONS_MAX, DATABASE_CONNECTIONS_PER_SLOT_MAX, DENIALS_WAITING_MAX, DatabaseCall, Denial,
+    RESOLVED_MAX, Resolved,
 };
 pub use pandastack_types::network::{Cidr, NetworkPolicy};
 pub use pool::{Adopted, PoolStats, Slot, SlotPool, Traffic};

@@ -66,6 +66,13 @@ impl LinkBatch {
         self.push(RouteNetlinkMessage::SetLink(message), 0, "setting a link up".to_owned());
     }
 
+    pub(crate) fn set_down(&mut self, link_index: u32) {
+        let mut message = LinkMessage::default();
+        message.header.index = link_index;
+        message.header.change_mask = LinkFlags::Up;
+        self.push(RouteNetlinkMessage::SetLink(message), 0, "setting a link down".to_owned());
+    }
+
     pub(crate) fn set_mac(&mut self, link_index: u32, mac: [u8; 6]) {
         let mut message = LinkMessage::default();
         message.header.index = link_index;

@@ -28,13 +28,18 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const LINK_EVENTS_GROUP: u32 = 1;
 
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+const ATTRIBUTE_HEADER_BYTES: usize = 4;
+/// Without the flags for nesting and byte order.
+const ATTRIBUTE_KIND_MASK: u16 = 0x3fff;
 
 /// Which half of the kernel to talk to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Subsystem {
     /// Links, addresses, routes, neighbours.
     Route,
-    /// nftables.
+    /// nftables, packet logs, connection tracking.
     Netfilter,
 }
 
@@ -102,6 +107,12 @@ impl Netlink {
         Ok(bytes)
     }
 
+    /// Sends messages; what the kernel says to them is to be received.
+    pub(crate) fn send(&self, messages: &[u8]) -> io::Result<()> {
+        rustix::net::sendto(&self.0, messages, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+        Ok(())
+    }
+
     fn socket(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
         let fd = rustix::net::socket_with(
             AddressFamily::NETLINK,
@@ -113,6 +124,21 @@ impl Netlink {
         Ok(Netlink(fd))
     }
 
+    /// Asks for a listing and hands the body of every message of this kind to `each`, until the kernel says that it was all.
+    pub(crate) fn list(&self, request: &[u8], kind: u16, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+        self.send(request)?;
+        loop {
+            let datagram = self.receive_within(ACK_DEADLINE)?;
+            for (found, body) in each_message(&datagram) {
+                match found {
+                    NLMSG_DONE | NLMSG_ERROR => return end_of_listing(body),
+                    _ if found == kind => each(body),
+                    _ => {}
+                }
+            }
+        }
+    }
+
     /// Sends the messages and waits until `acked` is acknowledged. The first refusal ends the wait; answers to later
     /// messages may then still be queued, so the socket must not be used again.
     pub(crate) fn transact(&self, messages: &Messages, acked: u32, target: &str) -> Result<(), NetError> {
@@ -121,9 +147,7 @@ impl Netlink {
             target: target.to_owned(),
             source,
         };
-        let kernel = SocketAddrNetlink::new(0, 0);
-        rustix::net::sendto(&self.0, &messages.bytes, SendFlags::empty(), &kernel)
-            .map_err(|e| fail(acked, e.into()))?;
+        self.send(&messages.bytes).map_err(|error| fail(acked, error))?;
         loop {
             let answer = self.receive_within(ACK_DEADLINE).map_err(|error| fail(acked, error))?;
             for (sequence, verdict) in verdicts(&answer) {
@@ -150,7 +174,7 @@ impl AsRawFd for Netlink {
 }
 
 /// The acknowledgements and errors in a datagram: sequence number and negated errno, 0 for success.
-fn verdicts(bytes: &[u8]) -> Vec<(u32, i32)> {
+pub(crate) fn verdicts(bytes: &[u8]) -> Vec<(u32, i32)> {
     let messages = split(bytes).into_iter().filter(|message| kind(message) == NLMSG_ERROR);
     let whole = messages.filter(|message| message.len() >= HEADER_BYTES + 4);
     whole.map(|message| (read_u32(message, 8), read_u32(message, HEADER_BYTES) as i32)).collect()
@@ -159,6 +183,37 @@ fn verdicts(bytes: &[u8]) -> Vec<(u32, i32)> {
 /// Type and body of every whole message in a datagram.
 pub(crate) fn each_message(bytes: &[u8]) -> Vec<(u16, &[u8])> {
     split(bytes).into_iter().map(|message| (kind(message), &message[HEADER_BYTES..])).collect()
+}
+
+/// How a listing ended: a number, negative for an error.
+fn end_of_listing(body: &[u8]) -> io::Result<()> {
+    let errno = body.first_chunk::<4>().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
+    if errno < 0 { Err(io::Error::from_raw_os_error(-errno)) } else { Ok(()) }
+}
+
+/// One attribute of a message.
+pub(crate) struct Attribute<'a> {
+    pub(crate) kind: u16,
+    /// With its header.
+    pub(crate) whole: &'a [u8],
+}
+
+impl<'a> Attribute<'a> {
+    pub(crate) fn value(&self) -> &'a [u8] {
+        &self.whole[ATTRIBUTE_HEADER_BYTES..]
+    }
+}
+
+/// The whole attributes in a message.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Attribute<'_>> {
+    std::iter::from_fn(move || {
+        let header = bytes.get(..ATTRIBUTE_HEADER_BYTES)?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & ATTRIBUTE_KIND_MASK;
+        let whole = bytes.get(..length).filter(|whole| whole.len() >= ATTRIBUTE_HEADER_BYTES)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Attribute { kind, whole })
+    })
 }
 
 /// The whole messages in a datagram, each with its header.

@@ -4,6 +4,7 @@
 //! replacing a table leaves no moment without it. Numbers are from `linux/netfilter/nf_tables.h`; attributes are
 //! big-endian, register contents are whatever the packet or the kernel field is.
 
+mod listing;
 mod rule;
 
 use std::net::Ipv4Addr;
@@ -15,6 +16,7 @@ use libc::{
 };
 use pandastack_types::network::Opening;
 
+pub(crate) use listing::{Listed, list_set};
 pub(crate) use rule::{CT_ESTABLISHED_OR_RELATED, CT_NEW, Rule};
 
 use crate::error::NetError;
@@ -40,6 +42,16 @@ const NFT_SET_CONCAT: u32 = 0x80;
 /// Elements of one message: an attribute's length has 16 bits, and an element takes up to 60 bytes.
 const ELEMENTS_PER_MESSAGE: usize = 512;
 
+/// The same of elements with notes, which take up to 170 bytes.
+const NOTED_PER_MESSAGE: usize = 128;
+
+/// Longest note of an element: as the `nft` program has it, so that every kernel takes it. They refuse more than some 250 bytes, and
+/// the element with them.
+const NOTE_BYTES_MAX: usize = 127;
+
+/// What begins a note, so that the `nft` program shows it as a comment.
+const NOTE_KIND: u8 = 0;
+
 /// Where a chain hangs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hook {
@@ -63,6 +75,16 @@ pub(crate) enum Policy {
 /// A set, named, and numbered for use within the batch that makes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SetName(pub(crate) &'static str, pub(crate) u32);
+
+/// An address of a class, in a set that forgets it after a while.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Element<'a> {
+    pub(crate) address: Ipv4Addr,
+    pub(crate) class: u32,
+    pub(crate) lifetime: Duration,
+    /// Kept with it, for whoever lists the set. One that is too long is not kept.
+    pub(crate) note: &'a str,
+}
 
 /// Messages about one table of the `inet` family, applied together by [`Batch::commit`].
 #[derive(Debug)]
@@ -203,19 +225,18 @@ impl Batch {
         self.elements(NFT_MSG_NEWSETELEM, set, |a| a.nest(1, |a| a.data(1, &[0; 8])));
     }
 
-    /// Adds an address of a class for a while, or begins that while anew. The kernel keeps the end of an element that
-    /// is there, so it is made sure to be there, removed, and added.
-    pub(crate) fn renew_element(&mut self, set: SetName, address: Ipv4Addr, class: u32, lifetime: Duration) {
-        let key = [address.octets(), class.to_ne_bytes()].concat();
-        let millis = u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX);
-        for kind in [NFT_MSG_NEWSETELEM, NFT_MSG_DELSETELEM, NFT_MSG_NEWSETELEM] {
-            self.elements(kind, set, |a| {
-                a.nest(1, |a| {
-                    a.data(1, &key);
-                    if kind == NFT_MSG_NEWSETELEM {
-                        a.bytes(4, &millis.to_be_bytes());
-                    }
-                });
+    /// Adds addresses, each once, or begins their while anew. The kernel keeps the end of an element that is there, so they are
+    /// made sure to be there, removed, and added.
+    pub(crate) fn renew_elements(&mut self, set: SetName, elements: &[Element<'_>]) {
+        for elements in elements.chunks(NOTED_PER_MESSAGE) {
+            self.elements(NFT_MSG_NEWSETELEM, set, |a| {
+                elements.iter().for_each(|one| one.write(a, true, false))
+            });
+            self.elements(NFT_MSG_DELSETELEM, set, |a| {
+                elements.iter().for_each(|one| one.write(a, false, false))
+            });
+            self.elements(NFT_MSG_NEWSETELEM, set, |a| {
+                elements.iter().for_each(|one| one.write(a, true, true))
             });
         }
     }
@@ -270,6 +291,23 @@ impl Batch {
         bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
         self.newest = start;
         self.messages.labels.push(label.to_owned());
+    }
+}
+
+impl Element<'_> {
+    fn write(&self, to: &mut Attributes<'_>, with_lifetime: bool, with_note: bool) {
+        let key = [self.address.octets(), self.class.to_ne_bytes()].concat();
+        let millis = u64::try_from(self.lifetime.as_millis()).unwrap_or(u64::MAX);
+        to.nest(1, |a| {
+            a.data(1, &key);
+            if with_lifetime {
+                a.bytes(4, &millis.to_be_bytes());
+            }
+            if with_note && !self.note.is_empty() && self.note.len() <= NOTE_BYTES_MAX {
+                let head = [NOTE_KIND, (self.note.len() + 1) as u8];
+                a.bytes(6, &[&head, self.note.as_bytes(), &[0]].concat());
+            }
+        });
     }
 }
 

@@ -26,7 +26,7 @@ use crate::config::{NetConfig, SlotIndex};
 use crate::error::{NetError, Result};
 use crate::host::{self, Claim};
 use crate::maker::{Shared, State};
-use crate::names::{DatabaseCall, Denial, Heard, Names, Upstreams};
+use crate::names::{DatabaseCall, Denial, Heard, Names, Resolved, Upstreams};
 use crate::namespace::NetNs;
 use crate::slot::ReadySlot;
 use crate::{blocking, ruleset, slot};
@@ -160,10 +160,12 @@ impl SlotPool {
 
     /// After an agent restart: leases what running machines still use, with their policies, and dooms everything else
     /// that was found. Call it once with every slot in use, also when there is none.
+    ///
+    /// A slot that cannot be given its policy passes nothing from then on: its machine goes on without a network.
     pub async fn adopt(&self, in_use: &[(SlotIndex, NetworkPolicy)]) -> Result<Adopted> {
         let claimed: BTreeSet<SlotIndex> = in_use.iter().map(|(index, _)| *index).collect();
         let shared = Arc::clone(&self.shared);
-        let adopted = blocking(move || {
+        let mut adopted = blocking(move || {
             let found = std::mem::take(&mut shared.lock().found);
             let is_kept = |index: &SlotIndex| found.contains(index) && slot::is_whole(&shared.plan, *index);
             let (kept, missing): (Vec<_>, Vec<_>) =
@@ -175,18 +177,31 @@ impl SlotPool {
             Ok(Adopted { kept, missing })
         })
         .await?;
-        for (index, policy) in in_use.iter().filter(|(index, _)| adopted.kept.contains(index)) {
-            // The predecessor may have ended between writing a policy down and applying it.
-            let applied = match self.names.register(*index, policy, None).await {
-                Ok(()) => self.names.change(*index, policy, true).await,
-                failed => failed,
-            };
-            // A slot of another version keeps the rules it was made with; its machine must not be lost for that.
-            if let Err(error) = applied {
-                tracing::error!(slot = %index, %error, "a network policy is not in force until its sandbox sleeps and wakes");
+        for (index, policy) in in_use {
+            if adopted.kept.contains(index) && !self.put_in_force(*index, policy).await {
+                adopted.kept.retain(|kept| kept != index);
+                adopted.missing.push(*index);
+                self.release(*index);
             }
         }
         Ok(adopted)
+    }
+
+    /// Gives an adopted slot its policy, which its predecessor may have written down and not applied. A slot of another version
+    /// may not take it: its machine is not lost for that, but nothing passes any more. `false` when not even that is certain.
+    async fn put_in_force(&self, index: SlotIndex, policy: &NetworkPolicy) -> bool {
+        let applied = match self.names.register(index, policy, None).await {
+            Ok(()) => self.names.change(index, policy, true).await,
+            failed => failed,
+        };
+        let Err(error) = applied else { return true };
+        tracing::error!(slot = %index, %error, "a network policy cannot be put in force: its sandbox has no network until it sleeps and wakes");
+        let shared = Arc::clone(&self.shared);
+        let closed = blocking(move || shared.host.run(|| slot::close(&shared.plan, index))).await;
+        if let Err(error) = &closed {
+            tracing::error!(slot = %index, %error, "a network slot cannot be closed, and is removed");
+        }
+        closed.is_ok()
     }
 
     /// What policies refused, from now on. There is one reader: a second call gets none.
@@ -211,6 +226,19 @@ impl SlotPool {
     pub async fn set_policy(&self, index: SlotIndex, policy: &NetworkPolicy) -> Result<()> {
         self.check_leased(index)?;
         self.names.change(index, policy, false).await
+    }
+
+    /// What the guest of a leased slot has resolved by names of its policy and may go on with, wherever it goes on.
+    pub async fn resolved(&self, index: SlotIndex) -> Result<Vec<Resolved>> {
+        self.check_leased(index)?;
+        self.names.resolved(index).await
+    }
+
+    /// Lets the guest of a leased slot, before it runs, go on with what it resolved in another one: each address for what is left
+    /// of its time, if the policy of this slot allows its name.
+    pub async fn restore_resolved(&self, index: SlotIndex, resolved: &[Resolved]) -> Result<()> {
+        self.check_leased(index)?;
+        self.names.restore_resolved(index, resolved).await
     }
 
     /// Where processes of this host reach the guest of a slot.

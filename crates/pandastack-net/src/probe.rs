@@ -1,10 +1,13 @@
 //! Whether this host can give machines a network: everything is tried for real, in a namespace that is thrown away.
 
-use crate::config::{NetConfig, SlotIndex};
+use std::collections::BTreeSet;
+
+use crate::config::{CONNECTIONS_PER_SLOT_DEFAULT, NetConfig, SlotIndex};
+use crate::connections::Room;
 use crate::error::Result;
 use crate::netlink::{Netlink, Subsystem};
 use crate::ruleset::ListeningPorts;
-use crate::{names, namespace, ruleset, tap};
+use crate::{connections, names, namespace, ruleset, tap};
 
 /// One line of `doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +22,7 @@ pub struct Check {
     pub remedy: Option<&'static str>,
 }
 
-/// Tries namespaces, tap devices, nftables and the resolver. Blocks for some milliseconds; changes nothing.
+/// Tries namespaces, tap devices, nftables, connection tracking and the resolver. Blocks for some milliseconds; changes nothing.
 pub fn probe() -> Vec<Check> {
     vec![
         check(
@@ -41,6 +44,13 @@ pub fn probe() -> Vec<Check> {
              nft_limit nft_log nft_reject_inet nfnetlink_log",
             namespace::in_new(load_rulesets),
         ),
+        check(
+            "connection tracking",
+            "connections of a sandbox that is gone can be forgotten",
+            "load the module: modprobe nf_conntrack_netlink",
+            namespace::in_new(|| connections::forget(&BTreeSet::new())),
+        ),
+        check_room(connections::room()),
         check_resolver(),
     ]
 }
@@ -59,6 +69,24 @@ fn check(name: &'static str, works: &str, remedy: &'static str, outcome: Result<
     }
 }
 
+/// A table that is nearly full is everybody's trouble: the kernel then drops packets of new connections, also the host's.
+fn check_room(room: Option<Room>) -> Check {
+    let name = "room for connections";
+    let Some(Room { used, max }) = room else {
+        let detail = "the kernel tracks no connections yet".to_owned();
+        return Check { name, ok: true, detail, remedy: None };
+    };
+    let per_slot = u64::from(CONNECTIONS_PER_SLOT_DEFAULT);
+    let filling = max / per_slot;
+    let detail =
+        format!("{used} of {max} tracked connections; {filling} sandboxes at the usual {per_slot} fill it");
+    if used < max / 10 * 9 {
+        return Check { name, ok: true, detail, remedy: None };
+    }
+    let remedy = "raise net.netfilter.nf_conntrack_max with sysctl, or lower the agent's `connections_max`";
+    Check { name, ok: false, detail, remedy: Some(remedy) }
+}
+
 fn check_resolver() -> Check {
     let name = "name resolution for guests";
     match names::host_resolvers().first() {
@@ -72,5 +100,19 @@ fn check_resolver() -> Check {
             detail: "/etc/resolv.conf names no server, so guests cannot resolve names".to_owned(),
             remedy: Some("name one in /etc/resolv.conf, or in the agent's `resolver`"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_nearly_full_is_told() {
+        let check = |used, max| check_room(Some(Room { used, max }));
+        assert!(check(322, 262_144).ok);
+        assert!(check(322, 262_144).detail.contains("32 sandboxes"), "{:?}", check(322, 262_144));
+        assert!(!check(262_000, 262_144).ok && check(262_000, 262_144).remedy.is_some());
+        assert!(check_room(None).ok, "nothing is tracked before the first rule");
     }
 }

@@ -39,7 +39,7 @@ use crate::nft::{Batch, CT_ESTABLISHED_OR_RELATED, CT_NEW, Hook, Policy, Rule};
 use crate::slot::UPLINK_NAME;
 use crate::{GUEST_GATEWAY, GUEST_IP, GUEST_MAC, TAP_NAME};
 use policy::{CLOSED, EGRESS, INSPECT, NAMED, NAMED_ADDRESSES_MAX, OPEN, fill_policy};
-pub(crate) use policy::{Learned, first_policy, learned, slot_policy};
+pub(crate) use policy::{Learned, ListedNames, element, first_policy, known, learned, resolved, slot_policy};
 
 const SLOT_TABLE: &str = "slot";
 

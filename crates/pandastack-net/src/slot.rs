@@ -18,7 +18,9 @@ use crate::netlink::{Netlink, Subsystem};
 use crate::nft::Batch;
 use crate::packet_log::PacketLog;
 use crate::ruleset::DENIED_GROUP;
-use crate::{GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_PREFIX, TAP_NAME, ruleset, tap};
+use crate::{
+    GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, GUEST_PREFIX, TAP_NAME, connections, ruleset, tap,
+};
 
 /// Slot end of the veth pair, in every namespace.
 pub(crate) const UPLINK_NAME: &str = "up0";
@@ -55,7 +57,7 @@ pub(crate) fn make(plan: &Plan, host: &NetNs, index: SlotIndex) -> Result<ReadyS
     made
 }
 
-/// Removes whatever there is of these slots. The calling thread must be in the host's namespace.
+/// Removes whatever there is of these slots, their connections in the host's table too. The calling thread must be in the host's namespace.
 ///
 /// Letting go of the namespaces is enough in the common case: the kernel then takes their links away, all in one go,
 /// where removing links one by one waits for several grace periods each (30 ms measured). What keeps a namespace open
@@ -68,6 +70,12 @@ pub(crate) fn destroy(plan: &Plan, indexes: &[SlotIndex]) -> Result<()> {
     let names = indexes.iter().map(|index| plan.link_name(*index)).collect();
     for name in events.wait_until_gone(names, NAMESPACE_END_PATIENCE) {
         links::remove(&name)?;
+    }
+    // Last: nothing comes from these addresses any more. The slots are gone either way, so a kernel that cannot forget is no
+    // reason to keep their indexes; `doctor` tells of it.
+    let addresses = indexes.iter().map(|index| plan.slot_side(*index)).collect();
+    if let Err(error) = connections::forget(&addresses) {
+        tracing::warn!(%error, "connections of network slots that are gone stay until they time out");
     }
     Ok(())
 }
@@ -100,6 +108,20 @@ pub(crate) fn open_tap(plan: &Plan, index: SlotIndex) -> Result<OwnedFd> {
 pub(crate) fn apply(plan: &Plan, index: SlotIndex, batch: Batch) -> Result<()> {
     let socket = NetNs::open(&plan.netns_path(index))?.run(|| Netlink::open(Subsystem::Netfilter))?;
     batch.commit(&socket)
+}
+
+/// What the rules of an existing slot know of names.
+pub(crate) fn resolved(plan: &Plan, index: SlotIndex) -> Result<ruleset::ListedNames> {
+    let socket = NetNs::open(&plan.netns_path(index))?.run(|| Netlink::open(Subsystem::Netfilter))?;
+    ruleset::resolved(&socket)
+}
+
+/// Takes the network away from an existing slot, whatever its rules are. The calling thread must be in the host's namespace.
+pub(crate) fn close(plan: &Plan, index: SlotIndex) -> Result<()> {
+    let name = plan.link_name(index);
+    let mut links = LinkBatch::default();
+    links.set_down(links::index_of(&name)?);
+    links.commit(&name)
 }
 
 /// A slot whose host end is still missing.

@@ -28,7 +28,8 @@ DATAGRAM_PORT = 7001
 TOLD_PORT = 7002
 RESOLVER = f"{SERVER}:53"
 
-#: Names below `private.` lead to a private address, those below `other.` to the second server, all others to the first.
+#: Names below `private.` lead to a private address, those below `other.` to the second server, all others to the first. Answers
+#: hold for an hour, which is longer than any test takes.
 SERVERS = r"""
 import json, socket, ssl, struct, sys, threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,7 +44,7 @@ def name_server():
         question, kind = query[12:at + 5], struct.unpack(">H", query[at + 1:at + 3])[0]
         address = {"private": "192.168.77.1", "metadata": "169.254.169.254", "other": "93.184.216.35"}.get(
             labels[-2] if len(labels) > 1 else "", "93.184.216.34")
-        answers = b"" if kind != 1 else b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 60, 4) + socket.inet_aton(address)
+        answers = b"" if kind != 1 else b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 3600, 4) + socket.inet_aton(address)
         head = query[:2] + b"\x81\x80" + struct.pack(">HHHH", 1, int(kind == 1), 0, 0)
         server.sendto(head + question + answers, peer)
 

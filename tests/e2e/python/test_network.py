@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import Any, Dict, Iterator, List
 
 import httpx
@@ -142,6 +143,50 @@ def test_names_are_checked_when_they_are_resolved_and_used(client: PandaStack) -
         assert not tried(sandbox, ["http", "a.private.test", 80])[0].startswith(WEB)
 
 
+def test_programs_go_on_with_addresses_that_they_resolved_before(platform: Platform, client: PandaStack) -> None:
+    attempts = [PLAIN, ["plain", OTHER, PLAIN_PORT]]
+
+    def open_ones(sandbox: Sandbox) -> List[bool]:
+        """Which of both addresses answer, without a name being asked for."""
+        return [answer == OPEN for answer in tried(sandbox, *attempts)]
+
+    both: NetworkPolicy = {"allow": ["*.good.test", "*.other.test"]}
+    one: NetworkPolicy = {"allow": ["*.other.test"]}
+    with client.sandboxes.create(network=both) as sandbox:
+        assert open_ones(sandbox) == [False, False], "nothing is open before a name was asked for"
+        assert tried(sandbox, ["resolve", "www.good.test"], ["resolve", "shop.other.test"]) == [SERVER, OTHER]
+        assert open_ones(sandbox) == [True, True]
+        with sandbox.fork() as child:
+            assert open_ones(child) == [True, True], "fork"
+        snapshot = sandbox.snapshot()
+        sandbox.hibernate()
+        assert client.sandboxes.get(sandbox.id).status == "hibernated"
+        with sandbox.fork() as child:
+            assert open_ones(child) == [True, True], "fork of a sleeper"
+        assert open_ones(sandbox) == [True, True], "wake"
+        # Web connections must still say an allowed name.
+        named, unnamed = tried(sandbox, ["https", SERVER, 443, "api.good.test"], ["https", SERVER, 443, "bad.test"])
+        assert named == WEB + "api.good.test" and not unnamed.startswith(WEB)
+
+        platform.kill_role("agent")
+        wait_until("the sandbox answers again", lambda: answers(sandbox), 60)
+        assert open_ones(sandbox) == [True, True], "a restart of the agent"
+        sandbox.hibernate()
+        assert open_ones(sandbox) == [True, True], "what one agent resolved, the next one takes along"
+        sandbox.rollback()
+        assert open_ones(sandbox) == [True, True], "rollback"
+        with client.sandboxes.create(from_snapshot=snapshot) as copy:
+            assert open_ones(copy) == [True, True], "a sandbox made from its snapshot"
+        with client.sandboxes.create(from_snapshot=snapshot, network=one) as copy:
+            assert open_ones(copy) == [False, True], "its own policy decides"
+
+        sandbox.hibernate()
+        sandbox.set_network(one)
+        assert open_ones(sandbox) == [False, True], "a name that is no longer allowed"
+        with sandbox.fork() as child:
+            assert open_ones(child) == [False, True], "and not in a fork either"
+
+
 def test_denied_names_on_an_open_network(client: PandaStack) -> None:
     with client.sandboxes.create(network={"deny": ["*.bad.test"]}) as sandbox:
         assert tried(sandbox, ["resolve", "www.bad.test"], ["resolve", "good.test"]) == ["no name", SERVER]
@@ -187,15 +232,17 @@ def test_refusals_are_events(client: PandaStack) -> None:
     with client.sandboxes.create(network={"allow": ["*.good.test"]}) as sandbox:
         tried(sandbox, ["resolve", "bad.test"], ["plain", OTHER, PLAIN_PORT])
         tried(sandbox, ["resolve", "a.good.test"], ["https", SERVER, 443, "bad.test"])
+        # No allowed name leads there, so the name check does not see it.
+        tried(sandbox, ["https", OTHER, 443, "a.good.test"])
 
         def told() -> bool:
             found = events(sandbox, "egress_denied")
-            wanted = ["dns bad.test", f"tcp {OTHER}:{PLAIN_PORT}", f"tcp {SERVER}:443 (bad.test)"]
+            wanted = ["dns bad.test", f"tcp {OTHER}:{PLAIN_PORT}", f"tcp {SERVER}:443 (bad.test)", f"tcp {OTHER}:443"]
             return all(any(line.startswith(part) for line in found) for part in wanted)
 
         wait_until("the refusals are told", told, 60)
         counted = sandbox.metrics()["egress_denied"]
-        assert counted >= 3, counted
+        assert counted >= 4, counted
         sandbox.hibernate()
         assert sandbox.metrics()["egress_denied"] >= counted, "the count outlives sleep"
         assert refused_by_all(client) >= counted
@@ -266,24 +313,79 @@ frame("192.0.0.2", own, b"to a neighbour", neighbour)
 frame("192.0.0.2", own, b"to metadata", "169.254.169.254")
 card.send(gateway + own + b"\x86\xdd" + bytes.fromhex("6000000000083aff") + b"\xfe\x80" + bytes(13) + b"\x02\xff\x02" + bytes(13)
           + b"\x02\x85\x00\x7b\xb9" + bytes(4))
+leak = sys.argv[5].encode()
+for source, to in (("fd00::2", "2001:db8::1"), ("fd00::2", "ff02::1"), ("fe80::2", "fe80::1")):
+    ends = socket.inet_pton(socket.AF_INET6, source) + socket.inet_pton(socket.AF_INET6, to)
+    body = struct.pack(">HHHH", 4000, port, 8 + len(leak), 0) + leak
+    card.send(gateway + own + b"\x86\xdd" + struct.pack(">IHBB", 6 << 28, len(body), 17, 64) + ends + body)
 honest = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); honest.settimeout(20)
 honest.sendto(b"honest", (server, port)); honest.recv(64)
 link = socket.create_connection((server, told), timeout=20)
 data = b""
 while chunk := link.recv(4096): data += chunk
-print(json.dumps([json.loads(data), socket.has_dualstack_ipv6()]))
+print(json.dumps(json.loads(data)))
 """
+
+#: Runs in a sandbox, as root: takes IPv6 into use, with everything that a neighbour would tell it, and prints who it reached.
+SPEAK_IPV6 = r"""
+import socket, subprocess, sys
+try: open("/proc/sys/net/ipv6/conf/eth0/disable_ipv6", "w").write("0")
+except OSError: pass
+for line in ("addr add fd00::2/64 dev eth0 nodad", "neigh add fd00::1 lladdr 06:00:0a:c9:00:01 dev eth0", "route add default via fd00::1"):
+    subprocess.run(["ip", "-6", *line.split()], capture_output=True)
+for where in ("fd00::1", "2001:db8::1", "fe80::1%eth0"):
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as datagram: datagram.sendto(sys.argv[1].encode(), (where, 7001))
+    except OSError: pass
+    try: socket.create_connection((where, 80), timeout=3); print(where)
+    except ConnectionRefusedError: print(where)
+    except OSError: pass
+"""
+
+ETHERTYPE_IPV6 = 0x86DD
+
+
+class Ipv6Watch:
+    """Hears every IPv6 frame that arrives at an interface of the host while its block runs."""
+
+    def __enter__(self) -> "Ipv6Watch":
+        self.card = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE_IPV6))
+        self.card.setblocking(False)
+        return self
+
+    def heard(self) -> bytes:
+        frames = []
+        while True:
+            try:
+                frames.append(self.card.recv(65536))
+            except BlockingIOError:
+                return b"\n".join(frames)
+
+    def say(self, text: bytes) -> None:
+        """Sends a frame that is heard."""
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as card:
+            card.bind(("lo", 0))
+            card.send(bytes(12) + ETHERTYPE_IPV6.to_bytes(2, "big") + text.ljust(64))
+
+    def __exit__(self, *_: Any) -> None:
+        self.card.close()
 
 
 def test_forged_packets_never_leave(client: PandaStack) -> None:
     with client.sandboxes.create() as attacker, client.sandboxes.create() as neighbour:
         listen = "import socket; s = socket.socket(2, 2); s.bind(('0.0.0.0', %d)); print(s.recv(64))" % DATAGRAM_PORT
         neighbour.exec(f"nohup python3 -u -c \"{listen}\" > /root/log 2>&1 &")
-        arguments = [SERVER, str(DATAGRAM_PORT), str(TOLD_PORT), str(neighbour.guest_ip)]
-        result = attacker.exec(["python3", "-c", FORGE, *arguments], timeout_seconds=120)
-        assert result.exit_code == 0, result.stderr
-        heard, _ = json.loads(result.stdout)
-        assert heard == ["honest"], "what was forged arrived"
+        leak = f"leak of {attacker.id}"
+        arguments = [SERVER, str(DATAGRAM_PORT), str(TOLD_PORT), str(neighbour.guest_ip), leak]
+        with Ipv6Watch() as watch:
+            result = attacker.exec(["python3", "-c", FORGE, *arguments], timeout_seconds=120)
+            assert result.exit_code == 0, result.stderr
+            assert json.loads(result.stdout) == ["honest"], "what was forged arrived"
+            spoken = attacker.exec(["python3", "-c", SPEAK_IPV6, leak], timeout_seconds=120)
+            assert (spoken.exit_code, spoken.stdout) == (0, ""), spoken.stderr
+            watch.say(b"heard by the watch")
+            heard = watch.heard()
+        assert b"heard by the watch" in heard and leak.encode() not in heard
         assert neighbour.exec("cat /root/log").stdout == ""
         # A guest that takes its interface apart harms itself alone.
         attacker.exec("ip link set eth0 address 06:00:00:00:00:77; ip addr flush dev eth0; ip -6 addr add fd00::2/64 dev eth0")

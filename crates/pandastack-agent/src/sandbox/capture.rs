@@ -156,8 +156,9 @@ impl Driver {
 
     /// Begins a capture of the machine, which may run and be stopped meanwhile.
     pub(super) fn begin_capture(&self) -> Result<impl Future<Output = Result<Capture>> + use<>> {
-        let (host, memory, manifest) = (self.host.clone(), self.live()?.home.memory(), self.manifest());
-        Ok(async move { Capture::begin(&host, &memory, manifest).await })
+        let home = &self.live()?.home;
+        let (host, memory, manifest, slot) = (self.host.clone(), home.memory(), self.manifest(), home.slot);
+        Ok(async move { Ok(Capture::begin(&host, &memory, manifest).await?.of_slot(slot)) })
     }
 
     pub(super) fn manifest(&self) -> Manifest {

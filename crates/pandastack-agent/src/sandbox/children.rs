@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use pandastack_fault as fault;
+use pandastack_net::Resolved;
 use pandastack_types::agent_api::{AgentForked, ChildOutcome};
 use tokio::task::JoinHandle;
 
@@ -31,8 +32,8 @@ pub(super) struct Children {
 
 /// What children start from.
 pub(super) enum Start {
-    /// Machines of their own, which stand still.
-    Forks(JoinHandle<Vec<Result<launch::Forked>>>),
+    /// Machines of their own, which stand still, and what their parent had resolved.
+    Forks { forking: JoinHandle<Vec<Result<launch::Forked>>>, resolved: Vec<Resolved> },
     /// A snapshot of their parent, in a directory that is theirs.
     Copies { snapshot: Box<Snapshot>, dir: PathBuf },
 }
@@ -43,7 +44,7 @@ impl Children {
         let Self { pause_ms, records, start } = self;
         let ids: Vec<_> = records.iter().map(|record| record.spec.id.clone()).collect();
         let made = match start {
-            Start::Forks(forking) => bring_up(host, records, forking).await,
+            Start::Forks { forking, resolved } => bring_up(host, records, forking, &resolved).await,
             Start::Copies { snapshot, dir } => {
                 let made = restore(host, records, &snapshot).await;
                 host.remove_dir(dir).await;
@@ -68,12 +69,13 @@ async fn bring_up(
     host: &Arc<Host>,
     records: Vec<SandboxRecord>,
     forking: JoinHandle<Vec<Result<launch::Forked>>>,
+    resolved: &[Resolved],
 ) -> Vec<Made> {
     let Ok(forked) = forking.await else {
         return records.iter().map(|_| Err(AgentError::Stopping)).collect();
     };
     let bring_up = |(mut record, forked): (SandboxRecord, Result<launch::Forked>)| async move {
-        let remembered = Remembered { of_sandbox: true, mounted: record.spec.volumes.len() };
+        let remembered = Remembered { of_sandbox: true, mounted: record.spec.volumes.len(), resolved };
         let live = launch::bring_up_child(host, &mut record, forked?, remembered, Stages::begin()).await?;
         Ok((record, live))
     };

@@ -11,7 +11,7 @@ use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{self, Live, Remembered, Stages};
 use crate::record::{BootMode, SandboxRecord, write_json};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Manifest, Snapshot};
 use crate::snapshot_zygote;
 use crate::volume;
 use crate::zygote::Lease;
@@ -79,7 +79,7 @@ async fn from_snapshot(
         let (spec, shape) = (request.spec.clone(), manifest.shape);
         let mut record = launch::new_record(spec, &manifest.template, shape, uid, BootMode::Fork);
         record.kernel = manifest.kernel.clone();
-        if let Some(made) = forked(host, zygote, record, true).await? {
+        if let Some(made) = forked(host, zygote, record, Some(manifest)).await? {
             return Ok(made);
         }
     }
@@ -96,7 +96,7 @@ async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Re
         let (spec, uid) = (request.spec.clone(), host.new_uid());
         let mut record = launch::new_record(spec, &baked.template, shape, uid, BootMode::Fork);
         record.kernel = baked.snapshot.manifest.kernel.clone();
-        if let Some(made) = forked(host, zygote, record, false).await? {
+        if let Some(made) = forked(host, zygote, record, None).await? {
             return Ok(made);
         }
     }
@@ -120,17 +120,18 @@ async fn from_template_disk(
     Ok((record, live))
 }
 
-/// Forks a zygote; `None` if that cannot be done, because it died meanwhile: its snapshot is there to be restored. `of_sandbox`: it is
+/// Forks a zygote; `None` if that cannot be done, because it died meanwhile: its snapshot is there to be restored. `shown`: it is
 /// of a sandbox's snapshot, whose connections to the outside are not the child's.
 async fn forked(
     host: &Arc<Host>,
     zygote: Lease,
     mut record: SandboxRecord,
-    of_sandbox: bool,
+    shown: Option<&Manifest>,
 ) -> Result<Option<(SandboxRecord, Live)>> {
     let mut stages = Stages::begin();
     let originals = zygote.originals();
-    let remembered = Remembered { of_sandbox, mounted: originals.len() };
+    let resolved = shown.map_or(&[][..], |manifest| &manifest.resolved);
+    let remembered = Remembered { of_sandbox: shown.is_some(), mounted: originals.len(), resolved };
     volume::derive(host, originals, &record.spec.volumes).await?;
     let records = std::slice::from_ref(&record);
     let prepared = launch::prepare_children(host, &zygote.home, record.shape, records, true).await;

@@ -198,7 +198,8 @@ impl Driver {
             return Err(error);
         }
         let pause_ms = if was_running { began.elapsed().as_secs_f64() * 1e3 } else { 0.0 };
-        Ok(Children { pause_ms, records, start: Start::Forks(forking) })
+        let resolved = self.resolved().await;
+        Ok(Children { pause_ms, records, start: Start::Forks { forking, resolved } })
     }
 
     /// Begins to fork the machine beside the driver: children are looked at while the parent's users have it back already.

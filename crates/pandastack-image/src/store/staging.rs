@@ -66,6 +66,9 @@ impl Staging {
 
 /// Takes `path` (file or directory) out of sight at once, then deletes it. A path that is gone already is fine.
 pub(super) fn remove(path: &Path, trash: &Path) -> Result<(), StoreError> {
+    if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(());
+    }
     std::fs::create_dir_all(trash).map_err(StoreError::io("create", trash))?;
     let slot = tempfile::Builder::new().prefix("gone-").tempdir_in(trash);
     let slot = slot.map_err(StoreError::io("create a directory in", trash))?;

@@ -4,7 +4,7 @@
 //! host's rules keep from being forged. Under a policy by name it opens the addresses it hands out, for as long as the
 //! answer holds; a proxy inside the slot's namespace then checks that web connections to them really ask for an allowed
 //! name. Proxies run only where a policy needs one. Connections to databases are taken at the gateway in the same way, and handed
-//! on with their slot.
+//! on with their slot. What a guest has resolved can be taken to its next slot: see [`Resolved`].
 //!
 //! ```text
 //!   guest --query--> resolver --policy--> host's name servers --answer--> `named` set --> guest
@@ -18,6 +18,7 @@ mod databases;
 mod denied;
 mod hello;
 mod proxy;
+mod resolved;
 mod resolver;
 mod sockets;
 mod upstream;
@@ -39,6 +40,7 @@ use crate::error::{NetError, Result};
 use crate::packet_log::PacketLog;
 use crate::{blocking, ruleset, slot};
 pub use databases::{DATABASE_CONNECTIONS_MAX, DATABASE_CONNECTIONS_PER_SLOT_MAX, DatabaseCall};
+pub use resolved::{RESOLVED_MAX, Resolved};
 pub(crate) use sockets::Sockets;
 pub(crate) use upstream::{Upstreams, host_resolvers};
 
@@ -97,6 +99,11 @@ struct SlotNames {
     database_places: Arc<Semaphore>,
     has_proxy: Mutex<bool>,
     stop: CancellationToken,
+}
+
+/// Whether rules know addresses of names under this policy.
+fn keeps_addresses(policy: &NetworkPolicy) -> bool {
+    policy.opens_names() || !policy.shut_ports().is_empty()
 }
 
 impl SlotNames {
@@ -159,7 +166,7 @@ impl Names {
     }
 
     /// Changes a slot's policy and its rules for the next query, packet and connection, and ends connections that it no
-    /// longer permits. Addresses of names are forgotten unless they are this policy's own.
+    /// longer permits. Addresses of names are forgotten unless they are this policy's own. When it fails, everything is as before.
     pub(crate) async fn change(
         self: &Arc<Self>,
         index: SlotIndex,
@@ -173,8 +180,42 @@ impl Names {
         blocking(move || {
             let rules = ruleset::slot_policy(&policy, &plan, names_stay);
             let _changing = slot.lock_rules();
+            // The kernel takes all of it or nothing; what it did not take holds nowhere.
+            slot::apply(&plan, index, rules)?;
             slot.policy.send_replace(Arc::new(policy));
-            slot::apply(&plan, index, rules)
+            Ok(())
+        })
+        .await
+    }
+
+    /// What the guest of a slot has resolved and may go on with.
+    pub(crate) async fn resolved(&self, index: SlotIndex) -> Result<Vec<Resolved>> {
+        let slot = self.slot(self.plan.slot_side(index)).ok_or(NetError::NotInUse(index))?;
+        if !keeps_addresses(&slot.policy()) {
+            return Ok(Vec::new());
+        }
+        let plan = self.plan.clone();
+        blocking(move || {
+            let _unchanged = slot.lock_rules();
+            Ok(resolved::gather(slot::resolved(&plan, index)?, resolved::now_ms()))
+        })
+        .await
+    }
+
+    /// Lets the guest of a slot go on with what it resolved in another one, as far as its policy allows that now.
+    pub(crate) async fn restore_resolved(&self, index: SlotIndex, resolved: &[Resolved]) -> Result<()> {
+        let slot = self.slot(self.plan.slot_side(index)).ok_or(NetError::NotInUse(index))?;
+        if resolved.is_empty() || !keeps_addresses(&slot.policy()) {
+            return Ok(());
+        }
+        let (plan, resolved) = (self.plan.clone(), resolved.to_vec());
+        blocking(move || {
+            let _unchanged = slot.lock_rules();
+            let entries = resolved::entries(&slot.policy(), &resolved, resolved::now_ms());
+            if entries.open.is_empty() && entries.shut.is_empty() {
+                return Ok(());
+            }
+            slot::apply(&plan, index, ruleset::known(&entries.open, &entries.shut))
         })
         .await
     }

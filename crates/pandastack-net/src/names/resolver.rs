@@ -30,7 +30,7 @@ const CONNECTION_IDLE_MAX: Duration = Duration::from_secs(10);
 /// Shortest and longest time that a name's address stays open. Programs use an address for longer than its answer says,
 /// and an answer that says a week must not keep an address open that long.
 const NAMED_LIFETIME_MIN: Duration = Duration::from_secs(60);
-const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
+pub(super) const NAMED_LIFETIME_MAX: Duration = Duration::from_secs(3600);
 /// How long the addresses of a name that is denied on some ports stay closed there: no less than any stays open.
 const SHUT_LIFETIME: Duration = NAMED_LIFETIME_MAX;
 /// Addresses taken from one answer. A longer one for a name that is denied on some ports is kept from the guest.
@@ -184,7 +184,7 @@ async fn follow(
         if learned.open.is_empty() && learned.shut.is_empty() {
             return Ok(None);
         }
-        slot::apply(&plan, of.index, ruleset::learned(&learned)).map(|()| None)
+        slot::apply(&plan, of.index, ruleset::learned(&learned, &asked)).map(|()| None)
     });
     match followed.await {
         Ok(code) => code,

@@ -16,7 +16,9 @@ use pandastack_types::network::{NetworkPolicy, PortRange};
 
 use super::{DENY, PROXY_PORT, SLOT_TABLE};
 use crate::config::Plan;
-use crate::nft::{Batch, Rule, SetName};
+use crate::error::Result;
+use crate::netlink::Netlink;
+use crate::nft::{Batch, Element, Listed, Rule, SetName, list_set};
 
 /// Addresses and ports the guest may open connections to.
 pub(super) const OPEN: SetName = SetName("open", 1);
@@ -101,19 +103,40 @@ pub(crate) struct Learned {
     pub(crate) shut_for: Duration,
 }
 
-/// Writes down what was learned of a name.
-pub(crate) fn learned(of: &Learned) -> Batch {
+/// Writes down what was learned of a name, and the name with it: see [`resolved`].
+pub(crate) fn learned(of: &Learned, name: &str) -> Batch {
+    let elements = |addresses: &[Ipv4Addr], classes: &[usize], lifetime| -> Vec<Element<'_>> {
+        let each = addresses.iter().flat_map(|address| classes.iter().map(move |class| (*address, *class)));
+        each.map(|(address, class)| element(address, class, lifetime, name)).collect()
+    };
+    let open = elements(&of.open, &of.open_classes, of.open_for);
+    known(&open, &elements(&of.shut, &of.shut_classes, of.shut_for))
+}
+
+/// An address of a name, on the ports of one of its policy's classes.
+pub(crate) fn element(address: Ipv4Addr, class: usize, lifetime: Duration, name: &str) -> Element<'_> {
+    Element { address, class: class_number(class), lifetime, note: name }
+}
+
+/// Writes down addresses that are opened and closed, each once for a class.
+pub(crate) fn known(open: &[Element<'_>], shut: &[Element<'_>]) -> Batch {
     let mut batch = Batch::new(SLOT_TABLE);
-    for (set, addresses, classes, lifetime) in
-        [(SHUT, &of.shut, &of.shut_classes, of.shut_for), (NAMED, &of.open, &of.open_classes, of.open_for)]
-    {
-        for (address, class) in
-            addresses.iter().flat_map(|address| classes.iter().map(move |class| (address, class)))
-        {
-            batch.renew_element(set, *address, class_number(*class), lifetime);
-        }
-    }
+    batch.renew_elements(SHUT, shut);
+    batch.renew_elements(NAMED, open);
     batch
+}
+
+/// What the rules know of names, by a socket of the slot's namespace.
+#[derive(Debug, Default)]
+pub(crate) struct ListedNames {
+    pub(crate) open: Vec<Listed>,
+    pub(crate) shut: Vec<Listed>,
+}
+
+/// Lists the addresses that are open or closed by a name, and which name that was: the one resolved last, where several share
+/// an address and ports.
+pub(crate) fn resolved(socket: &Netlink) -> Result<ListedNames> {
+    Ok(ListedNames { open: list_set(socket, SLOT_TABLE, NAMED)?, shut: list_set(socket, SLOT_TABLE, SHUT)? })
 }
 
 pub(super) fn fill_policy(batch: &mut Batch, policy: &NetworkPolicy, plan: &Plan) {
@@ -201,12 +224,13 @@ fn pass_named(batch: &mut Batch, policy: &NetworkPolicy) {
     }
 }
 
-/// Web connections that do not go through the proxy: begun under another policy, or HTTP/3.
+/// Web connections that do not go through the proxy: begun under another policy, to an address that no allowed name was
+/// resolved to, or HTTP/3.
 fn refuse_uninspected(batch: &mut Batch) {
     for (protocol, port) in
         WEB_PORTS.map(|port| (IPPROTO_TCP, port)).into_iter().chain([(IPPROTO_UDP, QUIC_PORT)])
     {
-        batch.add_rule(EGRESS, Rule::new().destination_port(protocol, port).reject());
+        batch.add_rule(EGRESS, Rule::new().destination_port(protocol, port).jump(DENY));
     }
 }
 

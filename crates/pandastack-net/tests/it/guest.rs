@@ -19,6 +19,8 @@ pub const GUEST_PORT: u16 = 4000;
 
 pub struct Guest {
     card: File,
+    /// Frames of IPv6 that came by, among those that were waited for.
+    pub ipv6_frames: usize,
 }
 
 /// A datagram as the guest sees it.
@@ -32,7 +34,7 @@ pub struct Datagram {
 
 impl Guest {
     pub fn new(tap: OwnedFd) -> Self {
-        Guest { card: File::from(tap) }
+        Guest { card: File::from(tap), ipv6_frames: 0 }
     }
 
     /// An honest datagram.
@@ -106,7 +108,9 @@ impl Guest {
         loop {
             match self.card.read(&mut buffer) {
                 Ok(length) => {
-                    if let Some(picked) = pick(&buffer[TAP_VNET_HEADER_BYTES as usize..length]) {
+                    let frame = &buffer[TAP_VNET_HEADER_BYTES as usize..length];
+                    self.ipv6_frames += usize::from(frame[12..14] == ETHERTYPE_IPV6);
+                    if let Some(picked) = pick(frame) {
                         return Some(picked);
                     }
                 }

@@ -4,10 +4,14 @@
 //! when that one has arrived the other had its chance.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pandastack_net::{GATEWAY_MAC, GUEST_GATEWAY, GUEST_IP, GUEST_MAC, NetworkPolicy, SlotIndex, SlotPool};
+
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SocketFlags, SocketType};
 
 use crate::guest::{Datagram, ETHERTYPE_IPV6, GUEST_PORT, Guest};
 use crate::lab::{
@@ -185,21 +189,53 @@ fn connections_and_bytes_have_limits() {
     });
 }
 
+/// Hears every IPv6 packet that arrives at a link of the calling thread's namespace.
+fn watch_ipv6() -> OwnedFd {
+    let protocol = u16::from_be_bytes(ETHERTYPE_IPV6).to_be();
+    let protocol = NonZeroU32::new(protocol.into()).map(Protocol::from_raw);
+    rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, protocol).unwrap()
+}
+
+/// What it heard until now, without the heads of the frames.
+fn heard(watch: &OwnedFd) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    let mut buffer = [0; 2048];
+    while let Ok((length, _)) = rustix::net::recv(watch, &mut buffer[..], RecvFlags::DONTWAIT) {
+        packets.push(buffer[14..length].to_vec());
+    }
+    packets
+}
+
+fn ipv6_packet(from: &str, to: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let octets = |address: &str| address.parse::<Ipv6Addr>().unwrap().octets();
+    let [high, low] = (payload.len() as u16).to_be_bytes();
+    [&[0x60, 0, 0, 0, high, low, protocol, 255][..], &octets(from), &octets(to), payload].concat()
+}
+
 #[test]
 fn ipv6_is_dead() {
     in_lab("ipv6_is_dead", |directory| async move {
         let internet = Internet::connect();
         let pool = SlotPool::open(config(&directory)).unwrap();
         let mut slot = lease(&pool, &NetworkPolicy::all()).await;
-        // Router solicitation to all routers: whoever speaks IPv6 on the link would answer.
-        let mut packet = vec![0x60, 0, 0, 0, 0, 8, 58, 255, 0xfe, 0x80];
-        packet.extend([0; 13]);
-        packet.extend([2, 0xff, 2]);
-        packet.extend([0; 13]);
-        packet.extend([2, 133, 0, 0x7b, 0xb9, 0, 0, 0, 0]);
-        slot.guest.send_frame(GUEST_MAC, ETHERTYPE_IPV6, &packet);
+        let namespace = File::open(directory.join(format!("netns/lab-{}", slot.index))).unwrap();
+        let (inside, outside) = (in_namespace(&namespace, watch_ipv6), watch_ipv6());
+        let datagram = [&[0x0f, 0xa0, 0x1b, 0x58, 0, 12, 0, 0][..], b"leak"].concat();
+        let packets = [
+            // Router solicitation to all routers: whoever speaks IPv6 on the link would answer.
+            ipv6_packet("fe80::2", "ff02::2", 58, &[133, 0, 0x7b, 0xb9, 0, 0, 0, 0]),
+            ipv6_packet("fe80::2", "fe80::1", 17, &datagram),
+            ipv6_packet("fd00::2", "2001:db8::1", 17, &datagram),
+        ];
+        for packet in &packets {
+            slot.guest.send_frame(GUEST_MAC, ETHERTYPE_IPV6, packet);
+        }
         pass_control(&mut slot.guest);
         assert_eq!(payloads(&internet), ["control"]);
+        assert_eq!(slot.guest.ipv6_frames, 0, "somebody speaks IPv6 to the guest");
+        assert_eq!(heard(&inside), packets, "the watch does not hear what arrives");
+        let leaked: Vec<_> = heard(&outside).into_iter().filter(|packet| packets.contains(packet)).collect();
+        assert!(leaked.is_empty(), "IPv6 left the slot: {leaked:?}");
         let addresses = fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default();
         assert!(!addresses.contains("lab-"), "a slot link has an IPv6 address:\n{addresses}");
         pool.shutdown().await.unwrap();

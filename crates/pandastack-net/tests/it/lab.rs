@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::future::Future;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -120,6 +120,7 @@ impl Internet {
                 serve(address, port, arrived.clone());
             }
             serve_names(arrived.clone());
+            take_connections(SERVER, PORT);
             opened.send(File::open("/proc/thread-self/ns/net").unwrap()).unwrap();
         });
         let namespace = opening.recv().unwrap();
@@ -181,6 +182,17 @@ fn serve(address: Ipv4Addr, port: u16, arrived: mpsc::Sender<Arrival>) {
                 return;
             }
             let _ = socket.send_to(&buffer[..length], from);
+        }
+    });
+}
+
+/// Takes TCP connections and says nothing, until the test ends with the process.
+fn take_connections(address: Ipv4Addr, port: u16) {
+    let listener = TcpListener::bind((address, port)).unwrap();
+    thread::spawn(move || {
+        let mut taken = Vec::new();
+        while let Ok(connection) = listener.accept() {
+            taken.push(connection);
         }
     });
 }

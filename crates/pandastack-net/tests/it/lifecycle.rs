@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use pandastack_net::{
     Adopted, Cidr, NetError, NetworkPolicy, PoolStats, SLOTS_PER_HOST_MAX, SlotIndex, SlotPool,
 };
 
-use crate::guest::Guest;
-use crate::lab::{config, in_lab, sh, until};
+use crate::guest::{GUEST_PORT, Guest};
+use crate::lab::{Internet, PATIENCE, PORT, SERVER, config, in_lab, sh, until};
 
 /// Everything a slot leaves in the kernel, counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +168,47 @@ fn leases_survive_a_restart_and_the_rest_is_freed() {
             assert_ne!(second.take(&NetworkPolicy::all()).await.unwrap().index, kept.index);
         }
         second.shutdown().await.unwrap();
+    });
+}
+
+/// Connections in the host's table that an address began or took.
+fn connections_of(address: Ipv4Addr) -> usize {
+    let table = fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
+    let ends = [format!("src={address} "), format!("dst={address} ")];
+    table.lines().filter(|line| ends.iter().any(|end| line.contains(end))).count()
+}
+
+#[test]
+fn a_released_slot_leaves_no_connections() {
+    const NAME: &str = "a_released_slot_leaves_no_connections";
+    if !Path::new("/proc/thread-self/net/nf_conntrack").exists() {
+        return eprintln!("skipped: {NAME}: needs a kernel with CONFIG_NF_CONNTRACK_PROCFS");
+    }
+    in_lab(NAME, |directory| async move {
+        let _internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let mut leased = Vec::new();
+        for _ in 0..2 {
+            let slot = pool.take(&NetworkPolicy::all()).await.unwrap();
+            let mut guest = Guest::new(slot.tap);
+            for port in [5001, 5002] {
+                guest.connect(port, (SERVER, PORT), PATIENCE).expect("the server takes it");
+            }
+            guest.send("a flow", (SERVER, PORT));
+            guest.receive().expect("the server answers");
+            let host = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            host.send_to(b"of the host", (slot.address, GUEST_PORT)).unwrap();
+            guest.receive().expect("the host's datagram");
+            assert_eq!(connections_of(slot.address), 4);
+            leased.push((slot.index, slot.address, guest));
+        }
+        let (index, address, guest) = leased.remove(0);
+        drop(guest);
+        assert!(pool.release(index));
+        until("its connections are forgotten", || connections_of(address) == 0).await;
+        assert_eq!(connections_of(leased[0].1), 4, "another slot's are not");
+        pool.shutdown().await.unwrap();
+        assert_eq!(connections_of(leased[0].1), 0);
     });
 }
 

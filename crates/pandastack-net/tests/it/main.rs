@@ -9,3 +9,4 @@ mod isolation;
 mod lab;
 mod lifecycle;
 mod names;
+mod resolved;

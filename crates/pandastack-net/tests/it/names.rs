@@ -1,23 +1,27 @@
 //! Policies by name, and what is told of refusals.
 
+use std::fs::File;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::time::Duration;
 
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{RData, RecordType};
-use pandastack_net::{Denial, GUEST_DNS, GUEST_GATEWAY, NetworkPolicy, SlotPool};
+use pandastack_net::{Adopted, Denial, GUEST_DNS, GUEST_GATEWAY, NetworkPolicy, SlotIndex, SlotPool};
 
 use crate::guest::Guest;
-use crate::lab::{Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, policy, until};
+use crate::lab::{
+    Internet, PATIENCE, PORT, PRIVATE_SERVER, SERVER, config, in_lab, in_namespace, policy, sh, until,
+};
 
 /// What a server or proxy answers that takes a connection.
-const SYN_ACK: u8 = 0x12;
+pub const SYN_ACK: u8 = 0x12;
 
 /// Long enough for anything that comes, where nothing should.
 const SOON: Duration = Duration::from_millis(200);
 
 /// Resolves a name as a guest does.
-fn resolve(guest: &mut Guest, name: &str) -> Result<Vec<Ipv4Addr>, ResponseCode> {
+pub fn resolve(guest: &mut Guest, name: &str) -> Result<Vec<Ipv4Addr>, ResponseCode> {
     ask(guest, name);
     addresses_in(&next_answer(guest))
 }
@@ -51,7 +55,7 @@ fn address(record: &hickory_proto::rr::Record) -> Option<Ipv4Addr> {
     }
 }
 
-fn passes(guest: &mut Guest, internet: &Internet, payload: &str, to: (Ipv4Addr, u16)) -> bool {
+pub fn passes(guest: &mut Guest, internet: &Internet, payload: &str, to: (Ipv4Addr, u16)) -> bool {
     internet.arrivals();
     guest.send(payload, to);
     guest.receive_within(std::time::Duration::from_millis(300)).is_some()
@@ -175,6 +179,48 @@ fn an_answer_that_comes_after_a_change_of_policy_opens_nothing() {
     });
 }
 
+/// Makes a slot's rules such that everything passes and no policy can be put into them, as those of another version may be.
+fn spoil(directory: &Path, index: SlotIndex) {
+    let namespace = File::open(directory.join(format!("netns/lab-{index}"))).unwrap();
+    in_namespace(&namespace, || {
+        sh("nft flush chain inet slot egress && nft delete set inet slot closed");
+        sh("nft add rule inet slot egress accept");
+    });
+}
+
+#[test]
+fn a_policy_that_the_kernel_does_not_take_holds_nowhere() {
+    in_lab("a_policy_that_the_kernel_does_not_take_holds_nowhere", |directory| async move {
+        let _internet = Internet::connect();
+        let pool = SlotPool::open(config(&directory)).unwrap();
+        let slot = pool.take(&policy(r#"{"allow":["a.com"]}"#)).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        spoil(&directory, slot.index);
+        pool.set_policy(slot.index, &policy(r#"{"allow":["b.com"]}"#)).await.unwrap_err();
+        assert_eq!(resolve(&mut guest, "a.com."), Ok(vec![SERVER]));
+        assert_eq!(resolve(&mut guest, "b.com."), Err(ResponseCode::NXDomain));
+        pool.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_slot_that_does_not_take_its_policy_passes_nothing() {
+    in_lab("a_slot_that_does_not_take_its_policy_passes_nothing", |directory| async move {
+        let internet = Internet::connect();
+        let first = SlotPool::open(config(&directory)).unwrap();
+        let slot = first.take(&NetworkPolicy::none()).await.unwrap();
+        let mut guest = Guest::new(slot.tap);
+        spoil(&directory, slot.index);
+        assert!(passes(&mut guest, &internet, "its rules are spoiled", (SERVER, PORT)));
+        drop(first);
+        let second = SlotPool::open(config(&directory)).unwrap();
+        let adopted = second.adopt(&[(slot.index, NetworkPolicy::none())]).await.unwrap();
+        assert_eq!(adopted, Adopted { kept: vec![slot.index], missing: vec![] });
+        assert!(!passes(&mut guest, &internet, "not its policy", (SERVER, PORT)));
+        second.shutdown().await.unwrap();
+    });
+}
+
 #[test]
 fn names_survive_a_restart_of_the_agent() {
     in_lab("names_survive_a_restart_of_the_agent", |directory| async move {
@@ -260,6 +306,14 @@ fn refusals_are_told() {
             }
         };
         assert_eq!(next, told("udp", Some(PRIVATE_SERVER), Some(PORT), None));
+        // So are web connections and HTTP/3 to an address that no allowed name was resolved to.
+        guest.connect(5001, (SERVER, 443), SOON);
+        guest.send("HTTP/3", (SERVER, 443));
+        for protocol in ["tcp", "udp"] {
+            let expect = told(protocol, Some(SERVER), Some(443), None);
+            // More of the datagrams above may be told before it.
+            while tokio::time::timeout(PATIENCE, denials.recv()).await.unwrap().unwrap() != expect {}
+        }
         pool.shutdown().await.unwrap();
     });
 }
