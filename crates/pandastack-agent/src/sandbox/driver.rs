@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use pandastack_engine::MachineExit;
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
+use pandastack_guest_proto::message::IdentityApplied;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::{HostView, Keep};
 use pandastack_types::{Residency, SandboxState, Transition};
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
     pub(super) writing: Option<JoinHandle<()>>,
     /// Children of a fork that come up beside the driver.
     pub(super) coming_up: Option<JoinHandle<()>>,
+    /// What a guest that was told to go on says to that.
+    pub(super) thawing: Option<JoinHandle<Result<IdentityApplied>>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
     /// The last look at the network.
@@ -74,6 +77,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
         doors: Doors::default(),
         writing: None,
         coming_up: None,
+        thawing: None,
         asleep_since,
         looked: Look::new(),
         commands,
@@ -152,7 +156,7 @@ impl Driver {
         match self.accept(Request::Use) {
             Verdict::Wake => self.wake().await,
             Verdict::Refuse(reason) => Err(self.refusal(reason)),
-            _ => Ok(()),
+            _ => self.thawed().await,
         }
     }
 

@@ -156,7 +156,7 @@ impl Driver {
     /// Wakes. A failed wake leaves the sandbox asleep, to be tried again.
     pub(super) async fn wake(&mut self) -> Result<()> {
         if self.record.sleeps_in_memory() {
-            self.run_guest().await?;
+            self.run_guest_ahead().await?;
         } else {
             self.host.make_room(self.record.shape, 1).await?;
             self.live = Some(self.wake_from_disk().await?);

@@ -59,6 +59,31 @@ impl Driver {
         tokio::try_join!(resuming, self.thaw_guest()).map(|_| ())
     }
 
+    /// As [`Self::run_guest`], for whoever uses the sandbox next, but without waiting for the guest's word: it takes what it is told in order,
+    /// so that what it is asked for after this finds a thawed machine. The word is looked at by [`Self::thawed`].
+    pub(super) async fn run_guest_ahead(&mut self) -> Result<()> {
+        let guest = self.guest().await?;
+        let answer = guest.begin_identity(self.stood_still()).await?;
+        self.thawing = Some(tokio::spawn(answered(GUEST_ANSWER_MAX, answer.wait())));
+        match &self.live {
+            Some(live) => Ok(live.machine.resume().await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Thaws the guest again if it said that it did not when it was told to.
+    pub(super) async fn thawed(&mut self) -> Result<()> {
+        let Some(told) = self.thawing.take_if(|told| told.is_finished()) else { return Ok(()) };
+        match told.await {
+            Ok(Ok(_)) => Ok(()),
+            _ => self.run_guest().await,
+        }
+    }
+
+    fn stood_still(&self) -> Identity {
+        Identity { only_stood_still: true, ..launch::refresh(&self.record) }
+    }
+
     /// Lets user processes go on in a machine that a fork resumes, as soon as it says so. If that does not help, it is resumed here.
     pub(super) async fn thaw_resumed(&mut self, resumed: oneshot::Receiver<()>) -> Result<()> {
         if resumed.await.is_ok() && self.thaw_guest().await.is_ok() {
@@ -69,9 +94,8 @@ impl Driver {
 
     async fn thaw_guest(&mut self) -> Result<()> {
         let began = Instant::now();
-        let identity = Identity { only_stood_still: true, ..launch::refresh(&self.record) };
         let guest = self.guest().await?;
-        let applied = answered(GUEST_ANSWER_MAX, guest.set_identity(identity)).await?;
+        let applied = answered(GUEST_ANSWER_MAX, guest.set_identity(self.stood_still())).await?;
         let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
         tracing::debug!(?thaw, ?in_guest, "the guest goes on");
         Ok(())

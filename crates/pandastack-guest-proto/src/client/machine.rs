@@ -1,7 +1,7 @@
 //! The machine as a whole: the identity gate, statistics, power.
 
-use super::GuestClient;
 use super::error::ClientError;
+use super::{Answer, GuestClient};
 use crate::message::{
     Done, Event, Identity, IdentityApplied, ListeningPort, Pong, Request, Stats, VolumeMount,
 };
@@ -52,7 +52,16 @@ impl GuestClient {
     /// # Errors
     /// When entropy or clock could not be set, in which case nothing is thawed; or the guest cannot be reached.
     pub async fn set_identity(&self, identity: Identity) -> Result<IdentityApplied, ClientError> {
-        self.ask(&Request::SetIdentity(identity)).await
+        self.begin_identity(identity).await?.wait().await
+    }
+
+    /// Sends what [`GuestClient::set_identity`] does. A process that is asked for after it starts in a machine that is itself,
+    /// also if the answer is not waited for.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached.
+    pub async fn begin_identity(&self, identity: Identity) -> Result<Answer<IdentityApplied>, ClientError> {
+        self.begin(&Request::SetIdentity(identity)).await
     }
 
     /// What the machine uses, as it sees it.

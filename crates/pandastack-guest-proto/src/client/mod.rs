@@ -21,6 +21,7 @@ mod machine;
 mod processes;
 mod trees;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
@@ -65,11 +66,12 @@ impl GuestClient {
 
     /// A call that answers with one reply and nothing before it.
     async fn ask<T: DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
-        let mut call = self.open(request).await?;
-        match call.next().await? {
-            Inbound::Reply(reply) => call.finish(&reply),
-            Inbound::Event(_) | Inbound::Data { .. } => Err(call.misbehaved("sent more than a reply")),
-        }
+        self.begin(request).await?.wait().await
+    }
+
+    /// Sends a request that is answered with one reply, which need not be waited for.
+    async fn begin<T>(&self, request: &Request) -> Result<Answer<T>, ClientError> {
+        Ok(Answer { call: self.open(request).await?, content: PhantomData })
     }
 
     /// A call that answers with pages of events, then an empty reply.
@@ -93,6 +95,27 @@ impl GuestClient {
                 }
                 Inbound::Data { .. } => return Err(call.misbehaved("sent data in a listing")),
             }
+        }
+    }
+}
+
+/// A reply that is still to come. The guest takes requests in the order in which they were sent: what is asked after this one is
+/// not begun before it. Dropped, it is cancelled.
+#[derive(Debug)]
+pub struct Answer<T> {
+    call: Call,
+    content: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Answer<T> {
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// When the guest refuses, misbehaves or cannot be reached any more.
+    pub async fn wait(mut self) -> Result<T, ClientError> {
+        match self.call.next().await? {
+            Inbound::Reply(reply) => self.call.finish(&reply),
+            Inbound::Event(_) | Inbound::Data { .. } => Err(self.call.misbehaved("sent more than a reply")),
         }
     }
 }

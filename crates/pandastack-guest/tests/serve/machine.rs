@@ -69,6 +69,18 @@ async fn quiesce_without_control_groups_still_gates_new_processes() {
 }
 
 #[tokio::test]
+async fn what_is_asked_behind_the_identity_finds_a_thawed_machine() {
+    let guest = Guest::start();
+    let client = guest.connect().await;
+    for _ in 0..20 {
+        client.quiesce(false).await.unwrap();
+        let answer = client.begin_identity(identity()).await.unwrap();
+        assert_eq!(text(&sh(&client, "echo $FROM_IDENTITY").await), "yes\n");
+        answer.wait().await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn frozen_processes_do_not_run_until_the_identity_is_set() {
     let Some(guest) = Guest::start_with_cgroup("freeze") else { return };
     let client = guest.connect().await;
