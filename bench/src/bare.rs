@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pandastack_engine::{Confinement, Engine, Machine, Place, Restore, Shape};
+use pandastack_engine::{Confinement, Engine, Machine, Place, Restore, Shape, Volume};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, ProcessSpec};
@@ -16,6 +16,7 @@ use pandastack_image::Store;
 use pandastack_image::store::Staging;
 use pandastack_net::{NetConfig, NetworkPolicy, SlotIndex, SlotPool};
 use pandastack_types::SandboxId;
+use pandastack_types::agent_api::VolumeSpec;
 use serde::Deserialize;
 
 use crate::http::Connection;
@@ -26,6 +27,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 const UID: u32 = 0x6fff_0000;
 /// Output of a first command that is kept.
 const OUTPUT_BYTES_MAX: usize = 4096;
+/// Addresses of bare machines, beside a platform's own.
+const SUBNET: &str = "10.129.0.0/24";
 /// Bytes of fresh entropy, as the agent sends.
 const ENTROPY_BYTES: usize = 64;
 
@@ -34,6 +37,8 @@ pub struct Bare {
     engine: QemuEngine,
     store: Store,
     snapshot: PathBuf,
+    /// Where the platform keeps durable disks.
+    volumes: PathBuf,
     runtime: tempfile::TempDir,
     next: u32,
 }
@@ -41,6 +46,8 @@ pub struct Bare {
 #[derive(Deserialize)]
 struct Manifest {
     shape: Shape,
+    #[serde(default)]
+    volumes: Vec<VolumeSpec>,
 }
 
 /// A machine that is being restored, and what is removed after it.
@@ -89,7 +96,8 @@ impl Bare {
             tempfile::Builder::new().prefix("bare-").tempdir_in("/run").context("make a socket directory")?;
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(runtime.path(), std::fs::Permissions::from_mode(0o711))?;
-        Ok(Self { engine, store, snapshot, runtime, next: 0 })
+        let volumes = data_dir.join("store/volumes");
+        Ok(Self { engine, store, snapshot, volumes, runtime, next: 0 })
     }
 
     /// One restore, in milliseconds from nothing to a guest with an identity of its own.
@@ -108,15 +116,31 @@ impl Bare {
 
     /// The same, and the first byte of what a server inside answers.
     pub async fn restore_and_ask(&mut self, way: &Way, port: u16) -> Result<f64> {
+        let get = async |address: &str| {
+            Connection::open(&format!("{address}:{port}"), "localhost").await?.get().await.map(drop)
+        };
+        self.restore_and_reach(way, get).await
+    }
+
+    /// The same, and whatever is then asked of its address.
+    pub async fn restore_and_reach(
+        &mut self,
+        way: &Way,
+        reach: impl AsyncFnOnce(&str) -> Result<()>,
+    ) -> Result<f64> {
         let tap = way.pool.open_tap(way.slot).await?;
         let restored = self.begin(Some(tap)).await?;
-        let answered = ask(&restored, &format!("{}:{port}", way.pool.address(way.slot))).await;
+        let answered = async {
+            let _guest = greet(&restored).await?;
+            reach(&way.pool.address(way.slot).to_string()).await
+        };
+        let answered = answered.await;
         restored.end(answered).await
     }
 
     async fn begin(&mut self, tap: Option<OwnedFd>) -> Result<Restored> {
         let manifest = std::fs::read(self.snapshot.join("manifest.json")).context("read the manifest")?;
-        let Manifest { shape } = serde_json::from_slice(&manifest).context("read the manifest")?;
+        let Manifest { shape, volumes } = serde_json::from_slice(&manifest).context("read the manifest")?;
         self.next += 1;
         let staging = self.store.stage().context("make room for a machine")?;
         let runtime_dir = self.runtime.path().join(self.next.to_string());
@@ -126,10 +150,11 @@ impl Bare {
         self.store.clone_file(&self.snapshot.join("disk"), &disk).context("clone the disk")?;
         let console = staging.path().join("console.log");
         std::fs::write(&console, b"")?;
+        let volumes = volumes.iter().map(|volume| self.copy_volume(volume, &staging));
         let place = Place {
             runtime_dir: runtime_dir.clone(),
             disk,
-            volumes: Vec::new(),
+            volumes: volumes.collect::<Result<_>>()?,
             console,
             tap,
             confinement: Confinement::Full { uid: UID, gid: UID },
@@ -138,6 +163,15 @@ impl Bare {
         let machine =
             self.engine.restore(Restore { shape, place, state, memory }).await.context("restore")?;
         Ok(Restored { machine, began, runtime_dir, _staging: staging })
+    }
+
+    fn copy_volume(&self, volume: &VolumeSpec, staging: &Staging) -> Result<Volume> {
+        let copy = staging.path().join(volume.id.as_str());
+        let original = self.volumes.join(volume.id.as_str()).join("image");
+        self.store.clone_file(&original, &copy).context("clone a volume")?;
+        let image = std::fs::OpenOptions::new().read(true).write(true).open(&copy)?;
+        let bytes = image.metadata()?.len();
+        Ok(Volume { image, bytes })
     }
 }
 
@@ -150,11 +184,11 @@ pub struct Way {
 
 impl Way {
     /// Makes it, beside a platform's own network.
-    pub async fn open(subnet: &str) -> Result<Self> {
+    pub async fn open() -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let mut config = NetConfig::new(dir.path());
         config.name_prefix = "bare".to_owned();
-        config.subnet = subnet.parse()?;
+        config.subnet = SUBNET.parse()?;
         config.ready_target = 1;
         let pool = SlotPool::open(config)?;
         pool.adopt(&[]).await?;
@@ -179,12 +213,6 @@ async fn greet(restored: &Restored) -> Result<GuestClient> {
 async fn run(restored: &Restored) -> Result<()> {
     let guest = greet(restored).await?;
     guest.exec(ProcessSpec::shell("true".to_owned())).await?.collect(OUTPUT_BYTES_MAX).await?;
-    Ok(())
-}
-
-async fn ask(restored: &Restored, address: &str) -> Result<()> {
-    let _guest = greet(restored).await?;
-    Connection::open(address, "localhost").await?.get().await?;
     Ok(())
 }
 

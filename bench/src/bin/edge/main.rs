@@ -157,26 +157,67 @@ fn allow_many_descriptors() -> Result<u64> {
     bail!("the limit of open files could not be raised to {most}")
 }
 
-/// Medians of the rounds, side by side.
+/// The rounds of both, side by side: processor time as all of it over all that was done with it, so that a round counts for
+/// what it did; latencies, which do not add up, as the median of the rounds.
 fn report(samples: &[Round]) {
     println!("| | nginx | edge | ratio |\n|---|---|---|---|");
-    let row = |name: &str, what: Requests, value: &dyn Fn(&Round) -> f64| {
+    let row = |name: &str, what: Requests, value: &dyn Fn(&[&Round]) -> f64| {
         let of = |proxy: &str| {
-            let mut values: Vec<f64> = samples
-                .iter()
-                .filter(|round| round.proxy == proxy && round.what == what)
-                .map(value)
-                .collect();
-            values.sort_by(f64::total_cmp);
-            values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+            let rounds: Vec<_> =
+                samples.iter().filter(|round| round.proxy == proxy && round.what == what).collect();
+            value(&rounds)
         };
         let (nginx, edge) = (of("nginx"), of("edge"));
         println!("| {name} | {nginx:.2} | {edge:.2} | {:.2} |", edge / nginx);
     };
-    row("CPU per request, us", Requests::Small, &|round| round.cpu_us / round.requests as f64);
-    row("p50, ms", Requests::Small, &|round| round.p50_ms);
-    row("p99, ms", Requests::Small, &|round| round.p99_ms);
-    row("CPU per GiB streamed, ms", Requests::Large, &|round| {
-        round.cpu_us / 1e3 / (round.bytes as f64 / (1u64 << 30) as f64)
-    });
+    let requests = |round: &Round| round.requests as f64;
+    let gib = |round: &Round| round.bytes as f64 / (1u64 << 30) as f64;
+    row("CPU per request, us", Requests::Small, &|rounds| cpu_us_per(rounds, requests));
+    row("p50, ms", Requests::Small, &|rounds| median(rounds, |round| round.p50_ms));
+    row("p99, ms", Requests::Small, &|rounds| median(rounds, |round| round.p99_ms));
+    row("CPU per GiB streamed, ms", Requests::Large, &|rounds| cpu_us_per(rounds, gib) / 1e3);
+}
+
+/// Processor time of all rounds over what all of them did.
+fn cpu_us_per(rounds: &[&Round], done: impl Fn(&Round) -> f64) -> f64 {
+    let cpu_us: f64 = rounds.iter().map(|round| round.cpu_us).sum();
+    cpu_us / rounds.iter().map(|round| done(round)).sum::<f64>()
+}
+
+/// Of an even number the mean of the two in the middle. Not a number without rounds.
+fn median(rounds: &[&Round], value: impl Fn(&Round) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(|round| value(round)).collect();
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values.len().saturating_sub(1) / 2, values.len() / 2);
+    match (values.get(low), values.get(high)) {
+        (Some(low), Some(high)) => (low + high) / 2.0,
+        _ => f64::NAN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(requests: usize, cpu_us: f64, p99_ms: f64) -> Round {
+        Round { proxy: "edge", what: Requests::Small, requests, bytes: 0, cpu_us, p50_ms: 0.0, p99_ms }
+    }
+
+    #[test]
+    fn a_round_counts_for_what_it_did() {
+        let (busy, idle) = (round(9_000, 180_000.0, 2.0), round(1_000, 40_000.0, 4.0));
+        // The mean of both rounds would be 30, and the one in the middle 40.
+        assert!((cpu_us_per(&[&busy, &idle], |round| round.requests as f64) - 22.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_median_is_in_the_middle() {
+        let rounds = [round(1, 1.0, 4.0), round(1, 1.0, 2.0), round(1, 1.0, 9.0)];
+        let median_of = |count: usize| {
+            let rounds: Vec<_> = rounds.iter().take(count).collect();
+            median(&rounds, |round| round.p99_ms)
+        };
+        assert!((median_of(3) - 4.0).abs() < 1e-9 && (median_of(2) - 3.0).abs() < 1e-9);
+        assert!((median_of(1) - 4.0).abs() < 1e-9 && median_of(0).is_nan());
+    }
 }
