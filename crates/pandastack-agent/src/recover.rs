@@ -28,7 +28,7 @@ const ADOPTED_AT_ONCE: usize = 64;
 
 /// Takes over or removes everything in the store.
 pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
-    let records = records(host).await;
+    let mut records = records(host).await;
     let slots: Vec<(SlotIndex, NetworkPolicy)> = records
         .iter()
         .filter(|record| is_to_adopt(record))
@@ -36,7 +36,11 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
         .chain(Zygotes::slots_on_disk(host).into_iter().map(|index| (index, NetworkPolicy::all())))
         .filter_map(|(index, policy)| Some((SlotIndex(u16::try_from(index).ok()?), policy)))
         .collect();
-    host.slots.adopt(&slots).await?;
+    let missing = host.slots.adopt(&slots).await?.missing;
+    for record in &mut records {
+        // The next slot of that number is another sandbox's.
+        record.slot.take_if(|slot| missing.iter().any(|missing| u32::from(missing.0) == *slot));
+    }
     host.zygotes.adopt(host).await;
     end_strays(host, &records).await;
     let adopted = records.len();

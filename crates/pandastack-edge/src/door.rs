@@ -166,7 +166,7 @@ impl Door {
             tracing::info!("requests did not end before their sandbox stopped; they are cut");
         }
         self.cut.cancel();
-        // What holds its ticket longer than that waits for its client, not for the guest.
+        // Long enough for a word to the guest. What holds its ticket longer waits for its client, or streams without a pause.
         let _ = tokio::time::timeout(PARTING_WAIT, self.emptied()).await;
         self.pools.clear();
     }

@@ -100,7 +100,13 @@ impl Edge {
         client: &Client,
     ) -> Response<ResponseBody> {
         let asked = Asked::of(parts, client);
-        let (site, outcome) = self.attempt(target, parts, body, client).await;
+        let (mut site, mut outcome) = self.attempt(target, parts, body, client).await;
+        if let Err(Setback { error: ExchangeError::Cut, rest: Rest::Repeatable }) = outcome
+            && !self.stop.is_cancelled()
+        {
+            // Boxed: rare, and large beside what a usual request needs.
+            (site, outcome) = Box::pin(self.attempt_again(target, parts, client)).await;
+        }
         match outcome {
             Ok(response) => self.conclude(asked, target, site, response),
             Err(setback) => self.refuse(asked, &parts.headers, target, site, setback).await,
@@ -240,30 +246,30 @@ impl Edge {
                 // Boxed: rare, and large beside what a usual request needs.
                 Box::pin(exchange.upgrade(parts, protocol, on_upgrade, &self.tasks)).await
             }
-            None => match exchange.send(parts, body).await {
-                Err(Setback { error: ExchangeError::Cut, rest: Rest::Repeatable })
-                    if !self.stop.is_cancelled() =>
-                {
-                    Box::pin(self.send_again(site, route, target.port, parts, client)).await
-                }
-                answer => answer,
-            },
+            None => exchange.send(parts, body).await,
         };
-        answer.map(|response| response.map(|body| ResponseBody::Guest(Box::new(body))))
+        answer.map(of_guest)
     }
 
     /// Sends a request again that a stop of its sandbox cut off, once that is awake: no transition of ours fails one that can be
-    /// repeated.
-    async fn send_again(
+    /// repeated. Its head is ready for the guest, and who sent it was let in.
+    async fn attempt_again(
         &self,
-        site: &Site,
-        route: &Route,
-        port: u16,
+        target: &Target,
         parts: &mut Parts,
         client: &Client,
-    ) -> Result<Response<GuestBody>, Setback> {
-        let ticket = site.enter(route, &self.tasks, &self.stop).await?;
-        Exchange { ticket, port, client }.send(parts, RequestBody::Empty).await
+    ) -> (Option<Arc<Site>>, Result<Response<ResponseBody>, Setback>) {
+        let (site, route) = match self.sites.find(&target.sandbox, self.source.as_ref()).await {
+            Ok(found) => found,
+            Err(trouble) => return (None, Err(trouble.into())),
+        };
+        let answer = match site.enter(&route, &self.tasks, &self.stop).await {
+            Ok(ticket) => {
+                Exchange { ticket, port: target.port, client }.send(parts, RequestBody::Empty).await
+            }
+            Err(trouble) => Err(trouble.into()),
+        };
+        (Some(site), answer.map(of_guest))
     }
 
     /// Opens a stream to a port of a sandbox, waking it if it sleeps.
@@ -327,6 +333,10 @@ impl Asked {
         let Self { began, client, method, uri } = self;
         Entry { log, site, port, client, method, uri, status, bytes: 0, began }
     }
+}
+
+fn of_guest(response: Response<GuestBody>) -> Response<ResponseBody> {
+    response.map(|body| ResponseBody::Guest(Box::new(body)))
 }
 
 fn check_head(parts: &Parts) -> Result<(), Trouble> {

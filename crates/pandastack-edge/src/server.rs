@@ -36,6 +36,8 @@ use crate::tls::{Tls, is_tls};
 use crate::trouble::Trouble;
 use crate::under_way::{Counted, UnderWay};
 
+/// How long who was told to go may take for the rest of its last answer, in waits for a head.
+const LAST_ANSWER_WAITS: u32 = 10;
 /// Pause after the system refused a connection (no descriptors left), so that the loop does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
@@ -282,7 +284,7 @@ where
                     Look::Quiet => {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
-                        Instant::now() + head_wait
+                        Instant::now() + LAST_ANSWER_WAITS * head_wait
                     }
                 };
                 late.as_mut().reset(again.into());

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
 use super::idle::Look;
+use super::still::thaw;
 use super::{Activity, Command, Doors, Lease, QUEUE_MAX, Reply, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
@@ -104,6 +105,7 @@ impl Driver {
                     Some(command) => self.serve(command).await,
                 },
                 exit = exited(self.live.as_ref()) => self.lose(exit).await,
+                told = thaw(self.thawing.as_mut()) => self.note_thaw(told).await,
                 () = tokio::time::sleep(next.unwrap_or_default()), if next.is_some() => self.on_time().await,
                 // Machines outlive the agent: the next one adopts them.
                 () = shutdown.cancelled() => return,
@@ -156,7 +158,7 @@ impl Driver {
         match self.accept(Request::Use) {
             Verdict::Wake => self.wake().await,
             Verdict::Refuse(reason) => Err(self.refusal(reason)),
-            _ => self.thawed().await,
+            _ => Ok(()),
         }
     }
 

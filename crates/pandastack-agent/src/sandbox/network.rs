@@ -1,37 +1,43 @@
 //! Changing what a sandbox may reach, and what its copies need to know of it.
 
-use pandastack_net::Resolved;
+use pandastack_net::{Resolved, SlotIndex};
 use pandastack_types::SandboxState;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::network::NetworkPolicy;
 
 use super::Driver;
-use crate::error::Result;
+use crate::error::{AgentError, Result};
 
 impl Driver {
     /// Changes the policy: in the slot at once, if there is one, and in the record, from which every later slot of this
-    /// sandbox gets it. A sleeper is not woken. When it fails, slot and record are as before.
+    /// sandbox gets it. A sleeper is not woken. When it fails, slot and record have the policy that they had.
     pub(super) async fn set_network(&mut self, policy: NetworkPolicy) -> Result<AgentSandbox> {
         if matches!(self.record.state, SandboxState::Failed | SandboxState::Stopping | SandboxState::Deleted)
         {
             return Err(self.refusal("the sandbox is gone"));
         }
         let slot = self.live.as_ref().and_then(|live| live.home.slot);
-        if let Some(slot) = slot {
-            self.host.slots.set_policy(slot, &policy).await?;
-        }
         let before = std::mem::replace(&mut self.record.spec.network, policy);
-        if let Err(error) = self.save() {
+        let changed = match slot {
+            Some(slot) => self.host.slots.set_policy(slot, &self.record.spec.network).await,
+            None => Ok(()),
+        };
+        if let Err(error) = changed.map_err(AgentError::from).and_then(|()| self.save()) {
             self.record.spec.network = before;
-            // Without this the slot would hold what the caller was told does not.
-            if let Some(slot) = slot
-                && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await
-            {
-                tracing::error!(sandbox = %self.record.spec.id, %error, "a network policy could not be taken back");
-            }
+            self.take_back(slot).await;
             return Err(error);
         }
         Ok(self.look())
+    }
+
+    /// Puts the record's policy in force again: the caller is told that no other holds, also if the kernel took one and was too slow to
+    /// say so.
+    async fn take_back(&self, slot: Option<SlotIndex>) {
+        if let Some(slot) = slot
+            && let Err(error) = self.host.slots.set_policy(slot, &self.record.spec.network).await
+        {
+            tracing::error!(sandbox = %self.record.spec.id, %error, "a network policy could not be taken back");
+        }
     }
 
     /// What its programs have resolved and may go on with, for forks of its machine.

@@ -8,8 +8,10 @@
 
 use std::time::{Duration, Instant};
 
-use pandastack_guest_proto::message::Identity;
+use pandastack_guest_proto::message::{Identity, IdentityApplied};
+use pandastack_types::SandboxState;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::driver::Driver;
 use crate::error::{AgentError, Result};
@@ -19,6 +21,8 @@ use crate::launch::{self, GUEST_ANSWER_MAX};
 const FREEZE_MAX: Duration = Duration::from_secs(120);
 /// How long a guest that did not freeze is listened to after it was told to go on.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
+/// When a guest that did not go on is told again.
+const THAW_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Driver {
     /// Freezes user processes, writes the guest's file systems out if told to, and stops the processors. On failure the
@@ -59,24 +63,37 @@ impl Driver {
         tokio::try_join!(resuming, self.thaw_guest()).map(|_| ())
     }
 
-    /// As [`Self::run_guest`], for whoever uses the sandbox next, but without waiting for the guest's word: it takes what it is told in order,
-    /// so that what it is asked for after this finds a thawed machine. The word is looked at by [`Self::thawed`].
+    /// As [`Self::run_guest`], for whoever uses the sandbox next, but without waiting for the emulator's or the guest's word: the guest takes
+    /// what it is told in order, so that what it is asked for after this finds a thawed machine, and finds it with its first
+    /// instructions. What both say is looked at by [`Self::note_thaw`].
     pub(super) async fn run_guest_ahead(&mut self) -> Result<()> {
-        let guest = self.guest().await?;
+        let Some(live) = &self.live else { return Ok(()) };
+        let machine = live.machine.clone();
+        let Some(guest) = live.guest.clone().filter(|guest| !guest.is_closed()) else {
+            // A guest that stands still cannot greet: its processors run first.
+            return self.run_guest().await;
+        };
         let answer = guest.begin_identity(self.stood_still()).await?;
-        self.thawing = Some(tokio::spawn(answered(GUEST_ANSWER_MAX, answer.wait())));
-        match &self.live {
-            Some(live) => Ok(live.machine.resume().await?),
-            None => Ok(()),
-        }
+        let going_on = async move {
+            let resuming = async { machine.resume().await.map_err(AgentError::from) };
+            let answering = async { answer.wait().await.map_err(AgentError::from) };
+            tokio::try_join!(resuming, answering).map(|((), applied)| applied)
+        };
+        self.thawing = Some(tokio::spawn(answered(GUEST_ANSWER_MAX, going_on)));
+        Ok(())
     }
 
-    /// Thaws the guest again if it said that it did not when it was told to.
-    pub(super) async fn thawed(&mut self) -> Result<()> {
-        let Some(told) = self.thawing.take_if(|told| told.is_finished()) else { return Ok(()) };
-        match told.await {
-            Ok(Ok(_)) => Ok(()),
-            _ => self.run_guest().await,
+    /// Tells a guest again that did not go on when it was told to, until it does: its record says that it runs.
+    pub(super) async fn note_thaw(&mut self, told: Result<IdentityApplied>) {
+        self.thawing = None;
+        let is_to_run = self.live.is_some() && self.record.state == SandboxState::Running;
+        let Some(error) = told.err().filter(|_| is_to_run) else { return };
+        tracing::warn!(sandbox = %self.record.spec.id, %error, "it did not go on, and is told again");
+        if let Err(error) = self.run_guest().await {
+            self.thawing = Some(tokio::spawn(async {
+                tokio::time::sleep(THAW_AGAIN_AFTER).await;
+                Err(error)
+            }));
         }
     }
 
@@ -99,6 +116,14 @@ impl Driver {
         let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
         tracing::debug!(?thaw, ?in_guest, "the guest goes on");
         Ok(())
+    }
+}
+
+/// What a guest that was told to go on says to that; never, if none was.
+pub(super) async fn thaw(told: Option<&mut JoinHandle<Result<IdentityApplied>>>) -> Result<IdentityApplied> {
+    match told {
+        Some(told) => told.await.unwrap_or(Err(AgentError::Stopping)),
+        None => std::future::pending().await,
     }
 }
 

@@ -131,7 +131,7 @@ async fn a_body_may_be_slow_as_long_as_something_comes() {
 
 #[tokio::test]
 async fn an_http2_connection_without_requests_is_closed_and_one_with_a_slow_request_is_not() {
-    let wait = Duration::from_millis(300);
+    let wait = Duration::from_secs(1);
     let mut edge = TestEdge::start_patient(wait).await;
     let slow = on_get(move || async move {
         tokio::time::sleep(4 * wait).await;

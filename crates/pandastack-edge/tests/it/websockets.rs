@@ -125,9 +125,10 @@ async fn a_websocket_that_is_cut_ends_with_a_close_frame() {
     assert_eq!([told[6] ^ told[2], told[7] ^ told[3]], 1001_u16.to_be_bytes());
     // Both answer, and then it is the edge that closes.
     client.write_all(b"\x88\x82\0\0\0\0\x03\xe9").await.unwrap();
-    guest.write_all(b"\x88\x02\x03\xe9").await.unwrap();
+    // A guest is not waited for for long.
+    let answered = guest.write_all(b"\x88\x02\x03\xe9").await.is_ok();
     assert!(rest(&mut client).await.is_empty());
-    assert!(rest(&mut guest).await.is_empty());
+    assert!(!answered || rest(&mut guest).await.is_empty());
     tokio::time::timeout(PATIENCE, stopping).await.unwrap().unwrap();
 }
 
