@@ -84,8 +84,8 @@ class Forge:
     def __init__(self, kind: str, url: str) -> None:
         self.kind, self.url = kind, url
 
-    def push(self, delivery: str, commit: str, secret: str = "hush") -> httpx.Response:
-        said = {"ref": "refs/heads/main", "before": "0" * 40, "after": commit, "commits": [{"id": commit, "message": "change"}]}
+    def push(self, delivery: str, commit: str, secret: str = "hush", before: str = "0" * 40) -> httpx.Response:
+        said = {"ref": "refs/heads/main", "before": before, "after": commit, "commits": [{"id": commit, "message": "change"}]}
         if self.kind == "gitlab":
             body = json.dumps({"object_kind": "push", "checkout_sha": commit, "project_id": 1, **said}).encode()
             headers = {"x-gitlab-event": "Push Hook", "x-gitlab-event-uuid": delivery, "x-gitlab-token": secret}
@@ -132,6 +132,34 @@ def test_other_hosts_tell_of_pushes_too(world: Tuple[Platform, Path], client: Cl
     assert "live" in ended and set(ended) <= {"live", "superseded"}, ended
     assert client.page(kind) == "fourth"
     client.call("DELETE", f"/apps/{kind}", 204)
+
+
+def test_a_push_is_not_lost_while_its_host_lags_behind(world: Tuple[Platform, Path], client: Client) -> None:
+    (world[1] / "lag").mkdir()
+    repository, host = Repository(world[1], "lag/mirror.git"), StatusHost()
+    first = repository.push({"index.html": "first"})
+    settings = {"git_token": "t0k3n", "git_api_url": f"http://127.0.0.1:{host.server_port}/api", "git_host": "github"}
+    app = client.call("POST", "/apps", 201, json={"name": "lagging", "git_url": repository.url, "webhook_secret": "hush", **settings})
+    forge = Forge("gitlab", app["webhook_url"])
+    client.live("lagging", forge.push("1", first).json()["deployment_id"])
+    # The branch still shows where it was; what was pushed is there by its id.
+    second = repository.push({"index.html": "second"}, "elsewhere")
+    done = client.live("lagging", forge.push("2", second, before=first).json()["deployment_id"])
+    assert done["git_commit"] == second and "comes late" not in done["build_logs"], done["build_logs"]
+    assert client.page("lagging") == "second"
+    # What is not there at all fails, and is not taken for what serves.
+    gone = client.ended("lagging", forge.push("3", "f" * 40, before=second).json()["deployment_id"])
+    assert gone["status"] == "failed" and "could not fetch" in gone["build_logs"], gone
+    # One that is really late: its commit is told how that ended.
+    third, fourth = (repository.push({"index.html": text}) for text in ("third", "fourth"))
+    client.live("lagging", forge.push("4", fourth, before=third).json()["deployment_id"])
+    late = client.live("lagging", forge.push("5", third, before=second).json()["deployment_id"])
+    assert late["git_commit"] == fourth and "comes late" in late["build_logs"], late["build_logs"]
+    assert client.page("lagging") == "fourth"
+    wait_until("the late commit is not pending", lambda: [state for _, state, _ in host.of(third)][-1:] == ["error"], 60)
+    assert [state for _, state, _ in host.of(fourth)][-1] == "success"
+    host.shutdown()
+    client.call("DELETE", "/apps/lagging", 204)
 
 
 def test_the_published_client_deploys_an_app(world: Tuple[Platform, Path], client: Client) -> None:

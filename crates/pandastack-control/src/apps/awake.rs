@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use futures::future::join_all;
 use pandastack_types::api::{KeepAwake, Lifecycle};
 use pandastack_types::{ErrorBody, SandboxState};
 
@@ -30,21 +31,43 @@ pub(crate) async fn keep_awake(
     let none =
         || ApiError::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
     let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
-    let (mut first, mut lost) = (None, None);
+    let (mut asked, mut lost) = (Vec::new(), Vec::new());
     for id in live.spec.machines() {
-        let (machine, client) = match ops::live(&app, &record.workspace, id).await {
-            Ok(found) => found,
-            // The others serve until it is replaced.
-            Err(error) => {
-                lost = Some(error);
-                continue;
+        match ops::live(&app, &record.workspace, id).await {
+            Ok((machine, client)) if asked.is_empty() || machine.state == SandboxState::Running => {
+                asked.push(ops::lifecycle::keep_awake(&app, machine, client, request.seconds));
             }
-        };
-        if first.is_none() || machine.state == SandboxState::Running {
-            let kept = ops::lifecycle::keep_awake(&app, machine, client, request.seconds).await?;
-            first.get_or_insert(kept);
+            Ok(_) => {}
+            Err(error) => lost.push(Err(error)),
         }
     }
-    let first = first.ok_or_else(|| lost.unwrap_or_else(none))?;
+    let tried: Vec<_> = join_all(asked).await.into_iter().chain(lost).collect();
+    for error in tried.iter().filter_map(|one| one.as_ref().err()) {
+        tracing::info!(app = %record.id, %error, "a machine of an app was not given its lease");
+    }
+    let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
     Ok(Json(ops::lifecycle::show(&app, &first).await))
+}
+
+/// The first that went well, or else the first failure: a lease that some machine has is there, and the others serve no less than before.
+fn first_good<T>(tried: Vec<ApiResult<T>>) -> Option<ApiResult<T>> {
+    let at = tried.iter().position(Result::is_ok).unwrap_or(0);
+    tried.into_iter().nth(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_one_machine_took_is_no_failure() {
+        let failed = |why: &str| Err(ApiError::conflict(why));
+        let kept =
+            |tried: Vec<ApiResult<u8>>| first_good(tried).map(|one| one.map_err(|error| error.to_string()));
+        let error = |why: &str| failed(why).map_err(|error: ApiError| error.to_string());
+        assert_eq!(kept(vec![Ok(1), failed("lost")]), Some(Ok(1)));
+        assert_eq!(kept(vec![failed("lost"), Ok(2), Ok(3)]), Some(Ok(2)));
+        assert_eq!(kept(vec![failed("first"), failed("second")]), Some(error("first")));
+        assert_eq!(kept(vec![]), None);
+    }
 }

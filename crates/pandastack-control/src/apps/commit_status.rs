@@ -15,6 +15,8 @@ use url::Url;
 use super::git;
 use super::record::{AppSpec, DeploymentRecord, Source};
 
+/// What a commit is told whose push came late, so that the branch was elsewhere already.
+const LATE: &str = "this push came late: the branch was at another commit by then";
 /// Characters of a description; GitHub refuses longer ones.
 const DESCRIPTION_CHARS_MAX: usize = 140;
 
@@ -54,25 +56,51 @@ pub(super) fn is_told(deployment: &DeploymentRecord) -> bool {
     deployment.spec.source == Source::Git
 }
 
-/// The call that tells a commit how its deployment goes. `None` without token, commit, or a host that is known.
+/// The calls that tell commits how a deployment goes: the one that it is of, and, at its end, the one whose push came late and began it.
+/// None without token, commit, or a host that is known.
 ///
 /// `app` is the app whose settings count, also for its previews; `context` tells statuses of one commit apart.
-pub(super) fn report(app: &AppSpec, deployment: &DeploymentRecord, context: &str) -> Option<Report> {
+pub(super) fn reports(app: &AppSpec, deployment: &DeploymentRecord, context: &str) -> Vec<Report> {
+    let state = state_of(deployment);
+    let said = description(deployment, state);
+    let own = deployment.spec.git_commit.as_deref().map(|commit| (commit, state, said.as_str()));
+    let late = late_commit(deployment).filter(|_| state != State::Pending);
+    let late = late.map(|commit| (commit, State::Stopped, LATE));
+    let told = own.into_iter().chain(late);
+    let address = deployment.spec.address.as_deref();
+    told.filter_map(|(commit, state, said)| report(app, commit, state, said, context, address)).collect()
+}
+
+/// The commit of a push that came late: another one was built. It was told that its deployment began.
+fn late_commit(deployment: &DeploymentRecord) -> Option<&str> {
+    let spec = &deployment.spec;
+    let pushed = spec.git_ref.as_deref().filter(|_| spec.trigger == "push")?;
+    spec.git_commit.as_deref().filter(|built| *built != pushed).map(|_| pushed)
+}
+
+/// The call that tells one commit where it stands.
+fn report(
+    app: &AppSpec,
+    commit: &str,
+    state: State,
+    said: &str,
+    context: &str,
+    address: Option<&str>,
+) -> Option<Report> {
     let token = app.git_token.as_deref()?;
-    let commit = deployment.spec.git_commit.as_deref().filter(|commit| is_commit(commit))?;
+    let commit = Some(commit).filter(|commit| is_commit(commit))?;
     let repository = git::repository(app)?.web()?;
     let host = host_of(app)?;
     let (api, project) = places(host, &repository)?;
     let api = app.git_api_url.as_deref().map_or(api, |given| given.trim_end_matches('/').to_owned());
-    let state = state_of(deployment);
     let url = match host {
         GitHost::Github | GitHost::Gitea => format!("{api}/repos/{project}/statuses/{commit}"),
         GitHost::Gitlab => format!("{api}/projects/{}/statuses/{commit}", project.replace('/', "%2F")),
     };
-    let mut body = json!({"state": word(host, state), "description": description(deployment, state)});
+    let mut body = json!({"state": word(host, state), "description": said});
     body[if host == GitHost::Gitlab { "name" } else { "context" }] = context.into();
-    if let Some(address) = &deployment.spec.address {
-        body["target_url"] = address.as_str().into();
+    if let Some(address) = address {
+        body["target_url"] = address.into();
     }
     Some(Report { url, headers: proof(host, token)?, body })
 }
@@ -179,8 +207,8 @@ mod tests {
 
     #[track_caller]
     fn check(app: &AppSpec, expect: Option<(&str, &str, &str)>) {
-        let told = report(app, &deployment(DeploymentStatus::Failed), "pandastack/a");
-        let told = told.map(|told| {
+        let told = reports(app, &deployment(DeploymentStatus::Failed), "pandastack/a");
+        let told = told.into_iter().next().map(|told| {
             let proof = told.headers.get(AUTHORIZATION).or_else(|| told.headers.get("private-token"));
             (told.url, proof.unwrap().to_str().unwrap().to_owned(), told.body["state"].to_string())
         });
@@ -227,12 +255,37 @@ mod tests {
         assert_eq!(state_of(&deployment(S::Deploying)), State::Pending);
         let mut failed = deployment(S::Failed);
         failed.spec.error = Some(format!("a\nb{}", "c".repeat(200)));
-        let told = report(&of("https://github.com/a/b"), &failed, "x").unwrap();
+        let told = reports(&of("https://github.com/a/b"), &failed, "x").remove(0);
         assert_eq!(told.body["description"].as_str().unwrap().len(), DESCRIPTION_CHARS_MAX);
         assert_eq!(
             (&told.body["context"], &told.body["target_url"]),
             (&json!("x"), &json!("http://a.localhost"))
         );
         assert!(!format!("{:?}", told.headers).contains("t0ken"), "not even in a log of ours");
+    }
+
+    #[test]
+    fn a_push_that_came_late_does_not_stay_pending() {
+        use DeploymentStatus as S;
+        let pushed = "f".repeat(40);
+        let told = |status, trigger: &str, pushed: &str| {
+            let mut late = deployment(status);
+            (late.spec.trigger, late.spec.git_ref) = (trigger.to_owned(), Some(pushed.to_owned()));
+            late.spec.machine = Some("m".parse().unwrap());
+            let told = reports(&of("https://github.com/a/b"), &late, "x").into_iter();
+            told.map(|one| {
+                assert_eq!(one.body["context"], "x");
+                assert_eq!(one.body["target_url"], "http://a.localhost");
+                let commit = one.url.rsplit('/').next().unwrap().to_owned();
+                (commit, one.body["state"].as_str().unwrap().to_owned())
+            })
+            .collect::<Vec<_>>()
+        };
+        let said = |commit: &str, state: &str| (commit.to_owned(), state.to_owned());
+        assert_eq!(told(S::Live, "push", &pushed), [said(COMMIT, "success"), said(&pushed, "error")]);
+        assert_eq!(told(S::Failed, "push", &pushed), [said(COMMIT, "failure"), said(&pushed, "error")]);
+        assert_eq!(told(S::Deploying, "push", &pushed), [said(COMMIT, "pending")], "it is not over");
+        assert_eq!(told(S::Live, "push", COMMIT), [said(COMMIT, "success")], "it came in time");
+        assert_eq!(told(S::Live, "api", "main"), [said(COMMIT, "success")], "it is no push");
     }
 }

@@ -68,8 +68,9 @@ fi"#;
 
 /// Fetches exactly what was asked for, with its submodules. Hooks of the repository are off.
 ///
-/// Pushes may be told of in another order than they came in: one whose branch is at a commit that was told of before (`GIT_TOLD`) is
-/// late, and brings that one. A branch at a commit that nobody told of does not count: its message may say to skip it.
+/// Pushes may be told of in another order than they came in: one whose branch is at a commit that it may have gone to afterwards
+/// (`GIT_TOLD`) is late, and brings that one. A branch at another commit does not count: its message may say to skip it, or this copy of
+/// the repository lags behind.
 pub(super) const FETCH: &str = r#"rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
 git init -q
 git config core.hooksPath /dev/null

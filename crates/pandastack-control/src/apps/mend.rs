@@ -4,17 +4,19 @@
 //! its atomic switch as any other, and a crash in the middle of it leaves nothing.
 //!
 //! Machines of versions that served before are told again when to sleep, if a crash came before they were: one that never slept while it
-//! served would stay awake for as long as it is kept. After [`DRAIN_SECONDS_MAX`] they sleep whatever still goes on in them.
+//! served would stay awake for as long as it is kept. [`DRAIN_SECONDS_MAX`] after they were replaced they sleep whatever still goes on in
+//! them. Nobody waits for that: falling asleep takes as long as writing a memory does.
 //!
 //! One that failed, for want of room say, is tried again as itself: after [`RETRY_SECONDS_MIN`], then after twice as long each time up
 //! to [`RETRY_SECONDS_MAX`]. It stays one deployment, so that failures push no version out of the history.
 
 use std::sync::Arc;
 
+use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 
 use pandastack_types::api::DeploymentStatus;
-use pandastack_types::{SandboxId, SandboxState};
+use pandastack_types::{AppId, SandboxId, SandboxState};
 
 use super::deploy::DRAIN_IDLE_SECONDS;
 use super::machine::Machine;
@@ -62,7 +64,7 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     if newest.status.is_under_way() {
         return Ok(());
     }
-    retire_left(app, of, live, &all).await;
+    retire_left(app, of, &all).await;
     let mut good = Vec::new();
     for machine in live.spec.machines() {
         if !is_lost(app, machine).await? {
@@ -91,25 +93,76 @@ pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResu
     Ok(())
 }
 
-/// Tells machines that are kept for a rollback to fall asleep, where nobody did, and puts to sleep those that do not in time.
-async fn retire_left(app: &Arc<App>, of: &AppRecord, live: &DeploymentRecord, all: &[DeploymentRecord]) {
-    let is_over = is_drain_over(live, now());
+/// Tells machines that are kept for a rollback to fall asleep, where nobody did, and puts to sleep those that do not in time; all at
+/// once, and behind whoever asks.
+async fn retire_left(app: &Arc<App>, of: &AppRecord, all: &[DeploymentRecord]) {
+    let mut due = Vec::new();
     for id in tidy::needed(of, all).machines {
+        let Some(since) = left_since(of, all, &id) else { continue };
         let Ok(machine) = app.store.sandbox(None, &id).await else { continue };
-        let is_live = live.spec.machines().any(|serves| *serves == id);
         let is_awake = machine.state == SandboxState::Running;
-        if is_live || !is_awake || !(is_over || is_left(&machine)) {
-            continue;
-        }
-        let retired = async {
-            let opened = Machine::open(app, of, &id).await?;
-            opened.set_idle(DRAIN_IDLE_SECONDS).await?;
-            if is_over { opened.sleep().await } else { Ok(()) }
-        };
-        if let Err(error) = retired.await {
-            tracing::info!(app = %of.id, %error, "an old machine is told later when to sleep");
+        if is_awake && (is_drain_over(since, now()) || is_left(&machine)) {
+            due.push(id);
         }
     }
+    if due.is_empty() || !app.apps.begin_retiring(&of.id) {
+        return;
+    }
+    let turn = Retiring { app: Arc::clone(app), id: of.id.clone() };
+    app.tasks.spawn(async move {
+        let retired = due.iter().map(|id| retire(&turn.app, &turn.id, id));
+        for error in join_all(retired).await.into_iter().filter_map(Result::err) {
+            tracing::info!(app = %turn.id, %error, "an old machine is told later when to sleep");
+        }
+    });
+}
+
+/// Held by whoever retires an app's machines. Dropped also by a panic.
+struct Retiring {
+    app: Arc<App>,
+    id: AppId,
+}
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        self.app.apps.end_retiring(&self.id);
+    }
+}
+
+/// Tells one machine when to sleep, and puts it to sleep if it had its time. Looks before each whether it is still not needed: meanwhile
+/// a rollback may return to it.
+async fn retire(app: &Arc<App>, of: &AppId, id: &SandboxId) -> ApiResult<()> {
+    let Some((record, _)) = left_now(app, of, id).await? else { return Ok(()) };
+    let machine = Machine::open(app, &record, id).await?;
+    if is_left(&machine.record) {
+        machine.set_idle(DRAIN_IDLE_SECONDS).await?;
+    }
+    match left_now(app, of, id).await? {
+        Some((_, since)) if is_drain_over(since, now()) => machine.sleep().await,
+        _ => Ok(()),
+    }
+}
+
+/// The app, and since when a machine of it serves no more, as it is written now.
+async fn left_now(app: &App, of: &AppId, id: &SandboxId) -> ApiResult<Option<(AppRecord, Timestamp)>> {
+    let record = app.store.app(None, of.as_str()).await?;
+    let since = left_since(&record, &app.store.deployments(of).await?, id);
+    Ok(since.map(|since| (record, since)))
+}
+
+/// When the version that a machine is of was replaced. `None` if it serves, if something under way has it, or if it never served.
+fn left_since(of: &AppRecord, all: &[DeploymentRecord], id: &SandboxId) -> Option<Timestamp> {
+    let mut holders = all.iter().filter(|one| one.spec.machines().any(|machine| machine == id));
+    let is_wanted = |one: &DeploymentRecord| one.status.is_under_way() || of.active.as_ref() == Some(&one.id);
+    if of.spec.deleting || holders.clone().any(is_wanted) {
+        return None;
+    }
+    // The switch to the next version is the last that is written of it. One that was overtaken before it served says why it did not.
+    let served = holders.find(|one| {
+        matches!(one.status, DeploymentStatus::Superseded | DeploymentStatus::RolledBack)
+            && one.spec.error.is_none()
+    });
+    served.map(|one| one.updated_at)
 }
 
 /// Whether a machine that serves no more runs on as if it did.
@@ -117,10 +170,9 @@ fn is_left(machine: &SandboxRecord) -> bool {
     machine.spec.idle_timeout_seconds > DRAIN_IDLE_SECONDS
 }
 
-/// Whether those who talk to earlier versions had the time to end that.
-fn is_drain_over(live: &DeploymentRecord, at: Timestamp) -> bool {
-    let limit = SignedDuration::from_secs(DRAIN_SECONDS_MAX);
-    live.finished_at.is_some_and(|since| at.duration_since(since) > limit)
+/// Whether those who talk to a version that was replaced then had the time to end that.
+fn is_drain_over(since: Timestamp, at: Timestamp) -> bool {
+    at.duration_since(since) > SignedDuration::from_secs(DRAIN_SECONDS_MAX)
 }
 
 /// Whether the newest deployment tried the same in vain.
@@ -198,14 +250,46 @@ mod tests {
         )
     }
 
+    /// A deployment with these machines that was last written about so many seconds after the first one.
+    fn version(
+        of: &AppRecord,
+        status: DeploymentStatus,
+        machines: &[&str],
+        seconds: i64,
+    ) -> DeploymentRecord {
+        let mut one = DeploymentRecord::queued(of, "api", of.created_at);
+        (one.status, one.updated_at) = (status, after(of, seconds));
+        one.spec.set_machines(machines.iter().map(|machine| machine.parse().unwrap()));
+        one
+    }
+
+    fn after(of: &AppRecord, seconds: i64) -> Timestamp {
+        of.created_at.checked_add(SignedDuration::from_secs(seconds)).unwrap()
+    }
+
     #[test]
     fn a_version_that_was_replaced_is_talked_to_for_an_hour_at_most() {
-        let mut live = DeploymentRecord::queued(&of(), "api", now());
-        let after = |seconds| now().checked_add(SignedDuration::from_secs(seconds)).unwrap();
-        assert!(!is_drain_over(&live, after(9000)), "it is not known since when");
-        live.finished_at = Some(now());
-        assert!(!is_drain_over(&live, after(DRAIN_SECONDS_MAX - 60)));
-        assert!(is_drain_over(&live, after(DRAIN_SECONDS_MAX + 60)));
+        use DeploymentStatus as S;
+        let mut of = of();
+        let mut all = vec![
+            version(&of, S::Live, &["c"], 7000),
+            version(&of, S::Failed, &["a"], 6000),
+            version(&of, S::Superseded, &["b", "b2"], 7000),
+            version(&of, S::Superseded, &["b", "lost"], 2000),
+            version(&of, S::RolledBack, &["a"], 1000),
+        ];
+        of.active = Some(all[0].id.clone());
+        let since = |all: &[DeploymentRecord], id: &str| left_since(&of, all, &id.parse().unwrap());
+        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "later versions begin no new hour");
+        assert_eq!(since(&all, "b"), Some(after(&of, 7000)), "it served on after it was mended");
+        assert_eq!(since(&all, "c"), None, "it serves");
+        assert_eq!(since(&all, "none"), None, "it never did");
+        all.insert(0, version(&of, S::Queued, &["a"], 8000));
+        assert_eq!(since(&all, "a"), None, "a rollback returns to it");
+        (all[0].status, all[0].spec.error) = (S::Superseded, Some("a newer one took its place".to_owned()));
+        assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "it did not come to serve again");
+        let at = |seconds| is_drain_over(after(&of, 1000), after(&of, 1000 + seconds));
+        assert_eq!((at(DRAIN_SECONDS_MAX - 60), at(DRAIN_SECONDS_MAX + 60)), (false, true));
     }
 
     #[test]

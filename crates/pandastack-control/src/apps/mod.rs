@@ -116,6 +116,8 @@ struct Shared {
     untidy: HashSet<AppId>,
     /// Apps that are being deleted by this process.
     removing: HashSet<AppId>,
+    /// Apps whose earlier versions are being put to sleep.
+    retiring: HashSet<AppId>,
     /// Deliveries that are being carried out.
     deliveries: HashSet<(AppId, String)>,
 }
@@ -245,6 +247,16 @@ impl Apps {
         first.then(|| Removing { apps: self, app: app.clone() })
     }
 
+    /// Notes that an app's earlier versions are being put to sleep. `false` if they are already.
+    fn begin_retiring(&self, app: &AppId) -> bool {
+        self.shared().retiring.insert(app.clone())
+    }
+
+    /// Notes that this is over.
+    fn end_retiring(&self, app: &AppId) {
+        self.shared().retiring.remove(app);
+    }
+
     /// Notes that a deployment begins; answers what stops it.
     fn begin(&self, app: &AppId, id: &DeploymentId) -> CancellationToken {
         let stop = CancellationToken::new();
@@ -317,5 +329,15 @@ mod tests {
         assert!(apps.take_untidy().is_empty());
         apps.note_untidy(id.clone());
         assert_eq!(apps.take_untidy(), [id]);
+    }
+
+    #[test]
+    fn earlier_versions_of_an_app_are_put_to_sleep_by_one_at_a_time() {
+        let (apps, id) = (Apps::default(), AppId::random());
+        assert!(apps.begin_retiring(&id));
+        assert!(!apps.begin_retiring(&id), "who began first is still at it");
+        assert!(apps.begin_retiring(&AppId::random()), "another app waits for nobody");
+        apps.end_retiring(&id);
+        assert!(apps.begin_retiring(&id));
     }
 }

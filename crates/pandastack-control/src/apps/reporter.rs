@@ -140,34 +140,35 @@ async fn settle(
 }
 
 async fn tell(app: &App, deployment: &DeploymentRecord) -> ApiResult<Outcome> {
-    let Some(report) = report(app, deployment).await? else { return Ok(Outcome::Settled) };
     let hooks = app.schedules.webhooks();
-    let told = hooks.tell_with("git_api_url", &report.url, report.headers, &report.body).await;
-    Ok(match told {
-        Ok(()) => Outcome::Settled,
-        Err(error) if error.is_refusal() => Outcome::Refused(error.to_string()),
-        Err(error) => Outcome::Failed(error.to_string()),
-    })
+    for report in reports(app, deployment).await? {
+        match hooks.tell_with("git_api_url", &report.url, report.headers, &report.body).await {
+            Ok(()) => {}
+            Err(error) if error.is_refusal() => return Ok(Outcome::Refused(error.to_string())),
+            Err(error) => return Ok(Outcome::Failed(error.to_string())),
+        }
+    }
+    Ok(Outcome::Settled)
 }
 
-async fn report(app: &App, deployment: &DeploymentRecord) -> ApiResult<Option<Report>> {
+async fn reports(app: &App, deployment: &DeploymentRecord) -> ApiResult<Vec<Report>> {
     if !commit_status::is_told(deployment) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let Some(own) = find(app, &deployment.app).await? else { return Ok(None) };
+    let Some(own) = find(app, &deployment.app).await? else { return Ok(Vec::new()) };
     // The token is the app's, and stays here also for a preview of a fork.
     let of: AppRecord = match &own.preview_of {
         None => own.clone(),
         Some(of) => match find(app, of).await? {
             Some(of) => of,
-            None => return Ok(None),
+            None => return Ok(Vec::new()),
         },
     };
     let context = match own.preview_of {
         None => format!("pandastack/{}", of.name),
         Some(_) => format!("pandastack/{} (preview)", of.name),
     };
-    Ok(commit_status::report(&of.spec, deployment, &context))
+    Ok(commit_status::reports(&of.spec, deployment, &context))
 }
 
 async fn find(app: &App, id: &AppId) -> ApiResult<Option<AppRecord>> {

@@ -103,9 +103,35 @@ async fn told_before(app: &App, of: &AppRecord, deployment: &DeploymentRecord) -
         return Ok(String::new());
     }
     let all = app.store.deployments(&of.id).await.map_err(ApiError::from)?;
-    let others = all.iter().filter(|one| one.id != deployment.id && one.spec.source == Source::Git);
-    let commits: Vec<_> = others.filter_map(|one| one.spec.git_commit.as_deref()).take(TOLD_MAX).collect();
-    Ok(commits.join(" "))
+    Ok(may_be_at(&all, deployment).join(" "))
+}
+
+/// Commits that the branch may be at if a push comes late, by all deployments, newest first: those to which it was told to have come
+/// more often than to have left them. A host that still shows one which it left, such as where this push began, may only lag behind what
+/// it told; what was pushed is then fetched by its id, which works or fails and is not lost.
+fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'a str> {
+    let mut moves: Vec<_> = all.iter().filter_map(moved).collect();
+    // Hosts repeat what they told when somebody tries the webhook, or has two of them.
+    moves.dedup();
+    let is_there = |commit: &str| {
+        let came = moves.iter().filter(|(_, after)| *after == commit).count();
+        let left = moves.iter().filter(|(before, _)| *before == Some(commit)).count();
+        // What was deployed in other ways was found there at least once.
+        came.max(1) > left
+    };
+    let mut seen: BTreeSet<_> = push.spec.git_ref.as_deref().into_iter().collect();
+    let fetched = all.iter().filter(|one| one.spec.source == Source::Git);
+    let commits = fetched.filter_map(|one| match moved(one) {
+        Some((_, after)) => Some(after),
+        None => one.spec.git_commit.as_deref(),
+    });
+    commits.filter(|commit| seen.insert(*commit) && is_there(commit)).take(TOLD_MAX).collect()
+}
+
+/// From where to where a push moved the branch; what was built of a late one is not where it went.
+fn moved(one: &DeploymentRecord) -> Option<(Option<&str>, &str)> {
+    let is_push = one.spec.source == Source::Git && one.spec.trigger == "push";
+    Some((one.spec.git_before.as_deref(), one.spec.git_ref.as_deref().filter(|_| is_push)?))
 }
 
 /// A command of a build, followed to its end.
@@ -156,4 +182,78 @@ pub(super) async fn view(machine: &Machine, directory: &str) -> ApiResult<View> 
     let texts = printed.split(NAME_MARK).filter_map(|part| part.split_once(TEXT_MARK));
     let texts = texts.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
     Ok(View { files, texts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::now;
+    use crate::apps::record::AppSpec;
+
+    fn deployed(trigger: &str, commit: &str) -> DeploymentRecord {
+        let workspace = pandastack_types::WorkspaceId::default_workspace();
+        let of = AppRecord::new(workspace, "a".to_owned(), AppSpec::default(), now());
+        let mut one = DeploymentRecord::queued(&of, trigger, now());
+        one.spec.git_commit = Some(commit.to_owned());
+        one
+    }
+
+    fn push((before, after): (&str, &str)) -> DeploymentRecord {
+        let mut one = deployed("push", after);
+        one.spec.git_before = Some(before.to_owned()).filter(|before| !before.is_empty());
+        one.spec.git_ref = Some(after.to_owned());
+        one
+    }
+
+    /// What the last of these pushes, in the order in which they were told, may be late after.
+    #[track_caller]
+    fn check(told: &[(&str, &str)], expect: &[&str]) {
+        let all: Vec<_> = told.iter().rev().map(|one| push(*one)).collect();
+        assert_eq!(may_be_at(&all, &all[0]), expect, "{told:?}");
+    }
+
+    #[test]
+    fn a_host_that_lags_behind_what_it_told_makes_no_push_late() {
+        check(&[("0", "a")], &[]);
+        check(&[("0", "a"), ("a", "b")], &[]);
+        check(&[("0", "a"), ("a", "b"), ("b", "c")], &[]);
+        check(&[("0", "a"), ("0", "a"), ("a", "b")], &[]);
+        // Set back, and forth again.
+        check(&[("0", "a"), ("a", "b"), ("b", "a")], &[]);
+        check(&[("0", "a"), ("a", "b"), ("b", "a"), ("a", "c")], &[]);
+        check(&[("0", "a"), ("a", "b"), ("b", "a"), ("a", "b")], &[]);
+        let all = [push(("a", "b")), deployed("api", "a"), deployed("api", "a")];
+        assert_eq!(may_be_at(&all, &all[0]), [""; 0], "also if that was deployed by hand");
+    }
+
+    #[test]
+    fn a_push_is_late_after_what_was_told_to_follow_it() {
+        check(&[("a", "b"), ("0", "a")], &["b"]);
+        check(&[("0", "a"), ("b", "c"), ("a", "b")], &["c"]);
+        check(&[("b", "c"), ("a", "b"), ("0", "a")], &["c"]);
+        // It is not known where these began, or something between them was not told.
+        check(&[("0", "b"), ("0", "a")], &["b"]);
+        check(&[("", "b"), ("", "a")], &["b"]);
+        check(&[("0", "a"), ("x", "c"), ("a", "b")], &["c"]);
+        let all = [push(("0", "a")), deployed("poll", "b")];
+        assert_eq!(may_be_at(&all, &all[0]), ["b"], "it was found there");
+    }
+
+    #[test]
+    fn a_branch_that_was_set_back_is_known_if_that_was_told_first() {
+        check(&[("0", "a"), ("b", "a"), ("a", "b")], &["a"]);
+        check(&[("0", "a"), ("c", "a"), ("b", "c"), ("a", "b")], &["a"]);
+    }
+
+    #[test]
+    fn what_was_built_of_a_late_push_is_not_where_it_went() {
+        let mut late = push(("0", "a"));
+        late.spec.git_commit = Some("b".to_owned());
+        let all = [push(("b", "c")), late, push(("a", "b"))];
+        assert_eq!(may_be_at(&all, &all[0]), [""; 0]);
+        let mut rolled_back = deployed("rollback", "e");
+        rolled_back.spec.source = Source::Artifact;
+        let all = [push(("0", "a")), rolled_back];
+        assert_eq!(may_be_at(&all, &all[0]), [""; 0], "it tells nothing of the branch");
+    }
 }
