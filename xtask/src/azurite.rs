@@ -4,18 +4,23 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use crate::program::{npm, run};
+use crate::program::{self, npm, run};
 use crate::tree;
 
 /// Later ones ask for a newer Node than 20.
 const PACKAGE: &str = "azurite@3.35.0";
+/// Major version of Node that packages of the emulator ask for.
+const NODE_MIN: u32 = 20;
 
-/// The program that Node runs.
-pub fn ensure() -> Result<PathBuf> {
+/// The program that Node runs; `None` where Node is older than it asks for, and tests that need it say that they were skipped.
+pub fn ensure() -> Result<Option<PathBuf>> {
+    if node_major()? < NODE_MIN {
+        return Ok(None);
+    }
     let dir = tree::cache_dir().join("azurite").join(PACKAGE);
     let program = dir.join("node_modules/azurite/dist/src/blob/main.js");
     if program.exists() {
-        return Ok(program);
+        return Ok(Some(program));
     }
     let begun = tree::cache_dir().join("azurite/begun");
     if begun.exists() {
@@ -24,6 +29,16 @@ pub fn ensure() -> Result<PathBuf> {
     std::fs::create_dir_all(&begun).with_context(|| format!("make {}", begun.display()))?;
     // Without a prefix npm would look for a package in the directories above.
     run(npm(&begun, &["install", "--prefix", ".", "--ignore-scripts", PACKAGE]))?;
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).context("remove an emulator that is not whole")?;
+    }
     std::fs::rename(&begun, &dir).with_context(|| format!("move the emulator to {}", dir.display()))?;
-    Ok(program)
+    Ok(Some(program))
+}
+
+fn node_major() -> Result<u32> {
+    let printed = program::program("node").arg("--version").output().context("ask node for its version")?;
+    let text = String::from_utf8_lossy(&printed.stdout);
+    let major = text.trim().trim_start_matches('v').split('.').next().and_then(|major| major.parse().ok());
+    major.with_context(|| format!("node says that its version is `{}`", text.trim()))
 }

@@ -253,8 +253,8 @@ pub fn interesting(files: &BTreeSet<String>) -> Vec<String> {
         "runtime.txt",
     ];
     let named = NAMED.iter().filter(|name| files.contains(**name)).map(|name| (*name).to_owned());
-    let code = files.iter().filter(|path| python::may_hold_app(path)).cloned();
-    named.chain(code).take(TEXTS_MAX).collect()
+    let read = files.iter().filter(|path| locks::is_list(path) || python::may_hold_app(path)).cloned();
+    named.chain(read.filter(|path| !NAMED.contains(&path.as_str()))).take(TEXTS_MAX).collect()
 }
 
 /// What `pandastack.toml` says; nothing, where there is none.

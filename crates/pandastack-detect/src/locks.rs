@@ -52,7 +52,7 @@ pub(crate) fn python(view: &View) -> Vec<String> {
 }
 
 /// Whether pip could be told to read packages or their versions from it.
-fn is_list(path: &str) -> bool {
+pub(crate) fn is_list(path: &str) -> bool {
     let Some(stem) = path.strip_suffix(".txt") else { return false };
     match stem.split_once('/') {
         None => stem.starts_with("requirements") || stem.starts_with("constraints"),
@@ -61,7 +61,7 @@ fn is_list(path: &str) -> bool {
 }
 
 /// What requirements.txt includes by `-r` and `-c`, wherever that is.
-fn included(view: &View) -> Vec<String> {
+pub(crate) fn included(view: &View) -> Vec<String> {
     let mut found = Vec::new();
     for line in view.text("requirements.txt").unwrap_or_default().lines().map(str::trim) {
         let flags = ["--requirement", "--constraint", "-r", "-c"];

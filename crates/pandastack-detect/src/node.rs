@@ -238,7 +238,10 @@ fn refresh(package: &Package, manager: &Manager) -> Option<String> {
         ManagerKind::Berry => &["install", "postinstall"],
         _ => &["install", "postinstall", "prepare"],
     };
-    let own = runs.iter().filter(|name| package.script(name).is_some());
+    let has = |name: &str| package.script(name).is_some();
+    // These run `postinstall` behind `install` by themselves.
+    let is_run_behind = has("install") && !matches!(manager.kind, ManagerKind::Berry | ManagerKind::Pnpm);
+    let own = runs.iter().filter(|name| has(name) && !(is_run_behind && **name == "postinstall"));
     let steps: Vec<_> = own.map(|name| format!("{} run {name}", manager.kind.program())).collect();
     (!steps.is_empty()).then(|| steps.join(" && "))
 }

@@ -117,7 +117,7 @@ impl Installer {
         match self {
             Installer::Project => Some(pip("--no-deps .")),
             // pip installs what is a directory each time, and leaves alone what is there.
-            Installer::Requirements if names_directory(view) => Some(self.command()),
+            Installer::Requirements if may_name_directory(view) => Some(self.command()),
             _ => None,
         }
     }
@@ -142,10 +142,19 @@ impl Installer {
     }
 }
 
-/// Whether requirements.txt has a directory of the source among its packages.
-fn names_directory(view: &View) -> bool {
-    let text = view.text("requirements.txt").unwrap_or_default();
-    text.lines().map(str::trim).any(|line| line.starts_with('.') || line.contains("file:"))
+/// Whether requirements.txt may have a directory of the source among its packages, itself or in a list that it includes.
+fn may_name_directory(view: &View) -> bool {
+    let is_directory = |line: &str| {
+        let (line, _) = line.split_once('#').unwrap_or((line, ""));
+        let is_path = line.starts_with('.') || line.contains("file:");
+        !line.starts_with('-') && (is_path || (line.contains('/') && !line.contains("://")))
+    };
+    let lists = std::iter::once("requirements.txt".to_owned()).chain(locks::included(view));
+    // One that cannot be looked into may name anything.
+    lists.map(|list| view.text(&list)).any(|text| match text {
+        Some(text) => text.lines().map(str::trim).any(is_directory),
+        None => true,
+    })
 }
 
 /// Whether any list of dependencies names it.

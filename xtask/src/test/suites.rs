@@ -12,6 +12,9 @@ use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
 use crate::{azurite, host, postgres, python, tidy, tree};
 
+/// Where tests find Azure's emulator.
+const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
+
 /// What suites share.
 #[derive(Default)]
 pub struct Session {
@@ -49,7 +52,7 @@ impl Session {
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
         tests.env("PANDASTACK_TEST_PYTHON", python::ensure()?);
-        tests.env("PANDASTACK_TEST_AZURITE", azurite::ensure()?);
+        tests.envs(azurite::ensure()?.map(|program| (AZURITE, program)));
         tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
         let (output, success) = tee(tests, "rust")?;
         Ok(of_cargo(&output).with_status(success))
@@ -86,7 +89,7 @@ impl Session {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
-            python.env("PANDASTACK_TEST_AZURITE", &azurite);
+            python.envs(azurite.as_ref().map(|program| (AZURITE, program)));
             python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
             python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
             pytest(python, log, "tests/e2e/python", &["-m", marked])

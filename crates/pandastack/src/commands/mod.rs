@@ -73,12 +73,13 @@ fn pairs(arguments: &[String]) -> Result<Option<BTreeMap<String, String>>> {
     if arguments.is_empty() {
         return Ok(None);
     }
-    let split = |text: &String| {
+    let split = |(at, text): (usize, &String)| {
         let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
         let pair = pair.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        pair.ok_or_else(|| Failure::new(format!("`{text}` is not of the form KEY=VALUE")).into())
+        // Not shown: it may be a secret whose name was forgotten.
+        pair.ok_or_else(|| Failure::new(format!("variable {} is not of the form KEY=VALUE", at + 1)).into())
     };
-    arguments.iter().map(split).collect::<Result<_>>().map(Some)
+    arguments.iter().enumerate().map(split).collect::<Result<_>>().map(Some)
 }
 
 /// A command line as the API takes it: one word goes to the shell, several are a program with its arguments.

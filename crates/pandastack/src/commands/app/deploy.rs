@@ -143,11 +143,15 @@ fn git_host(word: &str) -> Result<GitHost, String> {
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let directory = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let name = name(args.app.as_ref().or(args.name.as_ref()), &directory)?;
+    // Looked for before anything is made: a new app with a key shows that once.
+    let database = match &args.database {
+        Some(database) => Some(crate::commands::db::resolve(client, database).await?),
+        None => None,
+    };
     let (app, is_new) = ensure(client, &name, &args).await?;
     set_secrets(client, &app, &args.secret).await?;
-    if let Some(database) = &args.database {
-        let id = crate::commands::db::resolve(client, database).await?;
-        client.attach_database(app.id.as_str(), &id, &AttachDatabase::default()).await?;
+    if let Some(database) = &database {
+        client.attach_database(app.id.as_str(), database, &AttachDatabase::default()).await?;
     }
     if let (true, None, Some(key)) = (is_new, &args.deploy_key, &app.git_public_key) {
         eprintln!(
