@@ -95,6 +95,10 @@ async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
     for dir in std::fs::read_dir(host.layout.sandboxes()).into_iter().flatten().flatten() {
         match read_json::<SandboxRecord>(&dir.path().join(crate::layout::RECORD)) {
             Ok(record) => records.push(record),
+            // Somebody was told that it sleeps; whoever looks after this host decides.
+            Err(error) if dir.path().join("sleep").join(names::MANIFEST).exists() => {
+                tracing::error!(dir = %dir.path().display(), %error, "a sleeping sandbox without a record stays where it is");
+            }
             Err(error) => {
                 // A create that had not come as far as its record; nobody was told of it.
                 tracing::warn!(dir = %dir.path().display(), %error, "removing a sandbox without a record");

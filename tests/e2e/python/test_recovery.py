@@ -87,6 +87,28 @@ def test_a_create_cut_off_by_a_kill_leaves_nothing(platform: Platform) -> None:
         raise AssertionError(f"{before} became {platform.footprint()}") from late
 
 
+def test_a_sleeper_without_a_record_is_not_removed(platform: Platform) -> None:
+    client = platform.client()
+    asleep = client.sandboxes.create(template="base")
+    asleep.hibernate()
+    # Whoever asks again waits until its machine has ended, and with that for the last word in its record.
+    asleep.hibernate()
+    home = platform.data_dir / "store" / "sandboxes" / asleep.id
+    # As a power loss may leave it.
+    (home / "record.json").write_text("")
+    platform.kill_role("agent")
+
+    def creates() -> bool:
+        try:
+            client.sandboxes.create(template="base").delete()
+            return True
+        except PandaStackError:
+            return False
+
+    wait_until("the agent is back", creates, 60)
+    assert (home / "sleep" / "manifest.json").exists() and (home / "sleep" / "memory").exists()
+
+
 def test_a_machine_that_dies_is_shown_as_failed(platform: Platform) -> None:
     client = platform.client()
     sandbox = client.sandboxes.create(template="base")

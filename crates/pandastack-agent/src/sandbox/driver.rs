@@ -23,7 +23,7 @@ use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{GUEST_ANSWER_MAX, Live};
 use crate::observe::Observed;
-use crate::record::{SandboxRecord, write_json};
+use crate::record::{SandboxRecord, write_json, write_json_durably};
 
 /// How long a sandbox that is deleted may take to write its volumes out.
 const WRITE_OUT_MAX: Duration = Duration::from_secs(20);
@@ -258,7 +258,11 @@ impl Driver {
     }
 
     pub(super) fn save(&mut self) -> Result<()> {
-        write_json(&self.host.layout.record(&self.record.spec.id), &self.record)?;
+        let path = self.host.layout.record(&self.record.spec.id);
+        let is_on_disk = self.record.state == SandboxState::Hibernated && !self.record.sleeps_in_memory();
+        // A file that was not synced and took another's name may be empty after a power loss, and nothing else tells of a sleeper.
+        let write = if is_on_disk { write_json_durably } else { write_json };
+        write(&path, &self.record)?;
         self.show();
         Ok(())
     }
