@@ -100,6 +100,13 @@ class Apps:
         self.http = httpx.Client(base_url=api + "/v1", headers={"authorization": f"Bearer {key}"}, timeout=200)
         self.made: List[str] = []
 
+    def __enter__(self) -> "Apps":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for app in self.made:
+            self.http.delete(f"/apps/{app}")
+
     def call(self, method: str, path: str, expect: int, **more: Any) -> Any:
         answer = self.http.request(method, path, **more)
         assert answer.status_code == expect, f"{method} {path}: {answer.status_code} {answer.text}"
@@ -137,10 +144,8 @@ class Apps:
 
 @pytest.fixture(scope="module")
 def apps() -> Iterator[Apps]:
-    made = Apps()
-    yield made
-    for app in made.made:
-        made.http.delete(f"/apps/{app}")
+    with Apps() as made:
+        yield made
 
 
 def get(app: Dict[str, Any], path: str = "/", host: Optional[str] = None) -> httpx.Response:

@@ -15,10 +15,8 @@ SOURCE_BYTES_MAX = 512 << 20
 
 @pytest.fixture(scope="module")
 def apps() -> Iterator[Apps]:
-    made = Apps()
-    yield made
-    for app in made.made:
-        made.http.delete(f"/apps/{app}")
+    with Apps() as made:
+        yield made
 
 
 def test_what_a_failing_build_installed_is_kept_for_the_next(apps: Apps) -> None:

@@ -107,10 +107,8 @@ BUILD = '[app]\nbuild_command = "test -z \\"$DATABASE_URL\\""\n'
 
 @pytest.fixture(scope="module")
 def apps() -> Iterator[Apps]:
-    made = Apps()
-    yield made
-    for app in made.made:
-        made.http.delete(f"/apps/{app}")
+    with Apps() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -47,10 +47,8 @@ WORKERS = 2
 
 @pytest.fixture(scope="module")
 def apps() -> Iterator[Apps]:
-    made = Apps()
-    yield made
-    for app in made.made:
-        made.http.delete(f"/apps/{app}")
+    with Apps() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
