@@ -1,9 +1,11 @@
-//! Apps: what a request to a sleeping one costs over one that is awake, what deploying adds to the build itself, what the
-//! way through the edge takes, and whether deployments fail requests.
+//! Apps: what a request to a sleeping one costs over one that is awake, what a push to live adds to the build itself, what the
+//! way through the edge takes, and whether deployments fail requests. Each part can be run by itself.
 //!
 //! Yardsticks are taken in the same run and in turns: a sandbox that wakes for a command, the bare engine that restores what
 //! the app sleeps on and asks its server, the same build by hand in the machine that serves, and requests straight to the
 //! machine's own address, past the edge.
+//!
+//! A push is one as of a person with a webhook: `git push` to a repository by HTTP, whose host tells the app, which fetches it from there.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -14,23 +16,38 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use pandastack_client::Client;
 use pandastack_types::api::{
-    App, AppSettings, CreateApp, CreateSandbox, DeploymentStatus, ExecRequest, Keep, Sandbox,
+    App, AppSettings, CreateApp, CreateSandbox, Deployment, DeploymentStatus, ExecRequest, Keep, Sandbox,
 };
-use pandastack_types::{Residency, SandboxId};
+use pandastack_types::{DeploymentId, Residency, SandboxId};
 
 use crate::api::{delete, exec, ms_since};
 use crate::bare::{Bare, Way};
+use crate::git_host::GitHost;
+use crate::git_push::{Webhook, WorkTree};
 use crate::http::Connection;
 use crate::report::Report;
 use crate::vite::{INSTALL, Source};
+
+/// A part of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Requests to an app asleep and awake
+    Wakes,
+    /// The way through the edge
+    Edge,
+    /// Deployments under load
+    Deploys,
+    /// Pushes of a Vite app
+    Pushes,
+}
 
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Wakes of each kind.
     pub wakes: u32,
-    /// Deployments of the Vite app, each beside a build by hand.
-    pub builds: u32,
+    /// Pushes of the Vite app, each beside a build by hand.
+    pub pushes: u32,
     /// Seconds of requests one way, and how often both ways take turns after one that does not count.
     pub load_seconds: u64,
     pub load_turns: u32,
@@ -40,9 +57,9 @@ pub struct Plan {
 
 impl Plan {
     /// Minutes on an emulated machine.
-    pub const QUICK: Plan = Plan { wakes: 10, builds: 5, load_seconds: 4, load_turns: 9, deploys: 20 };
+    pub const QUICK: Plan = Plan { wakes: 10, pushes: 5, load_seconds: 4, load_turns: 9, deploys: 20 };
     /// For publication.
-    pub const FULL: Plan = Plan { wakes: 40, builds: 20, load_seconds: 10, load_turns: 15, deploys: 20 };
+    pub const FULL: Plan = Plan { wakes: 40, pushes: 20, load_seconds: 10, load_turns: 15, deploys: 20 };
 }
 
 /// What is measured.
@@ -79,23 +96,41 @@ const BARE: &str = "bare restore of that to the first byte";
 const EDGE: &str = "requests a second through the edge";
 const STRAIGHT: &str = "requests a second straight to the machine";
 const SHARE: &str = "requests a second through the edge, of those straight in the same turn";
-const LIVE: &str = "vite, upload to live, packages installed before";
+const LIVE: &str = "vite, push to live, packages installed before";
+const TOLD: &str = "vite, of that until the push was told";
 const BY_HAND: &str = "vite, the build by hand in its machine";
 const FAILED: &str = "requests that failed during deployments";
 
-/// Measures all of it.
-pub async fn measure(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
-    let name = format!("bench-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
-    let settings = AppSettings { idle_timeout_seconds: Some(IDLE_SECONDS), ..AppSettings::default() };
-    let app = create_app(setup, &name, settings).await?;
-    deploy(setup, &app.name, node_source("0")?).await?;
-    wakes(setup, &name, plan, report).await.context("wakes")?;
-    way(setup, &name, plan, report).await.context("the way through the edge")?;
-    deploys(setup, &name, plan, report).await.context("deployments under load")?;
-    setup.client.delete_app(&name).await?;
-    builds(setup, plan, report).await.context("builds")?;
+/// Measures those parts, or all.
+pub async fn measure(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut Report) -> Result<()> {
+    let wanted = |part: &Part| parts.is_empty() || parts.contains(part);
+    let of_node: Vec<_> = [Part::Wakes, Part::Edge, Part::Deploys].into_iter().filter(wanted).collect();
+    if !of_node.is_empty() {
+        node(setup, plan, &of_node, report).await?;
+    }
+    if wanted(&Part::Pushes) {
+        pushes(setup, plan, report).await.context("pushes")?;
+    }
     compare(report);
     Ok(())
+}
+
+/// Measures those parts of a small server.
+async fn node(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut Report) -> Result<()> {
+    let name = format!("bench-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+    let settings = AppSettings { idle_timeout_seconds: Some(IDLE_SECONDS), ..AppSettings::default() };
+    create_app(setup, &name, settings).await?;
+    deploy(setup, &name, node_source("0")?).await?;
+    if parts.contains(&Part::Wakes) {
+        wakes(setup, &name, plan, report).await.context("wakes")?;
+    }
+    if parts.contains(&Part::Edge) {
+        way(setup, &name, plan, report).await.context("the way through the edge")?;
+    }
+    if parts.contains(&Part::Deploys) {
+        deploys(setup, &name, plan, report).await.context("deployments under load")?;
+    }
+    Ok(setup.client.delete_app(&name).await?)
 }
 
 fn compare(report: &mut Report) {
@@ -106,7 +141,7 @@ fn compare(report: &mut Report) {
     let lost = report.median(SHARE).map(|share| 1.0 - share);
     report.bar("share of requests a second that the edge costs", lost, 0.1);
     let by_hand = report.median(BY_HAND).map_or(f64::NAN, |by_hand| 1.2 * by_hand + 5.0);
-    report.bar("upload to live, s (1.2 of the build by hand + 5 s)", report.median(LIVE), by_hand);
+    report.bar("push to live, s (1.2 of the build by hand + 5 s)", report.median(LIVE), by_hand);
     report.bar(FAILED, report.highest(FAILED), 0.0);
 }
 
@@ -274,25 +309,49 @@ async fn ask_once(kept: &mut Option<Connection>, address: &str, name: &str) -> R
     Ok(())
 }
 
-/// Deployments of a Vite app whose packages are installed, beside the same build by hand.
-async fn builds(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
+/// Pushes of a Vite app whose packages are installed, beside the same build by hand.
+async fn pushes(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
     let name = format!("vite-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
     let source = Source::prepare().await.context("fetch the packages of the Vite app")?;
-    let settings = AppSettings { install_command: Some(INSTALL.to_owned()), ..AppSettings::default() };
-    create_app(setup, &name, settings).await?;
+    let host = GitHost::start().await.context("start the repository's host")?;
+    let tree = WorkTree::begin(source.dir(), &host.url()).await?;
+    let webhook = create_pushed(setup, &name, host.url()).await?;
     let began = Instant::now();
-    deploy(setup, &name, source.archive(0, true)?).await?;
+    deploy(setup, &name, source.archive()?).await?;
     report.sample("vite, upload to live, the first time", "s", began.elapsed().as_secs_f64());
-    for round in 1..=plan.builds {
-        let archive = source.archive(round, false)?;
+    // The branch begins with what is deployed; that is nothing to tell of.
+    let mut before = tree.commit(&Source::files()).await?;
+    tree.push().await?;
+    for round in 1..=plan.pushes {
+        source.change(round)?;
+        let after = tree.commit(&Source::files()).await?;
         let began = Instant::now();
-        let log = deploy(setup, &name, archive).await?;
+        tree.push().await?;
+        let deployment = webhook.tell(&before, &after).await?;
+        report.sample(TOLD, "s", began.elapsed().as_secs_f64());
+        let done = live(setup, &name, &deployment).await?;
         report.sample(LIVE, "s", began.elapsed().as_secs_f64());
+        let log = done.build_logs.unwrap_or_default();
         ensure!(log.contains("dependencies restored, not reinstalled"), "{log}");
+        ensure!(done.git_commit.as_ref() == Some(&after), "not what was pushed is live: {log}");
+        before = after;
         let machine = machine_of(setup, &name).await?;
         report.sample(BY_HAND, "s", build_by_hand(setup.client, &machine).await?);
     }
     Ok(setup.client.delete_app(&name).await?)
+}
+
+/// Makes an app that is told of pushes to its repository.
+async fn create_pushed(setup: &Setup<'_>, name: &str, git_url: String) -> Result<Webhook> {
+    let secret = uuid::Uuid::new_v4().to_string();
+    let settings = AppSettings {
+        install_command: Some(INSTALL.to_owned()),
+        git_url: Some(git_url),
+        webhook_secret: Some(secret.clone()),
+        ..AppSettings::default()
+    };
+    let url = create_app(setup, name, settings).await?.webhook_url.context("the app has no webhook")?;
+    Ok(Webhook { url, secret })
 }
 
 async fn build_by_hand(client: &Client, machine: &SandboxId) -> Result<f64> {
@@ -312,14 +371,19 @@ async fn create_app(setup: &Setup<'_>, name: &str, settings: AppSettings) -> Res
     setup.client.create_app(&request).await.context("make the app")
 }
 
-/// Deploys an archive; its log once it is live.
-async fn deploy(setup: &Setup<'_>, name: &str, archive: Vec<u8>) -> Result<String> {
+/// Deploys an archive, until it is live.
+async fn deploy(setup: &Setup<'_>, name: &str, archive: Vec<u8>) -> Result<Deployment> {
     let begun = setup.client.deploy_archive(name, archive, false).await?;
+    live(setup, name, &begun.id).await
+}
+
+/// Waits until a deployment is live.
+async fn live(setup: &Setup<'_>, name: &str, id: &DeploymentId) -> Result<Deployment> {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
-        let now = setup.client.get_deployment(name, &begun.id).await?;
+        let now = setup.client.get_deployment(name, id).await?;
         match now.status {
-            DeploymentStatus::Live => return Ok(now.build_logs.unwrap_or_default()),
+            DeploymentStatus::Live => return Ok(now),
             status if status.is_under_way() => ensure!(Instant::now() < deadline, "{name} is not deployed"),
             status => bail!("a deployment is {}: {:?}", status.as_str(), now.build_logs),
         }

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 /// A connection that is kept.
 pub struct Connection {
     stream: TcpStream,
+    host: String,
     request: String,
 }
 
@@ -28,22 +29,35 @@ impl Connection {
     pub async fn open(address: &str, host: &str) -> Result<Self> {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, request: format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n") })
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        Ok(Self { stream, host: host.to_owned(), request })
     }
 
     /// Asks once. The answer must say how long it is.
     pub async fn get(&mut self) -> Result<Answer> {
-        self.stream.write_all(self.request.as_bytes()).await?;
-        let (mut received, mut chunk, mut first_byte_at) = (Vec::new(), [0; 4096], None);
-        loop {
-            let count = self.stream.read(&mut chunk).await?;
-            ensure!(count > 0, "the connection was closed");
-            first_byte_at.get_or_insert_with(Instant::now);
-            received.extend_from_slice(&chunk[..count]);
-            if let Some((status, body)) = whole(&received)? {
-                let first_byte_at = first_byte_at.context("an answer without bytes")?;
-                return Ok(Answer { status, body, first_byte_at });
-            }
+        ask(&mut self.stream, &self.request).await
+    }
+
+    /// Sends a body once, to a path without its first slash. The answer must say how long it is.
+    pub async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &str) -> Result<Answer> {
+        let (host, length) = (&self.host, body.len());
+        let mut request = format!("POST /{path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n");
+        request.extend(headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")));
+        ask(&mut self.stream, &format!("{request}\r\n{body}")).await
+    }
+}
+
+async fn ask(stream: &mut TcpStream, request: &str) -> Result<Answer> {
+    stream.write_all(request.as_bytes()).await?;
+    let (mut received, mut chunk, mut first_byte_at) = (Vec::new(), [0; 4096], None);
+    loop {
+        let count = stream.read(&mut chunk).await?;
+        ensure!(count > 0, "the connection was closed");
+        first_byte_at.get_or_insert_with(Instant::now);
+        received.extend_from_slice(&chunk[..count]);
+        if let Some((status, body)) = whole(&received)? {
+            let first_byte_at = first_byte_at.context("an answer without bytes")?;
+            return Ok(Answer { status, body, first_byte_at });
         }
     }
 }

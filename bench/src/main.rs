@@ -10,6 +10,8 @@ mod api;
 mod apps;
 mod bare;
 mod functions;
+mod git_host;
+mod git_push;
 mod http;
 mod memory;
 mod network;
@@ -104,6 +106,9 @@ struct AppsArgs {
     /// Enough samples for percentiles that are worth publishing
     #[arg(long)]
     full: bool,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    only: Vec<apps::Part>,
     /// Address and port of the edge
     #[arg(long, value_name = "ADDRESS")]
     edge: String,
@@ -246,7 +251,7 @@ async fn apps(args: AppsArgs) -> Result<()> {
     let setup =
         apps::Setup { client: &client, edge: &args.edge, data_dir: &args.data_dir, network: args.network };
     let mut report = report::Report::new();
-    let measured = apps::measure(&setup, plan, &mut report).await;
+    let measured = apps::measure(&setup, plan, &args.only, &mut report).await;
     // Also when something failed: what was measured before is worth seeing.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "apps")?;

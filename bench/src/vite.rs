@@ -9,7 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use tokio::process::Command;
 
-/// Where the packages lie in the source of the first deployment. Later ones find them installed.
+/// Where the packages lie in the source of the first deployment. Later ones find them installed, so they are not committed.
 const CACHE: &str = "npm-cache";
 /// Installs from there.
 pub const INSTALL: &str = "npm ci --include=dev --offline --cache npm-cache --no-audit --no-fund";
@@ -55,17 +55,29 @@ impl Source {
         Ok(Self(dir))
     }
 
-    /// An archive of it, in which one line differs by `round`; with its packages, or without.
-    pub fn archive(&self, round: u32, with_packages: bool) -> Result<Vec<u8>> {
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Its files, without packages.
+    pub fn files() -> [&'static str; FILES.len()] {
+        FILES.map(|(name, _)| name)
+    }
+
+    /// Changes one line.
+    pub fn change(&self, round: u32) -> Result<()> {
         let text = PAGE.1.replace("hello", &format!("hello {round}"));
-        std::fs::write(self.0.path().join(PAGE.0), text)?;
+        std::fs::write(self.dir().join(PAGE.0), text).context("change the source")
+    }
+
+    /// An archive of it, with its packages.
+    pub fn archive(&self) -> Result<Vec<u8>> {
         let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-        for (name, _) in FILES {
-            archive.append_path_with_name(self.0.path().join(name), name)?;
+        for name in Self::files() {
+            archive.append_path_with_name(self.dir().join(name), name)?;
         }
-        if with_packages {
-            archive.append_dir_all(CACHE, self.0.path().join(Path::new(CACHE)))?;
-        }
+        archive.append_dir_all(CACHE, self.dir().join(CACHE))?;
         Ok(archive.into_inner()?.finish()?)
     }
 }

@@ -37,11 +37,14 @@ pub enum Command {
         #[arg(long)]
         full: bool,
     },
-    /// Apps: wakes, deployments beside the build by hand and under load, the way through the edge
+    /// Apps: wakes, pushes beside the build by hand, deployments under load, the way through the edge
     Apps {
         /// Enough samples for percentiles that are worth publishing
         #[arg(long)]
         full: bool,
+        /// Only these parts: wakes, edge, deploys, pushes
+        #[arg(long, value_name = "PART,...")]
+        only: Option<String>,
     },
     /// Network slots: taken from a filled pool, and made
     Network {
@@ -76,7 +79,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::State { full } => run_state(full),
         Command::Functions { full } => run_functions(full),
         Command::Postgres { full } => run_postgres(full),
-        Command::Apps { full } => run_apps(full),
+        Command::Apps { full, only } => run_apps(full, only),
         Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
         Command::Scale { full, only, idle } => run_scale(full, only, idle),
@@ -118,11 +121,12 @@ fn point_at_edge(bench: &mut process::Command, scratch: &Scratch) -> Result<()> 
     Ok(())
 }
 
-fn run_apps(full: bool) -> Result<ExitCode> {
-    // The packages of its sample are fetched by npm.
+fn run_apps(full: bool, only: Option<String>) -> Result<ExitCode> {
+    // The packages of its sample are fetched by npm, and git pushes it.
     host::install_for_tests()?;
     measure("apps", &["base"], full, |bench, scratch| {
         bench.arg("--network").arg(scratch.network());
+        bench.args(only.map(|parts| format!("--only={parts}")));
         point_at_edge(bench, scratch)
     })
 }
