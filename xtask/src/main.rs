@@ -14,6 +14,7 @@ mod platform;
 mod postgres;
 mod program;
 mod python;
+mod qemu;
 mod steps;
 mod template;
 mod test;

@@ -44,8 +44,7 @@ struct BootFiles {
 pub(crate) async fn bake(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Result<Baked> {
     let files = boot_files(host, variant, build).await?;
     let dir = variant.dir(host).join(&files.key);
-    let compatibility_key = &host.engine.capabilities().compatibility_key;
-    let mut snapshot = match Snapshot::open(&dir, compatibility_key) {
+    let mut snapshot = match Snapshot::open(&dir, host.engine.capabilities()) {
         Ok(snapshot) if snapshot.verify(&host.shutdown).await.is_ok() => snapshot,
         _ => {
             host.remove_dir(dir.clone()).await;

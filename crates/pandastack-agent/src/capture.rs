@@ -26,10 +26,9 @@ use pandastack_net::SlotIndex;
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::integrity;
 use crate::layout::snapshot as names;
 use crate::record::write_json;
-use crate::snapshot::{Manifest, Snapshot, let_machines_read, open_to_machines};
+use crate::snapshot::{self, Manifest, Snapshot, let_machines_read, open_to_machines};
 use crate::volume::Original;
 
 /// Rank of a twin for the out-of-memory killer: before everything else.
@@ -111,19 +110,19 @@ impl Capture {
     /// What was resolved is looked at here and not in the pause. A machine that went on may have resolved more by now; that does no
     /// harm, since its policy allowed it.
     pub(crate) async fn publish(mut self, host: &Host, to: PathBuf) -> Result<Snapshot> {
-        let compatibility_key = host.engine.capabilities().compatibility_key.clone();
+        let engine = host.engine.capabilities().clone();
         self.manifest.resolved = crate::home::resolved(host, self.slot).await;
         blocking(move || {
             let dir = self.staging.path();
             let_machines_read(&dir.join(names::MEMORY))?;
             open_to_machines(dir)?;
-            let seals = integrity::seal(dir, &[names::STATE, names::MEMORY, names::DISK])?;
+            let seals = snapshot::seal(dir, self.manifest.volumes.len())?;
             write_json(&dir.join(names::MANIFEST), &Manifest { seals, ..self.manifest })?;
             if let Some(parent) = to.parent() {
                 std::fs::create_dir_all(parent).map_err(AgentError::io("create", parent))?;
             }
             self.staging.publish(&to)?;
-            Snapshot::open(&to, &compatibility_key)
+            Snapshot::open(&to, &engine)
         })
         .await
     }

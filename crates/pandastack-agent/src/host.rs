@@ -1,9 +1,10 @@
 //! What the parts of an agent share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use pandastack_engine::{Engine, Shape};
 use pandastack_image::Store;
@@ -30,6 +31,27 @@ pub(crate) const UID_FIRST: u32 = 0x7000_0000;
 const UID_COUNT: u32 = 0x0fff_0000;
 /// Memory left to the host and to the agent when the configuration names no limit.
 const HOST_RESERVE_MB: u64 = 1024;
+/// How long a request may wait for others to be written out in its favour.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// A driver that asks for room, for as long as it does.
+struct Asking<'a> {
+    host: &'a Host,
+    by: &'a SandboxId,
+}
+
+impl<'a> Asking<'a> {
+    fn begin(host: &'a Host, by: &'a SandboxId) -> Self {
+        host.asking_room().insert(by.clone());
+        Self { host, by }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.host.asking_room().remove(self.by);
+    }
+}
 
 /// One agent's shared state.
 pub(crate) struct Host {
@@ -54,6 +76,8 @@ pub(crate) struct Host {
     pub checksum_turn: Arc<Semaphore>,
     /// Volumes are removed one after the other: who asks twice finds it gone, not in use.
     pub removal_turn: Arc<tokio::sync::Mutex<()>>,
+    /// Sandboxes whose drivers wait for others to be written out: they answer nobody meanwhile.
+    asking_room: Mutex<HashSet<SandboxId>>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
     next_uid: AtomicU32,
 }
@@ -89,6 +113,7 @@ impl Host {
             shutdown,
             checksum_turn: Arc::new(Semaphore::new(1)),
             removal_turn: Arc::default(),
+            asking_room: Mutex::default(),
             sandboxes: Mutex::new(HashMap::new()),
             next_uid: AtomicU32::new(0),
         })
@@ -112,8 +137,19 @@ impl Host {
         self.next_uid.fetch_max(uid.saturating_sub(UID_FIRST) + 1, Ordering::Relaxed);
     }
 
-    /// Refuses machines that the host has no room for, also without the zygotes that it could do without.
-    pub(crate) async fn make_room(&self, shape: Shape, count: u64) -> Result<()> {
+    /// Refuses machines that the host has no room for, also without the zygotes that it could do without and the memory of
+    /// sandboxes that sleep in it. `by`: the sandbox whose driver asks; nobody asks itself.
+    pub(crate) async fn make_room(&self, shape: Shape, count: u64, by: Option<&SandboxId>) -> Result<()> {
+        match self.admit_without_zygotes(shape, count).await {
+            Err(AgentError::NoCapacity(_)) => {
+                self.write_out_sleepers(shape, count, by).await;
+                self.admit_without_zygotes(shape, count).await
+            }
+            admitted => admitted,
+        }
+    }
+
+    async fn admit_without_zygotes(&self, shape: Shape, count: u64) -> Result<()> {
         match self.admit(shape, count) {
             Err(AgentError::NoCapacity(_)) if self.promised_mb(shape) * count <= self.unpromised_mb() => {
                 crate::snapshot_zygote::end_all(self).await;
@@ -121,6 +157,39 @@ impl Host {
             }
             admitted => admitted,
         }
+    }
+
+    /// Has light sleepers written to disk until there is room, those first that were not used for longest. No two drivers wait here
+    /// for each other: who asks is asked by nobody that begins after it.
+    async fn write_out_sleepers(&self, shape: Shape, count: u64, by: Option<&SandboxId>) {
+        let _asking = by.map(|by| Asking::begin(self, by));
+        if self.promised_mb(shape) * count > self.memory_free_mb() + self.memory_held_asleep_mb() {
+            return;
+        }
+        let writing = async {
+            for sleeper in self.light_sleepers() {
+                if !matches!(self.admit(shape, count), Err(AgentError::NoCapacity(_))) {
+                    return;
+                }
+                if let Err(error) = sleeper.write_out().await {
+                    tracing::warn!(%error, "a light sleeper keeps its memory");
+                }
+            }
+        };
+        if tokio::time::timeout(ROOM_WAIT_MAX, writing).await.is_err() {
+            tracing::warn!("light sleepers were not written out in time");
+        }
+    }
+
+    /// Sandboxes that sleep in memory and do not ask for more of it, those first that were not used for longest.
+    fn light_sleepers(&self) -> Vec<SandboxHandle> {
+        let asking = self.asking_room();
+        let sandboxes = self.sandboxes();
+        let asleep =
+            sandboxes.iter().filter(|(id, handle)| handle.sleeps_in_memory() && !asking.contains(id));
+        let mut asleep: Vec<SandboxHandle> = asleep.map(|(_, handle)| handle.clone()).collect();
+        asleep.sort_by_cached_key(|handle| std::cmp::Reverse(handle.view().idle_seconds));
+        asleep
     }
 
     /// Refuses machines that the host has no room for now.
@@ -145,6 +214,16 @@ impl Host {
     /// Memory not promised to anyone, and really there.
     pub(crate) fn memory_free_mb(&self) -> u64 {
         self.unpromised_mb().min(meminfo_mb("MemAvailable:").saturating_sub(HOST_RESERVE_MB / 2))
+    }
+
+    /// Memory that light sleepers would give up for a new machine.
+    pub(crate) fn memory_held_asleep_mb(&self) -> u64 {
+        let asleep = self.light_sleepers();
+        asleep.iter().filter_map(SandboxHandle::awake_shape).map(|shape| self.promised_mb(shape)).sum()
+    }
+
+    fn asking_room(&self) -> MutexGuard<'_, HashSet<SandboxId>> {
+        self.asking_room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Memory not promised to anyone; zygotes may have it for the time being.

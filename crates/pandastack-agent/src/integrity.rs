@@ -7,7 +7,8 @@
 //!   lost or turned. Computed in the background after the snapshot was acknowledged, and checked before the first use
 //!   after each boot of the host: until then the pages that were hashed are still those in memory. It carries the seal of
 //!   the file that was read: a sleeper's directory may be replaced by the next sleep's while its files are hashed, and
-//!   the sums of the one must not be held against the other.
+//!   the sums of the one must not be held against the other. A sum is never computed twice: what a disk turned meanwhile would
+//!   be held for right.
 //!
 //! What must hold: no machine is started from files that fail either. Left to others: what to do instead.
 
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{AgentError, Result};
-use crate::record::{read_json, write_json};
+use crate::record::{read_json, write_json_durably};
 
 /// Name of the file with the checksums.
 pub(crate) const CHECKSUMS: &str = "checksums.json";
@@ -64,8 +65,12 @@ pub(crate) fn boot_id() -> String {
 }
 
 /// Seals the named files of a directory.
-pub(crate) fn seal(dir: &Path, names: &[&str]) -> Result<Seals> {
-    names.iter().map(|name| Ok(((*name).to_owned(), look(&dir.join(name))?))).collect()
+pub(crate) fn seal<S: AsRef<str>>(dir: &Path, names: &[S]) -> Result<Seals> {
+    let seal = |name: &S| -> Result<(String, Seal)> {
+        let name: &str = name.as_ref();
+        Ok((name.to_owned(), look(&dir.join(name))?))
+    };
+    names.iter().map(seal).collect()
 }
 
 fn look(path: &Path) -> Result<Seal> {
@@ -109,9 +114,9 @@ pub(crate) fn needs_verifying(dir: &Path, written_boot: &str) -> bool {
 }
 
 /// Whether the contents of all these files are summed.
-pub(crate) fn is_summed(dir: &Path, names: &[&str]) -> bool {
-    read_json::<Checksums>(&dir.join(CHECKSUMS))
-        .is_ok_and(|known| names.iter().all(|name| known.files.contains_key(*name)))
+pub(crate) fn is_summed(dir: &Path, seals: &Seals) -> bool {
+    let Ok(known) = read_json::<Checksums>(&dir.join(CHECKSUMS)) else { return false };
+    seals.iter().all(|(name, seal)| known.files.get(name).is_some_and(|sum| sum.seal == *seal))
 }
 
 /// Reads the files and compares them with their checksums. Blocking, and as slow as the disk.
@@ -120,8 +125,9 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
     let known: Checksums = read_json(&path)?;
     for (name, expected) in &known.files {
         let path = dir.join(name);
-        // Sums of a file that was replaced say nothing about this one.
-        if look(&path)? != expected.seal {
+        // Sums of a file that was replaced say nothing about this one; and a link to a snapshot has its sums, but not the images of
+        // its volumes. What must be there is for the seals to say.
+        if !path.exists() || look(&path)? != expected.seal {
             continue;
         }
         let found = checksum(&path, stop).map_err(AgentError::io("read", &path))?;
@@ -129,7 +135,7 @@ pub(crate) fn verify(dir: &Path, stop: &CancellationToken) -> Result<()> {
             return Err(AgentError::damaged(&path, "its contents do not match their checksum"));
         }
     }
-    write_json(&path, &Checksums { verified_boot: boot_id(), ..known })
+    write_json_durably(&path, &Checksums { verified_boot: boot_id(), ..known })
 }
 
 /// Runs work on a thread of its own that gives way to everything else.
@@ -145,21 +151,39 @@ pub(crate) async fn behind(work: impl FnOnce() -> Result<()> + Send + 'static) -
     outcome.await.map_err(|_| AgentError::Stopping)?
 }
 
-/// Computes and writes down the checksums of the named files. Blocking; meant for the background.
-pub(crate) fn write_checksums(dir: &Path, names: &[&str], stop: &CancellationToken) -> Result<()> {
-    let mut files = BTreeMap::new();
-    for name in names {
-        let path = dir.join(name);
-        let sum = checksum(&path, stop).map_err(AgentError::io("read", &path))?;
-        files.insert((*name).to_owned(), sum);
+/// Computes and writes down the checksums of the named files that have none yet. Blocking; meant for the background.
+pub(crate) fn write_checksums<S: AsRef<str>>(
+    dir: &Path,
+    names: &[S],
+    stop: &CancellationToken,
+) -> Result<()> {
+    let path = dir.join(CHECKSUMS);
+    let nothing = || Checksums { files: BTreeMap::new(), verified_boot: boot_id() };
+    let Checksums { mut files, mut verified_boot } = read_json(&path).unwrap_or_else(|_| nothing());
+    files.retain(|name, sum| look(&dir.join(name)).is_ok_and(|seal| seal == sum.seal));
+    if names.iter().all(|name| files.contains_key(name.as_ref())) {
+        return Ok(());
     }
-    write_json(&dir.join(CHECKSUMS), &Checksums { files, verified_boot: boot_id() })
+    // What was summed before was found right in that boot, and is read again in this one before it is used.
+    if files.is_empty() {
+        verified_boot = boot_id();
+    }
+    for name in names {
+        let name: &str = name.as_ref();
+        if !files.contains_key(name) {
+            let path = dir.join(name);
+            let sum = checksum(&path, stop).map_err(AgentError::io("read", &path))?;
+            files.insert(name.to_owned(), sum);
+        }
+    }
+    write_json_durably(&path, &Checksums { files, verified_boot })
 }
 
 /// BLAKE3 over the length, and place and contents of every chunk that is not all zeros. Memory stays cached, because
 /// machines map that very file; of a disk they have clones, so its pages would only crowd out others.
 fn checksum(path: &Path, stop: &CancellationToken) -> io::Result<Sum> {
-    let drop_cache = path.file_name().is_some_and(|name| name == crate::layout::snapshot::DISK);
+    let name = path.file_name().and_then(|name| name.to_str());
+    let drop_cache = name.is_some_and(crate::layout::snapshot::is_image);
     let file = File::open(path)?;
     let seal = Seal::of(&file.metadata()?);
     let length = seal.bytes;
@@ -208,6 +232,7 @@ mod tests {
     use super::*;
 
     const NAME: &str = "memory";
+    const SECOND: &str = "disk";
 
     fn written() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -224,6 +249,38 @@ mod tests {
         file.read_exact_at(&mut byte, CHUNK_BYTES as u64 + 5000).unwrap();
         file.write_all_at(&[byte[0] ^ 1], CHUNK_BYTES as u64 + 5000).unwrap();
         file.set_modified(modified).unwrap();
+    }
+
+    fn as_of_an_earlier_boot(dir: &Path) {
+        let path = dir.join(CHECKSUMS);
+        let known: Checksums = read_json(&path).unwrap();
+        write_json_durably(&path, &Checksums { verified_boot: "earlier".to_owned(), ..known }).unwrap();
+    }
+
+    #[test]
+    fn what_a_later_agent_sums_leaves_the_sums_of_the_first_to_be_verified() {
+        let (dir, stop) = (written(), CancellationToken::new());
+        std::fs::write(dir.path().join(SECOND), b"disk").unwrap();
+        let seals = seal(dir.path(), &[NAME, SECOND]).unwrap();
+        write_checksums(dir.path(), &[NAME], &stop).unwrap();
+        assert!(!is_summed(dir.path(), &seals));
+        as_of_an_earlier_boot(dir.path());
+        flip_quietly(dir.path());
+        write_checksums(dir.path(), &[NAME, SECOND], &stop).unwrap();
+        assert!(is_summed(dir.path(), &seals));
+        assert!(needs_verifying(dir.path(), "earlier"));
+        assert!(matches!(verify(dir.path(), &stop), Err(AgentError::Damaged { .. })));
+        flip_quietly(dir.path());
+        verify(dir.path(), &stop).unwrap();
+    }
+
+    #[test]
+    fn sums_of_files_that_a_link_does_not_have_are_no_damage() {
+        let (dir, stop) = (written(), CancellationToken::new());
+        std::fs::write(dir.path().join("volume.0"), b"image").unwrap();
+        write_checksums(dir.path(), &[NAME, "volume.0"], &stop).unwrap();
+        std::fs::remove_file(dir.path().join("volume.0")).unwrap();
+        verify(dir.path(), &stop).unwrap();
     }
 
     #[test]
@@ -266,9 +323,7 @@ mod tests {
         assert!(!needs_verifying(dir.path(), "earlier"), "nothing to compare with");
         write_checksums(dir.path(), &[NAME], &stop).unwrap();
         assert!(!needs_verifying(dir.path(), "earlier"));
-        let path = dir.path().join(CHECKSUMS);
-        let known: Checksums = read_json(&path).unwrap();
-        write_json(&path, &Checksums { verified_boot: "earlier".to_owned(), ..known }).unwrap();
+        as_of_an_earlier_boot(dir.path());
         assert!(needs_verifying(dir.path(), "earlier"));
         assert!(!needs_verifying(dir.path(), &boot_id()), "written in this boot");
         verify(dir.path(), &stop).unwrap();

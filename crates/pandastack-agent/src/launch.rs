@@ -344,7 +344,8 @@ async fn finish(
 }
 
 /// The record goes to disk before the machine runs, so that a killed agent's successor finds its process; the caller
-/// writes it again with the new state.
+/// writes it again with the new state. Nobody waits for the disk: a power loss takes the process with it, and a sleeper's record
+/// has a second name.
 async fn open_gate(
     host: &Host,
     record: &mut SandboxRecord,

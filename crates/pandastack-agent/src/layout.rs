@@ -8,7 +8,7 @@
 //!   snapshots/<id>/             a snapshot directory per named snapshot
 //!   sandboxes/<id>/             record.json, and one or both of
 //!     machine/                  disk, memory.base, console.log of the machine
-//!     sleep/                    the snapshot directory of a sleeper
+//!     sleep/                    the snapshot directory of a sleeper, with a second name of its record
 //!   zygotes/<name>/             record.json and machine/
 //!   volumes/<id>/               image and volume.json of one volume
 //!   blank/<bytes>.ext4          empty file systems that new volumes are clones of
@@ -83,7 +83,7 @@ impl Layout {
 
     /// Snapshot directory of the sandbox while it sleeps.
     pub(crate) fn sleep(&self, id: &SandboxId) -> PathBuf {
-        self.sandbox(id).join("sleep")
+        self.sandbox(id).join(SLEEP)
     }
 
     /// What children of the sandbox are restored from, where its process cannot be forked or it sleeps.
@@ -93,6 +93,11 @@ impl Layout {
 
     pub(crate) fn record(&self, id: &SandboxId) -> PathBuf {
         self.sandbox(id).join(RECORD)
+    }
+
+    /// The record of a sleeper as it was last written durably; see [`crate::record::write_record`].
+    pub(crate) fn sleep_record(&self, id: &SandboxId) -> PathBuf {
+        self.sleep(id).join(snapshot::RECORD)
     }
 
     pub(crate) fn zygotes(&self) -> PathBuf {
@@ -127,6 +132,8 @@ impl Layout {
 
 /// Name of the record of a sandbox or zygote.
 pub(crate) const RECORD: &str = "record.json";
+/// Name of the snapshot directory in that of a sandbox that sleeps.
+pub(crate) const SLEEP: &str = "sleep";
 
 /// Names inside a volume's directory.
 pub(crate) mod volume {
@@ -147,9 +154,18 @@ pub(crate) mod snapshot {
     pub(crate) const STATE: &str = "state";
     pub(crate) const MEMORY: &str = "memory";
     pub(crate) const DISK: &str = "disk";
+    /// The record of the sandbox that sleeps here.
+    pub(crate) const RECORD: &str = "record.json";
+    /// What names of volumes' copies begin with.
+    const VOLUME: &str = "volume.";
 
     /// The copy of the volume at a place.
     pub(crate) fn volume(place: usize) -> String {
-        format!("volume.{place}")
+        format!("{VOLUME}{place}")
+    }
+
+    /// Whether a file is a disk's contents, of which machines get clones.
+    pub(crate) fn is_image(name: &str) -> bool {
+        name == DISK || name.starts_with(VOLUME)
     }
 }

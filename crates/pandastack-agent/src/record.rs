@@ -3,8 +3,12 @@
 //! Records are replaced by rename: a reader sees the old one or the new one. They are not synced: a record describes
 //! processes, and what forgets unsynced files (a power loss) ends those too. What must outlive a power loss is a sleeper:
 //! its memory is synced by [`crate::snapshot`] before its record says so, and that record is synced too.
+//!
+//! A wake replaces a sleeper's record without waiting for the disk, and a power loss may then leave an empty file under its
+//! name. So the durable record has a second name in the sleep directory, where it stays until the sleep is over.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -14,6 +18,7 @@ use pandastack_types::{Residency, SandboxState};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AgentError, Result};
+use crate::layout::Layout;
 
 /// One sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,6 +55,16 @@ impl SandboxRecord {
     pub(crate) fn sleeps_in_memory(&self) -> bool {
         self.state == SandboxState::Hibernated && self.residency == Some(Residency::Memory)
     }
+
+    /// Asleep, and nothing but what lies in its sleep directory.
+    pub(crate) fn sleeps_on_disk(&self) -> bool {
+        self.state == SandboxState::Hibernated && !self.sleeps_in_memory()
+    }
+
+    /// Whether what it has in memory may belong on a durable disk.
+    pub(crate) fn writes_volumes(&self) -> bool {
+        self.spec.volumes.iter().any(|volume| !volume.read_only)
+    }
 }
 
 /// How a sandbox's machine came to be.
@@ -72,6 +87,31 @@ impl BootMode {
             BootMode::Boot => "boot",
         }
     }
+}
+
+/// Replaces a sandbox's record. That of a sleeper on disk survives a power loss, whatever is written over it without waiting
+/// for the disk: the file system's journal has its second name before it has a later rename.
+pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()> {
+    let path = layout.record(&record.spec.id);
+    if !record.sleeps_on_disk() {
+        return write_json(&path, record);
+    }
+    write_json_durably(&path, record)?;
+    if let Err(error) = link_over(&path, &layout.sleep_record(&record.spec.id)) {
+        // The record itself is safe until it is next replaced.
+        tracing::warn!(sandbox = %record.spec.id, %error, "a sleeper's record has no second name");
+    }
+    Ok(())
+}
+
+/// Gives a file a second name, in one step where something else has it.
+fn link_over(file: &Path, name: &Path) -> io::Result<()> {
+    let temporary = name.with_extension("new");
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => std::fs::hard_link(file, &temporary)?,
+    }
+    std::fs::rename(&temporary, name)
 }
 
 /// Replaces a JSON file by rename.
@@ -99,4 +139,71 @@ pub(crate) fn write_json_durably<T: Serialize>(path: &Path, value: &T) -> Result
 pub(crate) fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
     let text = std::fs::read(path).map_err(AgentError::io("read", path))?;
     serde_json::from_slice(&text).map_err(|error| AgentError::damaged(path, error))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use pandastack_types::SandboxId;
+
+    use super::*;
+
+    /// A record in that state, of a sandbox that nothing else is known of.
+    pub(crate) fn record_in(state: SandboxState) -> SandboxRecord {
+        let spec = SandboxSpec {
+            id: SandboxId::random(),
+            incarnation: 1,
+            env: BTreeMap::new(),
+            idle_timeout_seconds: None,
+            network: Default::default(),
+            volumes: Vec::new(),
+        };
+        let shape = Shape { vcpus: 1, memory_mib: 512 };
+        let record = crate::launch::new_record(spec, "base", shape, 0, BootMode::Fork);
+        SandboxRecord { state, ..record }
+    }
+
+    fn laid_out(record: &SandboxRecord) -> (tempfile::TempDir, Layout) {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path(), dir.path());
+        std::fs::create_dir_all(layout.sleep(&record.spec.id)).unwrap();
+        (dir, layout)
+    }
+
+    #[test]
+    fn a_sleepers_record_outlives_what_is_written_over_it() {
+        let mut record = record_in(SandboxState::Hibernated);
+        let (_dir, layout) = laid_out(&record);
+        for seconds in [1, 2] {
+            record.spec.idle_timeout_seconds = Some(seconds);
+            write_record(&layout, &record).unwrap();
+            let kept: SandboxRecord = read_json(&layout.sleep_record(&record.spec.id)).unwrap();
+            assert_eq!(kept.spec, record.spec);
+        }
+        let woken = SandboxRecord { state: SandboxState::Running, ..record.clone() };
+        write_record(&layout, &woken).unwrap();
+        let kept: SandboxRecord = read_json(&layout.sleep_record(&record.spec.id)).unwrap();
+        assert_eq!((kept.state, kept.spec), (SandboxState::Hibernated, record.spec));
+    }
+
+    #[test]
+    fn one_that_does_not_sleep_on_disk_has_one_record() {
+        for (state, residency) in
+            [(SandboxState::Running, None), (SandboxState::Hibernated, Some(Residency::Memory))]
+        {
+            let record = SandboxRecord { residency, ..record_in(state) };
+            let (_dir, layout) = laid_out(&record);
+            write_record(&layout, &record).unwrap();
+            assert!(layout.record(&record.spec.id).exists());
+            assert!(!layout.sleep_record(&record.spec.id).exists(), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_sleeper_without_a_place_for_the_second_name_is_written_down_all_the_same() {
+        let record = record_in(SandboxState::Hibernated);
+        let (_dir, layout) = laid_out(&record);
+        std::fs::remove_dir(layout.sleep(&record.spec.id)).unwrap();
+        write_record(&layout, &record).unwrap();
+        assert!(read_json::<SandboxRecord>(&layout.record(&record.spec.id)).is_ok());
+    }
 }

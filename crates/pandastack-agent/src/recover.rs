@@ -2,23 +2,26 @@
 //!
 //! Running machines are adopted, with their memory. What was half made is removed. Processes in our control groups that
 //! no record names are ended. Nothing here depends on how the predecessor ended.
+//!
+//! What must hold: no sleeper is removed because its record cannot be read. The record's second name stands in for it; without
+//! that either, its directory stays for a person to look at.
 
-use std::collections::HashSet;
-use std::path::PathBuf;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::StreamExt;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_net::{NetworkPolicy, SlotIndex};
-use pandastack_types::{SandboxState, Transition};
+use pandastack_types::{SandboxId, SandboxState, Transition};
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::home::Home;
 use crate::host::Host;
 use crate::launch::{self, GUEST_ANSWER_MAX, Live};
-use crate::layout::snapshot as names;
-use crate::record::{SandboxRecord, read_json, write_json};
+use crate::layout::{self, snapshot as names};
+use crate::record::{SandboxRecord, read_json, write_record};
 use crate::sandbox;
 use crate::snapshot::Manifest;
 use crate::zygote::Zygotes;
@@ -29,19 +32,8 @@ const ADOPTED_AT_ONCE: usize = 64;
 /// Takes over or removes everything in the store.
 pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     let mut records = records(host).await;
-    let slots: Vec<(SlotIndex, NetworkPolicy)> = records
-        .iter()
-        .filter(|record| is_to_adopt(record))
-        .filter_map(|record| Some((record.slot?, record.spec.network.clone())))
-        .chain(Zygotes::slots_on_disk(host).into_iter().map(|index| (index, NetworkPolicy::all())))
-        .filter_map(|(index, policy)| Some((SlotIndex(u16::try_from(index).ok()?), policy)))
-        .collect();
-    let missing = host.slots.adopt(&slots).await?.missing;
-    for record in &mut records {
-        // The next slot of that number is another sandbox's.
-        record.slot.take_if(|slot| missing.iter().any(|missing| u32::from(missing.0) == *slot));
-    }
-    host.zygotes.adopt(host).await;
+    let of_zygotes = adopt_slots(host, &mut records).await?;
+    host.zygotes.adopt(host, &of_zygotes).await;
     end_strays(host, &records).await;
     let adopted = records.len();
     reserve_users(host, &records);
@@ -54,12 +46,64 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     Ok(())
 }
 
+/// Takes over the slots of machines that are to be adopted. Who lost its slot is written down so: the next slot of that number is
+/// another sandbox's, and the next agent must not take them for one. Answers the slots that zygotes keep.
+async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashSet<u32>> {
+    let mut lost = drop_shared_claims(records);
+    let mut of_zygotes = Zygotes::slots_on_disk(host);
+    of_zygotes.retain(|slot| !records.iter().any(|record| record.slot == Some(*slot)));
+    let slots = claims(records, &of_zygotes);
+    let missing = host.slots.adopt(&slots).await?.missing;
+    let is_missing = |slot: u32| missing.iter().any(|missing| u32::from(missing.0) == slot);
+    of_zygotes.retain(|slot| !is_missing(*slot));
+    for record in records.iter_mut() {
+        if record.slot.take_if(|slot| is_missing(*slot)).is_some() {
+            lost.insert(record.spec.id.clone());
+        }
+    }
+    // The others are written down once their machine has ended.
+    for record in records.iter().filter(|record| is_to_adopt(record) && lost.contains(&record.spec.id)) {
+        tracing::error!(sandbox = %record.spec.id, "its network slot is gone; it has a network again once it has slept");
+        write_down(host, record);
+    }
+    Ok(of_zygotes)
+}
+
+/// Leaves slots to machines that are to be adopted, and to nobody where two records name one: whose policy would hold there? Answers
+/// whose claims were dropped.
+fn drop_shared_claims(records: &mut [SandboxRecord]) -> HashSet<SandboxId> {
+    let mut claims: HashMap<u32, u32> = HashMap::new();
+    for slot in records.iter().filter(|record| is_to_adopt(record)).filter_map(|record| record.slot) {
+        *claims.entry(slot).or_default() += 1;
+    }
+    let mut dropped = HashSet::new();
+    for record in records {
+        let adopted = is_to_adopt(record);
+        if record.slot.take_if(|slot| !adopted || claims[slot] > 1).is_some() {
+            dropped.insert(record.spec.id.clone());
+        }
+    }
+    dropped
+}
+
+/// Slots in use, with their policies.
+fn claims(records: &[SandboxRecord], of_zygotes: &HashSet<u32>) -> Vec<(SlotIndex, NetworkPolicy)> {
+    let of_records = records.iter().filter_map(|record| Some((record.slot?, record.spec.network.clone())));
+    let of_zygotes = of_zygotes.iter().map(|index| (*index, NetworkPolicy::all()));
+    let all = of_records.chain(of_zygotes);
+    all.filter_map(|(index, policy)| Some((SlotIndex(u16::try_from(index).ok()?), policy))).collect()
+}
+
 /// Keeps users from being given to other lineages. A snapshot may outlive its sandbox, and machines from it have its user.
 fn reserve_users(host: &Host, records: &[SandboxRecord]) {
-    let snapshots = std::fs::read_dir(host.layout.snapshots()).into_iter().flatten().flatten();
-    let manifests = snapshots.filter_map(|dir| read_json::<Manifest>(&dir.path().join(names::MANIFEST)).ok());
-    let of_snapshots = manifests.filter_map(|manifest| manifest.uid);
-    records.iter().map(|record| record.uid).chain(of_snapshots).for_each(|uid| host.reserve_uid(uid));
+    let entries =
+        |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    // Of sleepers too: some have no record that can be read.
+    let sleepers = entries(host.layout.sandboxes()).map(|dir| dir.join(layout::SLEEP));
+    let saved = entries(host.layout.snapshots()).chain(sleepers);
+    let manifests = saved.filter_map(|dir| read_json::<Manifest>(&dir.join(names::MANIFEST)).ok());
+    let of_saved = manifests.filter_map(|manifest| manifest.uid);
+    records.iter().map(|record| record.uid).chain(of_saved).for_each(|uid| host.reserve_uid(uid));
 }
 
 /// Ends processes that nothing accounts for: started, and not yet written down. They are in a group of ours from their
@@ -93,20 +137,63 @@ async fn sweep(host: &Host) {
 async fn records(host: &Arc<Host>) -> Vec<SandboxRecord> {
     let mut records = Vec::new();
     for dir in std::fs::read_dir(host.layout.sandboxes()).into_iter().flatten().flatten() {
-        match read_json::<SandboxRecord>(&dir.path().join(crate::layout::RECORD)) {
-            Ok(record) => records.push(record),
-            // Somebody was told that it sleeps; whoever looks after this host decides.
-            Err(error) if dir.path().join("sleep").join(names::MANIFEST).exists() => {
-                tracing::error!(dir = %dir.path().display(), %error, "a sleeping sandbox without a record stays where it is");
+        let shown = dir.path().display().to_string();
+        match find_record(&dir.path()) {
+            Found::Record(record) => records.push(*record),
+            Found::Sleeper(record, error) => {
+                tracing::warn!(dir = shown, %error, "a sleeper's record is taken from beside its memory");
+                write_down(host, &record);
+                records.push(*record);
             }
-            Err(error) => {
+            Found::Unknown(error) => tracing::error!(
+                dir = shown,
+                %error,
+                "a sandbox sleeps here that cannot be taken over; it is left as it is and cannot be used. Put a record.json \
+                 back and restart the agent, or remove the directory"
+            ),
+            Found::Nothing(error) => {
                 // A create that had not come as far as its record; nobody was told of it.
-                tracing::warn!(dir = %dir.path().display(), %error, "removing a sandbox without a record");
+                tracing::warn!(dir = shown, %error, "removing a sandbox without a record");
                 host.remove_dir(dir.path()).await;
             }
         }
     }
     records
+}
+
+/// What the directory of a sandbox says about it.
+enum Found {
+    Record(Box<SandboxRecord>),
+    /// A sleeper whose record is unreadable but under its second name, and why.
+    Sleeper(Box<SandboxRecord>, AgentError),
+    /// Something sleeps there, and nobody knows what, or whether it may wake.
+    Unknown(AgentError),
+    Nothing(AgentError),
+}
+
+fn find_record(dir: &Path) -> Found {
+    let unreadable = match read_json::<SandboxRecord>(&dir.join(layout::RECORD)) {
+        Ok(record) => return Found::Record(Box::new(record)),
+        Err(error) => error,
+    };
+    let sleep = dir.join(layout::SLEEP);
+    if !sleep.join(names::MANIFEST).exists() {
+        return Found::Nothing(unreadable);
+    }
+    match read_json::<SandboxRecord>(&sleep.join(names::RECORD)) {
+        // What was written over its record was that it wakes. Memory of before would destroy a volume that went on since.
+        Ok(record) if record.writes_volumes() => Found::Unknown(AgentError::Conflict(format!(
+            "{unreadable}; it was being woken, and its volumes may have changed since it fell asleep"
+        ))),
+        Ok(record) => Found::Sleeper(Box::new(record), unreadable),
+        Err(_) => Found::Unknown(unreadable),
+    }
+}
+
+fn write_down(host: &Host, record: &SandboxRecord) {
+    if let Err(error) = write_record(&host.layout, record) {
+        tracing::error!(sandbox = %record.spec.id, %error, "what became of it was not recorded");
+    }
 }
 
 fn is_to_adopt(record: &SandboxRecord) -> bool {
@@ -124,8 +211,10 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
     if !is_to_adopt(&record) {
         // Asleep or failed: a machine that is still there was being ended, or being woken.
         end_machine(host, &record).await;
-        record.machine = None;
         record.slot = None;
+        if record.machine.take().is_some() {
+            write_down(host, &record);
+        }
         sandbox::spawn(host, record, None);
         return;
     }
@@ -143,9 +232,7 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
             if let Ok(state) = record.state.step(Transition::Lost) {
                 record.state = state;
             }
-            if let Err(error) = write_json(&host.layout.record(&id), &record) {
-                tracing::error!(sandbox = %id, %error, "the loss was not recorded");
-            }
+            write_down(host, &record);
             sandbox::spawn(host, record, None);
         }
     }
@@ -184,4 +271,93 @@ async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
     let mut home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
     home.release(host).await;
     home.remove(host).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use pandastack_types::agent_api::VolumeSpec;
+
+    use super::*;
+    use crate::record::tests::record_in;
+
+    /// The directory of a sandbox, with these files.
+    fn dir_with(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(layout::SLEEP)).unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_sleeper_is_found_by_the_second_name_of_its_record() {
+        let asleep = record_in(SandboxState::Hibernated);
+        let text = serde_json::to_string(&asleep).unwrap();
+        let cut = &text[..text.len() / 2];
+        for unreadable in ["", cut] {
+            let dir = dir_with(&[
+                (layout::RECORD, unreadable),
+                ("sleep/manifest.json", "{}"),
+                ("sleep/record.json", text.as_str()),
+            ]);
+            let Found::Sleeper(found, _) = find_record(dir.path()) else { panic!("not found: {unreadable}") };
+            assert_eq!(found.spec, asleep.spec);
+        }
+    }
+
+    #[test]
+    fn what_sleeps_is_not_removed_for_want_of_a_record() {
+        let dir = dir_with(&[(layout::RECORD, ""), ("sleep/manifest.json", "{}")]);
+        assert!(matches!(find_record(dir.path()), Found::Unknown(_)));
+        let dir = dir_with(&[("sleep/manifest.json", "{}"), ("sleep/record.json", "")]);
+        assert!(matches!(find_record(dir.path()), Found::Unknown(_)));
+    }
+
+    #[test]
+    fn one_that_writes_volumes_does_not_go_back_to_what_it_remembers_of_them() {
+        for (read_only, comes_back) in [(false, false), (true, true)] {
+            let mut asleep = record_in(SandboxState::Hibernated);
+            let id = pandastack_types::VolumeId::random();
+            asleep.spec.volumes = vec![VolumeSpec { id, path: "/v".to_owned(), read_only, generation: 1 }];
+            let text = serde_json::to_string(&asleep).unwrap();
+            let dir = dir_with(&[("sleep/manifest.json", "{}"), ("sleep/record.json", text.as_str())]);
+            let found = find_record(dir.path());
+            assert_eq!(matches!(found, Found::Sleeper(..)), comes_back);
+            assert_eq!(matches!(found, Found::Unknown(_)), !comes_back);
+        }
+    }
+
+    #[test]
+    fn a_create_that_was_cut_off_is_nothing() {
+        let dir = dir_with(&[(layout::RECORD, "")]);
+        assert!(matches!(find_record(dir.path()), Found::Nothing(_)));
+    }
+
+    #[test]
+    fn a_record_that_can_be_read_counts() {
+        let [running, asleep] = [SandboxState::Running, SandboxState::Hibernated]
+            .map(|state| serde_json::to_string(&record_in(state)).unwrap());
+        let dir = dir_with(&[
+            (layout::RECORD, running.as_str()),
+            ("sleep/manifest.json", "{}"),
+            ("sleep/record.json", asleep.as_str()),
+        ]);
+        let Found::Record(found) = find_record(dir.path()) else { panic!("not found") };
+        assert_eq!(found.state, SandboxState::Running);
+    }
+
+    #[test]
+    fn two_records_never_keep_one_slot() {
+        let in_slot = |state, slot| SandboxRecord { slot: Some(slot), ..record_in(state) };
+        let mut records = [
+            in_slot(SandboxState::Hibernated, 1),
+            in_slot(SandboxState::Running, 1),
+            in_slot(SandboxState::Paused, 1),
+            in_slot(SandboxState::Running, 2),
+        ];
+        let dropped = drop_shared_claims(&mut records);
+        assert_eq!(records.each_ref().map(|record| record.slot), [None, None, None, Some(2)]);
+        assert_eq!(dropped, records[..3].iter().map(|record| record.spec.id.clone()).collect());
+    }
 }

@@ -26,6 +26,7 @@ pub(crate) fn report(host: &Host) -> HostReport {
         isolation: capabilities.isolation.as_str().to_owned(),
         memory_total_mb: host.memory_total_mb(),
         memory_free_mb: host.memory_free_mb(),
+        memory_held_asleep_mb: host.memory_held_asleep_mb(),
         memory_promised_percent: host.config.memory_promised_percent,
         disk_free_bytes: host.store.free_space().map_or(0, |space| space.available_bytes()),
         slots_free: u32::try_from(slots.capacity.saturating_sub(slots.in_use)).unwrap_or(u32::MAX),

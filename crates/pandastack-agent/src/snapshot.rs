@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use pandastack_engine::Shape;
+use pandastack_engine::{Capabilities, Shape};
 use pandastack_net::Resolved;
 use pandastack_types::SandboxId;
 use pandastack_types::agent_api::VolumeSpec;
@@ -20,12 +20,15 @@ use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::integrity::{self, Seals};
-use crate::layout::{Layout, snapshot as names};
-use crate::record::read_json;
+use crate::layout::{self, Layout, snapshot as names};
+use crate::record::{read_json, write_json};
 use crate::volume;
 
-/// What the contents of a snapshot are.
-static FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
+/// What every snapshot has.
+const FILES: [&str; 3] = [names::STATE, names::MEMORY, names::DISK];
+
+/// How long a sandbox sleeps before its disk gets a checksum: reading it costs more than a short sleep is worth.
+pub(crate) const SLEEPERS_IMAGES_AFTER: Duration = Duration::from_secs(600);
 
 /// What a snapshot is of, and where it may be loaded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -96,17 +99,17 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Opens a directory and checks that this host can load it.
-    pub(crate) fn open(dir: &Path, compatibility_key: &str) -> Result<Self> {
+    pub(crate) fn open(dir: &Path, engine: &Capabilities) -> Result<Self> {
         let manifest: Manifest = read_json(&dir.join(names::MANIFEST))?;
         if manifest.disk_only {
             let reason = "the sandbox sleeps with its disk only and has no memory to copy; wake it first";
             return Err(AgentError::Conflict(reason.to_owned()));
         }
-        if manifest.compatibility_key != compatibility_key {
+        if !engine.loads(&manifest.compatibility_key) {
             return Err(AgentError::Incompatible(format!(
-                "the snapshot was made by `{}` and this host runs `{compatibility_key}`; restore it on a host with the \
-                 same engine or make a new one",
-                manifest.compatibility_key
+                "the snapshot was made by `{}` and this host runs `{}`; restore it on a host with the same engine or \
+                 make a new one",
+                manifest.compatibility_key, engine.compatibility_key
             )));
         }
         integrity::check_seals(dir, &manifest.seals)?;
@@ -126,64 +129,36 @@ impl Snapshot {
 
     /// Reads the contents if this boot of the host has not read them yet, and fails if they are damaged.
     pub(crate) async fn verify(&self, stop: &CancellationToken) -> Result<()> {
-        if !integrity::needs_verifying(&self.dir, &self.manifest.written_boot) {
-            return Ok(());
-        }
-        let (dir, stop) = (self.dir.clone(), stop.clone());
-        blocking(move || integrity::verify(&dir, &stop)).await
+        verify(&self.dir, &self.manifest, stop).await
     }
 
-    /// Begins to compute the checksums behind the caller's back; of the disk only after `disk_after`, because it is large and
-    /// most sleeps are short. A snapshot that disappears meanwhile is fine.
-    pub(crate) fn checksum_behind(&self, host: &Arc<Host>, disk_after: Duration) {
-        let (snapshot, host) = (self.clone(), host.clone());
-        host.tasks.clone().spawn(async move {
-            if !disk_after.is_zero() {
-                snapshot.write_checksums(&host, &FILES[..2]).await;
-                tokio::select! {
-                    () = host.shutdown.cancelled() => return,
-                    () = tokio::time::sleep(disk_after) => {}
-                }
-            }
-            // Unless another sleep, or nothing, lies there now.
-            if integrity::check_seals(&snapshot.dir, &snapshot.manifest.seals).is_ok() {
-                snapshot.write_checksums(&host, &FILES).await;
-            }
-        });
-    }
-
-    async fn write_checksums(&self, host: &Host, files: &'static [&'static str]) {
-        let (dir, stop) = (self.dir.clone(), host.shutdown.clone());
-        let Ok(_turn) = host.checksum_turn.acquire().await else { return };
-        let summed = integrity::behind(move || integrity::write_checksums(&dir, files, &stop)).await;
-        if let Err(error) = summed {
-            tracing::debug!(dir = %self.dir.display(), %error, "no checksums");
-        }
+    /// See [`checksum_behind`].
+    pub(crate) fn checksum_behind(&self, host: &Arc<Host>, images_after: Duration) {
+        checksum_behind(host, self.dir.clone(), self.manifest.seals.clone(), images_after);
     }
 
     /// Makes the same snapshot appear at `to`, replacing what is there in one step. The files are shared, not copied: they
-    /// never change, and the file system counts who needs them. Volumes, which do change, are cloned into it.
+    /// never change, and the file system counts who needs them. Volumes, which do change, are cloned into it; its own images of
+    /// them stay behind.
     pub(crate) async fn link_to(
         &self,
         host: &Host,
         to: PathBuf,
         volumes: Vec<volume::Original>,
     ) -> Result<()> {
-        let (store, from) = (host.store.clone(), self.dir.clone());
+        let (store, from, mut manifest) = (host.store.clone(), self.dir.clone(), self.manifest.clone());
         blocking(move || {
             let staging = store.stage()?;
-            let fixed = [names::STATE, names::MEMORY, names::DISK, names::MANIFEST, integrity::CHECKSUMS];
-            for name in fixed {
-                let link = staging.path().join(name);
-                match std::fs::hard_link(from.join(name), &link) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound && name == integrity::CHECKSUMS => {
-                    }
-                    linked => linked.map_err(AgentError::io("link", &link))?,
-                }
-            }
+            link_files(&from, staging.path())?;
+            let mut images = Vec::new();
             for (place, (_, image)) in volumes.into_iter().enumerate() {
-                store.clone_file(&image, &staging.path().join(names::volume(place)))?;
+                let name = names::volume(place);
+                store.clone_file(&image, &staging.path().join(&name))?;
+                images.push(name);
             }
+            manifest.seals.retain(|name, _| FILES.contains(&name.as_str()));
+            manifest.seals.extend(integrity::seal(staging.path(), &images)?);
+            write_json(&staging.path().join(names::MANIFEST), &manifest)?;
             open_to_machines(staging.path())?;
             Ok(staging.publish_over(&to)?)
         })
@@ -225,15 +200,90 @@ impl Snapshot {
     }
 }
 
-/// Sums the contents of named snapshots that an earlier agent did not come to.
-pub(crate) fn sum_the_rest(host: &Arc<Host>) {
-    let dirs = std::fs::read_dir(host.layout.snapshots()).into_iter().flatten().flatten();
-    for dir in dirs.map(|entry| entry.path()).filter(|dir| !integrity::is_summed(dir, &FILES)) {
-        match Snapshot::open(&dir, &host.engine.capabilities().compatibility_key) {
-            Ok(snapshot) => snapshot.checksum_behind(host, Duration::ZERO),
-            Err(error) => tracing::debug!(dir = %dir.display(), %error, "no checksums"),
+/// Links what never changes, and the sums of it if there are any.
+fn link_files(from: &Path, to: &Path) -> Result<()> {
+    for name in FILES.into_iter().chain([integrity::CHECKSUMS]) {
+        let link = to.join(name);
+        match std::fs::hard_link(from.join(name), &link) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && name == integrity::CHECKSUMS => {}
+            linked => linked.map_err(AgentError::io("link", &link))?,
         }
     }
+    Ok(())
+}
+
+/// Seals what a complete snapshot directory holds: its own files, and images of volumes where it has them.
+pub(crate) fn seal(dir: &Path, volumes: usize) -> Result<Seals> {
+    let images = (0..volumes).map(names::volume).filter(|name| dir.join(name).exists());
+    let all: Vec<String> = FILES.into_iter().map(str::to_owned).chain(images).collect();
+    integrity::seal(dir, &all)
+}
+
+/// Reads the contents of a snapshot directory if this boot of the host has not read them yet, and fails if they are damaged.
+pub(crate) async fn verify(dir: &Path, manifest: &Manifest, stop: &CancellationToken) -> Result<()> {
+    if !integrity::needs_verifying(dir, &manifest.written_boot) {
+        return Ok(());
+    }
+    let (dir, stop) = (dir.to_owned(), stop.clone());
+    blocking(move || integrity::verify(&dir, &stop)).await
+}
+
+/// Begins to compute the checksums of what was sealed in a directory behind the caller's back; of disks only after
+/// `images_after`, because they are large and most sleeps are short. A directory that disappears meanwhile is fine.
+pub(crate) fn checksum_behind(host: &Arc<Host>, dir: PathBuf, seals: Seals, images_after: Duration) {
+    let host = host.clone();
+    host.tasks.clone().spawn(async move {
+        if !images_after.is_zero() {
+            let small = seals.iter().filter(|(name, _)| !names::is_image(name));
+            let small: Seals = small.map(|(name, seal)| (name.clone(), *seal)).collect();
+            if !small.is_empty() {
+                write_checksums(&host, &dir, small).await;
+            }
+            tokio::select! {
+                () = host.shutdown.cancelled() => return,
+                () = tokio::time::sleep(images_after) => {}
+            }
+        }
+        write_checksums(&host, &dir, seals).await;
+    });
+}
+
+async fn write_checksums(host: &Host, dir: &Path, seals: Seals) {
+    let (from, stop) = (dir.to_owned(), host.shutdown.clone());
+    let Ok(_turn) = host.checksum_turn.acquire().await else { return };
+    let sum = move || {
+        // Unless another sleep, or nothing, lies there now.
+        integrity::check_seals(&from, &seals)?;
+        let names: Vec<&String> = seals.keys().collect();
+        integrity::write_checksums(&from, &names, &stop)
+    };
+    if let Err(error) = integrity::behind(sum).await {
+        tracing::debug!(dir = %dir.display(), %error, "no checksums");
+    }
+}
+
+/// Sums the contents of named snapshots and sleepers that an earlier agent did not come to.
+pub(crate) fn sum_the_rest(host: &Arc<Host>) {
+    for (dir, seals) in unsummed(entries(&host.layout.snapshots())) {
+        checksum_behind(host, dir, seals, Duration::ZERO);
+    }
+    let sleepers = entries(&host.layout.sandboxes()).map(|dir| dir.join(layout::SLEEP));
+    for (dir, seals) in unsummed(sleepers) {
+        checksum_behind(host, dir, seals, SLEEPERS_IMAGES_AFTER);
+    }
+}
+
+fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Which of these are snapshot directories with files that have no sum, and what was sealed there.
+fn unsummed(dirs: impl Iterator<Item = PathBuf>) -> impl Iterator<Item = (PathBuf, Seals)> {
+    let sealed = dirs.filter_map(|dir| {
+        let manifest: Manifest = read_json(&dir.join(names::MANIFEST)).ok()?;
+        Some((dir, manifest.seals))
+    });
+    sealed.filter(|(dir, seals)| !seals.is_empty() && !integrity::is_summed(dir, seals))
 }
 
 /// Machines run under users of their own and open memory files for reading only.
@@ -264,5 +314,51 @@ mod tests {
         assert!(manifest.resolved.is_empty() && manifest.volumes.is_empty());
         let again = serde_json::to_string(&manifest).expect("text");
         assert!(!again.contains("resolved"), "{again}");
+    }
+
+    /// A snapshot directory with these files.
+    fn written(dir: &Path, files: &[&str]) -> Seals {
+        std::fs::create_dir_all(dir).unwrap();
+        for name in files {
+            std::fs::write(dir.join(name), name).unwrap();
+        }
+        let seals = integrity::seal(dir, files).unwrap();
+        let manifest: Manifest = serde_json::from_value(serde_json::json!({
+            "template": "base", "shape": {"vcpus": 1, "memory_mib": 512}, "compatibility_key": "k", "sandbox": null,
+            "uid": null, "state_bytes": 0, "memory_bytes_written": 0, "created_at": "2026-01-01T00:00:00Z",
+            "seals": &seals,
+        }))
+        .unwrap();
+        write_json(&dir.join(names::MANIFEST), &manifest).unwrap();
+        seals
+    }
+
+    #[test]
+    fn sleepers_that_an_earlier_agent_did_not_come_to_are_summed() {
+        let (store, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+        let [whole, disk_only, empty] = ["whole", "disk-only", "empty"].map(|name| store.path().join(name));
+        let seals = written(&whole, &FILES);
+        written(&disk_only, &[names::DISK]);
+        std::fs::create_dir(&empty).unwrap();
+        let left = || {
+            let mut left: Vec<_> = unsummed(entries(store.path())).map(|(dir, _)| dir).collect();
+            left.sort();
+            left
+        };
+        assert_eq!(left(), [disk_only.clone(), whole.clone()]);
+        integrity::write_checksums(&whole, &FILES[..2], &stop).unwrap();
+        assert_eq!(left(), [disk_only.clone(), whole.clone()], "its disk has no sum");
+        let names: Vec<&String> = seals.keys().collect();
+        integrity::write_checksums(&whole, &names, &stop).unwrap();
+        integrity::write_checksums(&disk_only, &[names::DISK], &stop).unwrap();
+        assert!(left().is_empty());
+    }
+
+    #[test]
+    fn images_of_volumes_are_sealed_where_there_are_any() {
+        let dir = tempfile::tempdir().unwrap();
+        written(dir.path(), &[names::STATE, names::MEMORY, names::DISK, "volume.0"]);
+        assert!(seal(dir.path(), 0).unwrap().keys().eq(["disk", "memory", "state"]));
+        assert!(seal(dir.path(), 2).unwrap().keys().eq(["disk", "memory", "state", "volume.0"]));
     }
 }

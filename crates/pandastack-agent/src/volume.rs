@@ -8,10 +8,13 @@
 //!   the image is written down before the machine gets it; an older one is refused. So a sleeper whose volume
 //!   another machine wrote meanwhile does not wake: its memory holds a file system that is no longer there.
 //! - **Nothing on the way to a machine formats.** A new volume is a clone of an empty file system of its size, made once.
+//! - Who only reads sees everything that was synced: what a killed machine left in the journal is replayed before.
 //! - What a volume says of itself survives a power loss before anybody is told of it.
 //!
 //! Left to others: names, tenants and leases (control), mounting (the guest), stopping a writer for a copy
 //! ([`crate::sandbox`]).
+
+mod replay;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -58,10 +61,15 @@ pub(crate) async fn create(host: &Host, request: AgentVolumeCreate) -> Result<Ag
             Some(from) => {
                 let image = image(&layout, from)?;
                 // Held while the image is copied, so that no machine begins to write it meanwhile.
+                let _turn = replay::Turn::take(from);
                 let lock = open_locked(&image, true, from)?;
                 return make(&store, &layout, &id, size_bytes, &image).inspect(|_| drop(lock));
             }
-            None => blank(&store, &layout, size_bytes)?,
+            None => {
+                // Before anything is formatted for it.
+                promise(&store, &layout, size_bytes)?;
+                blank(&store, &layout, size_bytes)?
+            }
         };
         make(&store, &layout, &id, size_bytes, &image)
     });
@@ -187,13 +195,18 @@ pub(crate) async fn open_all(host: &Host, specs: &[VolumeSpec]) -> Result<Vec<pa
     if specs.is_empty() {
         return Ok(Vec::new());
     }
-    let (layout, specs) = (host.layout.clone(), specs.to_vec());
-    blocking(move || specs.iter().map(|spec| open(&layout, spec)).collect()).await
+    let (layout, specs, uid) = (host.layout.clone(), specs.to_vec(), host.new_uid());
+    blocking(move || specs.iter().map(|spec| open(&layout, spec, uid)).collect()).await
 }
 
-/// Opens a volume for one machine, under the machine's generation of it.
-fn open(layout: &Layout, spec: &VolumeSpec) -> Result<pandastack_engine::Volume> {
-    let image = open_locked(&image(layout, &spec.id)?, spec.read_only, &spec.id)?;
+/// Opens a volume for one machine, under the machine's generation of it. `uid`: a user that nobody is, to replay it.
+fn open(layout: &Layout, spec: &VolumeSpec, uid: u32) -> Result<pandastack_engine::Volume> {
+    let path = image(layout, &spec.id)?;
+    let _turn = spec.read_only.then(|| replay::Turn::take(&spec.id));
+    if spec.read_only {
+        replay::replay_left(&path, &spec.id, uid)?;
+    }
+    let image = open_locked(&path, spec.read_only, &spec.id)?;
     // Under the lock, so that no two machines write it down at once.
     let known = record(layout, &spec.id)?;
     if spec.generation < known.generation {
@@ -288,6 +301,8 @@ pub(crate) async fn remove(host: &Arc<Host>, id: VolumeId) -> Result<()> {
 mod tests {
     use super::*;
 
+    const USER: u32 = crate::host::UID_FIRST;
+
     struct Fixture {
         _dir: tempfile::TempDir,
         layout: Layout,
@@ -312,37 +327,37 @@ mod tests {
     #[test]
     fn a_volume_has_one_writer_or_many_readers() {
         let fixture = fixture();
-        let writer = open(&fixture.layout, &spec(&fixture, 4, false)).unwrap();
+        let writer = open(&fixture.layout, &spec(&fixture, 4, false), USER).unwrap();
         for read_only in [false, true] {
-            let second = open(&fixture.layout, &spec(&fixture, 5, read_only));
+            let second = open(&fixture.layout, &spec(&fixture, 5, read_only), USER);
             assert!(matches!(second, Err(AgentError::Conflict(_))), "{read_only} {second:?}");
         }
         // The lock is of the open file: it lasts while any process has it.
         let inherited = writer.image.try_clone().unwrap();
         drop(writer);
-        assert!(open(&fixture.layout, &spec(&fixture, 5, false)).is_err());
+        assert!(open(&fixture.layout, &spec(&fixture, 5, false), USER).is_err());
         drop(inherited);
-        let readers = [1, 2].map(|_| open(&fixture.layout, &spec(&fixture, 5, true)).unwrap());
-        assert!(open(&fixture.layout, &spec(&fixture, 6, false)).is_err());
+        let readers = [1, 2].map(|_| open(&fixture.layout, &spec(&fixture, 5, true), USER).unwrap());
+        assert!(open(&fixture.layout, &spec(&fixture, 6, false), USER).is_err());
         drop(readers);
-        assert!(open(&fixture.layout, &spec(&fixture, 6, false)).is_ok());
+        assert!(open(&fixture.layout, &spec(&fixture, 6, false), USER).is_ok());
     }
 
     #[test]
     fn an_older_generation_than_the_last_is_refused() {
         let fixture = fixture();
-        assert!(open(&fixture.layout, &spec(&fixture, 2, false)).is_err());
+        assert!(open(&fixture.layout, &spec(&fixture, 2, false), USER).is_err());
         assert_eq!(look(&fixture.layout, &fixture.id).unwrap().generation, 3);
-        drop(open(&fixture.layout, &spec(&fixture, 3, false)).unwrap());
-        drop(open(&fixture.layout, &spec(&fixture, 7, false)).unwrap());
+        drop(open(&fixture.layout, &spec(&fixture, 3, false), USER).unwrap());
+        drop(open(&fixture.layout, &spec(&fixture, 7, false), USER).unwrap());
         assert_eq!(look(&fixture.layout, &fixture.id).unwrap().generation, 7);
-        assert!(open(&fixture.layout, &spec(&fixture, 6, true)).is_err());
+        assert!(open(&fixture.layout, &spec(&fixture, 6, true), USER).is_err());
     }
 
     #[test]
     fn a_volume_that_is_not_there_is_said_so() {
         let fixture = fixture();
         let other = VolumeSpec { id: VolumeId::random(), ..spec(&fixture, 9, false) };
-        assert!(matches!(open(&fixture.layout, &other), Err(AgentError::NoVolume(_))));
+        assert!(matches!(open(&fixture.layout, &other, USER), Err(AgentError::NoVolume(_))));
     }
 }

@@ -7,7 +7,7 @@
 //! Snapshots that are used often get one too, under other rules: see [`crate::snapshot_zygote`]. Here all of them are kept,
 //! handed out ([`Lease`]), limited, ended, and adopted from a predecessor.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -261,18 +261,19 @@ impl Zygotes {
         }
     }
 
-    /// Takes over the zygotes of the agent's predecessor. The ones that cannot be are removed.
-    pub(crate) async fn adopt(&self, host: &Host) {
+    /// Takes over the zygotes of the agent's predecessor. The ones that cannot be are removed. `slots`: which of theirs are there and
+    /// no sandbox's.
+    pub(crate) async fn adopt(&self, host: &Host, slots: &HashSet<u32>) {
         for entry in std::fs::read_dir(host.layout.zygotes()).into_iter().flatten().flatten() {
             let (dir, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            match adopt_one(host, &name, &dir).await {
+            match adopt_one(host, &name, &dir, slots).await {
                 Ok(zygote) => {
                     self.lock().insert(name.clone(), State::Ready(Arc::new(zygote)));
                     end_orphan(host, &name).await;
                 }
                 Err(error) => {
                     tracing::info!(template = name, %error, "a zygote did not survive; it is made again");
-                    release_lost(host, &name, &dir).await;
+                    release_lost(host, &name, &dir, slots).await;
                     host.remove_dir(dir).await;
                 }
             }
@@ -280,7 +281,7 @@ impl Zygotes {
     }
 
     /// Slots of zygotes that a predecessor left, for the slot pool to keep.
-    pub(crate) fn slots_on_disk(host: &Host) -> Vec<u32> {
+    pub(crate) fn slots_on_disk(host: &Host) -> HashSet<u32> {
         let dirs = std::fs::read_dir(host.layout.zygotes()).into_iter().flatten().flatten();
         let records = dirs.filter_map(|dir| read_json::<ZygoteRecord>(&dir.path().join(RECORD)).ok());
         records.filter_map(|record| record.slot).collect()
@@ -303,19 +304,21 @@ fn zygote_name(template: &str) -> String {
     format!("zygote-{template}")
 }
 
-async fn adopt_one(host: &Host, name: &str, dir: &Path) -> Result<Zygote> {
+async fn adopt_one(host: &Host, name: &str, dir: &Path, slots: &HashSet<u32>) -> Result<Zygote> {
     let record: ZygoteRecord = read_json(&dir.join(RECORD))?;
     let runtime_dir = record.machine.runtime_dir.clone();
     let machine = host.engine.adopt(record.machine).await?;
-    let home = Home::adopted(host, &zygote_name(name), dir.join("machine"), runtime_dir, record.slot);
+    let slot = record.slot.filter(|slot| slots.contains(slot));
+    let home = Home::adopted(host, &zygote_name(name), dir.join("machine"), runtime_dir, slot);
     Ok(Zygote::new(machine, home, None, record.key, record.volumes))
 }
 
 /// Gives back what a zygote held that is no more: its slot was kept for it.
-async fn release_lost(host: &Host, name: &str, dir: &Path) {
+async fn release_lost(host: &Host, name: &str, dir: &Path, slots: &HashSet<u32>) {
     if let Ok(record) = read_json::<ZygoteRecord>(&dir.join(RECORD)) {
         let (home, sockets) = (dir.join("machine"), record.machine.runtime_dir);
-        Home::adopted(host, &zygote_name(name), home, sockets, record.slot).release(host).await;
+        let slot = record.slot.filter(|slot| slots.contains(slot));
+        Home::adopted(host, &zygote_name(name), home, sockets, slot).release(host).await;
     }
 }
 

@@ -44,7 +44,9 @@ impl Promise {
     /// The create succeeded: its memory is gone until a report says what is left.
     pub(crate) fn keep(self) {
         if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
-            entry.summary.memory_free_mb = entry.summary.memory_free_mb.saturating_sub(self.memory_mb);
+            let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &mut entry.summary;
+            *held = held.saturating_sub(self.memory_mb.saturating_sub(*free));
+            *free = free.saturating_sub(self.memory_mb);
         }
     }
 }
@@ -285,6 +287,12 @@ impl Entry {
         self.summary.memory_free_mb.saturating_sub(self.promised_mb)
     }
 
+    /// Memory that a new sandbox can have, with what others give up for it.
+    fn memory_obtainable_mb(&self) -> u64 {
+        let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &self.summary;
+        (free + held).saturating_sub(self.promised_mb)
+    }
+
     fn template(&self, name: &str) -> Option<&AgentTemplate> {
         self.summary.templates.iter().find(|known| {
             known.template.name == name || known.template.aliases.iter().any(|alias| alias == name)
@@ -301,6 +309,7 @@ impl Entry {
             host: self.summary.host.clone(),
             reachable,
             memory_free_mb: self.memory_free_mb(),
+            memory_obtainable_mb: self.memory_obtainable_mb(),
             memory_promised_percent: self.summary.memory_promised_percent,
             slots_free: self.summary.slots_free,
             template: self.template(template).map(|known| (known.status, known.template.memory_mb)),

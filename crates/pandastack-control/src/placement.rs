@@ -12,6 +12,8 @@ pub(crate) struct Candidate {
     pub(crate) host: HostId,
     pub(crate) reachable: bool,
     pub(crate) memory_free_mb: u64,
+    /// With what sandboxes in light sleep give up.
+    pub(crate) memory_obtainable_mb: u64,
     /// Percent of a sandbox's memory that has to be free.
     pub(crate) memory_promised_percent: u32,
     pub(crate) slots_free: u32,
@@ -45,13 +47,14 @@ pub(crate) fn choose(template: &str, candidates: &[Candidate]) -> Result<HostId,
     able.into_iter()
         .filter(|(candidate, (_, memory_mb))| {
             let promised = u64::from(*memory_mb) * u64::from(candidate.memory_promised_percent) / 100;
-            candidate.memory_free_mb >= promised && candidate.slots_free > 0
+            candidate.memory_obtainable_mb >= promised && candidate.slots_free > 0
         })
         .max_by_key(|(candidate, (status, _))| {
             // The id breaks ties, so that the same facts always give the same answer.
             (
                 *status == TemplateStatus::Ready,
                 candidate.memory_free_mb,
+                candidate.memory_obtainable_mb,
                 std::cmp::Reverse(candidate.host.clone()),
             )
         })
@@ -68,6 +71,7 @@ mod tests {
             host: name.parse().unwrap(),
             reachable: true,
             memory_free_mb: free,
+            memory_obtainable_mb: free,
             memory_promised_percent: 100,
             slots_free: 1,
             template: Some((status, 512)),
@@ -87,6 +91,15 @@ mod tests {
         check(&[host("a", 1000, Ready), host("b", 2000, Unbaked)], Ok("a"));
         check(&[host("a", 100, Ready), host("b", 2000, Unbaked)], Ok("b"));
         check(&[host("b", 1000, Ready), host("a", 1000, Ready)], Ok("a"));
+    }
+
+    #[test]
+    fn what_others_give_up_counts_where_nobody_has_room_without() {
+        let asleep =
+            |name, free| Candidate { memory_obtainable_mb: 4000, ..host(name, free, TemplateStatus::Ready) };
+        check(&[asleep("a", 0)], Ok("a"));
+        check(&[asleep("a", 0), host("b", 600, TemplateStatus::Ready)], Ok("b"));
+        check(&[asleep("a", 100), host("b", 200, TemplateStatus::Ready)], Ok("a"));
     }
 
     #[test]

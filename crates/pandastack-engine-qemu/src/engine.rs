@@ -51,7 +51,8 @@ impl QemuEngine {
             isolation: accelerator.isolation,
             fork: fork_reason.is_none(),
             fork_reason,
-            compatibility_key: probe::compatibility_key(&emulator, &accelerator),
+            compatibility_key: probe::compatibility_key(&emulator.series(), &accelerator),
+            earlier_keys: vec![probe::compatibility_key(&emulator.version, &accelerator)],
         };
         tracing::info!(engine = capabilities.name, version = %emulator.version, kvm = %config.kvm_reason,
             fork = capabilities.fork, "engine ready");

@@ -1,6 +1,12 @@
 //! The emulator's migration machinery, which saves and loads device state.
+//!
+//! States pass through pipes both ways. The end of a pipe says that the emulator is done with a state, where a file would stay
+//! open in it for an unknown while; and newer emulators want to open files themselves, which a locked-in one cannot.
+
+use std::os::fd::OwnedFd;
 
 use pandastack_engine::{EngineError, Result};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -9,6 +15,19 @@ use crate::qmp::{Event, Qmp};
 
 /// Bytes per second: no limit. The default throttles to 128 MiB/s.
 const BANDWIDTH_MAX: u64 = 1 << 40;
+
+/// Room in a pipe: a whole device state, so that nobody waits for the other. The usual limit of the kernel.
+const PIPE_BYTES: usize = 1 << 20;
+/// Name of the emulator's end of a pipe in the emulator.
+pub(crate) const DESCRIPTOR_NAME: &str = "state";
+
+/// A pipe for a state: the end to read from, and the one to write to.
+pub(crate) fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let (reading, writing) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A smaller pipe is only slower.
+    let _ = fcntl_setpipe_size(&writing, PIPE_BYTES);
+    Ok((reading, writing))
+}
 
 /// Prepares a new process: memory that claims to be shared stays out of states, and their end is an event.
 pub(crate) async fn configure(qmp: &Qmp) -> Result<()> {

@@ -31,6 +31,16 @@ pub(crate) struct Emulator {
     pub(crate) binary: PathBuf,
     /// First line of what it says about itself.
     pub(crate) version: String,
+    numbers: (u32, u32),
+}
+
+impl Emulator {
+    /// Such as `QEMU 7.2`. Of one series every build loads what another one saved, as long as the machine type has a version: an
+    /// update of the package leaves sleepers and snapshots as good as before.
+    pub(crate) fn series(&self) -> String {
+        let (major, minor) = self.numbers;
+        format!("QEMU {major}.{minor}")
+    }
 }
 
 /// Finds the emulator and asks its version.
@@ -49,7 +59,7 @@ pub(crate) fn find_emulator(configured: Option<PathBuf>) -> Result<Emulator> {
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text.lines().next().unwrap_or_default().trim().to_owned();
     match parse_version(&version) {
-        Some(found) if found >= VERSION_MIN => Ok(Emulator { binary, version }),
+        Some(numbers) if numbers >= VERSION_MIN => Ok(Emulator { binary, version, numbers }),
         _ => Err(EngineError::Unavailable(format!(
             "{} is {version:?}, but QEMU {}.{} or newer is needed",
             binary.display(),
@@ -71,11 +81,11 @@ fn parse_version(line: &str) -> Option<(u32, u32)> {
 }
 
 /// A snapshot loads only where this is equal.
-pub(crate) fn compatibility_key(emulator: &Emulator, accelerator: &Accelerator) -> String {
+pub(crate) fn compatibility_key(emulator: &str, accelerator: &Accelerator) -> String {
     let processor = if accelerator.host_processor { host_processor() } else { String::new() };
     [
         accelerator.name,
-        &emulator.version,
+        emulator,
         accelerator.machine,
         accelerator.processor,
         &format!("devices {DEVICES_GENERATION}"),
@@ -203,5 +213,17 @@ mod tests {
             assert_eq!(parse_version(line), expected, "{line}");
         }
         assert!((10, 0) >= VERSION_MIN && (6, 9) < VERSION_MIN);
+    }
+
+    #[test]
+    fn an_update_of_the_package_binds_snapshots_to_nothing_new_and_another_series_does() {
+        let key = |version: &str| {
+            let (binary, numbers) = (PathBuf::from("/qemu"), parse_version(version).unwrap());
+            let emulator = Emulator { binary, version: version.to_owned(), numbers };
+            compatibility_key(&emulator.series(), &Accelerator::TCG)
+        };
+        let saved = key("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)");
+        assert_eq!(saved, key("QEMU emulator version 7.2.23 (Debian 1:7.2+dfsg-7+deb12u19)"));
+        assert_ne!(saved, key("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)"));
     }
 }

@@ -88,17 +88,28 @@ impl Qmp {
         self.call(name, arguments, COMMAND_MAX).await
     }
 
+    /// One command that only newer emulators have, and only they need.
+    pub(crate) async fn command_if_known(&self, name: &'static str, arguments: Value) -> Result<()> {
+        let reply = self.ask(name, arguments, &[], COMMAND_MAX).await?;
+        match reply.pointer("/error/class").and_then(Value::as_str) {
+            Some("CommandNotFound") => Ok(()),
+            _ => result(name, reply).map(drop),
+        }
+    }
+
     /// One command.
     pub(crate) async fn call(&self, name: &'static str, arguments: Value, limit: Duration) -> Result<Value> {
-        self.exchange(name, arguments, &[], limit).await
+        result(name, self.ask(name, arguments, &[], limit).await?)
     }
 
     /// Gives the emulator a descriptor under a name.
     pub(crate) async fn give_descriptor(&self, name: &str, fd: BorrowedFd<'_>) -> Result<()> {
-        self.exchange("getfd", json!({ "fdname": name }), &[fd], COMMAND_MAX).await.map(drop)
+        let reply = self.ask("getfd", json!({ "fdname": name }), &[fd], COMMAND_MAX).await?;
+        result("getfd", reply).map(drop)
     }
 
-    async fn exchange(
+    /// Sends a command and waits for its reply, whatever that says.
+    async fn ask(
         &self,
         name: &'static str,
         arguments: Value,
@@ -120,18 +131,10 @@ impl Qmp {
             .map_err(|_| too_late(name, limit))?
             .map_err(|source| EngineError::Exited(format!("{name} could not be sent: {source}")))?;
         loop {
-            let mut reply = receive(&mut calls, name, deadline, limit).await?;
-            if reply.get("id").and_then(Value::as_u64) != Some(id) {
-                continue;
+            let reply = receive(&mut calls, name, deadline, limit).await?;
+            if reply.get("id").and_then(Value::as_u64) == Some(id) {
+                return Ok(reply);
             }
-            if let Some(value) = reply.get_mut("return") {
-                return Ok(value.take());
-            }
-            let detail = reply.pointer("/error/desc").and_then(Value::as_str);
-            return Err(EngineError::Vmm {
-                step: name,
-                detail: detail.map_or_else(|| reply.to_string(), str::to_owned),
-            });
         }
     }
 
@@ -154,6 +157,16 @@ impl Qmp {
         }
         Ok(())
     }
+}
+
+/// What a reply returns, or the error that it is.
+fn result(step: &'static str, mut reply: Value) -> Result<Value> {
+    if let Some(value) = reply.get_mut("return") {
+        return Ok(value.take());
+    }
+    let detail = reply.pointer("/error/desc").and_then(Value::as_str);
+    let detail = detail.map_or_else(|| reply.to_string(), str::to_owned);
+    Err(EngineError::Vmm { step, detail })
 }
 
 async fn receive(calls: &mut Calls, step: &'static str, deadline: Instant, limit: Duration) -> Result<Value> {
@@ -268,6 +281,21 @@ mod tests {
         drop(theirs);
         let error = qmp.call("cont", json!({}), LIMIT).await.unwrap_err();
         assert!(matches!(error, EngineError::Exited(_)), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_the_emulator_lacks_may_be_left_out_and_no_other_error_is_hidden() {
+        let (ours, mut theirs) = pair();
+        let qmp = Qmp::resume(ours);
+        for (class, id, hidden) in [("CommandNotFound", 1, true), ("GenericError", 2, false)] {
+            let reply = format!("{{\"error\":{{\"class\":\"{class}\",\"desc\":\"no\"}},\"id\":{id}}}\n");
+            theirs.write_all(reply.as_bytes()).await.unwrap();
+            assert_eq!(
+                qmp.command_if_known("blockdev-set-active", json!({})).await.is_ok(),
+                hidden,
+                "{class}"
+            );
+        }
     }
 
     #[tokio::test]

@@ -1,8 +1,6 @@
 //! Writing a paused machine down.
 //!
-//! Device state goes through a pipe: its end says that the emulator is done with it, where a file would stay open in the
-//! emulator for an unknown while. Memory is copied after that, so that whatever saving a device writes into guest memory
-//! is in the copy.
+//! Memory is copied after device state, so that whatever saving a device writes into guest memory is in the copy.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -11,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use pandastack_engine::{EngineError, Result, SaveTarget, Saved};
-use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Receiver;
@@ -20,12 +17,7 @@ use tokio::time::timeout;
 use crate::dirty;
 use crate::limits::{STATE_BYTES_MAX, STATE_MAX};
 use crate::machine::QemuMachine;
-use crate::migration;
-
-/// Room in the pipe: a whole device state, so that the emulator rarely waits. The usual limit of the kernel.
-const PIPE_BYTES: usize = 1 << 20;
-/// Name of the descriptor in the emulator.
-const DESCRIPTOR_NAME: &str = "state";
+use crate::migration::{self, DESCRIPTOR_NAME};
 
 /// Saves a machine. The caller holds its turn.
 pub(crate) async fn save(machine: &QemuMachine, target: &SaveTarget) -> Result<Saved> {
@@ -40,10 +32,7 @@ async fn save_state(machine: &QemuMachine, path: &Path) -> Result<u64> {
     let failed = |action| EngineError::io(action, path);
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     let file = tokio::fs::File::from_std(file.map_err(failed("create the state file"))?);
-    let (reading, writing) =
-        pipe_with(PipeFlags::CLOEXEC).map_err(|error| failed("make a pipe for")(error.into()))?;
-    // A smaller pipe is only slower.
-    let _ = fcntl_setpipe_size(&writing, PIPE_BYTES);
+    let (reading, writing) = migration::pipe().map_err(failed("make a pipe for"))?;
     rustix::io::ioctl_fionbio(&reading, true).map_err(|error| failed("make a pipe for")(error.into()))?;
     let reading = Receiver::from_owned_fd(reading).map_err(failed("make a pipe for"))?;
     let mut events = machine.qmp.subscribe();

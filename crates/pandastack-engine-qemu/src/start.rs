@@ -8,7 +8,7 @@
 //! connected from its first instruction. The process is locked in before it reads anything a guest could have written.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,9 @@ use std::sync::Arc;
 use pandastack_engine::{Confinement, EngineError, Place, Result, Shape};
 use pandastack_qemu_shim::protocol::Request;
 use serde_json::json;
+use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Sender;
 use tokio::time::timeout;
 
 use crate::command_line::Origin;
@@ -25,15 +27,15 @@ use crate::endpoints::{self, Endpoints, FileIdentities, Paths};
 use crate::host::Host;
 use crate::limits::{COMMAND_MAX, LOG_TAIL_BYTES, START_MAX, STATE_MAX};
 use crate::machine::{Details, Parts, QemuMachine};
-use crate::migration;
+use crate::migration::{self, DESCRIPTOR_NAME};
 use crate::process::{KillOnDrop, Process};
 use crate::qmp::Qmp;
 use crate::shim_client;
 use crate::spawn::Launch;
 use crate::volume;
 
-/// Name of the descriptor in the emulator.
-const DESCRIPTOR_NAME: &str = "state";
+/// Read at a time of a device state: all of it, as a rule.
+const READ_BYTES: usize = 1 << 20;
 
 /// What to start.
 pub(crate) struct Start {
@@ -166,12 +168,37 @@ fn spawn(host: &Host, start: &mut Start) -> Result<Started> {
 
 async fn load_state(qmp: &Qmp, path: &Path) -> Result<()> {
     let step = "loading device state";
-    let state = File::open(path).map_err(EngineError::io("open the state file", path))?;
+    let failed = |action| EngineError::io(action, path);
+    let state = File::open(path).map_err(failed("open the state file"))?;
+    let (reading, writing) = migration::pipe().map_err(failed("make a pipe for"))?;
+    rustix::io::ioctl_fionbio(&writing, true).map_err(|error| failed("make a pipe for")(error.into()))?;
+    let writing = Sender::from_owned_fd(writing).map_err(failed("make a pipe for"))?;
     let mut events = qmp.subscribe();
-    qmp.give_descriptor(DESCRIPTOR_NAME, state.as_fd()).await?;
-    qmp.command("migrate-incoming", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await?;
+    qmp.give_descriptor(DESCRIPTOR_NAME, reading.as_fd()).await?;
+    drop(reading);
+    let load = async {
+        qmp.command("migrate-incoming", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await?;
+        migration::wait(&mut events, step).await
+    };
+    let feed = async {
+        match feed(state, writing).await {
+            // The pipe of an emulator that gave up breaks, which says nothing about why: its own word does.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(failed("read the state file")(error)),
+            _ => Ok(()),
+        }
+    };
+    let both = async { tokio::try_join!(load, feed).map(drop) };
     let late = EngineError::Deadline { step, limit_ms: STATE_MAX.as_millis() as u64 };
-    timeout(STATE_MAX, migration::wait(&mut events, step)).await.unwrap_or(Err(late))
+    timeout(STATE_MAX, both).await.unwrap_or(Err(late))?;
+    // Newer emulators activate disks only when the machine runs, and volumes get their sizes before that.
+    qmp.command_if_known("blockdev-set-active", json!({ "active": true })).await
+}
+
+/// Writes the whole state into a pipe, and closes that.
+async fn feed(state: File, mut writing: Sender) -> std::io::Result<()> {
+    let mut state = BufReader::with_capacity(READ_BYTES, tokio::fs::File::from_std(state));
+    tokio::io::copy_buf(&mut state, &mut writing).await?;
+    writing.shutdown().await
 }
 
 /// Ends a process that failed to become a machine and adds what it said to the error.

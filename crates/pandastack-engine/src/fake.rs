@@ -126,6 +126,7 @@ impl FakeEngine {
             fork: fork_reason.is_none(),
             fork_reason,
             compatibility_key: "fake-1".to_owned(),
+            earlier_keys: Vec::new(),
         };
         FakeEngine { host: Arc::new(Host { capabilities, program, state: Mutex::default() }) }
     }

@@ -196,8 +196,17 @@ pub struct Capabilities {
     pub fork: bool,
     /// Why [`Machine::fork`] is not available; `None` when it is.
     pub fork_reason: Option<String>,
-    /// A snapshot loads only where this key is equal: engine, version, machine type, processor model.
+    /// What a snapshot is bound to: engine, version, machine type, processor model.
     pub compatibility_key: String,
+    /// Keys that earlier releases of ours wrote on a host that is in everything the same.
+    pub earlier_keys: Vec<String>,
+}
+
+impl Capabilities {
+    /// Whether a snapshot with this key loads here.
+    pub fn loads(&self, key: &str) -> bool {
+        key == self.compatibility_key || self.earlier_keys.iter().any(|earlier| earlier == key)
+    }
 }
 
 /// What an agent writes down to find a machine again after its own restart.

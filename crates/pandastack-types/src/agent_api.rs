@@ -345,6 +345,9 @@ pub struct HostReport {
     pub memory_total_mb: u64,
     /// Memory not promised to anyone.
     pub memory_free_mb: u64,
+    /// Memory that sandboxes in light sleep give up when a new one needs it.
+    #[serde(default)]
+    pub memory_held_asleep_mb: u64,
     /// Percent of a sandbox's memory that this host promises to it; all of it on hosts that do not say.
     #[serde(default = "all_of_it")]
     pub memory_promised_percent: u32,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import random
 import subprocess
 import threading
 import time
@@ -145,6 +147,30 @@ def test_fifty_forks_share_no_random_byte(own: Sandbox) -> None:
     finally:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda child: child.delete(), children))
+
+
+def test_a_context_that_was_forked_draws_its_own_random_numbers(own: Sandbox) -> None:
+    draw = "(random.random(), ssl.RAND_bytes(16).hex())"
+    context = own.create_code_context()
+    context.run_code(f"import random, ssl\nrandom.seed(7)\n{draw}")
+    children = own.fork_tree(3, metadata=RUN)
+    try:
+        drawn = [context.run_code(draw).text]
+        for child in children:
+            (inherited,) = [each for each in child.code_contexts() if each.id == context.id]
+            drawn.append(inherited.run_code(draw).text)
+        numbers, secrets = zip(*map(ast.literal_eval, drawn))
+        assert len(set(numbers)) == 4 and len(set(secrets)) == 4, drawn
+    finally:
+        for child in children:
+            child.delete()
+
+
+def test_a_context_goes_on_with_its_seed_after_a_sleep(own: Sandbox) -> None:
+    context = own.create_code_context()
+    context.run_code("import random\nrandom.seed(7)")
+    own.hibernate()
+    assert context.run_code("random.random()").text == repr(random.Random(7).random())
 
 
 def test_fork_tree_and_promote(client: PandaStack, own: Sandbox) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+import pty
+import select
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterator, List
@@ -280,6 +283,27 @@ def test_commands_end_with_their_websocket_unless_kept(own: Sandbox, socket_of: 
     kept: Process = own.process(started["b"])
     assert kept.info.state == "running"
     kept.kill()
+
+
+def test_a_person_at_a_terminal_gets_a_shell(shared: Sandbox) -> None:
+    screen, keyboard = pty.openpty()
+    words = [os.environ["PANDASTACK_BIN"], "sandbox", "shell", shared.id, "--cwd", "/usr/lib"]
+    with subprocess.Popen(words, stdin=keyboard, stdout=keyboard, stderr=subprocess.PIPE, text=True) as shell:
+        os.close(keyboard)
+        try:
+            os.write(screen, b"echo $((6 * 7)) $PWD; test -t 0 && exit 3\n")
+            seen = ""
+            while select.select([screen], [], [], 60)[0]:
+                try:
+                    seen += os.read(screen, 4096).decode()
+                except OSError:
+                    # The other end is closed.
+                    break
+            assert shell.wait(timeout=60) == 3, f"{seen!r} {shell.stderr.read() if shell.stderr else None}"
+            assert "42 /usr/lib" in seen
+        finally:
+            shell.kill()
+            os.close(screen)
 
 
 def test_a_socket_is_refused_with_a_sentence(shared: Sandbox, raw: httpx.Client) -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, List
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from pandastack import ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
+from pandastack import CapacityError, ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
 
 from counter import count, start_counter
 from platform_process import Platform, wait_until
+from websocket import connect
 
 LIGHT_SLEEP_SECONDS = 6
+#: Room for two sandboxes of `base`, where nothing is promised twice.
+ROOM_FOR_TWO = ("--memory-limit-mb", "1200", "--memory-promised-percent", "100")
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,28 @@ def own(client: PandaStack) -> Iterator[Sandbox]:
 
 def snapshot_dir(platform: Platform, snapshot: str) -> Path:
     return platform.data_dir / "store" / "snapshots" / snapshot
+
+
+def sleep_dir(platform: Platform, sandbox: Sandbox) -> Path:
+    return platform.data_dir / "store" / "sandboxes" / sandbox.id / "sleep"
+
+
+def flip(path: Path, offset: int) -> None:
+    """Turns a bit as a disk does: without a word, and without another time of last change."""
+    stat = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def date_back(directory: Path) -> None:
+    """As if the host had been started since: contents are read once in each boot."""
+    for name, key in (("manifest.json", "written_boot"), ("checksums.json", "verified_boot")):
+        content = json.loads((directory / name).read_text())
+        (directory / name).write_text(json.dumps({**content, key: "an earlier boot"}))
 
 
 def allocated_bytes(platform: Platform) -> int:
@@ -168,15 +195,6 @@ def test_snapshots_end_and_are_counted(client: PandaStack, own: Sandbox) -> None
 
 
 def test_a_damaged_snapshot_is_never_resumed(client: PandaStack, platform: Platform, own: Sandbox) -> None:
-    def flip(path: Path, offset: int) -> None:
-        stat = path.stat()
-        with path.open("r+b") as file:
-            file.seek(offset)
-            byte = file.read(1)[0]
-            file.seek(offset)
-            file.write(bytes([byte ^ 1]))
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
     def refused(snapshot: str) -> None:
         for call in (lambda: client.sandboxes.create(from_snapshot=snapshot), lambda: own.rollback(snapshot)):
             with pytest.raises(ConflictError) as failure:
@@ -190,18 +208,53 @@ def test_a_damaged_snapshot_is_never_resumed(client: PandaStack, platform: Platf
         path = snapshot_dir(platform, snapshot) / name
         os.utime(path)
         refused(snapshot)
-    # A disk that turns a bit does not change the time of the last write. Contents are read once in each boot of the host.
     snapshot = own.snapshot()
     directory = snapshot_dir(platform, snapshot)
     wait_until("checksums", (directory / "checksums.json").exists, 120)
     flip(directory / "disk", 4096)
-    for name, key in (("manifest.json", "written_boot"), ("checksums.json", "verified_boot")):
-        content = json.loads((directory / name).read_text())
-        (directory / name).write_text(json.dumps({**content, key: "an earlier boot"}))
+    date_back(directory)
     refused(snapshot)
     flip(directory / "disk", 4096)
     own.rollback(snapshot)
     assert count(own) > 0
+
+
+def test_a_damaged_sleeper_is_never_woken(platform: Platform, own: Sandbox) -> None:
+    def refused() -> None:
+        with pytest.raises(ConflictError) as failure:
+            own.exec("true")
+        assert "damaged" in str(failure.value) and failure.value.code == "snapshot_unusable"
+
+    start_counter(own)
+    before = count(own)
+    own.hibernate()
+    sleep = sleep_dir(platform, own)
+    wait_until("checksums", (sleep / "checksums.json").exists, 120)
+    stat = (sleep / "memory").stat()
+    os.utime(sleep / "memory")
+    refused()
+    os.utime(sleep / "memory", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    flip(sleep / "memory", 1 << 20)
+    date_back(sleep)
+    refused()
+    flip(sleep / "memory", 1 << 20)
+    assert count(own) >= before
+
+
+def test_a_sleeper_outlives_its_record(platform: Platform, own: Sandbox) -> None:
+    start_counter(own)
+    before = count(own)
+    own.hibernate()
+    record = sleep_dir(platform, own).parent / "record.json"
+    wait_until("its machine ended", lambda: json.loads(record.read_text())["machine"] is None, 30)
+    # What a power loss leaves of a file that was replaced and not synced.
+    empty = record.with_name("empty")
+    empty.touch()
+    os.replace(empty, record)
+    platform.kill_role("agent")
+    wait_until("it answers", lambda: answers(own), 60)
+    assert count(own) >= before
+    assert json.loads(record.read_text())["state"] == "running"
 
 
 def test_a_snapshot_of_another_engine_is_refused(client: PandaStack, platform: Platform, own: Sandbox) -> None:
@@ -266,6 +319,59 @@ def test_a_light_sleeper_survives_the_agent(client: PandaStack, platform: Platfo
         assert platform.machine_pids(own.id) == [machine], "the machine was restarted"
 
 
+@contextlib.contextmanager
+def restarted(platform: Platform, *arguments: str) -> Iterator[None]:
+    """The platform with other settings for a while."""
+    def restart(words: List[str]) -> None:
+        assert platform.process is not None
+        platform.process.send_signal(signal.SIGTERM)
+        platform.process.wait(timeout=60)
+        platform.arguments = words
+        platform.start()
+
+    usual = platform.arguments
+    restart(["--warm", "base", *arguments])
+    try:
+        yield
+    finally:
+        restart(usual)
+
+
+def create_once_it_answers(client: PandaStack) -> Sandbox:
+    """The API answers before its agent was found."""
+    made: List[Sandbox] = []
+
+    def create() -> bool:
+        try:
+            made.append(client.sandboxes.create("base", idle_timeout_seconds=1))
+        except CapacityError:
+            return False
+        return True
+
+    wait_until("a sandbox", create, 60)
+    return made[0]
+
+
+def test_light_sleepers_make_room(client: PandaStack, platform: Platform) -> None:
+    with restarted(platform, "--light-sleep-seconds", "600", *ROOM_FOR_TWO):
+        with create_once_it_answers(client) as first, create_once_it_answers(client) as second:
+            counted = {sandbox.id: 0 for sandbox in (first, second)}
+            for sandbox in (first, second):
+                start_counter(sandbox)
+                counted[sandbox.id] = count(sandbox)
+            wait_until("both sleep lightly", lambda: {first.refresh().residency, second.refresh().residency} == {"memory"}, 60)
+            with client.sandboxes.create("base"):
+                wait_until("one is written out", lambda: "disk" in (first.refresh().residency, second.refresh().residency), 30)
+                out, light = (first, second) if first.residency == "disk" else (second, first)
+                assert light.refresh().residency == "memory", "one was enough"
+                out.keep_awake(300)
+                assert count(out) >= counted[out.id], "it wakes, and the other makes room for it"
+                wait_until("the other is written out", lambda: light.refresh().residency == "disk", 30)
+                with pytest.raises(CapacityError):
+                    client.sandboxes.create("base")
+            assert count(light) >= counted[light.id]
+
+
 def answers(sandbox: Sandbox) -> bool:
     try:
         return sandbox.exec("true").ok
@@ -285,6 +391,35 @@ def test_what_keeps_a_sandbox_awake(client: PandaStack) -> None:
         with pytest.raises(PandaStackError) as refused:
             own.keep_awake(24 * 3600 + 1)
         assert refused.value.status == 400
+
+
+def test_a_terminal_that_nobody_types_into_keeps_a_sandbox_awake(client: PandaStack, platform: Platform) -> None:
+    config = platform.client_config()
+    with client.sandboxes.create("base", idle_timeout_seconds=2) as own:
+        terminal = connect(config["api_url"], f"/v1/sandboxes/{own.id}/exec/pty", config["token"])
+        try:
+            seen = b""
+            terminal.send(b"echo mar''ker\r")
+            while b"marker" not in seen:
+                message = terminal.receive()
+                seen += message if isinstance(message, bytes) else b""
+            until = time.monotonic() + 8
+            wait_until("four times its idle time", lambda: time.monotonic() > until, 30)
+            assert "hibernated" not in [event["kind"] for event in own.events()]
+        finally:
+            terminal.close()
+        wait_until("asleep when nobody looks at the terminal", lambda: own.refresh().status == "hibernated", 60)
+        assert [process for process in own.processes() if process.info.is_terminal], "its shell slept with it"
+
+
+def test_the_end_of_its_time_puts_a_sandbox_to_sleep_if_told_so(client: PandaStack) -> None:
+    with client.sandboxes.create("base", ttl_seconds=600, on_timeout="hibernate") as own:
+        start_counter(own)
+        before = count(own)
+        own.set_ttl(1)
+        wait_until("asleep at the end of its TTL", lambda: own.refresh().status == "hibernated", 60)
+        assert count(own) >= before, "the next call wakes it with its memory"
+        assert own.refresh().status == "running"
 
 
 def test_traffic_keeps_a_sandbox_awake(client: PandaStack) -> None:
@@ -329,8 +464,9 @@ def test_a_hundred_requests_wake_once_and_a_sleeper_holds_nothing(client: PandaS
 def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: Platform, own: Sandbox) -> None:
     own.exec("echo kept > /srv/kept; echo gone > /dev/shm/gone", check=True)
     own.hibernate(keep="disk")
-    sleep = platform.data_dir / "store" / "sandboxes" / own.id / "sleep"
-    assert sorted(path.name for path in sleep.iterdir()) == ["disk", "manifest.json"]
+    kept = {path.name for path in sleep_dir(platform, own).iterdir()}
+    # The record's second name is made anew behind the answer.
+    assert kept - {"record.new"} == {"disk", "manifest.json", "record.json"}
     with pytest.raises(ConflictError):
         own.fork()
     assert own.exec("cat /srv/kept", timeout_seconds=120).stdout == "kept\n"

@@ -8,13 +8,15 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Iterator, List
 
+import httpx
 import pytest
-from pandastack import ConflictError, PandaStack, PandaStackError, Sandbox
+from pandastack import ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
 
-from platform_process import Platform, wait_until
+from platform_process import RESERVE_BYTES, Platform, wait_until
 
 #: Commits one row at a time and says so after each commit. Whatever it said must be there afterwards.
 WRITER = """
@@ -36,6 +38,24 @@ rows = [n for n, in base.execute("SELECT n FROM acks ORDER BY n")]
 assert rows == list(range(1, len(rows) + 1)), rows
 print(len(rows))
 """
+#: Makes one file at a time, which is in the journal first, and says so after each sync. A database could not be read where nothing may be written.
+FILES = """
+import os
+os.mkdir("/data/rows")
+directory = os.open("/data/rows", os.O_RDONLY)
+n = 0
+while True:
+    n += 1
+    with open(f"/data/rows/{n}", "w") as row:
+        row.write(str(n)); row.flush(); os.fsync(row.fileno())
+    os.fsync(directory)
+    print(n, flush=True)
+"""
+CHECK_FILES = """
+import sys
+for n in range(1, int(sys.argv[1]) + 1):
+    assert open(f"/data/rows/{n}").read() == str(n), n
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +75,9 @@ def run(sandbox: Sandbox, command: str) -> str:
     return sandbox.exec(command, timeout_seconds=120, check=True).stdout.strip()
 
 
-def write_until(sandbox: Sandbox, enough: int, then: Callable[[], None]) -> int:
-    """Runs the writer, collects what it acknowledges, and does ``then`` to it after so many; the last that was heard."""
-    sandbox.filesystem.write("/root/writer.py", WRITER)
+def write_until(sandbox: Sandbox, enough: int, then: Callable[[], None], program: str = WRITER) -> int:
+    """Runs a writer, collects what it acknowledges, and does ``then`` to it after so many; the last that was heard."""
+    sandbox.filesystem.write("/root/writer.py", program)
     heard: List[int] = []
     text = ""
     try:
@@ -82,16 +102,16 @@ def rows(client: PandaStack, name: str) -> int:
         return int(run(reader, "python3 /root/check.py"))
 
 
+def kill_machine(platform: Platform, sandbox: Sandbox) -> None:
+    for pid in platform.machine_pids(sandbox.id):
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_a_killed_machine_loses_nothing_it_acknowledged(platform: Platform) -> None:
     client = platform.client()
     client.volumes.create("crash", 64)
     sandbox = attach(client, "crash")
-
-    def kill() -> None:
-        for pid in platform.machine_pids(sandbox.id):
-            os.kill(pid, signal.SIGKILL)
-
-    last = write_until(sandbox, 100, kill)
+    last = write_until(sandbox, 100, lambda: kill_machine(platform, sandbox))
     wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 30)
     # A failed sandbox keeps its hold: somebody may want to look at it.
     with pytest.raises(ConflictError, match=sandbox.id):
@@ -99,6 +119,21 @@ def test_a_killed_machine_loses_nothing_it_acknowledged(platform: Platform) -> N
     sandbox.delete()
     assert rows(client, "crash") >= last
     client.volumes.delete("crash")
+
+
+def test_who_only_reads_sees_what_a_killed_machine_had_synced(platform: Platform) -> None:
+    """Readers mount without the journal, and what was synced last is only there."""
+    client = platform.client()
+    client.volumes.create("left", 64)
+    sandbox = attach(client, "left")
+    last = write_until(sandbox, 50, lambda: kill_machine(platform, sandbox), FILES)
+    wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 30)
+    sandbox.delete()
+    with attach(client, "left", read_only=True) as one, attach(client, "left", read_only=True) as two:
+        for reader in (one, two):
+            reader.filesystem.write("/root/check.py", CHECK_FILES)
+            run(reader, f"python3 /root/check.py {last}")
+    client.volumes.delete("left")
 
 
 def test_killed_servers_change_nothing(platform: Platform) -> None:
@@ -146,22 +181,45 @@ def test_a_sleeper_whose_volume_went_on_is_not_woken(platform: Platform) -> None
     client.volumes.delete("stale")
 
 
+@contextmanager
+def nearly_full(platform: Platform, left_bytes: int) -> Iterator[None]:
+    """The disk of the platform's host has no more than that."""
+    store = platform.data_dir / "store"
+    filler = store / "filler"
+    free = shutil.disk_usage(store).free
+    subprocess.run(["fallocate", "-l", str(max(free - left_bytes, 1 << 20)), str(filler)], check=True)
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+def test_more_than_a_host_may_promise_is_refused_and_leaves_nothing(platform: Platform) -> None:
+    client, config = platform.client(), platform.client_config()
+    with nearly_full(platform, RESERVE_BYTES + (64 << 20)):
+        # Without the SDK, which would wait for room.
+        refused = httpx.post(
+            f"http://127.0.0.1:{platform.port}/v1/volumes", json={"name": "large", "size_mb": 65536}, timeout=60,
+            headers={"Authorization": f"Bearer {config['token']}"},
+        )
+    assert (refused.status_code, refused.json()["code"]) == (507, "disk_full"), refused.text
+    assert "does not fit" in refused.json()["error"], refused.text
+    with pytest.raises(NotFoundError):
+        client.volumes.get("large")
+    client.volumes.create("large", 64)
+    client.volumes.delete("large")
+
+
 def test_a_full_host_stops_a_writer_and_lets_it_go_on(platform: Platform) -> None:
     client = platform.client()
     client.volumes.create("full", 256)
-    store = platform.data_dir / "store"
-    filler = store / "filler"
     with attach(client, "full") as sandbox:
         run(sandbox, "dd if=/dev/urandom of=/data/warm bs=1M count=4 conv=fsync")
-        free = shutil.disk_usage(store).free
-        subprocess.run(["fallocate", "-l", str(max(free - (8 << 20), 1 << 20)), str(filler)], check=True)
-        try:
+        with nearly_full(platform, 8 << 20):
             command = "nohup sh -c 'dd if=/dev/urandom of=/data/big bs=1M count=100 conv=fsync && echo ok > /data/done' &"
             sandbox.exec(f"{command} true", timeout_seconds=60)
             log = lambda: "the host's disk is full" in (platform.data_dir / "logs/agent.log").read_text(errors="replace")
             wait_until("the machine stands still", log, 120)
-        finally:
-            filler.unlink()
         wait_until("it goes on", lambda: sandbox.exec("cat /data/done", timeout_seconds=120).ok, 240)
         assert run(sandbox, "stat -c %s /data/big") == str(100 << 20)
         assert "error" not in run(sandbox, "dmesg | grep -i 'ext4-fs error' || true")
@@ -209,6 +267,25 @@ def power_off(platform: Platform, cut: Callable[[], object]) -> None:
     while subprocess.run(["umount", str(store)], capture_output=True).returncode != 0:
         assert time.monotonic() < deadline, f"{store} stays mounted"
         time.sleep(0.1)
+    # Machines of other platforms that were started meanwhile have copies of all mounts, and with one of them it would stay as it is.
+    image = ["losetup", "--associated", f"{store}.xfs"]
+    while subprocess.run(image, check=True, capture_output=True).stdout:
+        for namespace in mount_namespaces_with(store):
+            subprocess.run(["nsenter", f"--mount={namespace}", "umount", "--lazy", str(store)], capture_output=True)
+        assert time.monotonic() < deadline, f"{store} is in use"
+        time.sleep(0.1)
+
+
+def mount_namespaces_with(directory: Path) -> List[Path]:
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f" {directory} " in (process / "mountinfo").read_text():
+                found[os.readlink(process / "ns" / "mnt")] = process / "ns" / "mnt"
+        except OSError:
+            # It has ended.
+            continue
+    return list(found.values())
 
 
 def gone(client: PandaStack, sandbox_id: str) -> bool:

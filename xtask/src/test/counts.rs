@@ -29,6 +29,11 @@ impl Counts {
         Self { passed: u64::from(passed), failed: u64::from(!passed), ..Self::default() }
     }
 
+    /// A suite that cannot run here.
+    pub fn skipped(reason: String) -> Self {
+        Self { skipped: 1, reasons: vec![reason], ..Self::default() }
+    }
+
     /// Adds another suite's.
     pub fn add(&mut self, other: &Counts) {
         self.passed += other.passed;

@@ -22,6 +22,8 @@ pub enum Suite {
     Clippy,
     /// Tests of every crate
     Rust,
+    /// Tests of the engine with a newer QEMU than the host's
+    Qemu,
     /// Unit tests of the Python SDK
     Python,
     /// Unit tests of the TypeScript SDK
@@ -30,8 +32,8 @@ pub enum Suite {
     E2e,
 }
 
-const ALL: [Suite; 6] =
-    [Suite::Tidy, Suite::Clippy, Suite::Rust, Suite::Python, Suite::Typescript, Suite::E2e];
+const ALL: [Suite; 7] =
+    [Suite::Tidy, Suite::Clippy, Suite::Rust, Suite::Qemu, Suite::Python, Suite::Typescript, Suite::E2e];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -78,6 +80,7 @@ fn parts(suite: Suite) -> Vec<Part> {
         Suite::Tidy => vec![("tidy", Session::tidy)],
         Suite::Clippy => vec![("clippy", Session::clippy)],
         Suite::Rust => vec![("rust", Session::rust)],
+        Suite::Qemu => vec![("QEMU 10", Session::newer_qemu)],
         Suite::Python => vec![("sdk/python", Session::python)],
         Suite::Typescript => vec![("sdk/typescript", Session::typescript)],
         Suite::E2e => vec![

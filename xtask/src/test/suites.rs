@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
-use crate::{azurite, host, postgres, python, tidy, tree};
+use crate::{azurite, host, postgres, python, qemu, tidy, tree};
 
 /// Where tests find Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
@@ -55,6 +55,26 @@ impl Session {
         tests.envs(azurite::ensure()?.map(|program| (AZURITE, program)));
         tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
         let (output, success) = tee(tests, "rust")?;
+        Ok(of_cargo(&output).with_status(success))
+    }
+
+    /// The engine once more, with a newer emulator than the host's.
+    pub fn newer_qemu(&mut self) -> Result<Counts> {
+        let dir = match qemu::ensure() {
+            Ok(dir) => dir,
+            Err(error) => {
+                let reason = format!("the engine with QEMU {}: {error:#}", qemu::MAJOR);
+                eprintln!("SKIPPED: {reason}");
+                return Ok(Counts::skipped(reason));
+            }
+        };
+        let mut tests = qemu::in_place(&dir, &engine_tests()?);
+        // What only measures has nothing to say here.
+        tests.args(["--show-output", "--skip", "timing"]);
+        let outcome = tee(tests, "qemu-10");
+        // It ran as root, and so did what made its guest's files.
+        host::give_back(&tree::target_dir().join("tmp"))?;
+        let (output, success) = outcome?;
         Ok(of_cargo(&output).with_status(success))
     }
 
@@ -130,6 +150,34 @@ impl Session {
 /// features of shared dependencies, and all that stands on those would be compiled twice.
 fn build_tests() -> Result<()> {
     program::run(cargo(&["test", "--release", "--workspace", "--no-run"]))
+}
+
+/// The program with the tests of the QEMU engine. Cargo is asked for all crates' tests, for the reason that [`build_tests`] has.
+fn engine_tests() -> Result<PathBuf> {
+    #[derive(serde::Deserialize)]
+    struct Artifact {
+        manifest_path: PathBuf,
+        target: Target,
+        executable: Option<PathBuf>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Target {
+        name: String,
+    }
+    let printed = program::read(cargo(&[
+        "test",
+        "--release",
+        "--workspace",
+        "--no-run",
+        "--message-format",
+        "json-render-diagnostics",
+    ]))?;
+    let manifest = tree::root().join("crates/pandastack-engine-qemu/Cargo.toml");
+    let artifacts = printed.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
+    let mut ours =
+        artifacts.filter(|artifact| artifact.manifest_path == manifest && artifact.target.name == "it");
+    ours.find_map(|artifact| artifact.executable)
+        .context("find the tests of the QEMU engine among those built")
 }
 
 fn pytest(mut python: Command, log: &str, tests: &str, chosen: &[&str]) -> Result<Counts> {

@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use pandastack_types::door;
 use serde::Deserialize;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +19,8 @@ use crate::sandbox::{ActivityGuard, DoorEnd};
 
 /// How long a guest may take to accept a connection. It is on this machine; only an overloaded one takes longer.
 const DIAL_WAIT: Duration = Duration::from_secs(5);
+/// How often it is looked whether a guest that an edge has nothing more to say to is still there.
+const LOOK_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Deserialize)]
 pub(super) struct TunnelQuery {
@@ -41,7 +43,7 @@ pub(super) async fn door(
     Ok(response)
 }
 
-/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake.
+/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake, and ends its side of this with it.
 pub(super) async fn tunnel(
     State(host): Shared,
     Target(handle): Target,
@@ -51,11 +53,12 @@ pub(super) async fn tunnel(
     let upgrade = requested(&mut request, door::TUNNEL_UPGRADE)?;
     let guest = dial(&handle, query.port).await?;
     let shutdown = host.shutdown.clone();
+    let address = handle.view().guest_ip;
+    let is_there = move || handle.runs_at(address.as_deref());
     host.tasks.spawn(async move {
         let copy = async {
-            let mut edge = TokioIo::new(upgrade.await.map_err(std::io::Error::other)?);
-            let mut guest = guest;
-            tokio::io::copy_bidirectional(&mut edge, &mut guest).await
+            let edge = TokioIo::new(upgrade.await.map_err(std::io::Error::other)?);
+            carry(edge, guest, is_there, LOOK_AFTER).await
         };
         tokio::select! {
             ended = copy => drop(ended.inspect_err(|error| tracing::debug!(%error, "a tunnel broke"))),
@@ -63,6 +66,38 @@ pub(super) async fn tunnel(
         }
     });
     Ok(switching(door::TUNNEL_UPGRADE))
+}
+
+/// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still answer, for as long as it is there:
+/// one that was stopped says no last word, and its address becomes another's.
+async fn carry(
+    edge: impl AsyncRead + AsyncWrite,
+    guest: impl AsyncRead + AsyncWrite,
+    is_there: impl Fn() -> bool,
+    look_after: Duration,
+) -> std::io::Result<()> {
+    let (mut from_edge, mut to_edge) = tokio::io::split(edge);
+    let (mut from_guest, mut to_guest) = tokio::io::split(guest);
+    let left = CancellationToken::new();
+    let up = async {
+        tokio::io::copy(&mut from_edge, &mut to_guest).await?;
+        left.cancel();
+        to_guest.shutdown().await
+    };
+    let down = async {
+        tokio::io::copy(&mut from_guest, &mut to_edge).await?;
+        to_edge.shutdown().await
+    };
+    let gone = async {
+        left.cancelled().await;
+        while is_there() {
+            tokio::time::sleep(look_after).await;
+        }
+    };
+    tokio::select! {
+        ended = async { tokio::try_join!(up, down) } => ended.map(drop),
+        () = gone => Ok(()),
+    }
 }
 
 async fn dial(handle: &crate::sandbox::SandboxHandle, port: u16) -> Result<TcpStream> {
@@ -126,5 +161,55 @@ async fn serve_door(upgrade: OnUpgrade, end: DoorEnd, shutdown: CancellationToke
             // Drained, gone, or an edge of another mind: in each case the door is closed.
             Ok(_) | Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::io::duplex;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// What takes this long hangs.
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_guest_may_answer_after_the_edges_last_byte_until_it_is_gone() {
+        let (mut edge, edge_side) = duplex(64);
+        let (mut guest, guest_side) = duplex(64);
+        let is_awake = Arc::new(AtomicBool::new(true));
+        let awake = Arc::clone(&is_awake);
+        let is_there = move || awake.load(Ordering::SeqCst);
+        let carried = tokio::spawn(carry(edge_side, guest_side, is_there, Duration::from_millis(10)));
+        edge.write_all(b"all").await.unwrap();
+        edge.shutdown().await.unwrap();
+        let mut asked = Vec::new();
+        timeout(PATIENCE, guest.read_to_end(&mut asked)).await.expect("the end of it").unwrap();
+        assert_eq!(asked, b"all");
+        guest.write_all(b"late").await.unwrap();
+        let mut answer = [0; 4];
+        timeout(PATIENCE, edge.read_exact(&mut answer)).await.expect("the answer").unwrap();
+        assert_eq!(&answer, b"late");
+        is_awake.store(false, Ordering::SeqCst);
+        timeout(PATIENCE, carried).await.expect("nobody waits for who is gone").unwrap().unwrap();
+        assert_eq!(edge.read(&mut answer).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_ends_with_both_its_sides() {
+        let (mut edge, edge_side) = duplex(64);
+        let (mut guest, guest_side) = duplex(64);
+        let carried = tokio::spawn(carry(edge_side, guest_side, || true, Duration::from_millis(10)));
+        guest.write_all(b"hello").await.unwrap();
+        guest.shutdown().await.unwrap();
+        let mut said = Vec::new();
+        timeout(PATIENCE, edge.read_to_end(&mut said)).await.expect("the end of it").unwrap();
+        assert_eq!(said, b"hello");
+        drop(edge);
+        timeout(PATIENCE, carried).await.expect("both ended").unwrap().unwrap();
     }
 }

@@ -63,7 +63,7 @@ impl Driver {
     async fn link_sleep(&self, to: PathBuf) -> Result<AgentSnapshotDone> {
         let sleep = self.open_sleep()?;
         sleep.link_to(&self.host, to.clone(), self.volume_images()).await?;
-        acknowledge(&self.host, &Snapshot::open(&to, &sleep.manifest.compatibility_key)?).await;
+        acknowledge(&self.host, &Snapshot::open(&to, self.host.engine.capabilities())?).await;
         Ok(AgentSnapshotDone { size_bytes: 0, pause_ms: 0.0 })
     }
 

@@ -72,9 +72,9 @@ async fn from_snapshot(
     if !dir.exists() {
         return Err(AgentError::NoSnapshot(id.clone()));
     }
-    let snapshot = Snapshot::open(&dir, &host.engine.capabilities().compatibility_key)?;
+    let snapshot = Snapshot::open(&dir, host.engine.capabilities())?;
     let manifest = &snapshot.manifest;
-    host.make_room(manifest.shape, 1).await?;
+    host.make_room(manifest.shape, 1, None).await?;
     if let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) {
         let (spec, shape) = (request.spec.clone(), manifest.shape);
         let mut record = launch::new_record(spec, &manifest.template, shape, uid, BootMode::Fork);
@@ -91,7 +91,7 @@ async fn from_snapshot(
 async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Result<(SandboxRecord, Live)> {
     let baked = host.templates.ready(host, name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
-    host.make_room(shape, 1).await?;
+    host.make_room(shape, 1, None).await?;
     if let Some(zygote) = host.zygotes.get(&baked) {
         let (spec, uid) = (request.spec.clone(), host.new_uid());
         let mut record = launch::new_record(spec, &baked.template, shape, uid, BootMode::Fork);
@@ -113,7 +113,7 @@ async fn from_template_disk(
 ) -> Result<(SandboxRecord, Live)> {
     let baked = host.templates.ready(host, name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
-    host.make_room(shape, 1).await?;
+    host.make_room(shape, 1, None).await?;
     let kernel = crate::bake::kernel_files(host).await?;
     let mut record = launch::new_record(request.spec, &baked.template, shape, host.new_uid(), BootMode::Boot);
     let live = launch::boot(host, &mut record, &baked.snapshot.disk(), kernel).await?;

@@ -23,7 +23,7 @@ use crate::error::{AgentError, Result};
 use crate::host::Host;
 use crate::launch::{GUEST_ANSWER_MAX, Live};
 use crate::observe::Observed;
-use crate::record::{SandboxRecord, write_json, write_json_durably};
+use crate::record::{SandboxRecord, write_record};
 
 /// How long a sandbox that is deleted may take to write its volumes out.
 const WRITE_OUT_MAX: Duration = Duration::from_secs(20);
@@ -120,6 +120,7 @@ impl Driver {
             Command::Door(reply) => drop(reply.send(self.open_door().await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Hibernate(keep, reply) => self.go_to_sleep(keep, reply).await,
+            Command::WriteOut(reply) => drop(reply.send(self.write_out().await)),
             Command::KeepAwake(until, reply) => drop(reply.send(self.keep_awake(until).await)),
             Command::Rollback(id, reply) => drop(reply.send(self.rollback(&id).await)),
             Command::Snapshot(id, reply) => self.snapshot(&id, reply).await,
@@ -237,7 +238,7 @@ impl Driver {
 
     /// Whether what it has in memory may belong on a durable disk.
     pub(super) fn writes_volumes(&self) -> bool {
-        self.record.spec.volumes.iter().any(|volume| !volume.read_only)
+        self.record.writes_volumes()
     }
 
     /// Moves the record and tells everyone.
@@ -258,11 +259,7 @@ impl Driver {
     }
 
     pub(super) fn save(&mut self) -> Result<()> {
-        let path = self.host.layout.record(&self.record.spec.id);
-        let is_on_disk = self.record.state == SandboxState::Hibernated && !self.record.sleeps_in_memory();
-        // A file that was not synced and took another's name may be empty after a power loss, and nothing else tells of a sleeper.
-        let write = if is_on_disk { write_json_durably } else { write_json };
-        write(&path, &self.record)?;
+        write_record(&self.host.layout, &self.record)?;
         self.show();
         Ok(())
     }

@@ -146,7 +146,8 @@ impl Driver {
         if let Verdict::Refuse(reason) = verdict {
             return Err(AgentError::Conflict(reason.to_owned()));
         }
-        self.host.make_room(self.record.shape, children.len() as u64).await?;
+        let (shape, by) = (self.record.shape, Some(&self.record.spec.id));
+        self.host.make_room(shape, children.len() as u64, by).await?;
         if verdict == Verdict::FromSleep {
             self.fork_sleep(children).await
         } else if self.host.engine.capabilities().fork {
@@ -291,7 +292,7 @@ impl Driver {
         sleep.verify(&self.host.shutdown).await?;
         let dir = self.host.layout.fork(&self.record.spec.id);
         sleep.link_to(&self.host, dir.clone(), self.volume_images()).await?;
-        let snapshot = match Snapshot::open(&dir, &sleep.manifest.compatibility_key) {
+        let snapshot = match Snapshot::open(&dir, self.host.engine.capabilities()) {
             Ok(snapshot) => Box::new(snapshot),
             Err(error) => {
                 self.host.remove_dir(dir).await;

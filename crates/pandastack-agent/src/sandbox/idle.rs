@@ -1,7 +1,7 @@
 //! When a sandbox counts as idle, and what then happens to it.
 //!
 //! Idle is a sandbox that nobody uses (no exec, stream or file call under way), that has no keep-awake lease, and that
-//! exchanges nothing over its network. After its idle timeout it dozes: stopped, in memory. If it is not used for the
+//! exchanges next to nothing over its network. After its idle timeout it dozes: stopped, in memory. If it is not used for the
 //! host's light-sleep time either, it is written to disk. One without a timeout is looked at too: whether something happened in it
 //! decides about its checkpoints.
 
@@ -13,8 +13,11 @@ use pandastack_types::api::Keep;
 
 use super::Driver;
 
-/// Network bytes between two looks that are not activity: neighbour discovery and the like.
+/// Network bytes between two looks that are not activity, however soon after each other: neighbour discovery and the like.
 const NOISE_BYTES_MAX: u64 = 512;
+/// As many more for each second between them: what a connection takes to say now and then that it is still there. Whoever archives a
+/// database's log exchanges some 260 bytes with its server every 10 s, headers included, and must not keep it awake.
+const NOISE_BYTES_PER_SECOND: u64 = 30;
 /// Shortest time between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(100);
 /// Longest time between two looks at the byte counters, which nothing announces.
@@ -39,6 +42,11 @@ fn next_look(limit: Option<Duration>, left: Duration, since_last: Duration) -> D
     // Often enough that traffic early in the period does not double it.
     let every = limit.map_or(LOOK_MAX, |limit| (limit / 4).clamp(LOOK_MIN, LOOK_MAX));
     left.min(every.saturating_sub(since_last)).max(LOOK_MIN)
+}
+
+/// Network bytes that are not activity, so long after the last look. A sleeper was not looked at, and has exchanged nothing meanwhile.
+fn noise_bytes_max(since_last: Duration) -> u64 {
+    NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(LOOK_MAX).as_secs()
 }
 
 impl Driver {
@@ -94,11 +102,12 @@ impl Driver {
 
     /// Counts what went over the network since the last look as activity.
     pub(super) fn note_traffic(&mut self) {
+        let noise_bytes_max = noise_bytes_max(self.looked.at.elapsed());
         self.looked.at = Instant::now();
         let slot = self.live.as_ref().and_then(|live| live.home.slot);
         let Some(traffic) = slot.map(|slot| self.host.slots.traffic(slot)) else { return };
         let bytes = traffic.sent_bytes + traffic.received_bytes;
-        if bytes.abs_diff(self.looked.bytes) > NOISE_BYTES_MAX {
+        if bytes.abs_diff(self.looked.bytes) > noise_bytes_max {
             self.activity.touch();
         }
         self.looked.bytes = bytes;
@@ -133,5 +142,20 @@ mod tests {
         check(Some(40), 3, 0, Duration::from_secs(3));
         check(Some(4000), 4000, 0, LOOK_MAX);
         check(Some(0), 0, 0, LOOK_MIN);
+    }
+
+    #[test]
+    fn following_the_log_of_a_database_does_not_keep_it_awake_and_little_more_does() {
+        /// A status, its answer and an acknowledgement, with the headers of each.
+        const ROUND_BYTES: u64 = 105 + 89 + 66;
+        const ROUND_SECONDS: u64 = 10;
+        for limit_seconds in [1, 5, 30, 40, 60, 120, 300, 3600] {
+            let between = next_look(Some(Duration::from_secs(limit_seconds)), Duration::MAX, Duration::ZERO);
+            let rounds = between.as_secs() / ROUND_SECONDS + 1;
+            let bound = noise_bytes_max(between);
+            assert!(rounds * ROUND_BYTES < bound, "{limit_seconds} s: {rounds} rounds, {bound} bytes");
+            assert!(bound < rounds * ROUND_BYTES + 512, "{limit_seconds} s: {rounds} rounds, {bound} bytes");
+        }
+        assert_eq!(noise_bytes_max(Duration::from_secs(3600)), noise_bytes_max(LOOK_MAX));
     }
 }

@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Door(Reply<DoorEnd>),
     Move(Request, Reply<AgentSandbox>),
     Hibernate(Keep, Reply<AgentSandbox>),
+    /// Gives up its memory if it sleeps in it.
+    WriteOut(Reply<()>),
     KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
     Rollback(SnapshotId, Reply<AgentSandbox>),
     Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
@@ -102,6 +104,14 @@ impl SandboxHandle {
         view
     }
 
+    /// Whether it runs at this address. Of one that was deleted nobody is there to say otherwise.
+    pub(crate) fn runs_at(&self, address: Option<&str>) -> bool {
+        let view = self.view.borrow();
+        !self.commands.is_closed()
+            && view.state == SandboxState::Running
+            && view.guest_ip.as_deref() == address
+    }
+
     /// Where its machine's sockets were when its driver started.
     pub(crate) fn runtime_dir(&self) -> Option<PathBuf> {
         self.runtime_dir.clone()
@@ -113,6 +123,11 @@ impl SandboxHandle {
         let awake =
             matches!(view.state, SandboxState::Creating | SandboxState::Running | SandboxState::Paused);
         (awake || view.residency == Some(Residency::Memory)).then_some(self.shape)
+    }
+
+    /// Whether it sleeps with its machine stopped in memory.
+    pub(crate) fn sleeps_in_memory(&self) -> bool {
+        self.view.borrow().residency == Some(Residency::Memory)
     }
 
     /// Refuses a caller that means another life of this sandbox.
@@ -179,6 +194,11 @@ impl SandboxHandle {
 
     pub(crate) async fn hibernate(&self, keep: Keep) -> Result<AgentSandbox> {
         self.ask(|reply| Command::Hibernate(keep, reply)).await
+    }
+
+    /// Has it written to disk if it sleeps in memory.
+    pub(crate) async fn write_out(&self) -> Result<()> {
+        self.ask(Command::WriteOut).await
     }
 
     pub(crate) async fn keep_awake(&self, until: Option<Timestamp>) -> Result<AgentSandbox> {

@@ -29,7 +29,7 @@ impl Driver {
         // Before anything is given up: contents are read if this boot of the host has not read them yet.
         snapshot.verify(&self.host.shutdown).await?;
         if self.live.is_none() {
-            self.host.make_room(self.record.shape, 1).await?;
+            self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
         }
         self.doors.close().await;
         snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id), Vec::new()).await?;
@@ -47,7 +47,7 @@ impl Driver {
         if !dir.exists() {
             return Err(AgentError::NoSnapshot(id.clone()));
         }
-        let snapshot = Snapshot::open(&dir, &self.host.engine.capabilities().compatibility_key)?;
+        let snapshot = Snapshot::open(&dir, self.host.engine.capabilities())?;
         if snapshot.manifest.sandbox.as_ref() != Some(&self.record.spec.id) {
             return Err(AgentError::Conflict(format!(
                 "snapshot {id} shows another sandbox; create a sandbox from it instead"

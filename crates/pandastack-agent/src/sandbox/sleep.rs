@@ -9,8 +9,8 @@
 //! A sleeper on disk is a snapshot directory and a record, nothing else. The order of writes makes every crash harmless:
 //! the snapshot is complete before the record says that the sandbox sleeps on it, the record says so before the machine
 //! ends (and whoever asked for the sleep is answered in between); and on waking the snapshot stays until the record says `running` again.
-
-use std::time::Duration;
+//! A power loss is one too: while the sandbox sleeps its record is synced, and what a wake writes over it unsynced leaves the
+//! second name of it beside the snapshot ([`crate::record::write_record`]).
 
 use pandastack_fault as fault;
 use pandastack_types::api::Keep;
@@ -22,11 +22,8 @@ use crate::capture::Capture;
 use crate::error::{AgentError, Result};
 use crate::launch::{self, Live, Stages};
 use crate::layout::snapshot as names;
-use crate::record::{SandboxRecord, read_json, write_json, write_json_durably};
-use crate::snapshot::{Manifest, Snapshot};
-
-/// How long a sandbox sleeps before its disk gets a checksum: reading it costs more than a short sleep is worth.
-const DISK_SUM_AFTER: Duration = Duration::from_secs(600);
+use crate::record::{SandboxRecord, read_json, write_json, write_record};
+use crate::snapshot::{self, Manifest, SLEEPERS_IMAGES_AFTER, Snapshot};
 
 impl Driver {
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
@@ -42,6 +39,14 @@ impl Driver {
         let left = self.write_down(keep).await?;
         self.sleep_without(left).await;
         Ok(())
+    }
+
+    /// Gives up the memory that it sleeps in. One that does not any more is left alone.
+    pub(super) async fn write_out(&mut self) -> Result<()> {
+        match self.record.sleeps_in_memory() {
+            true => self.hibernate(Keep::Memory).await,
+            false => Ok(()),
+        }
     }
 
     /// The first half of [`Self::hibernate`]: from then on the sandbox is what lies on disk. Returns the machine it left.
@@ -96,7 +101,7 @@ impl Driver {
             slot: None,
             ..self.record.clone()
         };
-        write_json_durably(&self.host.layout.record(&self.record.spec.id), &asleep)?;
+        write_record(&self.host.layout, &asleep)?;
         self.record = asleep;
         Ok(())
     }
@@ -127,7 +132,7 @@ impl Driver {
         let live = self.live()?;
         let capture = begun?.take(&self.host, live.machine.as_ref(), &live.home.disk()).await?;
         let snapshot = capture.publish(&self.host, sleep).await?;
-        snapshot.checksum_behind(&self.host, DISK_SUM_AFTER);
+        snapshot.checksum_behind(&self.host, SLEEPERS_IMAGES_AFTER);
         Ok(())
     }
 
@@ -143,14 +148,19 @@ impl Driver {
         let (disk, store) = (live.home.disk(), self.host.store.clone());
         let manifest = Manifest { disk_only: true, ..self.manifest() };
         let sleep = self.host.layout.sleep(&self.record.spec.id);
-        blocking(move || {
+        let to = sleep.clone();
+        let seals = blocking(move || {
             let staging = store.stage()?;
             store.clone_file(&disk, &staging.path().join(names::DISK))?;
             let seals = crate::integrity::seal(staging.path(), &[names::DISK])?;
-            write_json(&staging.path().join(names::MANIFEST), &Manifest { seals, ..manifest })?;
-            Ok(staging.publish_over(&sleep)?)
+            let manifest = Manifest { seals: seals.clone(), ..manifest };
+            write_json(&staging.path().join(names::MANIFEST), &manifest)?;
+            staging.publish_over(&to)?;
+            Ok::<_, AgentError>(seals)
         })
-        .await
+        .await?;
+        snapshot::checksum_behind(&self.host, sleep, seals, SLEEPERS_IMAGES_AFTER);
+        Ok(())
     }
 
     /// Wakes. A failed wake leaves the sandbox asleep, to be tried again.
@@ -158,7 +168,7 @@ impl Driver {
         if self.record.sleeps_in_memory() {
             self.run_guest_ahead().await?;
         } else {
-            self.host.make_room(self.record.shape, 1).await?;
+            self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
             self.live = Some(self.wake_from_disk().await?);
             fault::point("wake.restored").await;
         }
@@ -176,6 +186,7 @@ impl Driver {
         let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
         if manifest.disk_only {
             crate::integrity::check_seals(&sleep, &manifest.seals)?;
+            snapshot::verify(&sleep, &manifest, &self.host.shutdown).await?;
             let kernel = crate::bake::kernel_files(&self.host).await?;
             return launch::boot(&self.host, &mut self.record, &sleep.join(names::DISK), kernel).await;
         }
@@ -186,7 +197,7 @@ impl Driver {
     /// What a sleeper on disk sleeps on.
     pub(super) fn open_sleep(&self) -> Result<Snapshot> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
-        Snapshot::open(&sleep, &self.host.engine.capabilities().compatibility_key)
+        Snapshot::open(&sleep, self.host.engine.capabilities())
     }
 
     pub(super) fn live(&self) -> Result<&Live> {

@@ -25,6 +25,8 @@ import time
 import traceback
 
 TEXT_CHARS_MAX = 1 << 20
+# What the guest says about the machine, written before a copy of it goes on.
+MACHINE_FILES = ("/run/pandastack/sandbox_id", "/run/pandastack/generation")
 REPRESENTATIONS = {
     "html": "_repr_html_",
     "markdown": "_repr_markdown_",
@@ -213,8 +215,49 @@ def encoded(data):
     return base64.b64encode(data).decode("ascii") if isinstance(data, bytes) else data
 
 
+class Machine:
+    """Whose memory this is. A copy of a machine would draw the random numbers that its original and its siblings draw."""
+
+    def __init__(self):
+        self.known = self.look()
+
+    @staticmethod
+    def look():
+        found = []
+        for path in MACHINE_FILES:
+            try:
+                with open(path) as file:
+                    found.append(file.read())
+            except OSError:
+                found.append("")
+        return found
+
+    def refresh(self):
+        """Gives the generators that were loaded new seeds, where the memory went on as something else."""
+        found = self.look()
+        if found == self.known:
+            return
+        is_another_sandbox = found[0] != self.known[0]
+        self.known = found
+        # Also after a sleep or a rollback: secrets come from it, and there may be a snapshot of what it was.
+        self.reseed("ssl", lambda ssl: ssl.RAND_add(os.urandom(64), 64.0))
+        # The same sandbox goes on with the seeds that its code chose.
+        for name in ("random", "numpy.random", "torch") if is_another_sandbox else ():
+            self.reseed(name, lambda module: module.seed())
+
+    @staticmethod
+    def reseed(name, seed):
+        try:
+            if name in sys.modules:
+                seed(sys.modules[name])
+        except Exception:
+            # A module of the user's own may have that name; the code that is to run has nothing to do with it.
+            pass
+
+
 class Kernel:
     def __init__(self):
+        self.machine = Machine()
         self.wire = Wire()
         self.requests = Requests(self.wire)
         self.catchers = [Catcher(self.wire, name, fd) for name, fd in (("stdout", 1), ("stderr", 2))]
@@ -255,6 +298,7 @@ class Kernel:
         before = dict(os.environ)
         os.environ.update(request.get("env") or {})
         try:
+            self.machine.refresh()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.execute(request["code"])
             self.show_figures()

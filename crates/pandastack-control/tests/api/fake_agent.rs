@@ -155,6 +155,7 @@ impl FakeAgent {
             isolation: "emulated".into(),
             memory_total_mb: 65_536,
             memory_free_mb: inner.memory_free_mb,
+            memory_held_asleep_mb: 0,
             memory_promised_percent: inner.memory_promised_percent,
             disk_free_bytes: 1 << 40,
             slots_free: 100,

@@ -78,6 +78,12 @@ impl QemuFixture {
         timeout(ANSWER_MAX, self.ask(&mut stream, question)).await.expect("an answer in time").unwrap()
     }
 
+    /// The same in the words of the guest program.
+    pub async fn ask_for(&self, machine: &dyn Machine, text: &str) -> u64 {
+        let mut stream = machine.connect_guest().await.unwrap();
+        timeout(ANSWER_MAX, self.exchange(&mut stream, text)).await.expect("an answer in time").unwrap()
+    }
+
     /// Waits until so many emulator processes are left.
     pub async fn wait_until_living(&self, count: usize) {
         let started = Instant::now();
@@ -167,13 +173,23 @@ impl Fixture for QemuFixture {
     }
 
     async fn ask(&self, stream: &mut UnixStream, question: Question) -> std::io::Result<u64> {
-        let nonce = self.number();
         let text = match question {
             Question::Remember(number) => format!("remember {number}"),
             Question::Recall => "recall".to_owned(),
             Question::Write(number) => format!("write {number}"),
             Question::Read => "read".to_owned(),
         };
+        self.exchange(stream, &text).await
+    }
+
+    fn living(&self) -> usize {
+        emulators_of(std::process::id()).len()
+    }
+}
+
+impl QemuFixture {
+    async fn exchange(&self, stream: &mut UnixStream, text: &str) -> std::io::Result<u64> {
+        let nonce = self.number();
         let (reading, mut writing) = stream.split();
         // The empty line ends whatever an earlier peer began.
         writing.write_all(format!("\n{nonce} {text}\n").as_bytes()).await?;
@@ -186,10 +202,6 @@ impl Fixture for QemuFixture {
             }
         }
         Err(std::io::ErrorKind::UnexpectedEof.into())
-    }
-
-    fn living(&self) -> usize {
-        emulators_of(std::process::id()).len()
     }
 }
 

@@ -1,5 +1,5 @@
-/* Guest program of the tests, PID 1 of a guest without anything else: answers questions about one number in memory and
- * one on disk. A question is a line "<nonce> <verb> [number]", its answer "<nonce> <number>". */
+/* Guest program of the tests, PID 1 of a guest without anything else: answers questions about one number in memory,
+ * one on disk and one on a volume. A question is a line "<nonce> <verb> [number]", its answer "<nonce> <number>". */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -53,8 +53,12 @@ static int open_channel(void) {
 static unsigned long long answer(const char *verb, unsigned long long number) {
     if (!strcmp(verb, "remember")) return remembered = number;
     if (!strcmp(verb, "recall")) return remembered;
-    int fd = open("/dev/vda", O_RDWR | O_DIRECT | O_SYNC | O_CLOEXEC);
-    if (!strcmp(verb, "write")) {
+    int on_volume = !strncmp(verb, "volume-", 7);
+    int fd = open(on_volume ? "/dev/vdb" : "/dev/vda", O_RDWR | O_DIRECT | O_SYNC | O_CLOEXEC);
+    if (on_volume) verb += 7;
+    if (!strcmp(verb, "size")) {
+        number = lseek(fd, 0, SEEK_END);
+    } else if (!strcmp(verb, "write")) {
         memcpy(block, &number, sizeof number);
         if (pwrite(fd, block, sizeof block, 0) != sizeof block) number = 999000 + errno;
     } else {

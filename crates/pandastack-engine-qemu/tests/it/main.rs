@@ -8,6 +8,7 @@ mod fixture;
 mod guest_image;
 mod lineage;
 mod timing;
+mod volumes;
 
 use pandastack_engine::Confinement;
 use pandastack_engine::conformance;

@@ -68,9 +68,9 @@ pub use sandbox::{
     OnTimeout, PatchLifecycle, Port, PortList, Sandbox, StatusAnswer,
 };
 pub use schedule::{
-    CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, NextRuns, Overlap, PatchSchedule,
-    PreviewSchedule, RunOrigin, RunStatus, SandboxAction, SandboxTarget, Schedule, ScheduleAlert,
-    ScheduleOptions, ScheduleRun, ScheduleTarget, ScheduleTiming, SqlTarget, TriggerSchedule,
+    AppTarget, CommandTarget, CreateSchedule, FunctionTarget, HttpTarget, MissedRuns, NextRuns, Overlap,
+    PatchSchedule, PreviewSchedule, RunOrigin, RunStatus, SandboxAction, SandboxTarget, Schedule,
+    ScheduleAlert, ScheduleOptions, ScheduleRun, ScheduleTarget, ScheduleTiming, SqlTarget, TriggerSchedule,
 };
 pub use snapshot::{
     CreateSnapshot, ForkError, ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Rollback,

@@ -66,6 +66,8 @@ pub enum ScheduleTarget {
     Command(CommandTarget),
     /// Wakes or hibernates a sandbox.
     Sandbox(SandboxTarget),
+    /// An HTTP request to an app, which wakes for it. Any answer but 2xx is a failure.
+    App(AppTarget),
     /// Invokes a function.
     Function(FunctionTarget),
     /// Runs SQL on a database.
@@ -119,6 +121,25 @@ pub enum SandboxAction {
     Wake,
     /// Put it to sleep on disk.
     Hibernate,
+}
+
+/// See [`ScheduleTarget::App`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AppTarget {
+    /// Which, by id or name.
+    pub app_id: String,
+    /// Path, and a query if it has one; `/` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// `POST` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Sent with it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// Body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
 }
 
 /// See [`ScheduleTarget::Function`].

@@ -1,0 +1,228 @@
+//! Journals of images whose last machine did not unmount them, which is all but those that were never written.
+//!
+//! Who only reads mounts without the journal, because it cannot be written to. But what a killed machine had synced may be there and nowhere else, so it is
+//! replayed first, on the host.
+//!
+//! Must hold: an image is replayed under its exclusive lock, so never while a machine has it open. A guest wrote what is in it: the program that reads it
+//! runs as a user of its own, to whom nothing belongs but that one file, and is ended when it takes too long.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, fchown};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pandastack_types::VolumeId;
+use rustix::fs::FlockOperation;
+
+use super::open_locked;
+use crate::error::{AgentError, Result};
+
+/// Where ext4's superblock begins, and in it its magic number and the features without which nobody may mount it.
+const SUPERBLOCK: u64 = 1024;
+const MAGIC_AT: usize = 0x38;
+const MAGIC: [u8; 2] = 0xef53_u16.to_le_bytes();
+const FEATURES_AT: usize = 0x60;
+/// The feature of a file system whose journal holds something.
+const NEEDS_RECOVERY: u8 = 0x04;
+
+/// Replays the journal of its standard input: with no other user's files, 1 GiB of memory, a minute of processor time.
+const REPLAY: [&str; 9] = [
+    "--clear-groups",
+    "--no-new-privs",
+    "--pdeathsig=KILL",
+    "prlimit",
+    "--as=1073741824",
+    "--cpu=60",
+    "e2fsck",
+    "-pEjournal_only",
+    "/proc/self/fd/0",
+];
+/// Administrative programs are not on every user's path.
+const EXTRA_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// How long a replay may take. The largest journal has 1 GiB.
+const REPLAY_WAIT: Duration = Duration::from_secs(120);
+/// Between two looks whether it has ended.
+const REPLAY_LOOK: Duration = Duration::from_millis(5);
+
+static UNDER_WAY: Mutex<BTreeSet<VolumeId>> = Mutex::new(BTreeSet::new());
+static ENDED: Condvar = Condvar::new();
+
+/// Held while a volume is opened to be read: a second reader waits for a replay instead of being told that the volume is in use.
+pub(super) struct Turn(VolumeId);
+
+impl Turn {
+    pub(super) fn take(id: &VolumeId) -> Self {
+        let under_way = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = ENDED.wait_while(under_way, |all| all.contains(id));
+        free.unwrap_or_else(PoisonError::into_inner).insert(id.clone());
+        Self(id.clone())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        ENDED.notify_all();
+    }
+}
+
+/// Replays what is in the journal of an image that is about to be only read, as a user that nobody else is.
+pub(super) fn replay_left(image: &Path, id: &VolumeId, uid: u32) -> Result<()> {
+    let look = OpenOptions::new().read(true).open(image).and_then(|file| needs_replay(&file));
+    if !look.map_err(AgentError::io("look at", image))? {
+        return Ok(());
+    }
+    // Where a machine has it open nothing is replayed under it: a writer refuses readers anyway, and next to a reader one sees what that sees.
+    let Ok(locked) = open_locked(image, false, id) else { return Ok(()) };
+    let replayed = replay(&locked, uid);
+    // Said, and not left to the end of the descriptor: a process that is just being started may have a copy of it for a moment.
+    rustix::fs::flock(&locked, FlockOperation::Unlock)
+        .map_err(|errno| AgentError::io("unlock", image)(errno.into()))?;
+    replayed.map_err(|why| {
+        tracing::warn!(volume = %id, %why, "the journal of a volume cannot be replayed");
+        AgentError::Conflict(format!(
+            "volume {id} was not unmounted by its last sandbox, and this host cannot replay its journal ({why}): attach it, or a \
+             clone of it, once to write; then it can be read"
+        ))
+    })
+}
+
+fn needs_replay(image: &File) -> io::Result<bool> {
+    let mut superblock = [0; FEATURES_AT + 4];
+    match image.read_exact_at(&mut superblock, SUPERBLOCK) {
+        // Too small to be a file system.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        read => read?,
+    }
+    let is_ext4 = superblock[MAGIC_AT..MAGIC_AT + 2] == MAGIC;
+    Ok(is_ext4 && superblock[FEATURES_AT] & NEEDS_RECOVERY != 0)
+}
+
+/// Replays the journal of an image that nobody else has open.
+fn replay(image: &File, uid: u32) -> std::result::Result<(), String> {
+    let before = image.metadata().map_err(|error| error.to_string())?;
+    fchown(image, Some(uid), Some(uid)).map_err(|error| format!("it cannot be given away: {error}"))?;
+    let ended = run(image, uid);
+    let back = fchown(image, Some(before.uid()), Some(before.gid()));
+    match ended.and_then(|ended| back.map(|()| ended)) {
+        Err(error) => Err(format!("e2fsck cannot be run: {error}; install e2fsprogs and util-linux")),
+        Ok(None) => Err(format!("e2fsck did not end within {} s", REPLAY_WAIT.as_secs())),
+        // 1: something was mended.
+        Ok(Some(status)) if !matches!(status.code(), Some(0 | 1)) => Err(format!("e2fsck: {status}")),
+        Ok(Some(_)) => match image.sync_all().and_then(|()| needs_replay(image)) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err("e2fsck left its journal as it was".to_owned()),
+            Err(error) => Err(error.to_string()),
+        },
+    }
+}
+
+/// Runs the program on an image; `None` if it had to be ended.
+fn run(image: &File, uid: u32) -> io::Result<Option<ExitStatus>> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut command = Command::new("setpriv");
+    command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).args(REPLAY);
+    command.env_clear().env("PATH", format!("{path}:{EXTRA_PATH}")).current_dir("/");
+    command.stdin(Stdio::from(image.try_clone()?)).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let ended = wait(&mut child);
+    if !matches!(ended, Ok(Some(_))) {
+        // It may have ended by itself this moment.
+        let _ = child.kill();
+        child.wait()?;
+    }
+    ended
+}
+
+fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + REPLAY_WAIT;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(REPLAY_LOOK);
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USER: u32 = crate::host::UID_FIRST;
+
+    /// An image, and whether its journal was left with something in it.
+    fn image(path: &Path, left: bool) {
+        pandastack_image::format_volume(path, 64 << 20).unwrap();
+        if left {
+            let feature = ["-w", "-R", "feature needs_recovery"];
+            let mut debugfs = Command::new("debugfs");
+            let set = debugfs.env("PATH", EXTRA_PATH).args(feature).arg(path).output().unwrap();
+            assert!(set.status.success(), "{set:?}");
+        }
+    }
+
+    fn left(path: &Path) -> bool {
+        needs_replay(&File::open(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_journal_that_was_left_is_replayed_before_its_image_is_only_read() {
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: only root gives an image away");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (path, id) = (dir.path().join("image"), VolumeId::random());
+        image(&path, true);
+        assert!(left(&path));
+        let reader = open_locked(&path, true, &id).unwrap();
+        replay_left(&path, &id, USER).unwrap();
+        assert!(left(&path), "not while somebody has it open");
+        rustix::fs::flock(&reader, FlockOperation::Unlock).unwrap();
+        let owner = std::fs::metadata(&path).unwrap().uid();
+        replay_left(&path, &id, USER).unwrap();
+        assert!(!left(&path));
+        assert_eq!(std::fs::metadata(&path).unwrap().uid(), owner, "it is its owner's again");
+    }
+
+    #[test]
+    fn an_image_whose_journal_is_empty_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, id) = (dir.path().join("image"), VolumeId::random());
+        image(&path, false);
+        let _reader = open_locked(&path, true, &id).unwrap();
+        replay_left(&path, &id, USER).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_system_is_refused_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, id) = (dir.path().join("image"), VolumeId::random());
+        let mut bytes = vec![0; 1 << 20];
+        bytes[1024 + MAGIC_AT..1024 + MAGIC_AT + 2].copy_from_slice(&MAGIC);
+        bytes[1024 + FEATURES_AT] = NEEDS_RECOVERY;
+        std::fs::write(&path, bytes).unwrap();
+        let refused = replay_left(&path, &id, USER).unwrap_err();
+        assert!(matches!(&refused, AgentError::Conflict(why) if why.contains("once to write")), "{refused}");
+    }
+
+    #[test]
+    fn readers_of_one_volume_take_turns_and_those_of_others_do_not_wait() {
+        let (id, other) = (VolumeId::random(), VolumeId::random());
+        let turn = Turn::take(&id);
+        drop(Turn::take(&other));
+        let (sender, taken) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            let _turn = Turn::take(&id);
+            sender.send(()).unwrap();
+        });
+        assert!(taken.recv_timeout(Duration::from_millis(50)).is_err());
+        drop(turn);
+        taken.recv_timeout(Duration::from_secs(10)).unwrap();
+        waiting.join().unwrap();
+    }
+}

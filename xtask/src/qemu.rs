@@ -1,0 +1,115 @@
+//! A newer QEMU for tests than the one a Debian 12 installs: Debian's own build of it for that release. It is unpacked into
+//! the cache, not installed, and stands in the installed one's place for one program and what that starts.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::host::as_root;
+use crate::program::{program, read, run};
+use crate::tree;
+
+/// Major version.
+pub const MAJOR: u32 = 10;
+/// Packages as a Debian archive has them, with their SHA-256. An archive drops what it has something newer for: this list is
+/// made anew then, from the index of `bookworm-backports`.
+const PACKAGES: [(&str, &str); 3] = [
+    (
+        "pool/main/q/qemu/qemu-system-x86_10.0.2+ds-2+deb13u1~bpo12+1_amd64.deb",
+        "4a6b1856c8b0d7df4ff8e70249e12c473ccf8d516aadb4ae14d3d938faed0c65",
+    ),
+    (
+        "pool/main/q/qemu/qemu-system-data_10.0.2+ds-2+deb13u1~bpo12+1_all.deb",
+        "2d831088187087013b3fcbd19bdfb955b182a2d5a08f6dafa0ad1c6d2007fb4e",
+    ),
+    (
+        "pool/main/s/seabios/seabios_1.16.3-2~bpo12+1_all.deb",
+        "48390d0a534c66d11789e39518aa219773a9d3677b29fe1af8799dfb563ec713",
+    ),
+];
+/// The emulator, installed or unpacked.
+const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
+/// What it reads is where it was built to look for it, wherever it is itself: it has to be mounted there, out of others' sight.
+const IN_PLACE: &str = r#"
+for path in usr/bin/qemu-system-x86_64 usr/share/qemu usr/share/seabios; do
+    mount --bind "$0/$path" "/$path" || exit
+done
+qemu-system-x86_64 --version && exec "$@"
+"#;
+
+/// The directory it is unpacked in. The error says why it cannot be had here.
+pub fn ensure() -> Result<PathBuf> {
+    let installed =
+        major(&Path::new("/").join(EMULATOR)).context("ask the installed QEMU for its version")?;
+    ensure!(installed < MAJOR, "the installed one is QEMU {installed}, and the other tests ran with it");
+    let mut hasher = DefaultHasher::new();
+    PACKAGES.hash(&mut hasher);
+    let dir = tree::cache_dir().join(format!("qemu/{:016x}", hasher.finish()));
+    if !dir.exists() {
+        fetch(&dir)?;
+    }
+    let found = major(&dir.join(EMULATOR)).context("start it with this host's libraries")?;
+    ensure!(found == MAJOR, "the pinned packages carry QEMU {found}");
+    Ok(dir)
+}
+
+/// A command that runs `test` with the unpacked one in the installed one's place.
+pub fn in_place(dir: &Path, test: &Path) -> Command {
+    let mut command = as_root("unshare");
+    command.args(["--mount", "sh", "-c", IN_PLACE]).arg(dir).arg(test);
+    command
+}
+
+fn fetch(dir: &Path) -> Result<()> {
+    let begun = dir.with_extension("begun");
+    if begun.exists() {
+        std::fs::remove_dir_all(&begun).context("remove what an interrupted download left")?;
+    }
+    std::fs::create_dir_all(&begun).with_context(|| format!("make {}", begun.display()))?;
+    let archive = archive()?;
+    for (path, sha256) in PACKAGES {
+        let package = begun.join("package.deb");
+        // The host's apt knows how to reach the archive, and compares the hash.
+        let mut download = program("/usr/lib/apt/apt-helper");
+        // Its own user may not write into the cache.
+        download
+            .args(["-o", "APT::Sandbox::User=root", "download-file"])
+            .arg(format!("{archive}/{path}"))
+            .arg(&package);
+        download.arg(format!("SHA256:{sha256}"));
+        run(download).context("this host cannot fetch Debian's packages of it")?;
+        let mut unpack = program("dpkg-deb");
+        unpack.arg("-x").arg(&package).arg(&begun);
+        run(unpack)?;
+        std::fs::remove_file(&package).context("remove a package that is unpacked")?;
+    }
+    std::fs::rename(&begun, dir).with_context(|| format!("move the emulator to {}", dir.display()))
+}
+
+/// The Debian archive that this host's apt uses, or the one that the environment names for templates.
+fn archive() -> Result<String> {
+    if let Ok(named) = std::env::var("PANDASTACK_DEBIAN_MIRROR") {
+        return Ok(named.trim_end_matches('/').to_owned());
+    }
+    let mut targets = program("apt-get");
+    targets.args(["indextargets", "--no-release-info", "--format", "$(REPO_URI)", "Created-By: Packages"]);
+    let targets = read(targets)?;
+    let mut archives = targets.lines().map(|uri| uri.trim_end_matches('/'));
+    let debian = archives.find(|uri| uri.ends_with("/debian")).map(str::to_owned);
+    debian
+        .context("find a Debian archive in this host's apt configuration; PANDASTACK_DEBIAN_MIRROR names one")
+}
+
+/// The number before the first dot in `QEMU emulator version 10.0.2 (Debian ...)`.
+fn major(emulator: &Path) -> Result<u32> {
+    let printed = program(emulator).arg("--version").output();
+    let printed = printed.with_context(|| format!("start {}", emulator.display()))?;
+    if !printed.status.success() {
+        bail!("{}", String::from_utf8_lossy(&printed.stderr).trim());
+    }
+    let text = String::from_utf8_lossy(&printed.stdout);
+    let number = text.split_once("version ").and_then(|(_, rest)| rest.split('.').next()?.parse().ok());
+    number.with_context(|| format!("read a version from `{}`", text.lines().next().unwrap_or_default()))
+}
