@@ -215,14 +215,16 @@ pub struct GuestBody {
     source: Source,
     port: u16,
     ticket: Ticket,
+    /// An event stream: nothing but the guest knows when more of it comes.
+    is_events: bool,
     /// Made only when the body has to wait: most come in one piece.
     cut: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     log: Option<Entry>,
 }
 
 impl GuestBody {
-    pub(crate) fn new(source: Source, port: u16, ticket: Ticket) -> Self {
-        Self { source, port, ticket, cut: None, log: None }
+    pub(crate) fn new(source: Source, port: u16, ticket: Ticket, is_events: bool) -> Self {
+        Self { source, port, ticket, is_events, cut: None, log: None }
     }
 
     /// Writes this line of the access log when the body ended.
@@ -233,6 +235,15 @@ impl GuestBody {
     fn end(&mut self) {
         if let Source::Upstream(upstream) = std::mem::replace(&mut self.source, Source::Nothing) {
             self.ticket.door().pools.put(self.port, upstream);
+        }
+    }
+
+    /// Whether nobody waits for its end. A page that is made in pieces goes on, and so does a conversation: a request of which not
+    /// all was sent, a gRPC call.
+    fn may_last_for_ever(&mut self) -> bool {
+        match &mut self.source {
+            Source::Upstream(upstream) => self.is_events && upstream.body_mut().is_none(),
+            Source::Shared(_) | Source::Nothing => false,
         }
     }
 
@@ -257,6 +268,7 @@ impl Body for GuestBody {
         match this.poll_source(context) {
             Poll::Ready(Some(Ok(frame))) => {
                 this.ticket.stir();
+                this.ticket.set_resting(false);
                 if let Some(log) = &mut this.log {
                     log.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
                 }
@@ -271,6 +283,8 @@ impl Body for GuestBody {
                 Poll::Ready(None)
             }
             Poll::Pending => {
+                let may_last_for_ever = this.may_last_for_ever();
+                this.ticket.set_resting(may_last_for_ever);
                 let token = Arc::clone(this.ticket.door());
                 let cut = this.cut.get_or_insert_with(|| Box::pin(token.cut.clone().cancelled_owned()));
                 ready!(cut.as_mut().poll(context));

@@ -2,11 +2,12 @@
 //!
 //! Must hold: a [`Ticket`] exists only while the guest runs, because the agent stops a guest only after this side said
 //! that no ticket is left ([`pandastack_types::door`]). Taking one costs two atomic additions, so a request to a sandbox
-//! that is awake asks nobody.
+//! that is awake asks nobody. Before a stop, requests and answers that go on have the drain's time to end; streams on which
+//! nothing happens make nobody wait.
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::Method;
@@ -16,11 +17,12 @@ use pandastack_agent_client::{AgentClient, AgentError, Call};
 use pandastack_types::{SandboxId, door};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::gate::Opened;
-use crate::limits::{HELD_WAIT, IDLE_AFTER, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX};
+use crate::limits::{HELD_WAIT, IDLE_AFTER, PARTING_WAIT, REQUESTS_PER_SANDBOX_MAX, STILL_AFTER};
 use crate::pool::Pools;
 
 /// How bytes reach the guest.
@@ -48,12 +50,18 @@ pub struct Door {
     under_way: AtomicUsize,
     /// Tickets whose answer has not begun.
     unanswered: AtomicUsize,
+    /// Tickets of streams that wait for their guest, which may never say more.
+    resting: AtomicUsize,
+    born: Instant,
+    /// When bytes last moved on one of those, in milliseconds since `born`.
+    moved_ms: AtomicU64,
     /// Something happened since the agent was last told.
     moved: AtomicBool,
     /// The agent was told that nothing happens.
     idle: AtomicBool,
     stirred: Notify,
     held: AtomicBool,
+    /// A ticket ended or began to rest, while the door is held.
     drained: Notify,
     /// Tells streams that have nothing under way to end.
     closing: CancellationToken,
@@ -88,6 +96,9 @@ impl Door {
             pools: Pools::default(),
             under_way: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
+            resting: AtomicUsize::new(0),
+            born: Instant::now(),
+            moved_ms: AtomicU64::new(0),
             moved: AtomicBool::new(true),
             idle: AtomicBool::new(false),
             stirred: Notify::new(),
@@ -125,7 +136,7 @@ impl Door {
         // Counted before the look, so that a drain that begins in between waits for this one.
         let before = self.under_way.fetch_add(1, Ordering::SeqCst);
         self.unanswered.fetch_add(1, Ordering::SeqCst);
-        let ticket = Ticket { door: Arc::clone(self), unanswered: true };
+        let ticket = Ticket::new(Arc::clone(self), true);
         if self.held.load(Ordering::SeqCst) {
             return Err(NoTicket::Closed);
         }
@@ -160,9 +171,10 @@ impl Door {
         }
     }
 
-    /// Waits until no ticket is left, for at most `wait`; then cuts what is still under way, and lets it take its leave of the guest.
+    /// Waits until nothing goes on any more, for at most `wait`; then cuts what is still under way, and lets it take its leave of the
+    /// guest.
     pub async fn drain(&self, wait: Duration) {
-        if tokio::time::timeout(wait, self.emptied()).await.is_err() {
+        if tokio::time::timeout(wait, self.settled()).await.is_err() {
             tracing::info!("requests did not end before their sandbox stopped; they are cut");
         }
         self.cut.cancel();
@@ -177,6 +189,44 @@ impl Door {
         }
     }
 
+    /// Waits until no ticket is left, or only those of streams on which nothing happens.
+    async fn settled(&self) {
+        while !self.has_settled() {
+            tokio::select! {
+                () = self.drained.notified() => {}
+                () = tokio::time::sleep_until(self.still_at()), if self.are_all_resting() => {}
+            }
+        }
+    }
+
+    fn has_settled(&self) -> bool {
+        self.under_way.load(Ordering::SeqCst) == 0
+            || (self.are_all_resting() && self.still_at() <= Instant::now())
+    }
+
+    /// Whether every ticket is of a stream that waits for its guest. All are counted before those that rest, so that one which goes on
+    /// in between makes a difference.
+    pub(crate) fn are_all_resting(&self) -> bool {
+        let under_way = self.under_way.load(Ordering::SeqCst);
+        under_way <= self.resting.load(Ordering::SeqCst)
+    }
+
+    /// When nothing happens on streams that rest, unless something does until then.
+    fn still_at(&self) -> Instant {
+        self.born + Duration::from_millis(self.moved_ms.load(Ordering::SeqCst)) + STILL_AFTER
+    }
+
+    fn note_moved(&self) {
+        let ms = u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.moved_ms.store(ms, Ordering::SeqCst);
+    }
+
+    fn tell_drain(&self) {
+        if self.held.load(Ordering::SeqCst) {
+            self.drained.notify_one();
+        }
+    }
+
     /// Whether nothing happened since the last call.
     fn is_quiet(&self) -> bool {
         !self.moved.swap(false, Ordering::SeqCst) && self.unanswered.load(Ordering::SeqCst) == 0
@@ -187,9 +237,19 @@ impl Door {
 pub struct Ticket {
     door: Arc<Door>,
     unanswered: bool,
+    is_resting: bool,
+    /// Of a stream: its guest has nothing to say.
+    is_waiting: bool,
+    /// Of a stream: its guest does not take what is said to it.
+    is_stuck: bool,
 }
 
 impl Ticket {
+    /// Counted by who makes it.
+    fn new(door: Arc<Door>, unanswered: bool) -> Self {
+        Self { door, unanswered, is_resting: false, is_waiting: false, is_stuck: false }
+    }
+
     /// The door it is for.
     pub fn door(&self) -> &Arc<Door> {
         &self.door
@@ -206,12 +266,47 @@ impl Ticket {
     pub(crate) fn another(&self) -> Ticket {
         self.door.under_way.fetch_add(1, Ordering::SeqCst);
         self.door.stir();
-        Ticket { door: Arc::clone(&self.door), unanswered: false }
+        Ticket::new(Arc::clone(&self.door), false)
     }
 
     /// Notes that bytes move.
     pub fn stir(&self) {
         self.door.stir();
+    }
+
+    /// Whether this is a stream that waits for its guest and has nothing else to do. Such a one is not waited for when its sandbox is
+    /// about to stop and no byte moves.
+    pub(crate) fn set_resting(&mut self, is_resting: bool) {
+        if std::mem::replace(&mut self.is_resting, is_resting) == is_resting {
+            return;
+        }
+        if is_resting {
+            // Before it is counted: what moved until now must not be taken for stillness.
+            self.door.note_moved();
+            self.door.resting.fetch_add(1, Ordering::SeqCst);
+            self.door.tell_drain();
+        } else {
+            self.door.resting.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A stream was read from, or its guest had nothing to say.
+    pub(crate) fn note_read(&mut self, is_pending: bool) {
+        self.is_waiting = is_pending;
+        self.set_resting(self.is_waiting && !self.is_stuck);
+        if !is_pending {
+            self.door.stir();
+        }
+    }
+
+    /// A stream was written to, or its guest took nothing.
+    pub(crate) fn note_write(&mut self, is_pending: bool) {
+        self.is_stuck = is_pending;
+        self.set_resting(self.is_waiting && !self.is_stuck);
+        if !is_pending {
+            self.door.note_moved();
+            self.door.stir();
+        }
     }
 
     /// For streams whose protocol tells when work is under way: while it is, the sandbox stays awake though no byte moves.
@@ -239,10 +334,9 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.answered();
-        let last = self.door.under_way.fetch_sub(1, Ordering::SeqCst) == 1;
-        if last && self.door.held.load(Ordering::SeqCst) {
-            self.door.drained.notify_one();
-        }
+        self.set_resting(false);
+        self.door.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.door.tell_drain();
     }
 }
 
@@ -346,6 +440,74 @@ mod tests {
         let began = tokio::time::Instant::now();
         drain.await;
         assert!(began.elapsed() < PARTING_WAIT);
+    }
+
+    /// A ticket of a stream that waits for its guest.
+    fn resting(door: &Arc<Door>) -> Ticket {
+        let mut ticket = door.enter().ok().unwrap();
+        ticket.answered();
+        ticket.set_resting(true);
+        ticket
+    }
+
+    #[tokio::test]
+    async fn a_stream_on_which_nothing_happens_is_not_waited_for() {
+        let door = open();
+        let ticket = resting(&door);
+        door.hold();
+        let began = Instant::now();
+        let mut drain = Box::pin(door.drain(Duration::from_secs(60)));
+        tokio::select! {
+            () = &mut drain => panic!("it has something left to say"),
+            () = door.cut.cancelled() => {}
+        }
+        drop(ticket);
+        drain.await;
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_has_been_still_for_long_is_cut_at_once() {
+        let door = open();
+        let _ticket = resting(&door);
+        tokio::time::sleep_until(door.still_at()).await;
+        door.hold();
+        assert!(futures::poll!(Box::pin(door.drain(Duration::from_secs(60)))).is_pending());
+        assert!(door.cut.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn what_goes_on_is_waited_for_beside_a_stream_on_which_nothing_happens() {
+        let door = open();
+        let _still = resting(&door);
+        let (unanswered, mut answering) = (door.enter().ok().unwrap(), resting(&door));
+        answering.set_resting(false);
+        door.hold();
+        let mut drain = Box::pin(door.drain(Duration::from_secs(60)));
+        assert!(tokio::time::timeout(2 * STILL_AFTER, &mut drain).await.is_err());
+        assert!(!door.cut.is_cancelled(), "a request without an answer is under way");
+        drop(unanswered);
+        assert!(tokio::time::timeout(2 * STILL_AFTER, &mut drain).await.is_err());
+        assert!(!door.cut.is_cancelled(), "an answer goes on");
+        drop(answering);
+        tokio::time::timeout(Duration::from_secs(10), drain).await.expect("nothing goes on any more");
+        assert!(door.cut.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn bytes_put_off_the_moment_at_which_a_stream_is_still() {
+        let door = open();
+        let mut ticket = resting(&door);
+        let before = door.still_at();
+        tokio::time::sleep_until(before).await;
+        assert!(door.has_settled());
+        ticket.note_write(false);
+        assert!(door.still_at() > before, "bytes went to the guest");
+        let before = door.still_at();
+        tokio::time::sleep_until(before).await;
+        ticket.set_resting(false);
+        ticket.set_resting(true);
+        assert!(door.still_at() > before, "bytes came from it");
     }
 
     #[test]

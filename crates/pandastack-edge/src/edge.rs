@@ -127,14 +127,15 @@ impl Edge {
             return self.serve(&target(0), parts, body, client).await;
         }
         let asked = Asked::of(parts, client);
+        let mut since = asked.began;
         let Some(mut at) = self.choose(app, &[]) else {
             let trouble = Trouble::NotServing("no machine serves this app; deploy it again".to_owned());
             return trouble.answer(None, &parts.headers);
         };
-        let (mut tried, mut is_repeated) = (Vec::new(), false);
+        let (mut tried, mut is_repeated, mut cut_off) = (Vec::new(), false, None);
         loop {
-            let target = target(at);
-            let (site, outcome) = self.attempt(&target, &mut parts.clone(), body, client).await;
+            let (target, mut head) = (target(at), parts.clone());
+            let (site, outcome) = self.attempt(&target, &mut head, body, client).await;
             let (error, rest) = match outcome {
                 Err(Setback { error, rest }) => (error, rest),
                 Ok(response) => return self.conclude(asked, &target, site, response),
@@ -143,8 +144,13 @@ impl Edge {
                 site.note_missed();
             }
             tried.push(at);
+            if let (ExchangeError::Cut, Rest::Repeatable) = (&error, &rest) {
+                // What it waited for until now was an answer, not a machine.
+                since = Instant::now();
+                cut_off.get_or_insert((at, head));
+            }
             // Each is waited for while it wakes: together no longer than one may be.
-            let next = self.choose(app, &tried).filter(|_| asked.began.elapsed() < HELD_WAIT);
+            let next = self.choose(app, &tried).filter(|_| since.elapsed() < HELD_WAIT);
             (at, body) = match (next, rest) {
                 (Some(next), Rest::Unsent(body)) => (next, body),
                 // Once: what breaks one machine could break the others, too.
@@ -153,11 +159,35 @@ impl Edge {
                     (next, RequestBody::Empty)
                 }
                 (_, rest) => {
-                    let setback = Setback { error, rest };
-                    return self.refuse(asked, &parts.headers, &target, site, setback).await;
+                    let failed = (target, site, Setback { error, rest });
+                    return self.settle(asked, app, parts, client, failed, cut_off).await;
                 }
             };
         }
+    }
+
+    /// The answer to a request that no further machine of an app gets: by the one that a stop cut off, if it has one, or why there
+    /// is none.
+    async fn settle(
+        &self,
+        asked: Asked,
+        app: &Instances,
+        parts: &Parts,
+        client: &Client,
+        failed: (Target, Option<Arc<Site>>, Setback),
+        cut_off: Option<(usize, Parts)>,
+    ) -> Response<ResponseBody> {
+        let (target, site, setback) = failed;
+        if let Some((at, mut head)) = cut_off
+            && !self.stop.is_cancelled()
+        {
+            let again = Target { sandbox: app.sandboxes[at].clone(), ..target.clone() };
+            // Boxed: rare, and large beside what a usual request needs.
+            if let (site, Ok(response)) = Box::pin(self.attempt_again(&again, &mut head, client)).await {
+                return self.conclude(asked, &again, site, response);
+            }
+        }
+        self.refuse(asked, &parts.headers, &target, site, setback).await
     }
 
     /// The place of the machine that gets a request next; `None` if all were tried.
@@ -455,6 +485,71 @@ mod tests {
         let refused = world.ask(Request::post("/"), world.accept_and_stop()).await;
         assert_eq!(refused.status(), 503, "it may have been done");
         assert!(refused.headers().contains_key(header::RETRY_AFTER));
+    }
+
+    /// An app with so many machines, all of which are the program.
+    fn app_of(world: &World, machines: usize) -> Instances {
+        let sandboxes = (0..machines).map(|_| SandboxId::random()).collect();
+        Instances { sandboxes, always: machines, port: world.target.port }
+    }
+
+    /// Has a request to one of an app's machines, and that one is stopped without waiting for its answer. Answers which it was.
+    async fn accept_and_stop_one(world: &World, app: &Instances) -> usize {
+        let _cut = world.accept().await;
+        for (at, sandbox) in app.sandboxes.iter().enumerate() {
+            let found = world.edge.sites.find(sandbox, &Loopback).await;
+            let (site, _) = found.unwrap_or_else(|trouble| panic!("{trouble:?}"));
+            if let Some(door) = site.door().filter(|door| door.count_under_way() > 0) {
+                door.hold();
+                door.drain(Duration::from_millis(1)).await;
+                return at;
+            }
+        }
+        panic!("no machine has a request");
+    }
+
+    async fn ask_app(
+        world: &World,
+        app: &Instances,
+        head: http::request::Builder,
+        program: impl Future<Output = ()>,
+    ) -> Response<ResponseBody> {
+        let request = head.uri("/").header("host", "localhost").body(()).unwrap();
+        let (mut parts, ()) = request.into_parts();
+        let client = Client::new(LOOPBACK, 80, false);
+        let asking = world.edge.serve_app(app, &mut parts, RequestBody::Empty, &client);
+        let both = async { tokio::join!(asking, program) };
+        tokio::time::timeout(PATIENCE, both).await.expect("an answer in time").0
+    }
+
+    #[tokio::test]
+    async fn what_a_stop_cut_off_goes_back_to_its_machine_if_no_other_answers() {
+        let world = World::start().await;
+        let app = app_of(&world, 2);
+        let program = async {
+            accept_and_stop_one(&world, &app).await;
+            // The other one breaks off.
+            drop(world.accept().await);
+            world.answer("200 OK\r\nContent-Length: 0\r\nConnection: close").await;
+        };
+        assert_eq!(ask_app(&world, &app, Request::get("/"), program).await.status(), 200);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_all_machines_were_stopped_under_is_answered_by_one_of_them() {
+        let world = World::start().await;
+        let app = app_of(&world, 2);
+        let program = async {
+            let first = accept_and_stop_one(&world, &app).await;
+            assert_ne!(accept_and_stop_one(&world, &app).await, first);
+            world.answer("200 OK\r\nContent-Length: 0\r\nConnection: close").await;
+        };
+        assert_eq!(ask_app(&world, &app, Request::get("/"), program).await.status(), 200);
+        let program = async {
+            accept_and_stop_one(&world, &app).await;
+        };
+        let refused = ask_app(&world, &app, Request::post("/"), program).await;
+        assert_eq!(refused.status(), 503, "it may have been done");
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ use crate::headers::{Client, strip_hop_by_hop};
 use crate::http1::UpstreamError;
 use crate::pool::{DialError, IDLE_KEPT, IDLE_SURE, Upstream, connect, connect_shared};
 use crate::trouble::Trouble;
-use crate::tunnel::{Stirring, UPGRADED_BUFFER_BYTES, copy};
+use crate::tunnel::{Lively, UPGRADED_BUFFER_BYTES, copy};
 use crate::websocket::Relay;
 
 /// What a request is part of.
@@ -173,7 +173,9 @@ impl Exchange<'_> {
 
     fn finish(self, mut response: Response<()>, source: Source) -> Response<GuestBody> {
         strip_hop_by_hop(response.headers_mut());
-        response.map(|()| GuestBody::new(source, self.port, self.ticket))
+        let kind = response.headers().get(header::CONTENT_TYPE);
+        let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        response.map(|()| GuestBody::new(source, self.port, self.ticket, is_events))
     }
 
     /// Sends a request that may go on as another protocol. `client` is the other end of it.
@@ -213,7 +215,7 @@ impl Exchange<'_> {
 async fn tunnel(client: OnUpgrade, upstream: Box<Upstream>, ticket: Ticket, is_websocket: bool) {
     let (guest, said) = upstream.into_stream();
     let cut = ticket.cut();
-    let guest = Stirring::new(guest, ticket);
+    let guest = Lively::new(guest, ticket);
     let streams = async {
         let mut client = TokioIo::new(client.await.map_err(io::Error::other)?);
         client.write_all(&said).await?;

@@ -8,7 +8,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `server`, `head_clock`, `under_way` | connections, limits per client, how long one may be silent, stopping |
+//! | `server`, `head_clock`, `under_way`, `client_stream` | connections, limits per client, how long one may be silent or take nothing, stopping |
 //! | `plain` | connections that carry nothing but plain requests to sandboxes: most of them |
 //! | `destination` | which requests are for a sandbox |
 //! | `names`, `spread` | which sandboxes stand behind an app's name now, and which of them gets a request |
@@ -32,6 +32,7 @@
 mod access;
 mod access_log;
 mod body;
+mod client_stream;
 mod control_routes;
 mod control_servers;
 mod destination;

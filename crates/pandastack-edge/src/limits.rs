@@ -26,6 +26,14 @@ pub const HEAD_WAIT: Duration = Duration::from_secs(30);
 /// How long a client may be silent within a body that is waited for. Beyond it: 408. Once the guest answers, and for gRPC,
 /// client and guest talk to each other, and either may take its time.
 pub const BODY_WAIT: Duration = Duration::from_secs(60);
+/// How long a client may take nothing of an answer that is being sent. Beyond it: closed. Upgraded connections are not answers.
+pub const SEND_WAIT: Duration = Duration::from_secs(60);
+/// How long a client may say nothing before its system is asked whether it is still there.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// How often that is asked, and how many times. Beyond it: closed.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// See [`KEEPALIVE_INTERVAL`].
+pub const KEEPALIVE_COUNT: u32 = 3;
 /// How long an HTTP/2 client may say nothing before it is asked for a sign of life.
 pub const PING_AFTER: Duration = Duration::from_secs(30);
 /// How long that sign may take. Beyond it: closed.
@@ -48,6 +56,8 @@ pub const FRAME_WAIT: Duration = Duration::from_millis(500);
 pub const GOODBYE_WAIT: Duration = Duration::from_millis(400);
 /// How long a client may take for the same.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(2);
+/// How long nothing may happen on a stream of no known end before a stop does not wait for it any more.
+pub const STILL_AFTER: Duration = Duration::from_millis(500);
 /// A door without a byte for this long is reported as idle to its agent.
 pub const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Sandboxes an edge remembers. Beyond it: those without a door are forgotten.
@@ -72,6 +82,7 @@ mod tests {
     #[test]
     fn what_is_cut_has_said_its_last_before_those_who_wait_for_it_give_up() {
         assert!(FRAME_WAIT + GOODBYE_WAIT < PARTING_WAIT);
+        assert!(STILL_AFTER < Duration::from_secs(DRAIN_SECONDS));
         assert!(FRAME_WAIT + CLOSE_WAIT < STOP_WAIT);
         let agent_waits = Duration::from_secs(HOLD_SECONDS);
         assert!(Duration::from_secs(DRAIN_SECONDS) + PARTING_WAIT < agent_waits);

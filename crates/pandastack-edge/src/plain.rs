@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::CONNECTION;
 use http::request::Parts;
@@ -16,6 +16,7 @@ use tokio::time::Sleep;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::body::RequestBody;
+use crate::client_stream::WriteClock;
 use crate::destination::{Destination, Target, destination};
 use crate::headers::Client;
 use crate::http1::{Asked, Downstream, Next, Rewound};
@@ -26,6 +27,7 @@ use crate::server::Server;
 pub(crate) async fn serve<S>(
     server: &Server,
     stream: S,
+    writes: &WriteClock,
     client: &Client,
     stop: &CancellationToken,
 ) -> Option<Rewound<S>>
@@ -36,7 +38,7 @@ where
     let wait = server.head_wait;
     let timer = pin!(tokio::time::sleep(wait));
     let stopped = pin!(stop.cancelled());
-    let mut waiting = Waiting { timer, stopped };
+    let mut waiting = Waiting { timer, stopped, writes, send_wait: server.send_wait };
     loop {
         let due = Instant::now() + wait;
         let asked = match poll_fn(|context| waiting.poll_next(&mut connection, due, context)).await {
@@ -59,11 +61,12 @@ where
             }
         };
         form.is_last |= stop.is_cancelled() || response.headers().contains_key(CONNECTION);
-        if !connection.send(response, form).await {
+        connection.begin(response, form);
+        if !poll_fn(|context| waiting.poll_sent(&mut connection, context)).await {
             return None;
         }
         if form.is_last {
-            connection.close().await;
+            poll_fn(|context| waiting.poll_close(&mut connection, context)).await;
             return None;
         }
     }
@@ -90,10 +93,13 @@ async fn find(server: &Server, parts: &Parts) -> Option<To> {
     }
 }
 
-/// What ends the wait for a request. One timer serves all of them: it is looked at when it fires.
+/// What ends the wait for a request, or for a client that takes nothing of an answer. One timer serves all of them: it is looked at
+/// when it fires.
 struct Waiting<'a, 't> {
     timer: Pin<&'a mut Sleep>,
     stopped: Pin<&'a mut WaitForCancellationFuture<'t>>,
+    writes: &'a WriteClock,
+    send_wait: Duration,
 }
 
 impl Waiting<'_, '_> {
@@ -111,7 +117,39 @@ impl Waiting<'_, '_> {
         if is_stopped || self.is_late(due, context) { Poll::Ready(Next::Closed) } else { Poll::Pending }
     }
 
+    fn poll_sent<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        connection: &mut Downstream<S>,
+        context: &mut Context<'_>,
+    ) -> Poll<bool> {
+        match connection.poll_sent(context) {
+            Poll::Pending if self.is_stuck(context) => Poll::Ready(false),
+            sent => sent,
+        }
+    }
+
+    fn poll_close<S: AsyncRead + AsyncWrite + Unpin>(
+        &mut self,
+        connection: &mut Downstream<S>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        match connection.poll_close(context) {
+            Poll::Pending if self.is_stuck(context) => Poll::Ready(()),
+            closed => closed,
+        }
+    }
+
+    /// Whether the client took nothing for too long.
+    fn is_stuck(&mut self, context: &mut Context<'_>) -> bool {
+        let since = self.writes.stuck_since();
+        since.is_some_and(|since| self.is_late(since + self.send_wait, context))
+    }
+
     fn is_late(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
+        // It may be set for what was waited for before.
+        if self.timer.deadline() > tokio::time::Instant::from(due) {
+            self.timer.as_mut().reset(due.into());
+        }
         while self.timer.as_mut().poll(context).is_ready() {
             if due <= Instant::now() {
                 return true;

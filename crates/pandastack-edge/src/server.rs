@@ -22,13 +22,14 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::body::{RequestBody, ResponseBody};
+use crate::client_stream::{ClientStream, WriteClock, tune};
 use crate::destination::{Destination, destination};
 use crate::edge::Edge;
 use crate::head_clock::HeadClock;
 use crate::headers::Client;
 use crate::limits::{
     BODY_WAIT, CONNECTIONS_MAX, CONNECTIONS_PER_CLIENT_MAX, HEAD_BYTES_MAX, HEAD_WAIT, PING_AFTER, PING_WAIT,
-    STOP_WAIT, STREAMS_PER_CONNECTION_MAX,
+    SEND_WAIT, STOP_WAIT, STREAMS_PER_CONNECTION_MAX,
 };
 use crate::names::Named;
 use crate::plain;
@@ -53,6 +54,8 @@ pub struct Server {
     pub head_wait: Duration,
     /// How long a client may be silent within a body to a sandbox.
     pub body_wait: Duration,
+    /// How long a client may take nothing of an answer.
+    pub send_wait: Duration,
     /// TLS, on the same address: a connection's first byte tells it from plain HTTP.
     pub tls: Option<Tls>,
 }
@@ -70,7 +73,15 @@ pub struct OwnPorts {
 impl Server {
     /// With the usual patience, and all ports the guest's.
     pub fn new(edge: Arc<Edge>, api: Router) -> Self {
-        Self { edge, api, own_ports: None, head_wait: HEAD_WAIT, body_wait: BODY_WAIT, tls: None }
+        Self {
+            edge,
+            api,
+            own_ports: None,
+            head_wait: HEAD_WAIT,
+            body_wait: BODY_WAIT,
+            send_wait: SEND_WAIT,
+            tls: None,
+        }
     }
 
     /// With ports that the platform answers.
@@ -179,30 +190,39 @@ async fn connection(
     port: u16,
     stop: CancellationToken,
 ) {
-    // Small answers must not wait for the client's delayed acknowledgement.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "set_nodelay");
+    if let Err(error) = tune(&stream) {
+        tracing::debug!(%error, "a connection could not be tuned");
     }
     let client = |is_secure| Client::new(peer.ip(), port, is_secure);
-    let Some(tls) = server.tls.clone() else { return requests(server, stream, client(false), stop).await };
-    match is_tls(&stream, server.head_wait).await {
-        Ok(true) => match tls.accept(stream).await {
-            Ok(stream) => requests(server, stream, client(true), stop).await,
+    let is_secure = match &server.tls {
+        None => Ok(false),
+        Some(_) => is_tls(&stream, server.head_wait).await,
+    };
+    let stream = ClientStream::new(stream);
+    let writes = stream.clock();
+    match (is_secure, server.tls.clone()) {
+        (Ok(true), Some(tls)) => match tls.accept(stream).await {
+            Ok(stream) => requests(server, stream, writes, client(true), stop).await,
             Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         },
-        Ok(false) => requests(server, stream, client(false), stop).await,
-        Err(error) => tracing::debug!(%error, "a connection said nothing"),
+        (Ok(_), _) => requests(server, stream, writes, client(false), stop).await,
+        (Err(error), _) => tracing::debug!(%error, "a connection said nothing"),
     }
 }
 
 /// Plain requests to sandboxes are served here; from the first that is not one, the library has the connection.
-async fn requests<S>(server: Arc<Server>, stream: S, client: Client, stop: CancellationToken)
-where
+async fn requests<S>(
+    server: Arc<Server>,
+    stream: S,
+    writes: Arc<WriteClock>,
+    client: Client,
+    stop: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    if let Some(rest) = plain::serve(&server, stream, &client, &stop).await {
+    if let Some(rest) = plain::serve(&server, stream, &writes, &client, &stop).await {
         // Boxed: it is large, and most connections never get here.
-        Box::pin(http(server, TokioIo::new(rest), client, stop)).await;
+        Box::pin(http(server, TokioIo::new(rest), writes, client, stop)).await;
     }
 }
 
@@ -213,6 +233,7 @@ struct Shared {
     asked: AtomicBool,
     under_way: Arc<UnderWay>,
     clock: HeadClock,
+    writes: Arc<WriteClock>,
 }
 
 /// What there is to do about a connection when its timer fires.
@@ -232,24 +253,28 @@ impl Shared {
         let (now, wait, head_due) = (Instant::now(), self.server.head_wait, self.clock.due());
         // The parser's clock starts once it is known which HTTP this is; some clients never get there.
         let is_silent = !self.asked.load(Ordering::Relaxed);
-        if is_silent || head_due.is_some_and(|due| due <= now) {
+        let send_wait = self.server.send_wait;
+        let taken_due = self.writes.stuck_since().map(|since| since + send_wait);
+        let is_late = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+        if is_silent || is_late(head_due) || is_late(taken_due) {
             return Look::Over;
         }
         let due = head_due.or_else(|| self.under_way.quiet_since().map(|since| since + wait));
         match due {
             Some(due) if due <= now && is_told => Look::Over,
             Some(due) if due <= now => Look::Quiet,
-            due => Look::Again(due.unwrap_or(now + wait)),
+            // Whoever takes nothing is waited for from the moment at which it began.
+            due => Look::Again(due.unwrap_or(now + wait).min(taken_due.unwrap_or(now + send_wait))),
         }
     }
 }
 
-async fn http<I>(server: Arc<Server>, io: I, client: Client, stop: CancellationToken)
+async fn http<I>(server: Arc<Server>, io: I, writes: Arc<WriteClock>, client: Client, stop: CancellationToken)
 where
     I: Read + Write + Unpin + Send + 'static,
 {
     let (clock, under_way) = (HeadClock::new(), UnderWay::new());
-    let shared = Arc::new(Shared { server, client, asked: AtomicBool::new(false), under_way, clock });
+    let shared = Arc::new(Shared { server, client, asked: AtomicBool::new(false), under_way, clock, writes });
     let service = service_fn(|request| {
         let shared = Arc::clone(&shared);
         async move {

@@ -33,7 +33,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "own_platform: starts platforms of its own")
+    config.addinivalue_line("markers", "own_platform: starts platforms of its own, or an internet; these run one after the other")
     config.addinivalue_line("markers", "e2b(feature, detail): the feature of E2B's clients that a test proves")
     missing = [name for name in ("PANDASTACK_API", "PANDASTACK_API_KEY") if not os.environ.get(name)]
     if missing:

@@ -1,4 +1,5 @@
-"""A small internet in a network namespace: a name server, web servers and a plain one, at public addresses.
+"""A small internet in a network namespace: a name server, web servers and a plain one, at public addresses, and what a host
+may have around it that is nobody else's business: a private address and that of a metadata service.
 
 Nothing leaves the machine: the host reaches it by a route of its own, which goes away with the namespace.
 """
@@ -22,6 +23,9 @@ NETWORK = "93.184.216.0/24"
 HOST = "93.184.216.1"
 SERVER = "93.184.216.34"
 OTHER = "93.184.216.35"
+#: The same servers at addresses that the host reaches and sandboxes must not.
+METADATA = "169.254.169.254"
+PRIVATE = "192.168.77.1"
 PLAIN_PORT = 7000
 #: Answers datagrams; the port after it tells what came.
 DATAGRAM_PORT = 7001
@@ -57,7 +61,7 @@ def plain():
 heard = []
 
 def datagrams():
-    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); server.bind(("93.184.216.34", 7001))
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); server.bind(("0.0.0.0", 7001))
     while True:
         data, peer = server.recvfrom(4096)
         heard.append(data.decode(errors="replace")); server.sendto(data, peer)
@@ -98,6 +102,15 @@ class InternetInABox:
     """`with InternetInABox():` the addresses above answer."""
 
     def __enter__(self) -> "InternetInABox":
+        try:
+            self._open()
+        except BaseException:
+            for words in (("link", "delete", LINK), ("netns", "delete", NAMESPACE)):
+                subprocess.run(["ip", *words], capture_output=True)
+            raise
+        return self
+
+    def _open(self) -> None:
         self.directory = tempfile.TemporaryDirectory(prefix="pandastack-e2e-")
         certificate = Path(self.directory.name) / "server.pem"
         subprocess.run(
@@ -113,9 +126,14 @@ class InternetInABox:
             ("link", "set", "lo", "up"),
             ("address", "add", f"{SERVER}/24", "dev", "world"),
             ("address", "add", f"{OTHER}/24", "dev", "world"),
+            ("address", "add", f"{METADATA}/32", "dev", "world"),
+            ("address", "add", f"{PRIVATE}/32", "dev", "world"),
             ("link", "set", "world", "up"),
         ):
             ip("-n", NAMESPACE, *words)
+        # Beside the way to a metadata service of this host's own, if it has one.
+        for address in (METADATA, PRIVATE):
+            ip("route", "add", f"{address}/32", "dev", LINK, "src", HOST, "metric", "1")
         self.servers = subprocess.Popen(
             ["ip", "netns", "exec", NAMESPACE, sys.executable, "-c", SERVERS, str(certificate)],
             stdout=subprocess.PIPE, text=True,
@@ -124,7 +142,6 @@ class InternetInABox:
         reaches = lambda: subprocess.run(["ping", "-c1", "-W1", SERVER], capture_output=True).returncode == 0
         if Path("/usr/bin/ping").exists() or Path("/bin/ping").exists():
             wait_until("the small internet answers", reaches, 30)
-        return self
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]

@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Iterator, List
@@ -109,6 +110,22 @@ def test_tls_beside_http_on_one_address(platform: Platform, served: Sandbox) -> 
         ssl.create_default_context().wrap_socket(
             socket.create_connection(("127.0.0.1", platform.port), timeout=60), server_hostname="localhost"
         )
+
+
+#: The authorities of a machine of its own: nothing outside of it changes.
+ALONE = """
+mount -t tmpfs own /usr/local/share/ca-certificates && mount -t tmpfs own /etc/ssl/certs && "$1" ca install && shift && exec "$@"
+"""
+
+
+def test_a_machine_that_is_told_so_trusts_the_authority(platform: Platform) -> None:
+    ask = "import ssl, sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=60, context=ssl.create_default_context()).status)"
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", ALONE, "sh", BINARY, sys.executable, "-c", ask]
+    url = f"https://localhost:{platform.port}/healthz"
+    done = subprocess.run([*words, url], env=platform.environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "200", done.stderr
+    outside = subprocess.run([sys.executable, "-c", ask, url], capture_output=True, text=True, timeout=120)
+    assert "CERTIFICATE_VERIFY_FAILED" in outside.stderr, "nobody else was told"
 
 
 def test_tls_with_a_certificate_from_files(platform: Platform, served: Sandbox, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Iterator, List
 from urllib.parse import urlsplit
 
 import pytest
+from internet import METADATA, PRIVATE, InternetInABox
 from pandastack import PandaStack, Sandbox
 
 from platform_process import wait_until
@@ -107,7 +108,7 @@ def host_addresses() -> List[str]:
     return [info["local"] for link in links for info in link["addr_info"] if info["local"] != "127.0.0.1"]
 
 
-def reached(sandbox: Sandbox, addresses: List[List[object]]) -> List[object]:
+def reached(sandbox: Sandbox, addresses: List[List[object]]) -> List[List[object]]:
     result = sandbox.exec(["python3", "-c", PROBE, json.dumps(addresses)], timeout_seconds=300)
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
@@ -135,12 +136,32 @@ def test_a_sandbox_reaches_nobody_it_should_not(client: PandaStack, listener: in
         forbidden = [to for to in forbidden if to[1] != GATEWAY or to[2] not in GATEWAY_PORTS]
         forbidden += [["udp", host, echo] for host in hosts] + [["icmp", host, 0] for host in hosts]
         forbidden += [["tcp", other.guest_ip, 8000], ["udp", other.guest_ip, 8000], ["icmp", other.guest_ip, 0]]
-        forbidden += [["tcp", host, 80] for host in ("169.254.169.254", "10.0.0.1", "192.168.0.1")]
         assert reached(one, forbidden) == []
         # The probe tells what it reaches: its own loopback answers all three.
         assert reached(other, [["tcp", "127.0.0.1", 8000], ["udp", "127.0.0.1", 9], ["icmp", "127.0.0.1", 0]]) == [
             ["tcp", "127.0.0.1", 8000], ["udp", "127.0.0.1", 9], ["icmp", "127.0.0.1", 0],
         ]
+
+
+def connects(address: str) -> bool:
+    try:
+        with socket.create_connection((address, 80), timeout=10):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.own_platform
+def test_a_sandbox_reaches_neither_metadata_nor_private_networks_that_its_host_reaches(client: PandaStack) -> None:
+    ways: List[List[object]] = [["tcp", METADATA, 80], ["icmp", METADATA, 0], ["tcp", PRIVATE, 80], ["icmp", PRIVATE, 0]]
+    with InternetInABox(), client.sandboxes.create(template="base") as sandbox:
+        wait_until("the host reaches both", lambda: connects(METADATA) and connects(PRIVATE), 30)
+        assert reached(sandbox, ways) == []
+        # There is a way to both: a private network can be opened, the other address never.
+        sandbox.set_network({"egress": "all", "allow": [f"{PRIVATE}/32", f"{METADATA}/32"]})
+        opened = reached(sandbox, ways)
+        assert ["tcp", PRIVATE, 80] in opened
+        assert [to for to in opened if METADATA in to] == []
 
 
 def test_a_sandbox_that_changes_its_address_gets_nowhere(client: PandaStack, listener: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List
 
 import httpx
 import pytest
-from internet import DATAGRAM_PORT, OTHER, PLAIN_PORT, RESOLVER, SERVER, TOLD_PORT, InternetInABox
+from internet import DATAGRAM_PORT, OTHER, PLAIN_PORT, PRIVATE, RESOLVER, SERVER, TOLD_PORT, InternetInABox
 from pandastack import BadRequestError, NetworkPolicy, PandaStack, PandaStackError, Sandbox
 from platform_process import BINARY, Platform, wait_until
 
@@ -139,8 +139,20 @@ def test_names_are_checked_when_they_are_resolved_and_used(client: PandaStack) -
         answers = tried(sandbox, ["https", OTHER, 443, "shop.other.test"], ["plain", OTHER, PLAIN_PORT])
         assert (answers[0], answers[1] != OPEN) == (WEB + "shop.other.test", True)
         # Whoever answers for a name must not lead into private networks.
-        assert tried(sandbox, ["resolve", "a.private.test"]) == ["192.168.77.1"]
+        assert tried(sandbox, ["resolve", "a.private.test"]) == [PRIVATE]
+        assert httpx.get(f"http://{PRIVATE}/").text == WEB + PRIVATE, "there is somebody to reach"
         assert not tried(sandbox, ["http", "a.private.test", 80])[0].startswith(WEB)
+
+
+def test_package_registries_are_open_and_nothing_else_is(client: PandaStack) -> None:
+    with client.sandboxes.create(network={"presets": ["package-registries"]}) as sandbox:
+        names = ("pypi.org", "registry.npmjs.org", "index.rubygems.org")
+        assert tried(sandbox, *(["https", name, 443, name] for name in names)) == [WEB + name for name in names]
+        assert tried(sandbox, ["http", "deb.debian.org", 80]) == [WEB + "deb.debian.org"]
+        assert tried(sandbox, ["resolve", "good.test"], ["resolve", "evil.pypi.org"]) == ["no name", "no name"]
+        # All of these names lead to one address here, which is open for them and on their ports alone.
+        other, plain = tried(sandbox, ["https", SERVER, 443, "good.test"], PLAIN)
+        assert not other.startswith(WEB) and plain != OPEN
 
 
 def test_programs_go_on_with_addresses_that_they_resolved_before(platform: Platform, client: PandaStack) -> None:

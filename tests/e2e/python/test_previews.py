@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import socket
@@ -11,19 +12,21 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Callable, Iterator, List, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from conftest import RUN, wait_for
 from pandastack import PandaStack, Sandbox
+from websocket import WebSocket
 
 PORT = 8000
 
 #: A server with what previews must carry: plain answers, echoes, events, and an upgrade that echoes bytes.
 SERVER = r"""
-import base64, http.server, json, os, socketserver, sys, time
+import base64, http.server, json, os, socketserver, sys, threading, time
+counts, lock = {}, threading.Lock()
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def log_message(self, *_): pass
@@ -41,9 +44,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for n in range(3):
                 self.wfile.write(f"data: {n} {time.monotonic()}\n\n".encode()); self.wfile.flush(); time.sleep(0.5)
             self.close_connection = True; return
+        if self.path == "/counts": return self.answer(json.dumps(counts).encode())
         self.answer(json.dumps({"path": self.path, "host": socketname, "headers": dict(self.headers)}).encode())
     def do_POST(self):
-        self.answer(self.rfile.read(int(self.headers["Content-Length"])), "application/octet-stream")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/count":
+            with lock: counts[body.decode()] = counts.get(body.decode(), 0) + 1
+        self.answer(body, "application/octet-stream")
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True; request_queue_size = 128
 socketname = os.uname().nodename
@@ -120,15 +127,20 @@ def test_large_bodies_and_events_stream(served: Sandbox) -> None:
 
 
 def test_an_upgraded_connection_passes_bytes(served: Sandbox) -> None:
-    key = base64.b64encode(os.urandom(16)).decode()
-    host = urlsplit(served.preview_url(PORT)).netloc
-    with socket.create_connection((api().host, api().port), timeout=30) as stream:
-        head = f"GET /ws HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        stream.sendall(f"{head}Sec-WebSocket-Key: {key}\r\n\r\n".encode())
-        assert read_until(stream, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+    with open_socket(served) as stream:
         for word in (b"ping", b"pong"):
             stream.sendall(word)
             assert read_until(stream, word) == word
+
+
+def open_socket(sandbox: Sandbox) -> socket.socket:
+    key = base64.b64encode(os.urandom(16)).decode()
+    host = urlsplit(sandbox.preview_url(PORT)).netloc
+    stream = socket.create_connection((api().host, api().port), timeout=30)
+    head = f"GET /ws HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    stream.sendall(f"{head}Sec-WebSocket-Key: {key}\r\n\r\n".encode())
+    assert read_until(stream, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+    return stream
 
 
 def read_until(stream: socket.socket, end: bytes) -> bytes:
@@ -225,24 +237,33 @@ def test_a_hundred_requests_wake_a_sleeper_once(served: Sandbox) -> None:
 
 
 @contextmanager
-def hammered(sandbox: Sandbox) -> Iterator[Callable[[], int]]:
-    """Asks all the time from a few threads: none may fail. Gives how many requests were answered."""
+def hammered(sandbox: Sandbox, posted: Optional[List[str]] = None) -> Iterator[Callable[[], int]]:
+    """Asks all the time from a few threads: none may fail. Gives how many requests were answered. Every other one has a body that
+    the server counts, if there is a list to note these in."""
     failed: List[str] = []
     answered = [0]
     done = threading.Event()
 
-    def hammer() -> None:
-        with browser(sandbox) as http:
-            while not done.is_set():
-                try:
-                    answer = http.get("/hammer")
-                    if answer.status_code != 200:
-                        failed.append(f"{answer.status_code} {answer.text}")
-                    answered[0] += 1
-                except httpx.HTTPError as error:
-                    failed.append(repr(error))
+    def ask(http: httpx.Client, name: Optional[str]) -> None:
+        try:
+            answer = http.get("/hammer") if name is None else http.post("/count", content=name.encode())
+            if answer.status_code != 200:
+                failed.append(f"{answer.status_code} {answer.text}")
+            answered[0] += 1
+        except httpx.HTTPError as error:
+            failed.append(repr(error))
 
-    threads = [threading.Thread(target=hammer) for _ in range(4)]
+    def hammer(thread: int) -> None:
+        with browser(sandbox) as http:
+            for turn in itertools.count():
+                if done.is_set():
+                    return
+                name = f"{thread}-{turn}" if posted is not None and turn % 2 else None
+                ask(http, name)
+                if posted is not None and name is not None:
+                    posted.append(name)
+
+    threads = [threading.Thread(target=hammer, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     try:
@@ -256,11 +277,26 @@ def hammered(sandbox: Sandbox) -> Iterator[Callable[[], int]]:
 
 def test_no_request_fails_while_the_sandbox_sleeps_and_wakes(served: Sandbox) -> None:
     sleeps = int(os.environ.get("PANDASTACK_TEST_SLEEPS", "5"))
-    with hammered(served) as answered:
+    posted: List[str] = []
+    with hammered(served, posted) as answered:
         for _ in range(sleeps):
             before = answered()
             served.hibernate()
             wait_for("requests are answered again", lambda: answered() > before + 4)
+    with browser(served) as http:
+        counts = http.get("/counts").json()
+    assert len(posted) >= sleeps
+    assert counts == {name: 1 for name in posted}, "each once, and none that nobody sent"
+
+
+def test_a_websocket_on_which_nothing_happens_does_not_delay_sleep(served: Sandbox) -> None:
+    with open_socket(served) as stream:
+        began = time.monotonic()
+        served.hibernate()
+        took = time.monotonic() - began
+        talk = WebSocket(stream, b"")
+        assert list(talk) == [] and talk.close_code == 1001
+    assert took < 8, f"it took {took:.1f} s"
 
 
 def test_no_request_fails_while_the_sandbox_is_rolled_back_and_forked(served: Sandbox) -> None:
@@ -281,12 +317,29 @@ def test_no_request_fails_while_the_sandbox_is_rolled_back_and_forked(served: Sa
                 assert http.get("/child").json()["path"] == "/child", "the child answers for itself"
 
 
-def test_forward_leads_to_a_port(served: Sandbox) -> None:
-    command = [os.environ["PANDASTACK_BIN"], "forward", served.id, f"0:{PORT}"]
+@contextmanager
+def forwarded(sandbox: Sandbox) -> Iterator[str]:
+    """Gives the address on this machine that leads to the server."""
+    command = [os.environ["PANDASTACK_BIN"], "forward", sandbox.id, f"0:{PORT}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
         try:
             assert forward.stdout is not None
-            address = forward.stdout.readline().split(" ")[0]
-            assert httpx.get(f"http://{address}/forwarded", timeout=60).json()["path"] == "/forwarded"
+            yield forward.stdout.readline().split(" ")[0]
         finally:
             forward.terminate()
+
+
+def test_forward_leads_to_a_port(served: Sandbox) -> None:
+    with forwarded(served) as address:
+        assert httpx.get(f"http://{address}/forwarded", timeout=60).json()["path"] == "/forwarded"
+
+
+def test_a_forwarded_connection_ends_with_sleep_and_the_next_one_wakes(served: Sandbox) -> None:
+    with forwarded(served) as address:
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as held:
+            held.sendall(b"GET /before HTTP/1.1\r\nHost: forwarded\r\n\r\n")
+            assert b"/before" in read_until(held, b"}}")
+            served.hibernate()
+            assert held.recv(4096) == b"", "whoever has the address next would hear it"
+        assert httpx.get(f"http://{address}/after", timeout=60).json()["path"] == "/after"

@@ -1,7 +1,7 @@
 //! A client's connection, for as long as it carries plain requests.
 //!
 //! ```text
-//!   waiting --plain request--> asked --send--> waiting
+//!   waiting --plain request--> asked --begin, sent--> waiting
 //!      |                         |
 //!      +------ anything else ----+--> the rest of the connection is the library's
 //! ```
@@ -168,8 +168,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
         .await
     }
 
-    /// Sends an answer; whether the client got all of it.
-    pub(crate) async fn send(&mut self, response: Response<ResponseBody>, form: Form) -> bool {
+    /// Takes an answer, which [`Self::poll_sent`] sends.
+    pub(crate) fn begin(&mut self, response: Response<ResponseBody>, form: Form) {
         let (head, body) = response.into_parts();
         let (body, length) = body_of(&head, body, form);
         write_answer(&head, length, form, &mut self.date, self.sending.head());
@@ -177,17 +177,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Downstream<S> {
             let length = Sending::length_of(&body);
             self.sending.begin(body, length);
         }
-        poll_fn(|context| match self.sending.poll(&mut self.stream, context) {
+    }
+
+    /// Sends; whether the client got all of it.
+    pub(crate) fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        match self.sending.poll(&mut self.stream, context) {
             Poll::Ready(sent) => Poll::Ready(sent.is_ok() && self.sending.is_complete()),
             Poll::Pending => self.poll_gone(context).map(|()| false),
-        })
-        .await
+        }
     }
 
     /// Ends the connection in an orderly way.
-    pub(crate) async fn close(mut self) {
+    pub(crate) fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<()> {
         // A client that is gone needs no farewell.
-        let _ = poll_fn(|context| Pin::new(&mut self.stream).poll_shutdown(context)).await;
+        Pin::new(&mut self.stream).poll_shutdown(context).map(drop)
     }
 
     /// The connection, to go on with elsewhere, with what was asked and not answered.

@@ -1,27 +1,29 @@
 //! TLS: which certificate a connection gets, and telling TLS from plain HTTP on one address.
 //!
-//! Certificates come from whoever implements [`Certificates`]: two files ([`FileCertificates`]), or an authority of this
-//! installation that makes one for each name it is asked for ([`LocalAuthority`]). One that asks a public authority fits the
-//! same trait.
+//! Certificates come from whoever implements [`Certificates`]: two files that may be replaced at any time
+//! ([`FileCertificates`]), or an authority of this installation that makes one for each name it is asked for
+//! ([`LocalAuthority`]). One that asks a public authority fits the same trait.
 
 mod authority;
+mod files;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 pub use authority::LocalAuthority;
+pub use files::FileCertificates;
 
 /// How long a client may take for its side of the handshake.
 pub const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
@@ -70,38 +72,6 @@ pub trait Certificates: std::fmt::Debug + Send + Sync {
     fn certificate(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>>;
 }
 
-/// One certificate from two files, whatever the name.
-#[derive(Debug)]
-pub struct FileCertificates(Arc<CertifiedKey>);
-
-impl FileCertificates {
-    /// Reads a chain (the server's own certificate first) and its key, both PEM.
-    pub fn read(chain: &Path, key: &Path) -> Result<Self, TlsError> {
-        let wrong = |path: &Path, what| {
-            let path = path.to_owned();
-            move |reason: rustls::pki_types::pem::Error| match reason {
-                rustls::pki_types::pem::Error::Io(source) => TlsError::File { path, source },
-                other => TlsError::Content { path, what, reason: other.to_string() },
-            }
-        };
-        let certificates = CertificateDer::pem_file_iter(chain)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(wrong(chain, "certificate"))?;
-        if certificates.is_empty() {
-            let reason = "the file is empty".to_owned();
-            return Err(TlsError::Content { path: chain.to_owned(), what: "certificate", reason });
-        }
-        let key = PrivateKeyDer::from_pem_file(key).map_err(wrong(key, "private key"))?;
-        Ok(FileCertificates(certified(certificates, key)?))
-    }
-}
-
-impl Certificates for FileCertificates {
-    fn certificate(&self, _: Option<&str>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0))
-    }
-}
-
 fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -140,7 +110,10 @@ impl Tls {
     }
 
     /// Shakes hands.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub async fn accept<S>(&self, stream: S) -> io::Result<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         tokio::time::timeout(HANDSHAKE_WAIT, self.0.accept(stream)).await?
     }
 }

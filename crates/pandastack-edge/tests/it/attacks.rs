@@ -12,6 +12,8 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pandastack_edge::limits::{BODY_BYTES_MAX, HEAD_BYTES_MAX, HEADER_LINES_MAX};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
 use crate::harness::{PATIENCE, TestEdge, get, host, read_until};
 
@@ -127,6 +129,59 @@ async fn a_body_may_be_slow_as_long_as_something_comes() {
     }
     let answer = read_until(&mut stream, |text| text.ends_with("bytes")).await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("5 bytes"), "{answer}");
+}
+
+/// Serves an answer without an end to whoever asks; says when it could get rid of no more.
+async fn endless(edge: &mut TestEdge) -> (u16, mpsc::Receiver<()>) {
+    let (ended, ends) = mpsc::channel(1);
+    let program = move |mut stream: TcpStream| {
+        let ended = ended.clone();
+        async move {
+            read_until(&mut stream, |text| text.ends_with("\r\n\r\n")).await;
+            let head = "HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n";
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let piece = vec![7_u8; 64 * 1024];
+            while stream.write_all(&piece).await.is_ok() {}
+            ended.send(()).await.unwrap();
+        }
+    };
+    (edge.raw_upstream(program).await, ends)
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_not_waited_for() {
+    let wait = Duration::from_millis(300);
+    let mut edge = TestEdge::start_patient(wait).await;
+    let (port, mut ends) = endless(&mut edge).await;
+    // The second is not plain, so the library answers it.
+    for rest in ["\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] {
+        let began = Instant::now();
+        let mut stream = edge.connect().await;
+        let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n{rest}", host(port));
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let ended = tokio::time::timeout(PATIENCE, ends.recv()).await;
+        assert!(ended.is_ok(), "{rest:?} is still waited for after {:?}", began.elapsed());
+        assert!(began.elapsed() >= wait, "{rest:?}");
+        drop(stream);
+    }
+}
+
+#[tokio::test]
+async fn a_client_may_take_its_time_as_long_as_it_takes_something() {
+    let wait = Duration::from_secs(2);
+    let mut edge = TestEdge::start_patient(wait).await;
+    let (port, mut ends) = endless(&mut edge).await;
+    let mut stream = edge.connect().await;
+    let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", host(port));
+    stream.write_all(request.as_bytes()).await.unwrap();
+    // More than the system holds for it, so that each piece lets the edge write.
+    let mut piece = vec![0_u8; 8 * 1024 * 1024];
+    for _ in 0..5 {
+        // Together longer than one of them may take.
+        tokio::time::sleep(wait / 4).await;
+        tokio::time::timeout(PATIENCE, stream.read_exact(&mut piece)).await.expect("bytes").unwrap();
+    }
+    assert!(ends.try_recv().is_err(), "it was cut");
 }
 
 #[tokio::test]

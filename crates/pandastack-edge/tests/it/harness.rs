@@ -46,13 +46,19 @@ impl TestEdge {
         Self::start_patient(PATIENCE).await
     }
 
-    /// One that waits for so long for a head, within a body and on a kept connection.
+    /// One that waits for so long for a head, within a body, on a kept connection and for a client that takes nothing.
     pub async fn start_patient(wait: Duration) -> Self {
         Self::start_with(Arc::new(OneSandbox), wait).await
     }
 
     pub async fn start_with(source: Arc<dyn RouteSource>, wait: Duration) -> Self {
-        Self::start_as(source, |server| Server { head_wait: wait, body_wait: wait, ..server }).await
+        Self::start_as(source, |server| Server {
+            head_wait: wait,
+            body_wait: wait,
+            send_wait: wait,
+            ..server
+        })
+        .await
     }
 
     pub async fn start_tls(tls: Tls) -> Self {

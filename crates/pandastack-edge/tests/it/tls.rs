@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use crate::harness::{TestEdge, host};
+use crate::harness::{PATIENCE, TestEdge, host};
 
 const NAME: &str = "edge.panda.test";
 
@@ -68,6 +68,30 @@ async fn http2_by_tls_reaches_a_preview() {
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "https");
     }
     driver.abort();
+}
+
+/// Whether a new connection gets this certificate.
+async fn serves(edge: &TestEdge, certificate: &CertificateDer<'static>) -> bool {
+    let name = ServerName::try_from(NAME).unwrap();
+    connector(certificate.clone(), b"http/1.1").connect(name, edge.connect().await).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_renewed_is_served_without_a_restart() {
+    let (served, next) = (files(), files());
+    let certificates = FileCertificates::read(&served.chain, &served.key).unwrap();
+    let edge = TestEdge::start_tls(Tls::new(Arc::new(certificates)).unwrap()).await;
+    assert!(serves(&edge, &served.certificate).await);
+    assert!(!serves(&edge, &next.certificate).await);
+    fs::copy(&next.chain, &served.chain).unwrap();
+    fs::copy(&next.key, &served.key).unwrap();
+    let renewed = async {
+        while !serves(&edge, &next.certificate).await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed).await.expect("the new one");
+    assert!(!serves(&edge, &served.certificate).await);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! How WebSockets end when their sandbox goes away.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
+use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::post;
 use http::{StatusCode, header};
@@ -16,14 +18,17 @@ use pandastack_types::{SandboxId, door};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::harness::{PATIENCE, TestEdge, host, read_until};
 
-/// A host's agent that opens doors to loopback and closes none.
+/// A host's agent that opens doors to loopback, and closes one when it is told to.
 struct Agent {
     client: AgentClient,
+    hold: Arc<Notify>,
+    /// The edge said that nothing is under way any more.
+    drained: Arc<Notify>,
     _directory: TempDir,
     _tasks: JoinSet<()>,
 }
@@ -33,21 +38,33 @@ impl Agent {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("agent");
         let listener = UnixListener::bind(&path).unwrap();
-        let router = Router::new().route("/agent/v1/sandboxes/{id}/door", post(open_door));
+        let (hold, drained) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (held, ended) = (Arc::clone(&hold), Arc::clone(&drained));
+        let open = move |request: Request| open_door(request, held, ended);
+        let router = Router::new().route("/agent/v1/sandboxes/{id}/door", post(open));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
         let key = LinkKey::new(&[7; 32]).unwrap();
         let client = AgentClient::new("host-a".parse().unwrap(), &format!("unix:{}", path.display()), key);
-        Self { client: client.unwrap(), _directory: directory, _tasks: tasks }
+        Self { client: client.unwrap(), hold, drained, _directory: directory, _tasks: tasks }
     }
 }
 
-async fn open_door(mut request: axum::extract::Request) -> Response {
+async fn open_door(mut request: Request, hold: Arc<Notify>, drained: Arc<Notify>) -> Response {
     let opened = hyper::upgrade::on(&mut request);
     // The door is open for as long as this is held, and it ends with the edge's side.
     tokio::spawn(async move {
         let mut stream = hyper_util::rt::TokioIo::new(opened.await.unwrap());
-        let _ = stream.read_to_end(&mut Vec::new()).await;
+        loop {
+            tokio::select! {
+                () = hold.notified() => stream.write_all(&[door::HOLD]).await.unwrap(),
+                byte = stream.read_u8() => match byte {
+                    Ok(door::DRAINED) => drained.notify_one(),
+                    Ok(_) => {}
+                    Err(_) => return,
+                },
+            }
+        }
     });
     let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
     let answer = answer.header(header::CONNECTION, "upgrade").header(header::UPGRADE, door::UPGRADE);
@@ -130,6 +147,37 @@ async fn a_websocket_that_is_cut_ends_with_a_close_frame() {
     assert!(rest(&mut client).await.is_empty());
     assert!(!answered || rest(&mut guest).await.is_empty());
     tokio::time::timeout(PATIENCE, stopping).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_sandbox_does_not_wait_for_a_websocket_on_which_nothing_happens() {
+    let agent = Arc::new(Agent::start().await);
+    let (hold, drained) = (Arc::clone(&agent.hold), Arc::clone(&agent.drained));
+    let mut edge = TestEdge::start_with(agent, PATIENCE).await;
+    let (mut client, mut guest) = open(&mut edge, "WebSocket", b"\x81\x05hello").await;
+    hold.notify_one();
+    let stopped = Duration::from_secs(door::DRAIN_SECONDS) / 2;
+    tokio::time::timeout(stopped, drained.notified()).await.expect("sooner than requests may take");
+    let head = read(&mut client, 4).await;
+    assert_eq!((head[0], &head[2..]), (0x88, &1001_u16.to_be_bytes()[..]));
+    assert_eq!(read(&mut guest, 8).await[..2], [0x88, 0x82]);
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_may_stand_still_with_bytes_under_way() {
+    let wait = Duration::from_millis(300);
+    let mut edge = TestEdge::start_patient(wait).await;
+    for protocol in ["WebSocket", "chat"] {
+        let (mut client, mut guest) = open(&mut edge, protocol, b"").await;
+        let mut written = 0;
+        let piece = vec![7_u8; 64 * 1024];
+        // Until nobody takes any more, and for much longer than an answer would have.
+        while let Ok(more) = tokio::time::timeout(3 * wait, guest.write(&piece)).await {
+            written += more.unwrap();
+        }
+        drop(guest);
+        assert_eq!(rest(&mut client).await.len(), written, "{protocol}");
+    }
 }
 
 #[tokio::test]
