@@ -31,6 +31,10 @@ use crate::position::{Lsn, Timeline};
 use crate::replication::{Login, ReplicationError};
 use crate::window::Gap;
 
+/// Added to the reason of a failure when its server fell asleep with log that the archive has not: nothing is archived before it wakes.
+const ASLEEP_BEHIND: &str =
+    "; the database sleeps with log that is not archived: wake it when that is mended";
+
 /// How archiving goes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
@@ -46,7 +50,7 @@ pub struct Status {
     pub gap: Option<Gap>,
     /// A session is open.
     pub connected: bool,
-    /// Since when nothing could be archived. `None` while all is well, or the server sleeps.
+    /// Since when nothing could be archived. `None` while all is well, or the server sleeps and the archive has all that it wrote.
     pub failing_since: Option<Timestamp>,
     /// Why, in a sentence. Stays for as long as it fails.
     pub last_error: Option<String>,
@@ -189,18 +193,24 @@ impl Work {
 
     fn note_failure(&self, error: &ArchiverError) {
         // A server that stops or sleeps has put nothing into its log that is not archived, or holds it back for the next session.
-        let stopped = matches!(error, ArchiverError::Connect(ConnectError::Asleep) | ArchiverError::Ended);
+        let asleep = matches!(error, ArchiverError::Connect(ConnectError::Asleep));
+        let stopped = asleep || matches!(error, ArchiverError::Ended);
         let broke = matches!(error, ArchiverError::Replication(ReplicationError::Broken(_)));
         tracing::debug!(%error, "archiving pauses");
         self.status.send_modify(|status| {
             // A connection that breaks says nothing yet: whether the server sleeps, or cannot be reached, the next one tells.
             let expected = stopped || (broke && status.connected);
             status.connected = false;
-            if expected {
-                (status.failing_since, status.last_error) = (None, None);
-            } else {
+            if !expected {
                 status.failing_since.get_or_insert_with(Timestamp::now);
                 status.last_error = Some(error.to_string());
+            } else if status.lag_bytes == 0 {
+                (status.failing_since, status.last_error) = (None, None);
+            } else if let Some(why) = status.last_error.as_mut().filter(|_| asleep)
+                && !why.ends_with(ASLEEP_BEHIND)
+            {
+                // What failed before has not been made up for, and will not be for as long as it sleeps.
+                why.push_str(ASLEEP_BEHIND);
             }
         });
     }

@@ -6,6 +6,7 @@ import os
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Iterator, List
@@ -155,22 +156,51 @@ def test_a_drill_restores_and_checks(client: PandaStack, database: Database) -> 
     assert client.databases.backups(database["id"])["last_drill"] == drill
 
 
-def test_an_archive_that_is_down_is_caught_up_with(client: PandaStack, database: Database) -> None:
-    first_base(client, database["id"])
-    folder = archive_dir() / database["id"] / "wal"
+@contextmanager
+def archive_down(database_id: str) -> Iterator[None]:
+    """Nothing gets into the archive of a database's log."""
+    folder = archive_dir() / database_id / "wal"
     away = folder.with_name("away")
-    before = client.databases.backups(database["id"])
     folder.rename(away)
     try:
         folder.touch()
-        with psycopg.connect(database["connection_url"], autocommit=True) as connection:
-            connection.execute("CREATE TABLE meanwhile AS SELECT * FROM generate_series(1, 10000)")
-        wait_for("it says so", lambda: "failing_since" in client.databases.backups(database["id"]))
-        failing = client.databases.backups(database["id"])
-        assert failing["healthy"] is False and failing["error"]
+        yield
     finally:
         folder.unlink()
         away.rename(folder)
+
+
+def fail_to_archive(client: PandaStack, database: Database) -> DatabaseBackups:
+    """Has a database write what cannot be archived, and waits until that is said."""
+    with psycopg.connect(database["connection_url"], autocommit=True, connect_timeout=REVIVE_SECONDS_MAX) as connection:
+        connection.execute("DROP TABLE IF EXISTS meanwhile")
+        connection.execute("CREATE TABLE meanwhile AS SELECT * FROM generate_series(1, 10000)")
+    wait_for("it says so", lambda: "failing_since" in client.databases.backups(database["id"]))
+    return client.databases.backups(database["id"])
+
+
+def test_an_archive_that_is_down_is_caught_up_with(client: PandaStack, database: Database) -> None:
+    first_base(client, database["id"])
+    before = client.databases.backups(database["id"])
+    with archive_down(database["id"]):
+        failing = fail_to_archive(client, database)
+        assert failing["healthy"] is False and failing["error"]
+    wait_for("it catches up", lambda: caught_up(client, database["id"], before))
+
+
+def test_log_that_waits_in_a_sleeping_database_is_named_until_it_wakes(client: PandaStack, database: Database) -> None:
+    """That the archive is back does not bring what was written while it was away."""
+    first_base(client, database["id"])
+    before = client.databases.backups(database["id"])
+    with archive_down(database["id"]):
+        since = fail_to_archive(client, database)["failing_since"]
+        client.databases.pause(database["id"])
+    said = lambda: "sleeps with log that is not archived" in client.databases.backups(database["id"]).get("error", "")
+    wait_for("it says so", said)
+    backups = client.databases.backups(database["id"])
+    assert (backups["healthy"], backups["failing_since"]) == (False, since) and backups["lag_bytes"] > 0, backups
+    assert client.databases.get(database["id"])["status"] == "hibernated", "it is not woken for that"
+    client.databases.query(database["id"], "SELECT 1")
     wait_for("it catches up", lambda: caught_up(client, database["id"], before))
 
 

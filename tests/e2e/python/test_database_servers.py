@@ -1,16 +1,18 @@
 """What a database acknowledged is there after the platform's own servers were killed while it was written to, and in its backups, which
-are in a bucket here."""
+are in a bucket here. Databases have names here, and one port for all of them."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import threading
 from datetime import timezone
-from typing import Iterator, List, Optional, Union, cast
+from typing import Any, Dict, Iterator, List, Optional, Union, cast
 
+import httpx
 import pytest
 from bucket import AzureContainer, Bucket
 from platform_process import Platform, wait_until
@@ -21,6 +23,16 @@ psycopg = pytest.importorskip("psycopg")
 
 #: A killed server begins anew, and a lost machine boots and replays its log, all of it emulated.
 BACK_SECONDS_MAX = 150
+#: Known by the platform's setting alone, as names below `pg` or `db` would not be. Nothing resolves them; see `on_loopback`.
+DOMAIN = "data.test"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_loopback() -> Iterator[None]:
+    """Every client of this file takes names for this machine's, and still says them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGHOSTADDR", "127.0.0.1")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +43,7 @@ def bucket() -> Iterator[Bucket]:
 
 @pytest.fixture(scope="module")
 def platform(bucket: Bucket) -> Iterator[Platform]:
-    running = Platform("psdb", "10.231.0.0/16", "--warm", "postgres-16")
+    running = Platform("psdb", "10.231.0.0/16", "--warm", "postgres-16", "--postgres-domain", DOMAIN)
     running.environment.update(bucket.environment)
     try:
         yield running.start()
@@ -120,6 +132,77 @@ def test_killed_servers_lose_nothing_acknowledged(platform: Platform, client: Pa
     assert len(there) <= len(writer.acknowledged) + writer.cuts
     now = client.databases.get(database["id"])
     assert (now["status"], now["sandbox_id"], now["connection_url"]) == ("running", database["sandbox_id"], url)
+
+
+def session(platform: Platform, database: Database, suffix: str = "", **more: Any) -> Any:
+    """One that names its database in the TLS handshake alone, and makes sure whom it talks to."""
+    usual: Dict[str, Any] = {
+        "host": f"{database['id']}{suffix}.{DOMAIN}", "port": database["port"], "user": "app", "dbname": "app",
+        "password": database["password"], "sslmode": "verify-full", "sslrootcert": str(platform.data_dir / "tls/ca.pem"),
+        "connect_timeout": BACK_SECONDS_MAX,
+    }
+    return psycopg.connect(**{**usual, **more})
+
+
+@pytest.fixture(scope="module")
+def two(platform: Platform, client: PandaStack, database: Database) -> Iterator[List[Database]]:
+    """Databases that know who they are."""
+    made = [client.databases.get(database["id"]), client.databases.create(label="other")]
+    for each in made:
+        with session(platform, each) as connection:
+            connection.execute("CREATE TABLE whose AS SELECT %s AS id", [each["id"]])
+    yield made
+    client.databases.delete(made[1]["id"])
+
+
+def whose(connection: Any) -> Any:
+    """Which database it is, and whether its server is asked by the pooler, which is in its machine."""
+    with connection:
+        return connection.execute("SELECT id, inet_client_addr() IS NULL FROM whose").fetchone()
+
+
+def test_a_name_in_the_handshake_says_which_database_is_meant(platform: Platform, two: List[Database]) -> None:
+    assert len({each["port"] for each in two}) == 1, "one port for all"
+    for each in two:
+        assert each["host"] == f"{each['id']}.{DOMAIN}"
+        assert whose(session(platform, each)) == (each["id"], False)
+        assert whose(session(platform, each, "-pooler")) == (each["id"], True)
+        assert whose(psycopg.connect(each["connection_url"])) == (each["id"], False)
+        assert whose(psycopg.connect(each["pooled_url"])) == (each["id"], True)
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        session(platform, two[1], password=two[0]["password"])
+
+
+def test_without_a_name_an_option_says_it_and_every_mistake_is_answered(platform: Platform, two: List[Database]) -> None:
+    unnamed = {"host": "127.0.0.1", "sslmode": "require"}
+    for each in two:
+        assert whose(session(platform, each, **unnamed, options=f"endpoint={each['id']}")) == (each["id"], False)
+        assert whose(session(platform, each, **unnamed, options=f"endpoint={each['id']}-pooler")) == (each["id"], True)
+    first, second = two
+    for how, said in (
+        ({"host": f"no-such-database.{DOMAIN}"}, "FATAL:  there is no database `no-such-database`"),
+        (unnamed, "FATAL:  the client did not say which database it wants"),
+        ({"options": f"endpoint={second['id']}"}, f"FATAL:  the host name means database `{first['id']}`"),
+    ):
+        with pytest.raises(psycopg.OperationalError, match=re.escape(said)):
+            session(platform, first, **how)
+
+
+def test_drivers_over_http_find_databases_by_their_names(platform: Platform, two: List[Database]) -> None:
+    """Neon's driver asks `api.<domain>` for the database that its connection string names; others ask the database's own name."""
+
+    def ask(host: str, url: str) -> httpx.Response:
+        headers = {"Host": host, "Neon-Connection-String": url}
+        body = {"query": "SELECT id FROM whose", "params": []}
+        return httpx.post(f"http://127.0.0.1:{platform.port}/sql", json=body, headers=headers, timeout=BACK_SECONDS_MAX)
+
+    for each in two:
+        address = f"postgresql://app:{each['password']}@127.0.0.1/app"
+        for host, url in ((f"api.{DOMAIN}", each["connection_url"]), (f"{each['id']}.{DOMAIN}", address)):
+            answer = ask(host, url)
+            assert answer.status_code == 200 and answer.json()["rows"] == [{"id": each["id"]}], answer.text
+    unknown = ask(f"api.{DOMAIN}", two[0]["connection_url"].replace(two[0]["id"], "no-such-database"))
+    assert unknown.status_code == 400 and "no-such-database" in unknown.text, unknown.text
 
 
 def leave_a_reset_half_done(platform: Platform, database_id: str) -> None:

@@ -1,28 +1,18 @@
-// Databases with the clients of Node: node-postgres, and Neon's driver as it is published, over HTTP and WebSocket.
+// Databases with the clients of Node: our SDK, node-postgres, and Neon's driver as it is published, over HTTP and WebSocket.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Pool, neon, neonConfig } from '@neondatabase/serverless';
+import { NotFoundError, PandaStack } from '@pandastack/sdk';
 import pg from 'pg';
 import ws from 'ws';
 
 const origin = (process.env.PANDASTACK_API ?? '').replace(/\/(v1)?$/, '').replace(/\/v1$/, '');
-const headers = { Authorization: `Bearer ${process.env.PANDASTACK_API_KEY}`, 'Content-Type': 'application/json' };
+// The first database of a host waits until PostgreSQL is prepared there.
+const client = new PandaStack({ maxCreateRetrySeconds: 600 });
 let database;
 
-/** Makes a database; the first one of a host waits until PostgreSQL is prepared there. */
-async function make() {
-  const deadline = Date.now() + 600_000;
-  for (;;) {
-    const response = await fetch(`${origin}/v1/databases`, { method: 'POST', headers, body: '{"label":"node"}' });
-    if (response.status === 201) return response.json();
-    const text = await response.text();
-    assert.ok(response.status === 503 && Date.now() < deadline, text);
-    await new Promise((next) => setTimeout(next, 1000 * Number(response.headers.get('retry-after') ?? 5)));
-  }
-}
-
 before(async () => {
-  database = await make();
+  database = await client.databases.create({ label: 'node' });
   // Without DNS the driver cannot form its own addresses, so it is told where they are: settings of its own.
   neonConfig.fetchEndpoint = () => `${origin}/sql`;
   neonConfig.wsProxy = () => `${new URL(origin).host}/v2`;
@@ -31,7 +21,35 @@ before(async () => {
 });
 
 after(async () => {
-  await fetch(`${origin}/v1/databases/${database.id}`, { method: 'DELETE', headers });
+  await client.databases.delete(database.id);
+});
+
+/** Asks until the answer is true. */
+async function until(what, probe, seconds = 180) {
+  const deadline = Date.now() + seconds * 1000;
+  while (!(await probe())) {
+    assert.ok(Date.now() < deadline, `not within ${seconds} s: ${what}`);
+    await new Promise((next) => setTimeout(next, 500));
+  }
+}
+
+test('the SDK queries, branches, looks at backups and deletes', async (t) => {
+  const { id } = database;
+  assert.equal((await client.databases.get(id)).connectionUrl, database.connection_url);
+  assert.ok((await client.databases.list()).some((one) => one.id === id && one.label === 'node' && !one.password));
+  const answer = await client.databases.query(id, 'SELECT $1::int + 1 AS n, $2::text AS t', [41, 'x']);
+  assert.deepEqual([answer.rows, answer.count, answer.columns.map(({ type }) => type)], [[[42, 'x']], 1, ['int4', 'text']]);
+  await client.databases.query(id, 'CREATE TABLE branched AS SELECT 7 AS n');
+  const copy = await client.databases.branch(id, { label: 'copy' });
+  t.after(() => client.databases.delete(copy.id).catch((error) => assert.ok(error instanceof NotFoundError, error)));
+  assert.equal(copy.clonedFrom, id);
+  await client.databases.query(id, 'DROP TABLE branched');
+  assert.deepEqual((await client.databases.query(copy.id, 'SELECT n FROM branched')).rows, [[7]]);
+  await client.databases.delete(copy.id);
+  await assert.rejects(client.databases.get(copy.id), NotFoundError);
+  await until('a base backup', async () => (await client.databases.backups(id)).healthy);
+  const { base_backups: bases, retention_days: days } = await client.databases.backups(id);
+  assert.ok(bases.length >= 1 && bases[0].size_bytes > 1_000_000 && days > 0);
 });
 
 test('the Neon driver over HTTP', async () => {

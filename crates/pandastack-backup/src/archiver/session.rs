@@ -29,7 +29,7 @@ impl Work {
         let mut writer = match self.writer.take() {
             Some(writer) if self.log_gone => self.begin_after_gap(&mut replication, &system, &writer).await?,
             Some(writer) => writer,
-            None => self.find_end(&mut replication, &system).await?,
+            None => self.find_end(&mut replication, &system).await.inspect_err(|_| self.note_unseen())?,
         };
         self.log_gone = false;
         let mut archived = self.follow(replication, &system, &mut writer).await;
@@ -42,6 +42,11 @@ impl Work {
         }
         self.writer = Some(writer);
         archived
+    }
+
+    /// An archive that nobody could look into may lack anything; how much, the first look tells.
+    fn note_unseen(&self) {
+        self.status.send_modify(|status| status.lag_bytes = status.lag_bytes.max(1));
     }
 
     /// Where the archive ends; an empty one begins where the slot does.
@@ -282,6 +287,7 @@ impl Work {
                 (status.failing_since, status.last_error) = (None, None);
             }
             status.last_archived = archived;
+            status.lag_bytes = writer.lag_bytes();
         });
     }
 
@@ -293,7 +299,6 @@ impl Work {
             if !writer.is_waiting() {
                 status.complete_until = writer.complete_until();
             }
-            status.lag_bytes = writer.lag_bytes();
             if !writer.is_waiting() && writer.lag_bytes() == 0 {
                 (status.failing_since, status.last_error) = (None, None);
             }

@@ -1,7 +1,7 @@
 //! An archive that is away, with a server of the tests' own.
 
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, duplex};
@@ -24,6 +24,9 @@ struct FakeServer {
     written_bytes: AtomicU64,
     wrote: Notify,
     sessions: AtomicUsize,
+    asleep: AtomicBool,
+    /// Attempts to connect while it slept.
+    refused: AtomicUsize,
 }
 
 impl FakeServer {
@@ -40,7 +43,25 @@ impl FakeServer {
         self.sessions.load(Ordering::SeqCst)
     }
 
+    /// Falls asleep, which ends its sessions, or wakes.
+    fn set_asleep(&self, asleep: bool) {
+        self.asleep.store(asleep, Ordering::SeqCst);
+        self.wrote.notify_waiters();
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.asleep.load(Ordering::SeqCst)
+    }
+
+    fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
+    }
+
     fn connect(self: &Arc<Self>) -> Result<Box<dyn ByteStream>, ConnectError> {
+        if self.is_asleep() {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Err(ConnectError::Asleep);
+        }
         let (ours, theirs) = duplex(1024 * 1024);
         let server = Arc::clone(self);
         // Whoever hangs up ends it.
@@ -81,6 +102,9 @@ impl FakeServer {
             let wrote = self.wrote.notified();
             tokio::pin!(wrote);
             wrote.as_mut().enable();
+            if self.is_asleep() {
+                return writer.shutdown().await;
+            }
             tokio::select! {
                 word = heard.recv() => match word {
                     Some(word) if word.last() == Some(&1) => writer.write_all(&keepalive(sent)).await?,
@@ -88,6 +112,9 @@ impl FakeServer {
                     None => return Ok(()),
                 },
                 () = &mut wrote => {}
+            }
+            if self.is_asleep() {
+                return writer.shutdown().await;
             }
             let end = self.end().0;
             while sent < end {
@@ -172,23 +199,48 @@ async fn await_status(status: &mut watch::Receiver<Status>, holds: impl FnMut(&S
     found.expect("in time").unwrap().clone()
 }
 
+/// Everything that the server has by now is in the archive.
+fn archived(server: &FakeServer) -> impl FnMut(&Status) -> bool + use<> {
+    let end = server.end();
+    move |status: &Status| status.last_archived.is_some_and(|(_, archived)| archived >= end)
+}
+
+/// The folder of an archive, which can be taken away.
+struct Store {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+    away: PathBuf,
+}
+
+impl Store {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, away) = (folder.path().join("store"), folder.path().join("away"));
+        std::fs::create_dir(&path).unwrap();
+        Self { _folder: folder, path, away }
+    }
+
+    fn take_away(&self) {
+        std::fs::rename(&self.path, &self.away).unwrap();
+        std::fs::write(&self.path, "not a folder").unwrap();
+    }
+
+    fn bring_back(&self) {
+        std::fs::remove_file(&self.path).unwrap();
+        std::fs::rename(&self.away, &self.path).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn an_archive_that_is_away_is_named_until_it_is_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let (store, away) = (folder.path().join("store"), folder.path().join("away"));
-    std::fs::create_dir(&store).unwrap();
+    let store = Store::new();
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
-    let archiver = archiver(&server, &store);
+    let archiver = archiver(&server, &store.path);
     let mut status = archiver.status();
-    let archived = |server: &FakeServer| {
-        let end = server.end();
-        move |status: &Status| status.last_archived.is_some_and(|(_, archived)| archived >= end)
-    };
     await_status(&mut status, archived(&server)).await;
 
-    std::fs::rename(&store, &away).unwrap();
-    std::fs::write(&store, "not a folder").unwrap();
+    store.take_away();
     let before = server.sessions();
     server.write(100_000);
     let since = await_status(&mut status, |status| status.failing_since.is_some()).await.failing_since;
@@ -200,11 +252,84 @@ async fn an_archive_that_is_away_is_named_until_it_is_back() {
         assert!(seen.last_error.is_some() && seen.lag_bytes >= 100_000, "{seen:?}");
     }
     server.write(100_000);
-    std::fs::remove_file(&store).unwrap();
-    std::fs::rename(&away, &store).unwrap();
+    store.bring_back();
     archiver.wake();
     let back = await_status(&mut status, archived(&server)).await;
     assert_eq!((back.failing_since, back.last_error, back.lag_bytes, back.gap), (None, None, 0, None));
+}
+
+/// Waits until it was seen that the server sleeps, so often.
+async fn await_refused(server: &FakeServer, archiver: &Archiver, times: usize) {
+    let (before, mut status) = (server.refused(), archiver.status());
+    while server.refused() < before + times {
+        archiver.wake();
+        tokio::time::timeout(WAIT, status.changed()).await.expect("tried in time").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn log_that_is_not_archived_is_named_also_while_its_server_sleeps() {
+    let store = Store::new();
+    let server = Arc::new(FakeServer::default());
+    server.write(100_000);
+    let archiver = archiver(&server, &store.path);
+    let mut status = archiver.status();
+    await_status(&mut status, archived(&server)).await;
+
+    store.take_away();
+    server.write(100_000);
+    let failing = await_status(&mut status, |status| status.failing_since.is_some()).await;
+    server.set_asleep(true);
+    let sleeps = |status: &Status| status.last_error.as_ref().is_some_and(|why| why.ends_with(ASLEEP_BEHIND));
+    let asleep = await_status(&mut status, sleeps).await;
+    assert_eq!(asleep.failing_since, failing.failing_since, "since it fails, not since it sleeps");
+
+    // A store that is back does not have by that what the server wrote.
+    store.bring_back();
+    await_refused(&server, &archiver, 2).await;
+    let still = status.borrow_and_update().clone();
+    assert!(still.failing_since == failing.failing_since && still.lag_bytes >= 100_000, "{still:?}");
+    assert_eq!(still.last_error, asleep.last_error, "it is said once");
+
+    server.set_asleep(false);
+    archiver.wake();
+    let back = await_status(&mut status, archived(&server)).await;
+    assert_eq!((back.failing_since, back.last_error, back.lag_bytes, back.gap), (None, None, 0, None));
+}
+
+#[tokio::test]
+async fn an_archive_that_was_never_seen_is_named_also_while_its_server_sleeps() {
+    let store = Store::new();
+    let server = Arc::new(FakeServer::default());
+    server.write(100_000);
+    store.take_away();
+    let archiver = archiver(&server, &store.path);
+    let mut status = archiver.status();
+    await_status(&mut status, |status| status.failing_since.is_some()).await;
+    server.set_asleep(true);
+    store.bring_back();
+    await_refused(&server, &archiver, 2).await;
+    let asleep = status.borrow_and_update().clone();
+    assert!(asleep.failing_since.is_some() && asleep.lag_bytes > 0, "{asleep:?}");
+
+    server.set_asleep(false);
+    archiver.wake();
+    let back = await_status(&mut status, archived(&server)).await;
+    assert_eq!((back.failing_since, back.last_error, back.lag_bytes), (None, None, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_sleeps_with_all_its_log_archived_is_no_failure() {
+    let store = Store::new();
+    let server = Arc::new(FakeServer::default());
+    server.write(100_000);
+    let archiver = archiver(&server, &store.path);
+    let mut status = archiver.status();
+    await_status(&mut status, archived(&server)).await;
+    server.set_asleep(true);
+    await_refused(&server, &archiver, 2).await;
+    let asleep = await_status(&mut status, |status| !status.connected).await;
+    assert_eq!((asleep.failing_since, asleep.last_error, asleep.lag_bytes), (None, None, 0));
 }
 
 #[test]

@@ -81,9 +81,8 @@ pub(super) fn new_copy(original: &DatabaseRecord, label: Option<String>) -> Data
 }
 
 fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> DatabaseRecord {
-    let id = DatabaseId::random();
     DatabaseRecord {
-        id,
+        id: fresh_id(),
         workspace,
         state: DatabaseState::Creating,
         sandbox: None,
@@ -91,6 +90,21 @@ fn new_record(workspace: WorkspaceId, spec: DatabaseSpecRecord) -> DatabaseRecor
         drill: None,
         spec,
     }
+}
+
+/// An id that can be the first label of a host name. Drivers that come over HTTP by `<id>.<domain>` are taken for visitors of a sandbox's port if it
+/// begins as `<port>-<sandbox id>` does, which one of forty random ones would.
+fn fresh_id() -> DatabaseId {
+    loop {
+        let id = DatabaseId::random();
+        if !begins_with_port(id.as_str()) {
+            return id;
+        }
+    }
+}
+
+fn begins_with_port(label: &str) -> bool {
+    label.split_once('-').is_some_and(|(first, _)| first.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 async fn make(
@@ -400,5 +414,16 @@ mod tests {
         ] {
             assert_eq!(size_gib(size, memory_mb).ok(), expect, "{size:?} {memory_mb:?}");
         }
+    }
+
+    #[test]
+    fn ids_are_no_addresses_of_sandboxes() {
+        let id = "3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55";
+        for (label, expect) in
+            [(id, false), ("12345678-7d7f-4c58", true), ("8000-a", true), ("1234567a-1", false)]
+        {
+            assert_eq!(begins_with_port(label), expect, "{label}");
+        }
+        assert!((0..1000).all(|_| !begins_with_port(fresh_id().as_str())));
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::way::{Purpose, connect};
-use super::{BASE_EVERY, DRILL_EVERY, Kept, drill, login, unavailable};
+use super::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, drill, login, unavailable};
 use crate::app::{App, Heard, now};
 use crate::databases::reset;
 use crate::error::{ApiError, ApiResult};
@@ -233,8 +233,11 @@ impl Tending {
 
     async fn drill(&self) -> ApiResult<()> {
         let record = self.app.store.database(None, &self.record.id).await?;
-        let last = record.drill.as_ref().map_or(record.created_at, |drill| drill.at);
-        if now().duration_since(last).unsigned_abs() >= DRILL_EVERY {
+        let (last, wait) = match &record.drill {
+            None => (record.created_at, DRILL_EVERY),
+            Some(drill) => (drill.at, if drill.ok { DRILL_EVERY } else { DRILL_AGAIN_AFTER }),
+        };
+        if now().duration_since(last).unsigned_abs() >= wait {
             self.awake().await;
             drill::run(&self.app, &record).await?;
         }

@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
-use pandastack_backup::{BaseBackup, Window};
+use pandastack_backup::{BaseBackup, Status, Window};
 use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Scope};
 use pandastack_types::{DatabaseId, ErrorBody};
 
@@ -90,7 +90,7 @@ async fn shown(app: &App, record: &DatabaseRecord) -> ApiResult<DatabaseBackups>
     let kept = app.backups.kept(&record.id);
     let log = kept.as_ref().map(|kept| kept.log.borrow().clone()).unwrap_or_default();
     let base_error = kept.as_ref().and_then(|kept: &Kept| kept.base_error.borrow().clone());
-    let error = log.last_error.clone().or(base_error);
+    let error = trouble(&log, base_error, record.drill.as_ref());
     let lost = log.gap.is_some_and(|gap| {
         window.bases.last().is_none_or(|base| (gap.timeline, gap.to) > (base.timeline, base.start))
     });
@@ -112,6 +112,16 @@ async fn shown(app: &App, record: &DatabaseRecord) -> ApiResult<DatabaseBackups>
     })
 }
 
+/// What is wrong with the backups of a database, in a sentence. A restore that did not work when it was tried is named until one does: log that arrives
+/// says nothing about that.
+fn trouble(log: &Status, base_error: Option<String>, drill: Option<&DatabaseDrill>) -> Option<String> {
+    let failed = drill.filter(|drill| !drill.ok).map(|drill| {
+        let why = drill.error.as_deref().unwrap_or("nobody knows why");
+        format!("the last restore that was tried failed: {why}; `pandastack db drill` tries another")
+    });
+    log.last_error.clone().or(base_error).or(failed)
+}
+
 fn bases_of(window: &Window) -> Vec<DatabaseBaseBackup> {
     window.bases.iter().map(base_of).collect()
 }
@@ -123,5 +133,28 @@ fn base_of(base: &BaseBackup) -> DatabaseBaseBackup {
         finished_at: base.stopped_at,
         size_bytes: base.tar_bytes,
         version: base.server_version.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::now;
+
+    #[test]
+    fn a_failed_restore_is_named_until_one_works() {
+        let drill = |ok: bool| {
+            let error = (!ok).then(|| "a table is broken".to_owned());
+            DatabaseDrill { at: now(), ok, took_ms: 1, error }
+        };
+        let log = Status::default();
+        assert_eq!(trouble(&log, None, None), None);
+        assert_eq!(trouble(&log, None, Some(&drill(true))), None);
+        let named = trouble(&log, None, Some(&drill(false))).unwrap();
+        assert!(named.contains("a table is broken") && named.contains("restore"), "{named}");
+        // What keeps from archiving is more urgent.
+        assert_eq!(trouble(&log, Some("no base".to_owned()), Some(&drill(false))).unwrap(), "no base");
+        let failing = Status { last_error: Some("no store".to_owned()), ..Status::default() };
+        assert_eq!(trouble(&failing, Some("no base".to_owned()), None).unwrap(), "no store");
     }
 }
