@@ -20,9 +20,11 @@
 
 #![forbid(unsafe_code)]
 
+mod local;
 mod locks;
 mod manifest;
 mod node;
+mod node_version;
 mod procfile;
 mod python;
 mod python_version;
@@ -31,6 +33,7 @@ mod site;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use manifest::{MANIFEST, Manifest, ManifestError};
+pub use node_version::NodeWish;
 pub use python_version::PythonWish;
 
 /// Where Python packages are installed, outside of the source so that a new source leaves them alone.
@@ -167,6 +170,8 @@ pub struct Plan {
     pub env: BTreeMap<String, String>,
     /// A Node version that was asked for, its major number.
     pub node_major: Option<u32>,
+    /// Conditions on the Node's version that name no one major number.
+    pub node: Option<NodeWish>,
     /// The Python that a file asks for.
     pub python: Option<PythonWish>,
     /// Why, a sentence each, for the log.
@@ -184,6 +189,7 @@ impl Plan {
             serve,
             env: BTreeMap::new(),
             node_major: None,
+            node: None,
             python: None,
             reasons: vec![reason],
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::{Framework, Plan, Serve, Undetected, View, locks, procfile};
+use crate::{Framework, Plan, Serve, Undetected, View, local, locks, node_version, procfile};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -13,6 +13,8 @@ struct Package {
     dependencies: BTreeMap<String, serde_json::Value>,
     #[serde(rename = "devDependencies")]
     dev_dependencies: BTreeMap<String, serde_json::Value>,
+    #[serde(rename = "optionalDependencies")]
+    optional_dependencies: BTreeMap<String, serde_json::Value>,
     main: Option<String>,
     engines: BTreeMap<String, serde_json::Value>,
     #[serde(rename = "packageManager")]
@@ -40,6 +42,12 @@ impl Package {
 
     fn has_dependencies(&self) -> bool {
         !self.dependencies.is_empty() || !self.dev_dependencies.is_empty()
+    }
+
+    /// Whether a directory of the source is among its packages.
+    fn names_directory(&self) -> bool {
+        let lists = [&self.dependencies, &self.dev_dependencies, &self.optional_dependencies];
+        lists.iter().flat_map(|list| list.values()).any(local::is_node)
     }
 }
 
@@ -101,10 +109,12 @@ pub(crate) fn plan(view: &View, start: Option<&str>, kind: Option<Framework>) ->
     if kind == Framework::Next {
         plan.env.insert("NEXT_TELEMETRY_DISABLED".to_owned(), "1".to_owned());
     }
-    if let Some((major, from)) = node_major(view, &package) {
+    let engines = package.engines.get("node").and_then(|value| value.as_str());
+    if let Some((major, from)) = node_version::major(view, engines) {
         plan.because(format!("Node {major} is wanted by {from}"));
         plan.node_major = Some(major);
     }
+    plan.node = node_version::condition(view, engines);
     Ok(plan)
 }
 
@@ -231,8 +241,12 @@ fn build(package: &Package, manager: &Manager, kind: Framework) -> Option<String
     }
 }
 
-/// Runs the package's own scripts again where packages were restored: what they write into the source went with the old one.
+/// Runs the package's own scripts again where packages were restored: what they write into the source went with the old one. Packages
+/// that are copied from the source are copied anew, with all others: managers leave alone what is there, and have what they fetched.
 fn refresh(package: &Package, manager: &Manager) -> Option<String> {
+    if manager.kind.copies_directories() && package.names_directory() {
+        return Some(format!("rm -rf node_modules && {}", manager.install()));
+    }
     // Berry leaves `prepare` to whoever publishes.
     let runs: &[&str] = match manager.kind {
         ManagerKind::Berry => &["install", "postinstall"],
@@ -244,31 +258,6 @@ fn refresh(package: &Package, manager: &Manager) -> Option<String> {
     let own = runs.iter().filter(|name| has(name) && !(is_run_behind && **name == "postinstall"));
     let steps: Vec<_> = own.map(|name| format!("{} run {name}", manager.kind.program())).collect();
     (!steps.is_empty()).then(|| steps.join(" && "))
-}
-
-/// The Node version that the source asks for.
-fn node_major(view: &View, package: &Package) -> Option<(u32, &'static str)> {
-    let engines = package.engines.get("node").and_then(|value| value.as_str()).and_then(major_of);
-    let file = |path: &'static str| view.text(path).and_then(major_of).map(|major| (major, path));
-    let tools = view.text(".tool-versions").and_then(|text| {
-        text.lines().find_map(|line| line.strip_prefix("nodejs ").or(line.strip_prefix("node ")))
-    });
-    engines
-        .map(|major| (major, "engines in package.json"))
-        .or_else(|| file(".nvmrc"))
-        .or_else(|| file(".node-version"))
-        .or_else(|| tools.and_then(major_of).map(|major| (major, ".tool-versions")))
-}
-
-/// The major number of `20`, `v20.1.0`, `^20.3` or `20.x`. A range with a lower end only (`>=18`) asks for no one version.
-fn major_of(text: &str) -> Option<u32> {
-    let text = text.trim();
-    if text.starts_with('>') || text.starts_with('<') || text.contains("||") || text.starts_with('*') {
-        return None;
-    }
-    let digits: String =
-        text.trim_start_matches(['v', '^', '~', '=']).chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -298,6 +287,11 @@ impl ManagerKind {
             ManagerKind::Yarn | ManagerKind::Berry => "yarn",
             ManagerKind::Bun => "bun",
         }
+    }
+
+    /// Whether a package that is a directory of the source (`file:`) is copied. npm links to it.
+    fn copies_directories(self) -> bool {
+        self != ManagerKind::Npm
     }
 
     /// Runs a program of the installed packages.

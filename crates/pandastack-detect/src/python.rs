@@ -1,6 +1,6 @@
 //! Python: its installer, and the object that serves.
 
-use crate::{Framework, Plan, Serve, Undetected, VENV, View, locks, procfile, python_version};
+use crate::{Framework, Plan, Serve, Undetected, VENV, View, local, locks, procfile, python_version};
 
 /// The Python that has pip. Its path, because the app's own comes first among the programs of a build, and has none.
 const SYSTEM_PYTHON: &str = "/usr/bin/python3";
@@ -48,8 +48,9 @@ pub(crate) fn plan(view: &View, start: Option<&str>) -> Result<Plan, Undetected>
             steps.push(pip(server));
             plan.because(format!("{server} is added: nothing else here serves it"));
         }
-        plan.install = Some(steps.join(" && "));
-        plan.refresh = installer.as_ref().and_then(|installer| installer.refresh(view));
+        let install = steps.join(" && ");
+        plan.refresh = installer.as_ref().and_then(|installer| installer.refresh(view, &install));
+        plan.install = Some(install);
         plan.locks = locks::python(view);
     }
     plan.env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
@@ -111,14 +112,16 @@ impl Installer {
         }
     }
 
-    /// Installs what is part of the source again, after new code came to packages that were restored. Other installers leave the app
-    /// itself out, or link to where it lies.
-    fn refresh(&self, view: &View) -> Option<String> {
+    /// Installs what is part of the source again, after new code came to packages that were restored. `install` does all of it: for
+    /// installers that would leave alone a copy which is there, so that they must begin with nothing. What they fetched is in their caches.
+    fn refresh(&self, view: &View, install: &str) -> Option<String> {
         match self {
-            Installer::Project => Some(pip("--no-deps .")),
             // pip installs what is a directory each time, and leaves alone what is there.
-            Installer::Requirements if may_name_directory(view) => Some(self.command()),
-            _ => None,
+            Installer::Requirements => may_name_directory(view).then(|| self.command()),
+            _ if local::is_in_python(view) => Some(install.to_owned()),
+            Installer::Project => Some(pip("--no-deps .")),
+            // These leave the app itself out, or link to where it lies.
+            Installer::Uv | Installer::Poetry | Installer::Pdm | Installer::Pipenv => None,
         }
     }
 
@@ -149,12 +152,13 @@ fn may_name_directory(view: &View) -> bool {
         let is_path = line.starts_with('.') || line.contains("file:");
         !line.starts_with('-') && (is_path || (line.contains('/') && !line.contains("://")))
     };
-    let lists = std::iter::once("requirements.txt".to_owned()).chain(locks::included(view));
-    // One that cannot be looked into may name anything.
-    lists.map(|list| view.text(&list)).any(|text| match text {
-        Some(text) => text.lines().map(str::trim).any(is_directory),
-        None => true,
-    })
+    let includes = |line: &str| line.starts_with("-r") || line.starts_with("--requirement");
+    // One that cannot be looked into may name anything, and so may what an included one includes.
+    let may_name = |list: &str, is_included: bool| {
+        let Some(text) = view.text(list) else { return true };
+        text.lines().map(str::trim).any(|line| is_directory(line) || (is_included && includes(line)))
+    };
+    may_name("requirements.txt", false) || locks::included(view).iter().any(|list| may_name(list, true))
 }
 
 /// Whether any list of dependencies names it.

@@ -194,6 +194,8 @@ fn node_versions_are_told_by_engines_then_files() {
         (r#""engines":{"node":"^22.1.0"},"#, Some((".nvmrc", "18")), Some(22)),
         (r#""engines":{"node":">=18"},"#, None, None),
         ("", Some((".nvmrc", "v18.2.0\n")), Some(18)),
+        ("", Some((".nvmrc", "lts/iron\n")), Some(20)),
+        ("", Some((".nvmrc", "# as in CI\n\n20 # for now\n")), Some(20)),
         ("", Some((".tool-versions", "ruby 3\nnodejs 21.0.0\n")), Some(21)),
         ("", None, None),
     ] {
@@ -203,6 +205,26 @@ fn node_versions_are_told_by_engines_then_files() {
         let plan = detect(&view(&files), &Wishes::default()).unwrap();
         assert_eq!(plan.node_major, major, "{files:?}");
     }
+}
+
+#[test]
+fn conditions_on_node_that_name_no_version_are_known() {
+    let check = |engines: &str, file: Option<(&str, &str)>, expect: Option<(&str, &str)>| {
+        let package = format!(r#"{{"main":"a.js","engines":{{"node":"{engines}"}}}}"#);
+        let mut files = vec![("package.json", package.as_str())];
+        files.extend(file);
+        let plan = detect(&view(&files), &Wishes::default()).unwrap();
+        let found = plan.node.as_ref().map(|wish| (wish.wanted.as_str(), wish.file));
+        assert_eq!(found, expect, "{files:?}");
+    };
+    let engines = "engines in package.json";
+    check(">=20 <21", None, Some((">=20 <21", engines)));
+    check("18 || 20", Some((".nvmrc", "22")), Some(("18 || 20", engines)));
+    check("20.x", Some((".nvmrc", "lts/new")), Some(("lts/new", ".nvmrc")));
+    check("^22", Some((".node-version", "lts/iron")), None);
+    check("*", Some((".nvmrc", "lts/*\n")), None);
+    let long = "^14.17.0 || ^16.13.0 || ^18.12.0 || ^20.9.0 || ^21.1.0 || ^22.11.0 || >=24";
+    check(long, None, Some((long, engines)));
 }
 
 fn pip(rest: &str) -> String {
@@ -350,11 +372,60 @@ fn packages_that_are_part_of_the_source_are_installed_at_every_build() {
         let files = [main, ("requirements.txt", list), ("requirements/web.txt", included)];
         assert_eq!(plan_of(&files, None).refresh, Some(format!("{pip} -r requirements.txt")), "{list}");
     }
+    let nested = [
+        main,
+        ("requirements.txt", "-r requirements/web.txt\n"),
+        ("requirements/web.txt", "-r base.txt\n"),
+        ("requirements/base.txt", "../lib\n"),
+    ];
+    assert!(plan_of(&nested, None).refresh.is_some(), "what an included list includes may name anything");
     for linked in ["flask\n-e ./lib\n", "flask==3.1 # and/or\n", "https://example.com/a.whl\n"] {
         assert_eq!(plan_of(&[main, ("requirements.txt", linked)], None).refresh, None, "{linked}");
     }
     let said = plan_of(&[main, ("pyproject.toml", "[project]\nname='a'")], Some("make deps"));
     assert_eq!(said.refresh, None, "whoever says how to install says all of it");
+}
+
+#[test]
+fn directories_that_installers_copy_are_installed_anew_at_every_build() {
+    let check = |lock: &str, list: &str, text: &str, is_copied: bool| {
+        let plan = plan_of(&[("main.py", ""), (lock, ""), (list, text)], None);
+        assert!(plan.install.is_some(), "{text}");
+        assert_eq!(plan.refresh, plan.install.filter(|_| is_copied), "{lock}: {text}");
+    };
+    let project = "pyproject.toml";
+    check("poetry.lock", project, "[tool.poetry.dependencies]\nlib = {path = \"./lib\"}", true);
+    check("poetry.lock", project, "[tool.poetry.dependencies]\nlib = [{path = \"./lib\"}]", true);
+    check("poetry.lock", project, "[tool.poetry.dependencies.lib]\npath = \"lib\"\ndevelop = true", false);
+    check("poetry.lock", project, "[tool.poetry.group.x.dependencies]\nlib = {path = \"lib\"}", true);
+    check("poetry.lock", project, "[tool.hatch.version]\npath = \"a.py\"", false);
+    check("uv.lock", project, "[tool.uv.sources]\nlib = { path = \"lib\" }", true);
+    check("uv.lock", project, "[tool.uv.sources]\nlib = { path = \"lib\", editable = true }", false);
+    check("uv.lock", project, "[tool.uv.sources]\nlib = { workspace = true }", false);
+    check("uv.lock", project, "[tool.uv.sources]\nlib = { workspace = true, editable = false }", true);
+    check("pdm.lock", project, "[project]\ndependencies = [\"lib @ file:///${PROJECT_ROOT}/lib\"]", true);
+    check("Pipfile.lock", "Pipfile", "[packages]\nlib = {path = \"./lib\"}\nflask = \"*\"", true);
+    check("Pipfile.lock", "Pipfile", "[packages]\nlib = {path = \".\", editable = true}", false);
+    check("Pipfile.lock", "Pipfile", "[packages", true);
+}
+
+#[test]
+fn directories_that_node_managers_copy_are_installed_anew_at_every_build() {
+    let check = |lock: &str, version: &str, is_copied: bool| {
+        let package = format!(r#"{{"dependencies":{{"lib":"{version}"}},"main":"a.js"}}"#);
+        let plan = plan_of(&[("package.json", package.as_str()), (lock, "")], None);
+        let install = plan.install.unwrap();
+        let expect = is_copied.then(|| format!("rm -rf node_modules && {install}"));
+        assert_eq!(plan.refresh, expect, "{lock}: {version}");
+    };
+    for lock in ["yarn.lock", ".yarnrc.yml", "pnpm-lock.yaml", "bun.lock"] {
+        check(lock, "file:./lib", true);
+        check(lock, "../lib", true);
+        for other in ["~1.2.0", "link:./lib", "portal:./lib", "workspace:*"] {
+            check(lock, other, false);
+        }
+    }
+    check("package-lock.json", "file:./lib", false);
 }
 
 #[test]

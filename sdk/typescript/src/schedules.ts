@@ -5,7 +5,7 @@ import type { Transport } from "./transport.js";
 import { del, EXEC_MS_MAX, get, given, post, segment } from "./wire.js";
 
 /** What a run does: `{ type: "http", url }`, `{ type: "command", cmd, sandbox_id }` and others. */
-export type ScheduleTarget = { type: "http" | "command" | "sandbox" | "function" | "sql" } & JsonObject;
+export type ScheduleTarget = { type: "http" | "command" | "sandbox" | "app" | "function" | "sql" } & JsonObject;
 
 /** When, what and how. One of `cron`, `everySeconds` and `at`; `target` or `functionId`. */
 export interface ScheduleOptions {

@@ -463,6 +463,22 @@ def test_it_sleeps_and_wakes_with_the_next_request(apps: Apps, served: Dict[str,
     assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "running"
 
 
+def test_a_schedule_wakes_it(apps: Apps, served: Dict[str, Any]) -> None:
+    machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
+    apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)
+    target = {"type": "app", "app_id": served["name"], "path": "/nightly", "method": "GET"}
+    made = apps.call("POST", "/schedules", 200, json={"name": served["name"], "every_seconds": 3600, "target": target})
+    run = apps.call("POST", f"/schedules/{made['id']}/trigger", 200, json={})
+    assert (run["status"], run.get("http_status")) == ("success", 200), run
+    assert run["stdout"] == get(served).text
+    assert apps.call("GET", f"/apps/{served['id']}", 200)["status"] == "running"
+    # This server knows no other method.
+    apps.call("PATCH", f"/schedules/{made['id']}", 200, json={"target": {**target, "method": "POST"}})
+    run = apps.call("POST", f"/schedules/{made['id']}/trigger", 200, json={})
+    assert (run["status"], run.get("http_status")) == ("error", 501), run
+    apps.call("DELETE", f"/schedules/{made['id']}", 204)
+
+
 def test_a_lease_keeps_it_awake(apps: Apps, served: Dict[str, Any]) -> None:
     machine = apps.call("GET", f"/apps/{served['id']}", 200)["sandbox_id"]
     apps.call("POST", f"/sandboxes/{machine}/hibernate", 200)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Iterator
+from typing import Any, Dict, Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -92,3 +92,37 @@ def test_a_source_that_is_too_large_is_refused_before_it_is_sent(apps: Apps) -> 
         answer = read_until(stream, b"}")
     assert answer.startswith(b"HTTP/1.1 413") and b"leave out what a build makes anew" in answer, answer
     assert apps.call("GET", f"/apps/{app['id']}/deploys", 200)["items"] == []
+
+
+#: Takes memory until there is none.
+HUNGRY = """
+held = []
+while True: held.append(b"x" * (8 << 20))
+"""
+#: Takes what is left of the disk, nearly all of it without writing, and then writes.
+SPACIOUS = """
+import os
+room = os.statvfs("/srv")
+with open("/srv/taken", "wb") as taken:
+    os.posix_fallocate(taken.fileno(), 0, room.f_bavail * room.f_frsize - (8 << 20))
+with open("/srv/more", "wb") as more:
+    while True: more.write(bytes(1 << 20))
+"""
+
+
+@pytest.fixture(scope="module")
+def one(apps: Apps) -> Dict[str, Any]:
+    app = apps.create()
+    apps.live(apps.upload(app, server("one")))
+    return app
+
+
+@pytest.mark.parametrize("program, cause", [(HUNGRY, "ran out of memory"), (SPACIOUS, "disk is full")])
+def test_a_build_that_wants_more_than_its_machine_has_is_told_what(
+    apps: Apps, one: Dict[str, Any], program: str, cause: str
+) -> None:
+    # The status alone says nothing: tools around the program that was ended have their own.
+    settings = '[app]\nbuild_command = "python3 want.py || exit 1"\n'
+    ended = apps.finished(apps.upload(one, {**server("two"), "want.py": program, "pandastack.toml": settings}))
+    assert ended["status"] == "failed" and cause in ended["error"], ended
+    assert get(one).text.startswith("one "), "what serves is left alone"

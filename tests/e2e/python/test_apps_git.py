@@ -158,6 +158,10 @@ def test_a_push_is_not_lost_while_its_host_lags_behind(world: Tuple[Platform, Pa
     assert client.page("lagging") == "fourth"
     wait_until("the late commit is not pending", lambda: [state for _, state, _ in host.of(third)][-1:] == ["error"], 60)
     assert [state for _, state, _ in host.of(fourth)][-1] == "success"
+    # Nobody told of the push between, because its message says to skip it, and the branch still shows where it was before that.
+    skipped, last = (repository.push({"index.html": text}, "elsewhere") for text in ("skipped", "last"))
+    done = client.live("lagging", forge.push("6", last, before=skipped).json()["deployment_id"])
+    assert done["git_commit"] == last and "comes late" not in done["build_logs"], done["build_logs"]
     host.shutdown()
     client.call("DELETE", "/apps/lagging", 204)
 

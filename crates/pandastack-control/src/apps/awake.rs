@@ -1,6 +1,7 @@
 //! Leases that keep a live app awake, over HTTP: for work in the background, which nobody outside can see.
 //!
-//! A lease is its machines': the next version begins without one, and the old one keeps it while it drains.
+//! A lease is its machines': the next version begins without one, and the old one keeps it, for as long as it is among the versions that
+//! are kept.
 
 use std::sync::Arc;
 

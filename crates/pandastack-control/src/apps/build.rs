@@ -23,6 +23,7 @@ use super::log::Log;
 use super::machine::{Machine, Purpose};
 use super::output::Exit;
 use super::record::{AppRecord, DeploymentRecord, Shape, Source, SourceSays, StartSpec};
+use super::room::Room;
 use super::says::{Place, PlaceError};
 use super::source::{self, shell, step};
 use crate::app::App;
@@ -43,6 +44,9 @@ const KEY: &str = r#"cd "$DIR" && { printf '%s\n' "$DIR" "$INSTALL"; for file in
 /// Prints the version of the Python that an app runs with.
 const PYTHON_VERSION: &str = r#"python=/usr/bin/python3; [ ! -x "$VENV/bin/python" ] || python="$VENV/bin/python"
 "$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])'"#;
+
+/// Prints the version of the Node that an app runs with.
+const NODE_VERSION: &str = "node -p process.versions.node";
 
 /// Why there is no artifact.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +77,10 @@ impl BuildError {
             (_, _, 127) => "a program that it needs is not installed (exit code 127)".to_owned(),
             (.., code) => format!("it ended with exit code {code}"),
         };
+        Self::step_because(what, &why)
+    }
+
+    fn step_because(what: &str, why: &str) -> Self {
         BuildError::Step(format!("{what} failed: {why}; the lines above have its output"))
     }
 }
@@ -129,7 +137,7 @@ impl Build<'_> {
         let shape = deployment.spec.build_shape.clone().unwrap_or_else(|| self.of.spec.shape());
         let installed = self.install(&machine, &found, &shape).await;
         // Said also where installing failed: it may be why.
-        let compared = self.compare_python(&machine, &found.plan).await;
+        let compared = self.compare_versions(&machine, &found.plan).await;
         installed.and(compared)?;
         if let Some(command) = &found.plan.build {
             self.log.say(format!("building: {command}")).await;
@@ -240,8 +248,21 @@ impl Build<'_> {
         Ok(machine.exec(&ask).await?.exit_code == 0)
     }
 
-    /// Says so when an app runs with another Python than it wants.
-    async fn compare_python(&self, machine: &Machine, plan: &Plan) -> Result<(), BuildError> {
+    /// Says so when an app runs with another Node or Python than it wants.
+    async fn compare_versions(&self, machine: &Machine, plan: &Plan) -> Result<(), BuildError> {
+        if let Some(wish) = &plan.node {
+            let mut ask = shell(NODE_VERSION, &[]);
+            ask.env = Some(build_env(plan));
+            let has = machine.exec(&ask).await?.stdout;
+            if !wish.suits(&has) {
+                let (wanted, file, has) = (wish.shown(), wish.file, has.trim());
+                self.log
+                    .say(format!(
+                        "Node {wanted} is wanted by {file}, but {has} is used; one major number there is installed"
+                    ))
+                    .await;
+            }
+        }
         let Some(wish) = &plan.python else { return Ok(()) };
         let has = machine.exec(&shell(PYTHON_VERSION, &[("VENV", VENV)])).await?.stdout;
         let has = has.trim();
@@ -269,8 +290,14 @@ impl Build<'_> {
         env.extend(databases::urls(self.app, self.of, EnvStage::Build).await?);
         env.extend(build_env(&found.plan));
         env.insert("PORT".to_owned(), found.says.applied(self.of).spec.port.to_string());
+        let before = Room::of(machine).await;
         let exit = machine.run(&step(command.to_owned(), env, &found.directory, left), self.log).await?;
-        if exit.exit_code == 0 && !exit.timed_out { Ok(()) } else { Err(BuildError::step(what, &exit)) }
+        if exit.exit_code == 0 && !exit.timed_out {
+            return Ok(());
+        }
+        let after = Room::of(machine).await.filter(|_| !exit.timed_out);
+        let lack = before.zip(after).and_then(|(before, after)| after.lack_since(&before));
+        Err(lack.map_or_else(|| BuildError::step(what, &exit), |why| BuildError::step_because(what, &why)))
     }
 
     /// How the version is started; static ones get a server.

@@ -75,7 +75,7 @@ impl Deploy {
         self.record.spec.attempts += 1;
         self.go(DeploymentStatus::Building).await?;
         fault::point("control.deploy.begun").await;
-        if self.record.spec.artifact.is_none() && self.record.spec.from.is_none() {
+        if self.record.builds() {
             self.build(&of).await?;
         }
         self.go(DeploymentStatus::Deploying).await?;

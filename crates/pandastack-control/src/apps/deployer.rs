@@ -3,6 +3,8 @@
 //! A live version that lost a machine (its host was restarted, say), or should have more or fewer, is mended by a deployment of its
 //! own ([`mend`]).
 //!
+//! Those that build take turns among themselves: a rollback, a restart and a recovery wait for nobody's build.
+//!
 //! Takes no input: whatever is queued when it looks is handled, so a missed or repeated wake-up does no harm. Deployments under
 //! way that nobody works on, left by another process or by a failure of this one, are queued again; one that was begun
 //! [`ATTEMPTS_MAX`] times fails.
@@ -22,6 +24,8 @@ use crate::error::ApiResult;
 
 /// How often a deployment is begun before it fails.
 const ATTEMPTS_MAX: u32 = 3;
+/// Deployments that build nothing under way at once: after the loss of a host all of its apps recover.
+const RETURNS_AT_ONCE_MAX: usize = 16;
 /// Longest pause: after a failure of the store nobody tells when to look again.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
@@ -119,6 +123,7 @@ async fn begin_due(app: &Arc<App>) -> ApiResult<()> {
             by_app.entry(one.app.clone()).or_default().push(one);
         }
     }
+    let mut due = Vec::new();
     for (id, mut queued) in by_app {
         let Some(newest) = queued.pop() else { continue };
         for old in queued {
@@ -129,15 +134,48 @@ async fn begin_due(app: &Arc<App>) -> ApiResult<()> {
             Some(running) => {
                 app.apps.stop(&running, Stop::Superseded);
             }
-            None if app.apps.count_running() >= DEPLOYS_AT_ONCE_MAX => {}
-            None => begin(app, newest),
+            None => due.push(newest),
         }
     }
+    let (begun, waiting) = chosen(due, app.apps.count_running(true), app.apps.count_running(false));
+    for deployment in begun {
+        begin(app, deployment);
+    }
+    say_waiting(app, &waiting).await;
     Ok(())
 }
 
+/// Which of some queued deployments have their turn, the oldest first, and which wait, beside so many that build and so many that do not.
+fn chosen(
+    mut due: Vec<DeploymentRecord>,
+    mut builds: usize,
+    mut returns: usize,
+) -> (Vec<DeploymentRecord>, Vec<DeploymentRecord>) {
+    due.sort_by_key(|one| one.created_at);
+    due.into_iter().partition(|one| {
+        let (taken, max) = match one.builds() {
+            true => (&mut builds, DEPLOYS_AT_ONCE_MAX),
+            false => (&mut returns, RETURNS_AT_ONCE_MAX),
+        };
+        let has_turn = *taken < max;
+        *taken += usize::from(has_turn);
+        has_turn
+    })
+}
+
+/// Lets the logs of those that wait say so, once each. Nobody fails for want of that.
+async fn say_waiting(app: &Arc<App>, waiting: &[DeploymentRecord]) {
+    for id in app.apps.note_waiting(waiting) {
+        let sentence =
+            "waiting for its turn: as many deployments of other apps as may be at once are under way";
+        if let Err(error) = log::append(app, &id, sentence).await {
+            tracing::info!(deployment = %id, %error, "the log of a deployment does not say that it waits");
+        }
+    }
+}
+
 fn begin(app: &Arc<App>, deployment: DeploymentRecord) {
-    let stop = app.apps.begin(&deployment.app, &deployment.id);
+    let stop = app.apps.begin(&deployment);
     let turn = Turn { app: Arc::clone(app), id: deployment.id.clone() };
     app.tasks.spawn(async move {
         deploy::run(Arc::clone(&turn.app), deployment, stop).await;
@@ -176,14 +214,44 @@ mod tests {
     use super::*;
     use crate::apps::record::{AppRecord, AppSpec};
 
-    #[test]
-    fn what_nobody_works_on_begins_again_a_few_times() {
-        let of = AppRecord::new(
+    fn of() -> AppRecord {
+        AppRecord::new(
             pandastack_types::WorkspaceId::default_workspace(),
             "a".to_owned(),
             AppSpec::default(),
             now(),
-        );
+        )
+    }
+
+    #[test]
+    fn who_builds_nothing_waits_for_no_build_and_the_oldest_goes_first() {
+        let of = of();
+        let queued = |seconds: i64| {
+            let at = of.created_at.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
+            DeploymentRecord::queued(&of, "api", at)
+        };
+        let built = queued(0);
+        let returning = |seconds: i64| DeploymentRecord {
+            created_at: queued(seconds).created_at,
+            ..DeploymentRecord::returning_to(&of, &built, "rollback", now())
+        };
+        let ids = |some: &[DeploymentRecord]| some.iter().map(|one| one.id.clone()).collect::<Vec<_>>();
+        let all = [queued(3), queued(1), returning(4), queued(2)];
+        let [third, first, rollback, second] = all.each_ref().map(|one| one.id.clone());
+        let check = |builds, returns, begun: &[&DeploymentId], waiting: &[&DeploymentId]| {
+            let (has_turn, waits) = chosen(all.to_vec(), builds, returns);
+            assert_eq!(ids(&has_turn).iter().collect::<Vec<_>>(), begun);
+            assert_eq!(ids(&waits).iter().collect::<Vec<_>>(), waiting);
+        };
+        check(0, 0, &[&first, &second, &third, &rollback], &[]);
+        check(DEPLOYS_AT_ONCE_MAX - 1, 0, &[&first, &rollback], &[&second, &third]);
+        check(DEPLOYS_AT_ONCE_MAX, 0, &[&rollback], &[&first, &second, &third]);
+        check(DEPLOYS_AT_ONCE_MAX, RETURNS_AT_ONCE_MAX, &[], &[&first, &second, &third, &rollback]);
+    }
+
+    #[test]
+    fn what_nobody_works_on_begins_again_a_few_times() {
+        let of = of();
         let left = |attempts| {
             let mut left = DeploymentRecord::queued(&of, "api", now());
             (left.status, left.spec.attempts) = (DeploymentStatus::Building, attempts);

@@ -69,8 +69,8 @@ fi"#;
 /// Fetches exactly what was asked for, with its submodules. Hooks of the repository are off.
 ///
 /// Pushes may be told of in another order than they came in: one whose branch is at a commit that it may have gone to afterwards
-/// (`GIT_TOLD`) is late, and brings that one. A branch at another commit does not count: its message may say to skip it, or this copy of
-/// the repository lags behind.
+/// (`GIT_TOLD`) is late, and brings that one, if the branch was told to have left what was pushed (`GIT_LEFT`) or what was pushed is part
+/// of it. A branch at another commit does not count: its message may say to skip it, or this copy of the repository lags behind.
 pub(super) const FETCH: &str = r#"rm -rf /srv/repository && mkdir /srv/repository && cd /srv/repository
 git init -q
 git config core.hooksPath /dev/null
@@ -78,10 +78,12 @@ git remote add origin "$GIT_URL"
 if [ -n "$GIT_TOLD" ]; then
   head=$(git ls-remote origin "refs/heads/$GIT_BRANCH" | head -n 1 | cut -f 1)
   case " $GIT_TOLD " in
-    *" ${head:-none} "*) [ "$head" = "$GIT_REF" ] || {
-      echo "==> this push comes late: the branch is at $head, which was told of before and is what is deployed"
-      GIT_REF=$head
-    } ;;
+    *" ${head:-none} "*)
+      if [ -n "$GIT_LEFT" ] || { git fetch -q --depth 100 --no-tags --no-recurse-submodules origin "$head" &&
+        git merge-base --is-ancestor "$GIT_REF" "$head" 2>/dev/null; }; then
+        echo "==> this push comes late: the branch is at $head, which was told of before and is what is deployed"
+        GIT_REF=$head
+      fi ;;
   esac
 fi
 git fetch -q --depth 1 --no-tags --no-recurse-submodules origin "$GIT_REF" || {

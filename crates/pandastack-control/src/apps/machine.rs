@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Method, Request, header};
 use http_body_util::BodyExt;
+use jiff::Timestamp;
 use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_types::api::{
     CreateSandbox, CreateSnapshot, ExecRequest, ExecResult, Keep, OnTimeout, PatchLifecycle, Process,
@@ -165,6 +166,11 @@ impl Machine {
         let patch = PatchLifecycle { idle_timeout_seconds: Some(seconds), ..PatchLifecycle::default() };
         let record = self.app.store.sandbox(None, &self.record.id).await?;
         ops::lifecycle::patch(&self.app, record, patch).await.map(|_| ())
+    }
+
+    /// Until when a lease keeps it awake, as its host says.
+    pub(super) async fn awake_until(&self) -> ApiResult<Option<Timestamp>> {
+        Ok(ops::look(&self.client, &self.record).await?.awake_until)
     }
 
     /// Wakes it, if it sleeps.

@@ -5,7 +5,7 @@
 //!
 //! Machines of versions that served before are told again when to sleep, if a crash came before they were: one that never slept while it
 //! served would stay awake for as long as it is kept. [`DRAIN_SECONDS_MAX`] after they were replaced they sleep whatever still goes on in
-//! them. Nobody waits for that: falling asleep takes as long as writing a memory does.
+//! them, unless a lease keeps them awake for longer. Nobody waits for that: falling asleep takes as long as writing a memory does.
 //!
 //! One that failed, for want of room say, is tried again as itself: after [`RETRY_SECONDS_MIN`], then after twice as long each time up
 //! to [`RETRY_SECONDS_MAX`]. It stays one deployment, so that failures push no version out of the history.
@@ -129,16 +129,17 @@ impl Drop for Retiring {
     }
 }
 
-/// Tells one machine when to sleep, and puts it to sleep if it had its time. Looks before each whether it is still not needed: meanwhile
-/// a rollback may return to it.
+/// Tells one machine when to sleep, and puts it to sleep if it had its time and has no lease. Looks before each whether it is still not
+/// needed: meanwhile a rollback may return to it.
 async fn retire(app: &Arc<App>, of: &AppId, id: &SandboxId) -> ApiResult<()> {
     let Some((record, _)) = left_now(app, of, id).await? else { return Ok(()) };
     let machine = Machine::open(app, &record, id).await?;
     if is_left(&machine.record) {
         machine.set_idle(DRAIN_IDLE_SECONDS).await?;
     }
+    let lease = machine.awake_until().await?;
     match left_now(app, of, id).await? {
-        Some((_, since)) if is_drain_over(since, now()) => machine.sleep().await,
+        Some((_, since)) if is_sleep_due(since, lease, now()) => machine.sleep().await,
         _ => Ok(()),
     }
 }
@@ -173,6 +174,11 @@ fn is_left(machine: &SandboxRecord) -> bool {
 /// Whether those who talk to a version that was replaced then had the time to end that.
 fn is_drain_over(since: Timestamp, at: Timestamp) -> bool {
     at.duration_since(since) > SignedDuration::from_secs(DRAIN_SECONDS_MAX)
+}
+
+/// The same, where work that a lease protects goes on for as long as that lasts.
+fn is_sleep_due(since: Timestamp, lease: Option<Timestamp>, at: Timestamp) -> bool {
+    is_drain_over(since, at) && lease.is_none_or(|until| until <= at)
 }
 
 /// Whether the newest deployment tried the same in vain.
@@ -290,6 +296,20 @@ mod tests {
         assert_eq!(since(&all, "a"), Some(after(&of, 1000)), "it did not come to serve again");
         let at = |seconds| is_drain_over(after(&of, 1000), after(&of, 1000 + seconds));
         assert_eq!((at(DRAIN_SECONDS_MAX - 60), at(DRAIN_SECONDS_MAX + 60)), (false, true));
+    }
+
+    #[test]
+    fn a_lease_outlasts_the_hour_of_a_version_that_was_replaced() {
+        let of = of();
+        let (since, lease) = (after(&of, 0), after(&of, 3 * DRAIN_SECONDS_MAX));
+        let is_due = |lease, seconds| is_sleep_due(since, lease, after(&of, seconds));
+        assert!(is_due(None, DRAIN_SECONDS_MAX + 60));
+        assert!(!is_due(Some(lease), DRAIN_SECONDS_MAX + 60), "its work goes on");
+        assert!(is_due(Some(lease), 3 * DRAIN_SECONDS_MAX), "its lease is over");
+        assert!(
+            !is_due(Some(after(&of, 60)), DRAIN_SECONDS_MAX - 60),
+            "clients have their hour all the same"
+        );
     }
 
     #[test]

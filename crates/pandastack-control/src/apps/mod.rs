@@ -20,7 +20,7 @@
 //! | `source`, `says`, `build`, `serve` | those steps, each in machines |
 //! | `mend` | as many machines as was said: replaces what was lost, follows a change of their number |
 //! | `git`, `deploy_key` | where repositories are, and what proves that an app may read them |
-//! | `machine`, `output`, `log` | calls to a machine, and what it says |
+//! | `machine`, `output`, `log`, `room` | calls to a machine, what it says, and what it lacks |
 //! | `poller` | looking at repositories whose host tells nothing |
 //! | `commit_status`, `reporter` | telling a repository's host how deployments go |
 //! | `tidy`, `removal` | which machines and snapshots an app needs; the rest is deleted; and apps themselves |
@@ -59,6 +59,7 @@ mod pulls;
 pub mod record;
 mod removal;
 pub(crate) mod reporter;
+mod room;
 pub(crate) mod routes;
 pub(crate) mod runtime_logs;
 mod says;
@@ -80,6 +81,8 @@ use pandastack_postgres::Inside;
 use pandastack_types::{AppId, DeploymentId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+
+use self::record::DeploymentRecord;
 
 /// `$PORT` of an app that names none.
 pub(crate) const PORT_DEFAULT: u16 = 8080;
@@ -110,6 +113,8 @@ pub(crate) struct Apps {
 struct Shared {
     /// Deployments that this process works on.
     running: HashMap<DeploymentId, Running>,
+    /// Deployments whose log says that they wait for a turn.
+    waiting: HashSet<DeploymentId>,
     /// Apps with machines that are given a source and have no deployment yet, once for each.
     uploads: Vec<AppId>,
     /// Apps whose machines were left alone because of that, or could not be deleted: they are tidied up once it is over.
@@ -124,6 +129,8 @@ struct Shared {
 
 struct Running {
     app: AppId,
+    /// Whether it began with a build.
+    builds: bool,
     stop: CancellationToken,
     /// Why it was stopped; the first reason counts.
     reason: Option<Stop>,
@@ -258,11 +265,19 @@ impl Apps {
     }
 
     /// Notes that a deployment begins; answers what stops it.
-    fn begin(&self, app: &AppId, id: &DeploymentId) -> CancellationToken {
+    fn begin(&self, one: &DeploymentRecord) -> CancellationToken {
         let stop = CancellationToken::new();
-        let running = Running { app: app.clone(), stop: stop.clone(), reason: None, switching: false };
-        self.shared().running.insert(id.clone(), running);
+        let (app, builds) = (one.app.clone(), one.builds());
+        let running = Running { app, builds, stop: stop.clone(), reason: None, switching: false };
+        self.shared().running.insert(one.id.clone(), running);
         stop
+    }
+
+    /// Notes which deployments wait for a turn. Answers those that did not before.
+    fn note_waiting(&self, waiting: &[DeploymentRecord]) -> Vec<DeploymentId> {
+        let now: HashSet<_> = waiting.iter().map(|one| one.id.clone()).collect();
+        let before = std::mem::replace(&mut self.shared().waiting, now.clone());
+        now.difference(&before).cloned().collect()
     }
 
     /// Notes that it is over, and all of its log is written.
@@ -309,8 +324,9 @@ impl Apps {
         self.shared().running.iter().find(|(_, running)| running.app == *app).map(|(id, _)| id.clone())
     }
 
-    fn count_running(&self) -> usize {
-        self.shared().running.len()
+    /// How many deployments run that began with a build, or that did not.
+    fn count_running(&self, builds: bool) -> usize {
+        self.shared().running.values().filter(|running| running.builds == builds).count()
     }
 }
 

@@ -107,14 +107,21 @@ async fn look_at(app: &Arc<App>, due: Vec<AppRecord>) {
 /// Looks at one repository and deploys what is new.
 async fn look(app: &Arc<App>, of: &AppRecord) -> ApiResult<()> {
     let commit = head_of(app, of).await?;
+    let all = app.store.deployments(&of.id).await?;
     let mut new = DeploymentRecord::queued(of, TRIGGER, now());
     new.spec.git_ref = Some(commit.clone());
     new.spec.git_commit = Some(commit.clone());
+    new.spec.address = last_address(&all);
     if app.store.insert_deployment_unless(&new, &|all| is_known(all, &commit)).await? {
         app.apps.work.notify_one();
         app.apps.tell();
     }
     Ok(())
+}
+
+/// The app's address as whoever last asked for a deployment would reach it: a look knows none.
+fn last_address(all: &[DeploymentRecord]) -> Option<String> {
+    all.iter().find_map(|one| one.spec.address.clone())
 }
 
 /// Whether an app's deployments, newest first, make one of `commit` needless. One whose commit is not known yet may
@@ -194,6 +201,18 @@ mod tests {
         assert_eq!(ids(plan.due(vec![asked.clone()], after(61))), ["b"], "its setting was set anew");
         assert!(plan.due(vec![asked], after(62)).is_empty());
         assert_eq!(plan.0.len(), 1, "what is not polled any more is forgotten");
+    }
+
+    #[test]
+    fn what_was_found_by_looking_has_the_address_that_was_known_last() {
+        let queued = |address: Option<&str>| {
+            let mut one = DeploymentRecord::queued(&app("a", None), TRIGGER, now());
+            one.spec.address = address.map(str::to_owned);
+            one
+        };
+        let all = [queued(None), queued(Some("https://a.new")), queued(Some("https://a.old"))];
+        assert_eq!(last_address(&all).as_deref(), Some("https://a.new"));
+        assert_eq!(last_address(&all[..1]), None);
     }
 
     #[test]

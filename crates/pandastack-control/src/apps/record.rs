@@ -395,6 +395,11 @@ impl DeploymentRecord {
         new
     }
 
+    /// Whether it has to be built: a rollback, a restart and what mends begin from what is.
+    pub fn builds(&self) -> bool {
+        self.spec.artifact.is_none() && self.spec.from.is_none()
+    }
+
     /// Whether its delivery began one of these before: a crash came before the delivery was noted.
     pub fn is_delivered(&self, all: &[Self]) -> bool {
         self.spec.delivery.is_some() && all.iter().any(|one| one.spec.delivery == self.spec.delivery)

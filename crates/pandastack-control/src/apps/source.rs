@@ -90,42 +90,66 @@ async fn variables(
         env = git::variables(app, of).map_err(BuildError::Step)?;
         env.insert("GIT_REF".to_owned(), reference);
         env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
-        env.insert("GIT_TOLD".to_owned(), told_before(app, of, deployment).await?);
+        let (told, is_left) = told_before(app, of, deployment).await?;
+        env.insert("GIT_TOLD".to_owned(), told);
+        env.insert("GIT_LEFT".to_owned(), if is_left { "1" } else { "" }.to_owned());
     }
     env.insert("DIR".to_owned(), SOURCE_DIR.to_owned());
     env.insert("ARCHIVE".to_owned(), ARCHIVE.to_owned());
     Ok(env)
 }
 
-/// Commits that a push may come late after; none for what was begun in other ways.
-async fn told_before(app: &App, of: &AppRecord, deployment: &DeploymentRecord) -> Result<String, BuildError> {
+/// Commits that a push may come late after, none for what was begun in other ways; and whether the branch was told to have left the one
+/// that was pushed.
+async fn told_before(
+    app: &App,
+    of: &AppRecord,
+    deployment: &DeploymentRecord,
+) -> Result<(String, bool), BuildError> {
     if deployment.spec.trigger != "push" || of.preview_of.is_some() {
-        return Ok(String::new());
+        return Ok((String::new(), false));
     }
     let all = app.store.deployments(&of.id).await.map_err(ApiError::from)?;
-    Ok(may_be_at(&all, deployment).join(" "))
+    Ok((may_be_at(&all, deployment).join(" "), is_left(&all, deployment)))
 }
 
 /// Commits that the branch may be at if a push comes late, by all deployments, newest first: those to which it was told to have come
 /// more often than to have left them. A host that still shows one which it left, such as where this push began, may only lag behind what
 /// it told; what was pushed is then fetched by its id, which works or fails and is not lost.
 fn may_be_at<'a>(all: &'a [DeploymentRecord], push: &DeploymentRecord) -> Vec<&'a str> {
-    let mut moves: Vec<_> = all.iter().filter_map(moved).collect();
-    // Hosts repeat what they told when somebody tries the webhook, or has two of them.
-    moves.dedup();
-    let is_there = |commit: &str| {
-        let came = moves.iter().filter(|(_, after)| *after == commit).count();
-        let left = moves.iter().filter(|(before, _)| *before == Some(commit)).count();
-        // What was deployed in other ways was found there at least once.
-        came.max(1) > left
-    };
+    let moves = Moves::of(all);
     let mut seen: BTreeSet<_> = push.spec.git_ref.as_deref().into_iter().collect();
     let fetched = all.iter().filter(|one| one.spec.source == Source::Git);
     let commits = fetched.filter_map(|one| match moved(one) {
         Some((_, after)) => Some(after),
         None => one.spec.git_commit.as_deref(),
     });
-    commits.filter(|commit| seen.insert(*commit) && is_there(commit)).take(TOLD_MAX).collect()
+    commits.filter(|commit| seen.insert(*commit) && moves.may_be_at(commit)).take(TOLD_MAX).collect()
+}
+
+/// Whether the branch was told to have left what was pushed as often as to have come to it. Of any other push it is not known whether
+/// it is late: those between may have said to be skipped, so that nobody noted them.
+fn is_left(all: &[DeploymentRecord], push: &DeploymentRecord) -> bool {
+    push.spec.git_ref.as_deref().is_some_and(|commit| !Moves::of(all).may_be_at(commit))
+}
+
+/// From where to where pushes moved the branch.
+struct Moves<'a>(Vec<(Option<&'a str>, &'a str)>);
+
+impl<'a> Moves<'a> {
+    fn of(all: &'a [DeploymentRecord]) -> Self {
+        let mut moves: Vec<_> = all.iter().filter_map(moved).collect();
+        // Hosts repeat what they told when somebody tries the webhook, or has two of them.
+        moves.dedup();
+        Self(moves)
+    }
+
+    fn may_be_at(&self, commit: &str) -> bool {
+        let came = self.0.iter().filter(|(_, after)| *after == commit).count();
+        let left = self.0.iter().filter(|(before, _)| *before == Some(commit)).count();
+        // What was deployed in other ways was found there at least once.
+        came.max(1) > left
+    }
 }
 
 /// From where to where a push moved the branch; what was built of a late one is not where it went.
@@ -243,6 +267,21 @@ mod tests {
     fn a_branch_that_was_set_back_is_known_if_that_was_told_first() {
         check(&[("0", "a"), ("b", "a"), ("a", "b")], &["a"]);
         check(&[("0", "a"), ("c", "a"), ("b", "c"), ("a", "b")], &["a"]);
+    }
+
+    #[test]
+    fn only_a_branch_that_was_told_to_have_left_a_push_makes_it_late_for_sure() {
+        let check = |told: &[(&str, &str)], expect: bool| {
+            let all: Vec<_> = told.iter().rev().map(|one| push(*one)).collect();
+            assert_eq!(is_left(&all, &all[0]), expect, "{told:?}");
+        };
+        check(&[("a", "b"), ("0", "a")], true);
+        check(&[("0", "a"), ("b", "c"), ("a", "b")], true);
+        check(&[("0", "a"), ("b", "a"), ("a", "b")], true);
+        // A push from `a` to `b` said to be skipped, and the host still shows `a`.
+        check(&[("0", "a"), ("b", "c")], false);
+        check(&[("0", "a"), ("x", "c"), ("a", "b")], false);
+        check(&[("0", "a"), ("a", "b"), ("b", "a"), ("x", "b")], false);
     }
 
     #[test]

@@ -23,7 +23,7 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// How long a webhook may take to answer.
 pub(super) const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Longest URL.
-const URL_BYTES_MAX: usize = 4096;
+pub(super) const URL_BYTES_MAX: usize = 4096;
 /// Headers of one target.
 const HEADERS_MAX: usize = 64;
 /// Longest body of a target.
@@ -162,14 +162,7 @@ impl HttpClient {
     /// Refuses a target that could never be called.
     pub(super) fn check(&self, target: &HttpTarget) -> ApiResult<()> {
         self.check_url("target.url", &target.url)?;
-        method(target)?;
-        headers(target)?;
-        match &target.body {
-            Some(body) if body.len() > BODY_BYTES_MAX => {
-                Err(ApiError::bad_request(format!("`target.body` is at most {BODY_BYTES_MAX} bytes")))
-            }
-            _ => Ok(()),
-        }
+        check_request(target)
     }
 
     /// Makes the request of a run.
@@ -204,13 +197,9 @@ impl HttpClient {
     ) -> ApiResult<reqwest::RequestBuilder> {
         let url = self.check_url("target.url", &target.url)?;
         let request = self.client()?.request(method(target)?, url).headers(headers(target)?);
-        // The same for every attempt of a run, so that a receiver can tell a repetition.
-        let request = request
-            .header("idempotency-key", run.id.as_str())
-            .header("x-pandastack-schedule-id", schedule.id.as_str())
-            .header("x-pandastack-run-id", run.id.as_str())
-            .header("x-pandastack-attempt", run.attempt)
-            .header("x-pandastack-scheduled-for", run.scheduled_for.to_string());
+        let request = told(schedule, run)
+            .into_iter()
+            .fold(request, |request, (name, value)| request.header(name, value));
         Ok(match &target.body {
             Some(body) => request.body(body.clone()),
             None => request,
@@ -240,19 +229,47 @@ async fn exchange(request: reqwest::RequestBuilder) -> reqwest::Result<Attempt> 
             break;
         }
     }
+    Ok(judged(status, &body, truncated))
+}
+
+/// What an answer makes of an attempt.
+pub(super) fn judged(status: reqwest::StatusCode, body: &[u8], truncated: bool) -> Attempt {
     let is_good = status.is_success();
     let outcome = RunOutcome {
         exit_code: if is_good { 0 } else { -1 },
         http_status: Some(status.as_u16()),
-        stdout: String::from_utf8_lossy(&body).into_owned(),
+        stdout: String::from_utf8_lossy(body).into_owned(),
         truncated,
         error: (!is_good).then(|| format!("it answered {status}")),
         ..RunOutcome::default()
     };
-    Ok(Attempt { state: if is_good { RunState::Success } else { RunState::Error }, outcome })
+    Attempt { state: if is_good { RunState::Success } else { RunState::Error }, outcome }
 }
 
-fn method(target: &HttpTarget) -> ApiResult<reqwest::Method> {
+/// Headers of a run. The key is the same for every attempt of it, so that a receiver can tell a repetition.
+pub(super) fn told(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str, String); 5] {
+    [
+        ("idempotency-key", run.id.to_string()),
+        ("x-pandastack-schedule-id", schedule.id.to_string()),
+        ("x-pandastack-run-id", run.id.to_string()),
+        ("x-pandastack-attempt", run.attempt.to_string()),
+        ("x-pandastack-scheduled-for", run.scheduled_for.to_string()),
+    ]
+}
+
+/// Refuses a request that could never be made, wherever it goes.
+pub(super) fn check_request(target: &HttpTarget) -> ApiResult<()> {
+    method(target)?;
+    headers(target)?;
+    match &target.body {
+        Some(body) if body.len() > BODY_BYTES_MAX => {
+            Err(ApiError::bad_request(format!("`target.body` is at most {BODY_BYTES_MAX} bytes")))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn method(target: &HttpTarget) -> ApiResult<reqwest::Method> {
     let text = target.method.as_deref().unwrap_or("POST");
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
     match known.iter().find(|known| known.eq_ignore_ascii_case(text)) {
@@ -261,7 +278,7 @@ fn method(target: &HttpTarget) -> ApiResult<reqwest::Method> {
     }
 }
 
-fn headers(target: &HttpTarget) -> ApiResult<HeaderMap> {
+pub(super) fn headers(target: &HttpTarget) -> ApiResult<HeaderMap> {
     if target.headers.len() > HEADERS_MAX {
         return Err(ApiError::bad_request(format!("`target.headers` has at most {HEADERS_MAX}")));
     }

@@ -1,7 +1,7 @@
-//! Schedules: cron, intervals and one-off times that call HTTP, run commands, move sandboxes, invoke functions or run SQL.
+//! Schedules: cron, intervals and one-off times that call HTTP and apps, run commands, move sandboxes, invoke functions or run SQL.
 //!
 //! ```text
-//!   routes --> ops --> store <-- scheduler.step(now) --> runner --> http | command | sandbox | services
+//!   routes --> ops --> store <-- scheduler.step(now) --> runner --> http | app | command | sandbox | services
 //!                        ^            |
 //!                 wake --+            +-- sleeps on the wall clock until the next thing to do (timer)
 //! ```
@@ -15,6 +15,7 @@
 //! Left to others: functions and databases, which [`services`] calls.
 
 mod alert;
+mod app_target;
 mod http_target;
 mod ops;
 pub(crate) mod routes;

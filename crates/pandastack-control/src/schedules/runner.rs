@@ -13,7 +13,7 @@ use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MA
 use pandastack_types::{ErrorCode, SandboxId};
 use tokio_util::sync::CancellationToken;
 
-use super::services;
+use super::{app_target, services};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::ops;
@@ -103,6 +103,7 @@ async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> Api
         ScheduleTarget::Http(target) => Ok(app.schedules.http.attempt(target, schedule, run, limit).await),
         ScheduleTarget::Command(_) => Err(ApiError::internal("a command is no call")),
         ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
+        ScheduleTarget::App(target) => app_target::attempt(app, target, schedule, run, limit).await,
         ScheduleTarget::Function(target) => {
             let attempt = services::invoke_function(app, schedule, run, target).await?;
             Ok(Attempt { outcome: bounded(attempt.outcome), ..attempt })

@@ -12,7 +12,7 @@ use pandastack_types::limits::{
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_RETRIES_MAX, SCHEDULE_RETRY_DELAY_SECONDS_MAX,
 };
 
-use super::{Schedules, services};
+use super::{Schedules, app_target, services};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
@@ -134,6 +134,7 @@ pub(super) async fn check_target(
             app.store.sandbox(Some(workspace), &target.sandbox_id).await?;
             Ok(())
         }
+        ScheduleTarget::App(target) => app_target::check(app, workspace, target).await,
         ScheduleTarget::Function(target) => services::check_function(app, workspace, target).await,
         ScheduleTarget::Sql(target) => {
             if target.sql.is_empty() || target.sql.len() > SQL_BYTES_MAX {
@@ -170,6 +171,7 @@ pub(super) fn target_kind(target: &ScheduleTarget) -> &'static str {
         ScheduleTarget::Http(_) => "http",
         ScheduleTarget::Command(_) => "command",
         ScheduleTarget::Sandbox(_) => "sandbox",
+        ScheduleTarget::App(_) => "app",
         ScheduleTarget::Function(_) => "function",
         ScheduleTarget::Sql(_) => "sql",
     }

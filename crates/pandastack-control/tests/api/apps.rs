@@ -276,6 +276,11 @@ async fn a_queued_upload_that_is_canceled_leaves_no_machine() {
     let begun = world.send(request).await.expect(202);
     assert_eq!((begun["status"].as_str(), agent.ids().len()), (Some("queued"), 1));
     let deployment = format!("/v1/apps/shop/deploys/{}", begun["id"].as_str().unwrap());
+    eventually("its log says that it waits", || async {
+        let shown = world.get(&deployment).await.expect(200);
+        shown["build_logs"].as_str().is_some_and(|log| log.matches("waiting for its turn").count() == 1)
+    })
+    .await;
     world.post(&format!("{deployment}/cancel"), json!({})).await.expect(202);
     assert_eq!(status(&world, &deployment).await, "canceled");
     eventually("its machine is gone", || async { agent.ids().is_empty() }).await;
@@ -309,4 +314,26 @@ async fn only_what_serves_can_be_kept_awake() {
     assert!(refused["error"].as_str().unwrap().contains("deploy it first"), "{refused}");
     world.post("/v1/apps/none/keep-awake", json!({"seconds": 60})).await.refused(404, "not_found");
     world.post("/v1/apps/shop/keep-awake", json!({})).await.refused(400, "bad_request");
+}
+
+#[tokio::test]
+async fn a_schedule_calls_an_app_of_its_workspace() {
+    let world = World::start().await;
+    let _agent = world.agent("host-a", 8192).await;
+    make(&world, "shop").await;
+    let schedule = |target: Value| json!({"name": "nightly", "every_seconds": 3600, "target": target});
+    let none = schedule(json!({"type": "app", "app_id": "none"}));
+    world.post("/v1/schedules", none).await.refused(404, "not_found");
+    for wrong in [json!({"path": "jobs"}), json!({"method": "BREW"}), json!({"headers": {"Host": "other"}})] {
+        let mut target = json!({"type": "app", "app_id": "shop"});
+        target.as_object_mut().unwrap().extend(wrong.as_object().unwrap().clone());
+        world.post("/v1/schedules", schedule(target)).await.refused(400, "bad_request");
+    }
+    let target = json!({"type": "app", "app_id": "shop", "path": "/jobs?all=1"});
+    let made = world.post("/v1/schedules", schedule(target.clone())).await.expect(200);
+    assert_eq!(made["target"], target);
+    let trigger = format!("/v1/schedules/{}/trigger", made["id"].as_str().unwrap());
+    let run = world.post(&trigger, json!({})).await.expect(200);
+    assert_eq!(run["status"], "error");
+    assert!(run["error"].as_str().unwrap().contains("deploy it first"), "{run}");
 }

@@ -21,7 +21,7 @@ class Schedule(TypedDict, total=False):
     timezone: str
     every_seconds: int
     at: str
-    #: ``{"type": "http" | "command" | "sandbox" | "function" | "sql", ...}``
+    #: ``{"type": "http" | "command" | "sandbox" | "app" | "function" | "sql", ...}``
     target: Dict[str, Any]
     overlap: Overlap
     missed: Missed

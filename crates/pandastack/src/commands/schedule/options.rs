@@ -4,7 +4,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use pandastack_types::SandboxId;
 use pandastack_types::api::{
-    CommandTarget, ExecRequest, FunctionTarget, HttpTarget, MissedRuns, Overlap, SandboxAction,
+    AppTarget, CommandTarget, ExecRequest, FunctionTarget, HttpTarget, MissedRuns, Overlap, SandboxAction,
     SandboxTarget, ScheduleAlert, ScheduleOptions, ScheduleTarget, ScheduleTiming, SqlTarget,
 };
 
@@ -40,16 +40,22 @@ impl TimingArgs {
 #[derive(Debug, clap::Args)]
 pub struct TargetArgs {
     /// Call this URL
-    #[arg(long, value_name = "URL", group = "what")]
+    #[arg(long, value_name = "URL", groups = ["what", "called"])]
     url: Option<String>,
+    /// Call this app, which wakes for it
+    #[arg(long, value_name = "APP", groups = ["what", "called"])]
+    app: Option<String>,
+    /// Path in the app [default: /]
+    #[arg(long, requires = "app")]
+    path: Option<String>,
     /// Method of the call [default: POST]
-    #[arg(long, requires = "url")]
+    #[arg(long, requires = "called")]
     method: Option<String>,
     /// Header of the call; may be given several times
-    #[arg(long = "header", value_name = "NAME=VALUE", requires = "url")]
+    #[arg(long = "header", value_name = "NAME=VALUE", requires = "called")]
     headers: Vec<String>,
     /// Body of the call
-    #[arg(long, requires = "url")]
+    #[arg(long, requires = "called")]
     body: Option<String>,
     /// Run the command in this sandbox instead of a fresh one
     #[arg(long, value_name = "ID", conflicts_with = "template")]
@@ -87,6 +93,11 @@ impl TargetArgs {
             let headers = pairs(&self.headers)?.unwrap_or_default();
             let target = HttpTarget { url, method: self.method, headers, body: self.body };
             return Ok(Some(ScheduleTarget::Http(target)));
+        }
+        if let Some(app_id) = self.app {
+            let headers = pairs(&self.headers)?.unwrap_or_default();
+            let target = AppTarget { app_id, path: self.path, method: self.method, headers, body: self.body };
+            return Ok(Some(ScheduleTarget::App(target)));
         }
         let moved = self.wake.map(|id| (id, SandboxAction::Wake));
         let moved = moved.or(self.hibernate.map(|id| (id, SandboxAction::Hibernate)));

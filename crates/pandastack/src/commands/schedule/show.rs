@@ -97,6 +97,9 @@ fn what(target: &ScheduleTarget) -> String {
             format!("command in {place}")
         }
         ScheduleTarget::Sandbox(target) => format!("{} {}", word(&target.action), target.sandbox_id),
+        ScheduleTarget::App(target) => {
+            format!("app {}{}", target.app_id, target.path.as_deref().unwrap_or("/"))
+        }
         ScheduleTarget::Function(target) => format!("function {}", target.function_id),
         ScheduleTarget::Sql(target) => format!("sql on {}", target.database_id),
     }

@@ -1,0 +1,176 @@
+//! Requests of schedules to apps: by the way that those of the edge take, so that an app which sleeps wakes for them, and stays awake
+//! until it answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use pandastack_edge::{GuestStream, Instances, Named, Ticket};
+use pandastack_types::api::{AppTarget, HttpTarget};
+use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
+use pandastack_types::{ErrorCode, WorkspaceId};
+
+use super::http_target::{URL_BYTES_MAX, check_request, headers, judged, method, told};
+use super::runner::Attempt;
+use crate::app::App;
+use crate::error::{ApiError, ApiResult};
+use crate::store::schedules::{RunRecord, ScheduleRecord};
+
+/// Refuses an app that the workspace does not have, and what could never be sent.
+pub(super) async fn check(app: &App, workspace: &WorkspaceId, target: &AppTarget) -> ApiResult<()> {
+    app.store.app(Some(workspace), &target.app_id).await?;
+    path(target)?;
+    check_request(&as_http(target))
+}
+
+/// Makes the request of a run.
+pub(super) async fn attempt(
+    app: &Arc<App>,
+    target: &AppTarget,
+    schedule: &ScheduleRecord,
+    run: &RunRecord,
+    limit: Duration,
+) -> ApiResult<Attempt> {
+    let late = |_| {
+        let message = format!("app `{}` did not answer within {} s", target.app_id, limit.as_secs());
+        ApiError::new(ErrorCode::ExecTimeout, message)
+    };
+    tokio::time::timeout(limit, ask(app, target, schedule, run)).await.map_err(late)?
+}
+
+async fn ask(
+    app: &Arc<App>,
+    target: &AppTarget,
+    schedule: &ScheduleRecord,
+    run: &RunRecord,
+) -> ApiResult<Attempt> {
+    let record = app.store.app(Some(&schedule.workspace), &target.app_id).await?;
+    // Whoever asked for a deployment by an address would reach the app at that one.
+    let known = app.store.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);
+    let address = known.unwrap_or_else(|| format!("http://{}.localhost", record.name));
+    let request = request(target, &address, schedule, run)?;
+    let named = app.edge.named(&format!("{}.localhost", record.id)).await;
+    let instances = match named.map_err(|trouble| unavailable(format!("{trouble:?}")))? {
+        Some(Named::Serving(instances)) => instances,
+        Some(Named::NotServing(why)) => return Err(ApiError::conflict(why)),
+        None => return Err(ApiError::not_found("app", &target.app_id)),
+    };
+    let (stream, ticket) = connect(app, &instances).await?;
+    exchange(stream, &ticket, request).await
+}
+
+/// A connection to the first machine that takes one, woken if it sleeps.
+async fn connect(app: &App, to: &Instances) -> ApiResult<(GuestStream, Ticket)> {
+    let mut why = "no machine serves this app; deploy it again".to_owned();
+    for machine in to.sandboxes.iter() {
+        match app.edge.connect(machine, to.port).await {
+            Ok(connected) => return Ok(connected),
+            Err(trouble) => why = trouble.sentence(machine, to.port),
+        }
+    }
+    Err(unavailable(why))
+}
+
+/// Sends a request and reads its answer. The machine stays awake for as long as the ticket is there, and is cut off if it stops all the
+/// same.
+async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<Bytes>>) -> ApiResult<Attempt> {
+    let broken = |error: hyper::Error| unavailable(format!("the app gave no whole answer: {error}"));
+    let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = shaken.map_err(broken)?;
+    let answered = async {
+        let mut answer = sender.send_request(request).await.map_err(broken)?;
+        let (mut body, mut truncated) = (Vec::new(), false);
+        while let Some(frame) = answer.body_mut().frame().await {
+            let Ok(part) = frame.map_err(broken)?.into_data() else { continue };
+            let room = RUN_OUTPUT_BYTES_MAX - body.len();
+            body.extend_from_slice(&part[..part.len().min(room)]);
+            if part.len() > room {
+                truncated = true;
+                break;
+            }
+        }
+        Ok::<_, ApiError>(judged(answer.status(), &body, truncated))
+    };
+    // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
+    let driven = async {
+        let _ = connection.await;
+        std::future::pending::<()>().await
+    };
+    let cut = ticket.cut();
+    tokio::select! {
+        answered = answered => answered,
+        () = driven => Err(unavailable("the app closed the connection".to_owned())),
+        () = cut.cancelled() => Err(unavailable("the app's machine stopped before it answered".to_owned())),
+    }
+}
+
+fn request(
+    target: &AppTarget,
+    address: &str,
+    schedule: &ScheduleRecord,
+    run: &RunRecord,
+) -> ApiResult<Request<Full<Bytes>>> {
+    let (scheme, host) = address.split_once("://").unwrap_or(("http", address));
+    let http = as_http(target);
+    let mut request = Request::new(Full::new(Bytes::from(target.body.clone().unwrap_or_default())));
+    *request.method_mut() = method(&http)?;
+    *request.uri_mut() = path(target)?;
+    *request.headers_mut() = headers(&http)?;
+    let own = [
+        ("host", host.to_owned()),
+        ("connection", "close".to_owned()),
+        ("x-forwarded-proto", scheme.to_owned()),
+    ];
+    for (name, value) in own.into_iter().chain(told(schedule, run)) {
+        let value = HeaderValue::from_str(&value).map_err(ApiError::internal)?;
+        request.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    Ok(request)
+}
+
+/// Where in the app; never another place.
+fn path(target: &AppTarget) -> ApiResult<Uri> {
+    let text = target.path.as_deref().unwrap_or("/");
+    let refuse = |why: &str| ApiError::bad_request(format!("`target.path` {why}"));
+    if !text.starts_with('/') || text.len() > URL_BYTES_MAX {
+        return Err(refuse(&format!("begins with / and is at most {URL_BYTES_MAX} bytes")));
+    }
+    let parsed = text.parse::<http::uri::PathAndQuery>();
+    parsed.map(Uri::from).map_err(|_| refuse("is no path that a request could have"))
+}
+
+/// The request as one to a URL, which has the same rules.
+fn as_http(target: &AppTarget) -> HttpTarget {
+    HttpTarget {
+        url: String::new(),
+        method: target.method.clone(),
+        headers: target.headers.clone(),
+        body: target.body.clone(),
+    }
+}
+
+fn unavailable(why: String) -> ApiError {
+    ApiError::new(ErrorCode::GuestUnavailable, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_nowhere_but_into_its_app() {
+        let of = |path: Option<&str>| {
+            let target = serde_json::json!({"app_id": "shop", "path": path});
+            super::path(&serde_json::from_value(target).unwrap())
+        };
+        assert_eq!(of(None).unwrap(), "/");
+        assert_eq!(of(Some("/jobs/clean?days=7")).unwrap(), "/jobs/clean?days=7");
+        let long = format!("/{}", "x".repeat(URL_BYTES_MAX));
+        for bad in ["", "jobs", "http://elsewhere/", "/a b", "/a\r\nx: y", long.as_str()] {
+            assert!(of(Some(bad)).is_err(), "{bad}");
+        }
+    }
+}
