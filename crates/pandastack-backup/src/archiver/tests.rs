@@ -302,8 +302,9 @@ async fn an_archive_that_was_never_seen_is_named_also_while_its_server_sleeps() 
     let store = Store::new();
     let server = Arc::new(FakeServer::default());
     server.write(100_000);
-    store.take_away();
     let archiver = archiver(&server, &store.path);
+    // Before it begins, which it does when this test first waits.
+    store.take_away();
     let mut status = archiver.status();
     await_status(&mut status, |status| status.failing_since.is_some()).await;
     server.set_asleep(true);
