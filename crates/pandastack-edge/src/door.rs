@@ -114,10 +114,11 @@ impl Door {
         client: AgentClient,
         sandbox: SandboxId,
         incarnation: u64,
+        wake: bool,
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Result<Arc<Self>, AgentError> {
-        let path = format!("/sandboxes/{sandbox}/door");
+        let path = format!("/sandboxes/{sandbox}/door?wake={wake}");
         let call =
             Call { method: Method::POST, path: &path, incarnation: Some(incarnation), wait: HELD_WAIT };
         let (headers, stream) = client.upgrade(call, door::UPGRADE).await?;

@@ -311,12 +311,29 @@ impl Edge {
     /// The same for protocols that know when work is under way: see [`Ticket::set_busy`].
     pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Ticket), Trouble> {
         let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
-        let ticket: Ticket = site.enter(&route, &self.tasks, &self.stop).await?;
+        let ticket = site.enter(&route, &self.tasks, &self.stop).await?;
+        self.dial(&site, ticket, port).await
+    }
+
+    /// A connection to a port of a sandbox that is awake; `None` if it sleeps, or is about to.
+    pub async fn connect_awake(
+        &self,
+        sandbox: &SandboxId,
+        port: u16,
+    ) -> Result<Option<(GuestStream, Ticket)>, Trouble> {
+        let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
+        match site.enter_awake(&route, &self.tasks, &self.stop).await? {
+            Some(ticket) => self.dial(&site, ticket, port).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn dial(&self, site: &Site, ticket: Ticket, port: u16) -> Result<(GuestStream, Ticket), Trouble> {
         match dial(&ticket.door().way, port).await {
             Ok(stream) => Ok((stream, ticket)),
             Err(error) => {
-                let target = Target { sandbox: sandbox.clone(), port, by_header: false };
-                Err(self.explain(error, Some(&site), &target).await)
+                let target = Target { sandbox: site.id.clone(), port, by_header: false };
+                Err(self.explain(error, Some(site), &target).await)
             }
         }
     }

@@ -71,6 +71,18 @@ impl<T: Opened, E: Clone + Send + Sync + 'static> Gate<T, E> {
         }
     }
 
+    /// Takes a thing that was opened elsewhere, where none is open; the one to use. While one is being opened, that is given to those
+    /// who wait for it.
+    pub(crate) fn offer(&self, thing: Arc<T>) -> Arc<T> {
+        let mut state = self.lock();
+        match &*state {
+            State::Open(there) if there.is_open() => return Arc::clone(there),
+            State::Opening(_) => {}
+            State::Open(_) | State::Shut => *state = State::Open(Arc::clone(&thing)),
+        }
+        thing
+    }
+
     /// Whether it is open or being opened.
     pub fn is_in_use(&self) -> bool {
         match &*self.lock() {
@@ -215,6 +227,26 @@ mod tests {
         });
         assert!(join_all(passes).await.iter().all(Result::is_ok));
         assert_eq!(opened.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn what_was_opened_elsewhere_is_used_where_nothing_is_open() {
+        let (gate, tasks) = (Arc::new(Gate::<Thing, String>::default()), TaskTracker::new());
+        let offered = gate.offer(thing());
+        let passed = gate.pass(&tasks, || async { Err("not asked".to_owned()) }).await.unwrap();
+        assert!(Arc::ptr_eq(&offered, &passed) && Arc::ptr_eq(&offered, &gate.offer(thing())));
+        offered.0.store(false, Ordering::SeqCst);
+
+        let (sender, receiver) = oneshot::channel();
+        let opening = gate.pass(&tasks, || async { receiver.await.map_err(|_| "gone".to_owned()) });
+        let ours = thing();
+        let meanwhile = async {
+            let beside = gate.offer(thing());
+            sender.send(Arc::clone(&ours)).ok().unwrap();
+            beside
+        };
+        let (opened, beside) = tokio::join!(opening, meanwhile);
+        assert!(Arc::ptr_eq(&opened.unwrap(), &ours) && !Arc::ptr_eq(&beside, &ours));
     }
 
     #[tokio::test]

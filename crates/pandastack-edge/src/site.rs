@@ -112,6 +112,36 @@ impl Site {
         Box::pin(self.wait_and_enter(route, tasks, stop)).await
     }
 
+    /// Leave for something that nobody is woken for; `None` if the sandbox sleeps or is about to. Those who wait for it to wake are
+    /// not in this one's way, nor it in theirs.
+    pub(crate) async fn enter_awake(
+        &self,
+        route: &Route,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Result<Option<Ticket>, Trouble> {
+        let door = match (self.gate.opened(), &route.to) {
+            (Some(door), _) => door,
+            (None, Place::Fixed(address)) => Door::fixed(*address),
+            (None, Place::Sandbox { agent, incarnation }) => {
+                let opened =
+                    Door::open(agent.clone(), self.id.clone(), *incarnation, false, tasks, stop).await;
+                match opened.inspect_err(|_| self.doubt()) {
+                    Ok(door) => self.gate.offer(door),
+                    Err(AgentError::Answered { body, .. }) if body.code == ErrorCode::Conflict => {
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(trouble_of(error)),
+                }
+            }
+        };
+        match door.enter() {
+            Ok(ticket) => Ok(Some(ticket)),
+            Err(NoTicket::Closed) => Ok(None),
+            Err(NoTicket::Full) => Err(busy()),
+        }
+    }
+
     async fn wait_and_enter(
         &self,
         route: &Route,
@@ -129,11 +159,7 @@ impl Site {
             };
             match door.enter() {
                 Ok(ticket) => return Ok(ticket),
-                Err(NoTicket::Full) => {
-                    return Err(Trouble::Busy(format!(
-                        "{REQUESTS_PER_SANDBOX_MAX} requests are under way to this sandbox; try again shortly"
-                    )));
-                }
+                Err(NoTicket::Full) => return Err(busy()),
                 // It closed in between: the next one is opened.
                 Err(NoTicket::Closed) if tokio::time::Instant::now() < deadline => {}
                 Err(NoTicket::Closed) => return Err(self.refusal(Refused::Late)),
@@ -159,6 +185,12 @@ impl Site {
     }
 }
 
+fn busy() -> Trouble {
+    Trouble::Busy(format!(
+        "{REQUESTS_PER_SANDBOX_MAX} requests are under way to this sandbox; try again shortly"
+    ))
+}
+
 /// Opens the way to a sandbox. An agent that is just being restarted is waited for.
 fn open(
     id: &SandboxId,
@@ -174,7 +206,7 @@ fn open(
         };
         let deadline = tokio::time::Instant::now() + HELD_WAIT;
         loop {
-            match Door::open(agent.clone(), id.clone(), incarnation, &tasks, &stop).await {
+            match Door::open(agent.clone(), id.clone(), incarnation, true, &tasks, &stop).await {
                 Ok(door) => return Ok(door),
                 Err(error) if is_restart(&error) && tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(AGENT_RETRY).await;

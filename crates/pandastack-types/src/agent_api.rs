@@ -20,7 +20,7 @@
 //! | `GET /builds`, `GET /builds/{id}` | [`crate::api::Build`]s |
 //! | `GET /sandboxes/{id}/metrics` | [`crate::api::SandboxMetrics`]; wakes nobody |
 //! | `/sandboxes/{id}/exec`, `/exec/stream`, `/processes...`, `/fs`, `/fs/dir`, `/fs/stat`, `/fs/mkdir`, `/fs/rename`, `/fs/copy`, `/fs/find`, `/fs/grep`, `/fs/tar`, `/fs/watch`, `/ports`, `/logs` | the data path: the same shapes as the public API, so that control passes bodies through; wakes a sleeper |
-//! | `POST /sandboxes/{id}/door`, `POST /sandboxes/{id}/tunnel?port=N` | streams for an edge, see [`crate::door`]; wakes a sleeper |
+//! | `POST /sandboxes/{id}/door`, `POST /sandboxes/{id}/tunnel?port=N` | streams for an edge, see [`crate::door`]; a door wakes a sleeper unless `?wake=false` |
 //!
 //! | `POST /volumes` ([`AgentVolumeCreate`]) | makes a volume, empty or as a copy; answers [`AgentVolume`] |
 //! | `POST /volumes/{id}/grow` ([`AgentVolumeGrow`]), `DELETE /volumes/{id}` | grows, removes (gone already is success) |

@@ -1,7 +1,8 @@
 //! The door of a sandbox: how an edge and an agent agree on when requests may go to a guest.
 //!
 //! An edge that wants to send requests to a sandbox asks its agent for a door (`POST /agent/v1/sandboxes/{id}/door`,
-//! upgraded to [`UPGRADE`]). The agent wakes a sleeper, then answers with the guest's address in [`ADDRESS_HEADER`].
+//! upgraded to [`UPGRADE`]). The agent wakes a sleeper, or with `?wake=false` refuses with `conflict`, then answers with the guest's address in
+//! [`ADDRESS_HEADER`].
 //! While the stream is open the edge may use that address without asking. Each message is one byte:
 //!
 //! ```text

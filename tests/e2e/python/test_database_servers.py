@@ -9,12 +9,14 @@ import re
 import signal
 import sqlite3
 import threading
+import time
 from datetime import timezone
-from typing import Any, Dict, Iterator, List, Optional, Union, cast
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union, cast
 
 import httpx
 import pytest
 from bucket import AzureContainer, Bucket
+from crash_world import Faults
 from platform_process import Platform, wait_until
 
 from pandastack import Database, PandaStack, PandaStackError
@@ -25,6 +27,8 @@ psycopg = pytest.importorskip("psycopg")
 BACK_SECONDS_MAX = 150
 #: Known by the platform's setting alone, as names below `pg` or `db` would not be. Nothing resolves them; see `on_loopback`.
 DOMAIN = "data.test"
+#: Longer than it takes until a log that is no longer followed is looked for again.
+LOOKED_FOR_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,10 +49,16 @@ def bucket() -> Iterator[Bucket]:
 def platform(bucket: Bucket) -> Iterator[Platform]:
     running = Platform("psdb", "10.231.0.0/16", "--warm", "postgres-16", "--postgres-domain", DOMAIN)
     running.environment.update(bucket.environment)
+    running.environment["PANDASTACK_FAULT_DIR"] = str(running.root / "faults")
     try:
         yield running.start()
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def faults(platform: Platform) -> Faults:
+    return Faults(platform.root / "faults")
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +230,34 @@ def connects(url: str) -> bool:
             return True
     except psycopg.OperationalError:
         return False
+
+
+def test_a_database_is_not_woken_by_those_who_follow_its_log_while_it_falls_asleep(
+    client: PandaStack, faults: Faults, two: List[Database]
+) -> None:
+    """Writing a large machine out takes longer than until its log is looked for again."""
+    database_id, point = two[0]["id"], "hibernate.paused"
+    following = lambda: client.databases.backups(database_id)["following"]
+    is_asleep = lambda: client.databases.get(database_id)["status"] == "hibernated"
+    wait_until("its log is followed", following, BACK_SECONDS_MAX)
+    faults.arm(point)
+    pausing = threading.Thread(target=client.databases.pause, args=(database_id,))
+    pausing.start()
+    try:
+        wait_until("it falls asleep", lambda: faults.reached(point, set()) and not following(), 60)
+        stays(LOOKED_FOR_SECONDS, lambda: pausing.is_alive() and not is_asleep())
+    finally:
+        faults.clear()
+        pausing.join(timeout=60)
+    stays(LOOKED_FOR_SECONDS, is_asleep)
+    client.databases.query(database_id, "SELECT 1")
+
+
+def stays(seconds: float, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert holds()
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("machine", ["there", "lost"])

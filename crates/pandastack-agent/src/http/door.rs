@@ -27,14 +27,20 @@ pub(super) struct TunnelQuery {
     port: u16,
 }
 
-/// Wakes the sandbox and keeps the edge informed of it.
+#[derive(Deserialize)]
+pub(super) struct DoorQuery {
+    wake: Option<bool>,
+}
+
+/// Wakes the sandbox, unless that is not wanted, and keeps the edge informed of it.
 pub(super) async fn door(
     State(host): Shared,
     Target(handle): Target,
+    Query(query): Query<DoorQuery>,
     mut request: Request,
 ) -> Result<Response> {
     let upgrade = requested(&mut request, door::UPGRADE)?;
-    let end = handle.door().await?;
+    let end = handle.door(query.wake.unwrap_or(true)).await?;
     let address = HeaderValue::from_str(&end.address.to_string());
     let address = address.map_err(|error| AgentError::Launch(error.to_string()))?;
     let mut response = switching(door::UPGRADE);

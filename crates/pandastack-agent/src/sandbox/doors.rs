@@ -73,11 +73,12 @@ impl Doors {
 }
 
 impl Driver {
-    /// Opens a door. A sleeper wakes; a hundred edges wake it once, because the driver does one thing at a time.
-    pub(super) async fn open_door(&mut self) -> Result<DoorEnd> {
+    /// Opens a door. A sleeper wakes, if it is to; a hundred edges wake it once, because the driver does one thing at a time.
+    pub(super) async fn open_door(&mut self, wake: bool) -> Result<DoorEnd> {
         // Held until the edge says whether it is busy: a sandbox just woken must not fall asleep at once.
-        let _activity = self.activity.begin();
+        let _activity = wake.then(|| self.activity.begin());
         match accept(self.record.state, Request::Use) {
+            Verdict::Wake if !wake => return Err(self.refusal("the sandbox sleeps")),
             Verdict::Wake => self.wake().await?,
             Verdict::Refuse(reason) => return Err(self.refusal(reason)),
             _ => {}

@@ -117,7 +117,7 @@ impl Driver {
         match command {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
             Command::Join(reply) => drop(reply.send(self.join().await)),
-            Command::Door(reply) => drop(reply.send(self.open_door().await)),
+            Command::Door { wake, reply } => drop(reply.send(self.open_door(wake).await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
             Command::Hibernate(keep, reply) => self.go_to_sleep(keep, reply).await,
             Command::WriteOut(reply) => drop(reply.send(self.write_out().await)),

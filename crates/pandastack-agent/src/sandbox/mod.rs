@@ -59,7 +59,10 @@ pub(crate) enum Command {
     Lease(Reply<Lease>),
     /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
     Join(Reply<Option<Lease>>),
-    Door(Reply<DoorEnd>),
+    Door {
+        wake: bool,
+        reply: Reply<DoorEnd>,
+    },
     Move(Request, Reply<AgentSandbox>),
     Hibernate(Keep, Reply<AgentSandbox>),
     /// Gives up its memory if it sleeps in it.
@@ -184,8 +187,8 @@ impl SandboxHandle {
     }
 
     /// A door for an edge; see [`pandastack_types::door`].
-    pub(crate) async fn door(&self) -> Result<DoorEnd> {
-        self.ask(Command::Door).await
+    pub(crate) async fn door(&self, wake: bool) -> Result<DoorEnd> {
+        self.ask(|reply| Command::Door { wake, reply }).await
     }
 
     pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {

@@ -39,11 +39,13 @@ pub(in crate::databases) async fn connect(
         _ => return Err(failed("its machine does not run")),
     }
     let port = Entrance::Direct.port();
-    let connected = app.edge.connect(sandbox, port).await;
+    // Falling asleep takes a while, in which its record still says that it runs.
+    let connected = app.edge.connect_awake(sandbox, port).await;
     if matches!(connected, Err(Trouble::PortClosed)) {
         restart(app, &machine);
     }
-    let (stream, mut ticket) = connected.map_err(|trouble| failed(&trouble.sentence(sandbox, port)))?;
+    let connected = connected.map_err(|trouble| failed(&trouble.sentence(sandbox, port)))?;
+    let (stream, mut ticket) = connected.ok_or(ConnectError::Asleep)?;
     ticket.set_busy(purpose == Purpose::Base);
     let end = if purpose == Purpose::Base { ticket.cut() } else { ticket.closing() };
     Ok(Box::new(Leaving { stream, end: Box::pin(end.cancelled_owned()), _ticket: ticket }))
