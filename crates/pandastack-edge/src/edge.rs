@@ -1,14 +1,14 @@
 //! The way of a request through the edge: find, check, hold, send, log.
 
+mod streams;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Uri, header};
-use pandastack_agent_client::Call;
 use pandastack_types::SandboxId;
-use pandastack_types::api::PortList;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,20 +16,14 @@ use crate::access::{self, Verdict};
 use crate::access_log::{AccessLog, Entry};
 use crate::body::{GuestBody, RequestBody, ResponseBody};
 use crate::destination::Target;
-use crate::door::Ticket;
 use crate::exchange::{Exchange, ExchangeError, Rest, Setback, stopped};
 use crate::headers::{Client, is_ambiguous, to_guest, upgrade_of};
 use crate::limits::{BODY_BYTES_MAX, HELD_WAIT, STOP_WAIT};
 use crate::names::{Instances, Named, Names};
-use crate::pool::{DialError, GuestStream, dial};
-use crate::route::{Place, Route, RouteSource};
+use crate::route::{Route, RouteSource};
 use crate::site::{Site, Sites};
 use crate::spread::choose;
 use crate::trouble::Trouble;
-use crate::tunnel::Stirring;
-
-/// How long the question what a sandbox listens on may take; without an answer the page says less.
-const PORTS_WAIT: Duration = Duration::from_secs(2);
 
 /// An edge. Shared by all connections of all listeners.
 pub struct Edge {
@@ -301,61 +295,6 @@ impl Edge {
         };
         (Some(site), answer.map(of_guest))
     }
-
-    /// Opens a stream to a port of a sandbox, waking it if it sleeps.
-    pub async fn tunnel(&self, sandbox: &SandboxId, port: u16) -> Result<Stirring<GuestStream>, Trouble> {
-        let (stream, ticket) = self.connect(sandbox, port).await?;
-        Ok(Stirring::new(stream, ticket))
-    }
-
-    /// The same for protocols that know when work is under way: see [`Ticket::set_busy`].
-    pub async fn connect(&self, sandbox: &SandboxId, port: u16) -> Result<(GuestStream, Ticket), Trouble> {
-        let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
-        let ticket = site.enter(&route, &self.tasks, &self.stop).await?;
-        self.dial(&site, ticket, port).await
-    }
-
-    /// A connection to a port of a sandbox that is awake; `None` if it sleeps, or is about to.
-    pub async fn connect_awake(
-        &self,
-        sandbox: &SandboxId,
-        port: u16,
-    ) -> Result<Option<(GuestStream, Ticket)>, Trouble> {
-        let (site, route) = self.sites.find(sandbox, self.source.as_ref()).await?;
-        match site.enter_awake(&route, &self.tasks, &self.stop).await? {
-            Some(ticket) => self.dial(&site, ticket, port).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    async fn dial(&self, site: &Site, ticket: Ticket, port: u16) -> Result<(GuestStream, Ticket), Trouble> {
-        match dial(&ticket.door().way, port).await {
-            Ok(stream) => Ok((stream, ticket)),
-            Err(error) => {
-                let target = Target { sandbox: site.id.clone(), port, by_header: false };
-                Err(self.explain(error, Some(site), &target).await)
-            }
-        }
-    }
-
-    /// Says what a sandbox listens on instead, if that explains it.
-    async fn explain(&self, error: DialError, site: Option<&Site>, target: &Target) -> Trouble {
-        match error {
-            DialError::Late => return Trouble::Silent,
-            DialError::Failed(why) => return Trouble::Unavailable(why),
-            DialError::Closed => {}
-        }
-        let Some(route) = site.map(Site::route) else { return Trouble::PortClosed };
-        let Place::Sandbox { agent, incarnation } = &route.to else { return Trouble::PortClosed };
-        let path = format!("/sandboxes/{}/ports", target.sandbox);
-        let call =
-            Call { method: Method::GET, path: &path, incarnation: Some(*incarnation), wait: PORTS_WAIT };
-        let listening = match agent.call::<PortList>(call, None::<&()>).await {
-            Ok(list) => list.ports.into_iter().find(|port| port.port == target.port),
-            Err(_) => None,
-        };
-        listening.map_or(Trouble::PortClosed, |port| Trouble::InsideOnly(port.address))
-    }
 }
 
 /// What is kept of a request for the log.
@@ -406,6 +345,7 @@ fn check_head(parts: &Parts) -> Result<(), Trouble> {
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
+    use std::time::Duration;
 
     use async_trait::async_trait;
     use pandastack_types::preview::Visibility;
@@ -415,7 +355,7 @@ mod tests {
     use super::*;
     use crate::door::Door;
     use crate::limits::REQUESTS_PER_SANDBOX_MAX;
-    use crate::route::RouteUnavailable;
+    use crate::route::{Place, RouteUnavailable};
 
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     /// Everything here is on loopback; what takes this long hangs.
