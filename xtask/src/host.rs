@@ -25,6 +25,7 @@ const TOOLS: &[Need] = &[
     ("nft", "nftables"),
     ("git", "git"),
     ("openssl", "openssl"),
+    ("update-ca-certificates", "ca-certificates"),
     ("ssh-keygen", "openssh-client"),
 ];
 /// What pages of apps are looked at with.
