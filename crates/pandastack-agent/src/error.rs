@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use pandastack_engine::EngineError;
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::ErrorCode as GuestCode;
-use pandastack_types::{BuildId, ErrorBody, ErrorCode, SandboxId, SnapshotId, VolumeId};
+use pandastack_types::{BuildId, ErrorBody, ErrorCode, SandboxId, SnapshotId, TransitionRefused, VolumeId};
 
 /// Result of an agent operation.
 pub(crate) type Result<T, E = AgentError> = std::result::Result<T, E>;
@@ -78,6 +78,12 @@ pub(crate) enum AgentError {
     Incompatible(String),
     #[error("the agent is stopping")]
     Stopping,
+}
+
+impl From<TransitionRefused> for AgentError {
+    fn from(refused: TransitionRefused) -> Self {
+        AgentError::Conflict(refused.to_string())
+    }
 }
 
 impl AgentError {

@@ -14,15 +14,15 @@ use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
 use pandastack_net::Resolved;
-use pandastack_types::SandboxState;
 use pandastack_types::agent_api::{SandboxSpec, Usage};
+use pandastack_types::{SandboxState, Transition};
 
 use crate::bake::KernelFiles;
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::home::{Home, Origin};
 use crate::host::Host;
-use crate::record::{BootMode, SandboxRecord, write_json};
+use crate::record::{BootMode, SandboxRecord, write_json, write_json_durably};
 use crate::snapshot::Snapshot;
 use crate::volume;
 
@@ -320,7 +320,8 @@ async fn finish(
     };
     home.restore_resolved(host, remembered.resolved).await;
     let identity = identity(record, remembered.of_sandbox);
-    let opened = open_gate(host, record, machine.as_ref(), &home, identity, &mut stages).await;
+    let once = remembered.mounted > 0 && record.sleeps_on_disk() && record.writes_volumes();
+    let opened = open_gate(host, record, machine.as_ref(), &home, identity, once, &mut stages).await;
     let new_volumes = record.spec.volumes.len() > remembered.mounted;
     let mounted = match opened {
         Ok(guest) if new_volumes => {
@@ -346,17 +347,29 @@ async fn finish(
 /// The record goes to disk before the machine runs, so that a killed agent's successor finds its process; the caller
 /// writes it again with the new state. Nobody waits for the disk: a power loss takes the process with it, and a sleeper's record
 /// has a second name.
+///
+/// With `once` the memory knows the file system of a volume that it writes, and is good for one run: after the first write the two no
+/// longer fit, and to wake from it again would destroy the volume. So the record says durably that the sandbox runs before it does, and
+/// whatever ends it from here on is the loss of a running machine.
 async fn open_gate(
     host: &Host,
     record: &mut SandboxRecord,
     machine: &dyn Machine,
     home: &Home,
     identity: Identity,
+    once: bool,
     stages: &mut Stages,
 ) -> Result<GuestClient> {
     record.machine = Some(machine.record().clone());
     record.slot = home.slot.map(|index| u32::from(index.0));
-    write_json(&host.layout.record(&record.spec.id), record)?;
+    let path = host.layout.record(&record.spec.id);
+    if once {
+        let state = record.state.step(Transition::Woken)?;
+        let running = SandboxRecord { state, residency: None, ..record.clone() };
+        *record = blocking(move || write_json_durably(&path, &running).map(|()| running)).await?;
+    } else {
+        write_json(&path, record)?;
+    }
     fault::point("launch.recorded").await;
     let stream = machine.connect_guest().await?;
     stages.mark("record");

@@ -251,7 +251,11 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<Live> {
     if record.state == SandboxState::Running {
         let stream = machine.connect_guest().await?;
         machine.resume().await?;
-        let identity = launch::refresh(record);
+        // With its sleep still there its wake was cut off, perhaps before the guest heard of it.
+        let identity = match host.layout.sleep(id).exists() {
+            true => launch::identity(record, true),
+            false => launch::refresh(record),
+        };
         guest = Some(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?.0);
     }
     Ok(Live::new(host, machine, guest, home))

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Callable, Iterator, List
@@ -16,6 +17,7 @@ import httpx
 import pytest
 from pandastack import ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
 
+from crash_world import Faults
 from platform_process import RESERVE_BYTES, Platform, wait_until
 
 #: Commits one row at a time and says so after each commit. Whatever it said must be there afterwards.
@@ -61,10 +63,16 @@ for n in range(1, int(sys.argv[1]) + 1):
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
     running = Platform("psv", "10.228.0.0/16", "--warm", "base")
+    running.environment["PANDASTACK_FAULT_DIR"] = str(running.root / "faults")
     try:
         yield running.start()
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="module")
+def faults(platform: Platform) -> Faults:
+    return Faults(platform.root / "faults")
 
 
 def attach(client: PandaStack, name: str, **options: object) -> Sandbox:
@@ -179,6 +187,72 @@ def test_a_sleeper_whose_volume_went_on_is_not_woken(platform: Platform) -> None
         record.write_text(json.dumps(known))
         assert run(sandbox, "cat /data/file") == "mine"
     client.volumes.delete("stale")
+
+
+#: Held in memory by a process, and on the volume.
+REMEMBER = "echo then > /dev/shm/state; echo then > /data/state; sync"
+LOOK = "cat /dev/shm/state /data/state"
+
+
+def cut_off_wake(platform: Platform, faults: Faults, sandbox: Sandbox, step: str, with_machine: bool) -> None:
+    """Kills the agent at one step of a wake from disk, and with it the machine, as if the host had gone."""
+    faults.arm(step)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            waking = pool.submit(answers, sandbox)
+            wait_until(f"it stands at {step}", lambda: waking.done() or faults.reached(step, set()), 60)
+            assert not waking.done(), "nothing held it"
+            if with_machine:
+                kill_machine(platform, sandbox)
+            platform.kill_role("agent")
+    finally:
+        faults.clear()
+
+
+@pytest.mark.parametrize("step", ["launch.recorded", "wake.restored"])
+def test_a_wake_whose_agent_dies_goes_on_with_its_volume(platform: Platform, faults: Faults, step: str) -> None:
+    client = platform.client()
+    client.volumes.create("waking", 64)
+    with attach(client, "waking") as sandbox:
+        run(sandbox, REMEMBER)
+        sandbox.hibernate()
+        cut_off_wake(platform, faults, sandbox, step, with_machine=False)
+        assert run(sandbox, LOOK) == "then\nthen"
+        run(sandbox, "echo now > /data/state; sync")
+        sandbox.hibernate()
+        assert run(sandbox, "cat /data/state") == "now"
+    client.volumes.delete("waking")
+
+
+@pytest.mark.parametrize("step", ["launch.recorded", "wake.restored"])
+def test_memory_is_not_used_again_once_its_volume_may_have_changed(
+    platform: Platform, faults: Faults, step: str
+) -> None:
+    """It ran, perhaps, and wrote: what it remembers of the file system would destroy it."""
+    client = platform.client()
+    client.volumes.create("once", 64)
+    sandbox = attach(client, "once")
+    run(sandbox, REMEMBER)
+    sandbox.hibernate()
+    cut_off_wake(platform, faults, sandbox, step, with_machine=True)
+    wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 60)
+    with pytest.raises(PandaStackError, match="machine was gone"):
+        sandbox.exec("true")
+    sandbox.delete()
+    with attach(client, "once") as other:
+        assert run(other, "cat /data/state") == "then"
+    client.volumes.delete("once")
+
+
+def test_a_sleeper_that_writes_no_volume_survives_a_wake_that_was_cut_off(platform: Platform, faults: Faults) -> None:
+    client = platform.client()
+    client.volumes.create("read", 64)
+    with attach(client, "read", read_only=True) as sandbox:
+        run(sandbox, "echo then > /dev/shm/state")
+        sandbox.hibernate()
+        cut_off_wake(platform, faults, sandbox, "wake.restored", with_machine=True)
+        assert run(sandbox, "cat /dev/shm/state") == "then"
+    client.volumes.delete("read")
 
 
 @contextmanager

@@ -50,8 +50,7 @@ pub(crate) async fn create(host: &Arc<Host>, request: AgentCreate) -> Result<Age
 
 /// Writes down that a machine is ready.
 pub(super) fn commit(host: &Host, record: &mut SandboxRecord) -> Result<()> {
-    let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
-    record.state = record.state.step(Transition::Created).map_err(refused)?;
+    record.state = record.state.step(Transition::Created)?;
     write_json(&host.layout.record(&record.spec.id), record)
 }
 

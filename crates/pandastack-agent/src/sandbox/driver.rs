@@ -231,9 +231,34 @@ impl Driver {
     }
 
     async fn resume(&mut self) -> Result<()> {
-        self.run_guest().await?;
         self.activity.touch();
-        self.step(Transition::Resumed)
+        self.go_on(Transition::Resumed, async |driver| driver.run_guest().await).await
+    }
+
+    /// Runs one that stands still. Its record says so before it does: one that says otherwise is believed by the agent's successor, which would
+    /// copy a machine that runs. On failure it stands still as before.
+    pub(super) async fn go_on(
+        &mut self,
+        transition: Transition,
+        run: impl AsyncFnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        let still = self.record.clone();
+        let gone_on = match self.step(transition) {
+            Ok(()) => run(self).await,
+            Err(error) => Err(error),
+        };
+        if gone_on.is_err() {
+            if let Some(live) = &self.live
+                && let Err(error) = live.machine.pause().await
+            {
+                tracing::warn!(sandbox = %still.spec.id, %error, "its processors may run");
+            }
+            self.record = still;
+            if let Err(error) = self.save() {
+                tracing::error!(sandbox = %self.record.spec.id, %error, "its record may say that it runs");
+            }
+        }
+        gone_on
     }
 
     /// Whether what it has in memory may belong on a durable disk.
@@ -243,12 +268,12 @@ impl Driver {
 
     /// Moves the record and tells everyone.
     pub(super) fn step(&mut self, transition: Transition) -> Result<()> {
-        let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
-        self.record.state = self.record.state.step(transition).map_err(refused)?;
+        self.record.state = self.record.state.step(transition)?;
         if transition == Transition::Hibernated {
             self.fell_asleep();
         }
         if transition == Transition::Woken {
+            self.record.residency = None;
             self.record.usage.asleep_seconds += self.asleep_since.elapsed().as_secs();
         }
         self.save()
@@ -319,9 +344,14 @@ impl Driver {
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }
+        self.fail(exit.reason);
+    }
+
+    /// Writes down that its machine is gone, and why.
+    pub(super) fn fail(&mut self, reason: String) {
         self.record.machine = None;
         self.record.slot = None;
-        self.record.failure = Some(exit.reason);
+        self.record.failure = Some(reason);
         if let Err(error) = self.step(Transition::Lost) {
             tracing::error!(sandbox = %self.record.spec.id, %error, "the loss was not recorded");
         }

@@ -11,6 +11,9 @@
 //! ends (and whoever asked for the sleep is answered in between); and on waking the snapshot stays until the record says `running` again.
 //! A power loss is one too: while the sandbox sleeps its record is synced, and what a wake writes over it unsynced leaves the
 //! second name of it beside the snapshot ([`crate::record::write_record`]).
+//!
+//! Of one that writes volumes the snapshot is good for one wake, because its volumes go on. Its record says `running`, synced, before
+//! its machine does ([`crate::launch`]).
 
 use pandastack_fault as fault;
 use pandastack_types::api::Keep;
@@ -93,10 +96,9 @@ impl Driver {
     /// From here on the sandbox is what lies in its sleep directory, also after a power loss. If that cannot be written, it is what
     /// it was.
     pub(super) fn record_sleep(&mut self) -> Result<()> {
-        let refused = |error: pandastack_types::TransitionRefused| AgentError::Conflict(error.to_string());
         self.settle_usage();
         let asleep = SandboxRecord {
-            state: self.record.state.step(Transition::Hibernated).map_err(refused)?,
+            state: self.record.state.step(Transition::Hibernated)?,
             residency: Some(Residency::Disk),
             slot: None,
             ..self.record.clone()
@@ -163,22 +165,38 @@ impl Driver {
         Ok(())
     }
 
-    /// Wakes. A failed wake leaves the sandbox asleep, to be tried again.
+    /// Wakes. A failed wake leaves the sandbox asleep, to be tried again, unless its volumes may have changed meanwhile.
     pub(super) async fn wake(&mut self) -> Result<()> {
-        if self.record.sleeps_in_memory() {
-            self.run_guest_ahead().await?;
-        } else {
-            self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
-            self.live = Some(self.wake_from_disk().await?);
-            fault::point("wake.restored").await;
-        }
         // Whoever wakes it wants to use it: its idle time begins anew.
         self.activity.touch();
-        self.record.residency = None;
-        self.step(Transition::Woken)?;
+        if self.record.sleeps_in_memory() {
+            self.go_on(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
+        } else {
+            self.host.make_room(self.record.shape, 1, Some(&self.record.spec.id)).await?;
+            match self.wake_from_disk().await {
+                Ok(live) => self.live = Some(live),
+                Err(error) => return Err(self.fail_wake(error).await),
+            }
+            fault::point("wake.restored").await;
+            self.step(Transition::Woken)?;
+        }
         fault::point("wake.recorded").await;
         self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;
         Ok(())
+    }
+
+    /// One whose machine ran has used its memory up; see [`crate::launch`].
+    async fn fail_wake(&mut self, error: AgentError) -> AgentError {
+        if self.record.state != SandboxState::Running {
+            return error;
+        }
+        let reason = format!(
+            "it did not come up when it was woken: {error}. Its volumes may have changed since it fell asleep, so its memory is not \
+             used again; what was written to them is there"
+        );
+        self.fail(reason.clone());
+        self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;
+        AgentError::Failed(reason)
     }
 
     async fn wake_from_disk(&mut self) -> Result<Live> {
