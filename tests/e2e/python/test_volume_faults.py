@@ -217,6 +217,7 @@ def test_a_wake_whose_agent_dies_goes_on_with_its_volume(platform: Platform, fau
         run(sandbox, REMEMBER)
         sandbox.hibernate()
         cut_off_wake(platform, faults, sandbox, step, with_machine=False)
+        wait_until("it answers", lambda: answers(sandbox), 60)
         assert run(sandbox, LOOK) == "then\nthen"
         run(sandbox, "echo now > /data/state; sync")
         sandbox.hibernate()
@@ -251,6 +252,7 @@ def test_a_sleeper_that_writes_no_volume_survives_a_wake_that_was_cut_off(platfo
         run(sandbox, "echo then > /dev/shm/state")
         sandbox.hibernate()
         cut_off_wake(platform, faults, sandbox, "wake.restored", with_machine=True)
+        wait_until("it answers", lambda: answers(sandbox), 60)
         assert run(sandbox, "cat /dev/shm/state") == "then"
     client.volumes.delete("read")
 
