@@ -86,6 +86,9 @@ struct PostgresArgs {
     /// Enough samples for percentiles that are worth publishing
     #[arg(long)]
     full: bool,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
+    only: Vec<postgres::Part>,
     /// Data directory of the measured platform
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
@@ -237,7 +240,7 @@ async fn postgres(args: PostgresArgs) -> Result<()> {
     let (data_dir, network, pgbench) = (&*args.data_dir, args.network, args.pgbench);
     let setup = postgres::Setup { client: &client, data_dir, network, pgbench };
     let mut report = report::Report::new();
-    let measured = postgres::measure(&setup, plan, &mut report).await;
+    let measured = postgres::measure(&setup, plan, &args.only, &mut report).await;
     // Also when something failed: what was measured before is worth seeing.
     println!("{}", report.markdown());
     let path = report.write(&args.results, "postgres")?;

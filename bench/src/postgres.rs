@@ -19,6 +19,21 @@ use crate::api::{await_zygote, create, delete, ms_since};
 use crate::bare::{Bare, Way};
 use crate::report::Report;
 
+/// A part of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Creates beside those of `base`
+    Creates,
+    /// The way through the edge
+    Edge,
+    /// Branches of a database of some size
+    Branches,
+    /// Wakes by a connection
+    Wakes,
+    /// Commits to restorable, and a drill
+    Backups,
+}
+
 /// How much to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -50,7 +65,7 @@ const TPS_EDGE: &str = "pgbench, 4 clients, through the edge";
 const TPS_STRAIGHT: &str = "pgbench, 4 clients, straight";
 const QUERIES_EDGE: &str = "single queries through the edge";
 const QUERIES_STRAIGHT: &str = "single queries straight";
-/// Of two turns, in which each way was first once: whoever is first has the server's housekeeping for the queries before.
+/// Of two turns, in which each way was first once: whoever is first has the server's housekeeping for what came before.
 const TPS_LOST: &str = "share of transactions that the edge costs";
 const BARE: &str = "bare restore of what it sleeps on";
 const BARE_ASKED: &str = "bare restore of what it sleeps on to first SELECT 1";
@@ -70,17 +85,28 @@ pub struct Setup<'a> {
     pub pgbench: PathBuf,
 }
 
-/// Measures all of it.
-pub async fn measure(setup: &Setup<'_>, plan: Plan, report: &mut Report) -> Result<()> {
+/// Measures those parts; all, if none is named.
+pub async fn measure(setup: &Setup<'_>, plan: Plan, parts: &[Part], report: &mut Report) -> Result<()> {
+    let wanted = |part: Part| parts.is_empty() || parts.contains(&part);
     for template in ["base", "postgres-16"] {
         await_zygote(setup.data_dir, template, WAIT_MAX).await?;
     }
-    creates(setup, plan, report).await.context("creates")?;
+    if wanted(Part::Creates) {
+        creates(setup, plan, report).await.context("creates")?;
+    }
     let database = new(setup.client).await?;
-    way(setup, &database, plan, report).await.context("the way through the edge")?;
-    branches(setup, &database, plan, report).await.context("branches")?;
-    wakes(setup, &database, plan, report).await.context("wakes")?;
-    backups(setup, &database, plan, report).await.context("backups")?;
+    if wanted(Part::Edge) {
+        way(setup, &database, plan, report).await.context("the way through the edge")?;
+    }
+    if wanted(Part::Branches) {
+        branches(setup, &database, plan, report).await.context("branches")?;
+    }
+    if wanted(Part::Wakes) {
+        wakes(setup, &database, plan, report).await.context("wakes")?;
+    }
+    if wanted(Part::Backups) {
+        backups(setup, &database, plan, report).await.context("backups")?;
+    }
     setup.client.delete_database(&database.id).await?;
     compare(report);
     Ok(())
@@ -128,7 +154,8 @@ async fn way(setup: &Setup<'_>, database: &Database, plan: Plan, report: &mut Re
     let straight = straight_url(setup, database)?;
     setup.pgbench(&through, &["--initialize", "--quiet", "--scale=10"]).await?;
     let seconds = plan.pgbench_seconds.to_string();
-    let transactions = ["--client=4", "--no-vacuum", "--time", &seconds];
+    // Its small tables are vacuumed before each, so that none pays for the rows of the one before.
+    let transactions = ["--client=4", "--time", &seconds];
     let queries = ["--select-only", "--protocol=prepared", "--no-vacuum", "--time", &seconds];
     let mut rates = Vec::new();
     for turn in 0..plan.pgbench_turns {

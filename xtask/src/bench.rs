@@ -36,6 +36,9 @@ pub enum Command {
         /// Enough samples for percentiles that are worth publishing
         #[arg(long)]
         full: bool,
+        /// Only these parts: creates, edge, branches, wakes, backups
+        #[arg(long, value_name = "PART,...")]
+        only: Option<String>,
     },
     /// Apps: wakes, pushes beside the build by hand, deployments under load, the way through the edge
     Apps {
@@ -78,7 +81,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Create { full } => run_create(full),
         Command::State { full } => run_state(full),
         Command::Functions { full } => run_functions(full),
-        Command::Postgres { full } => run_postgres(full),
+        Command::Postgres { full, only } => run_postgres(full, only),
         Command::Apps { full, only } => run_apps(full, only),
         Command::Network { full } => run_network(full),
         Command::Edge { full } => run_edge(full),
@@ -196,10 +199,11 @@ fn run_functions(full: bool) -> Result<ExitCode> {
     measure("functions", &["code-interpreter"], full, |_, _| Ok(()))
 }
 
-fn run_postgres(full: bool) -> Result<ExitCode> {
+fn run_postgres(full: bool, only: Option<String>) -> Result<ExitCode> {
     host::install_for_tests()?;
     measure("postgres", &["base", "postgres-16"], full, |bench, scratch| {
         bench.arg("--network").arg(scratch.network());
+        bench.args(only.map(|parts| format!("--only={parts}")));
         // The one of the tests' server speaks no TLS.
         bench.arg("--pgbench").arg(unpacked("postgresql-15", "usr/lib/postgresql/15/bin/pgbench")?);
         Ok(())
