@@ -61,6 +61,8 @@ use crate::volumes::routes as volumes;
         apps::databases::attach, apps::databases::detach, apps::env::list, apps::env::set, apps::env::remove, apps::env::import,
         apps::domains::add, apps::domains::list, apps::domains::show, apps::domains::remove, apps::hooks::hook,
         apps::previews::list, apps::previews::show, apps::previews::remove,
+        apps::preview_repos::list, apps::preview_repos::enable, apps::preview_repos::disable,
+        apps::preview_env::list, apps::preview_env::set, apps::preview_env::remove, apps::preview_env::import,
         databases::create, databases::list, databases::look, databases::change, databases::delete,
         databases::connection, databases::query, databases::clone, databases::reset_credentials,
         databases::pause, databases::wake, databases::stats, databases::logs, databases::failover,

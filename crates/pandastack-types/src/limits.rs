@@ -246,6 +246,8 @@ pub const VERSIONS_KEPT: usize = 3;
 pub const POLL_SECONDS_RANGE: std::ops::RangeInclusive<u64> = 30..=86_400;
 /// Previews of one app. Beyond it: 429 `quota_exceeded` to the delivery that would make another.
 pub const PREVIEWS_PER_APP_MAX: u64 = 20;
+/// Repositories of one workspace with previews, or with variables for them. Beyond it: 429 `quota_exceeded`.
+pub const PREVIEW_REPOS_PER_WORKSPACE_MAX: u64 = 200;
 /// Versions of a preview kept asleep beside the live one.
 pub const PREVIEW_VERSIONS_KEPT: usize = 1;
 /// Closed pull requests of one app that are remembered, so that a late delivery does not bring a preview back.

@@ -1,7 +1,7 @@
 """Apps with the client `pandastack` 0.10.0 as it is published.
 
-Run by `test_apps_git.py` in a Python that has that client and not the one of this repository, with a repository that the platform's
-machines reach and whose `index.html` says `published`.
+Run by `test_apps_git.py` in a Python that has that client and not the one of this repository, with a repository `team/published` that the
+platform's machines reach and whose `index.html` says `published`.
 """
 
 import json
@@ -52,6 +52,29 @@ def domains(client: Client, app: str) -> None:
     assert client.apps.domains(app) == []
 
 
+def repositories(client: Client, app: str) -> None:
+    """The app's repository is known by its name: it told no id."""
+    client.apps.update(app, previews="off")
+    enabled = client.apps.enable_preview_repo(4711, repo_full_name="team/published")
+    assert (enabled["github_repo_id"], enabled["enabled"]) == (4711, True), enabled
+    assert [(one["github_repo_id"], one["repo_full_name"]) for one in client.apps.preview_repos()] == [(4711, "team/published")]
+    assert client.apps.get(app)["previews"] == "branches"
+    assert client.apps.set_preview_env(4711, "TOKEN", "s3cret", secret=True)["secret"] is True
+    assert client.apps.import_preview_env(4711, "A=1\nB=2\n") == {"imported": 2, "total": 3}
+    client.apps.unset_preview_env(4711, "B")
+    known = {one["key"]: one["value"] for one in client.apps.list_preview_env(4711)}
+    assert set(known) == {"A", "TOKEN"} and known["A"] == "1" and known["TOKEN"] != "s3cret", known
+    for key in known:
+        client.apps.unset_preview_env(4711, key)
+    client.apps.disable_preview_repo(4711)
+    assert client.apps.preview_repos() == [] and client.apps.get(app)["previews"] == "off"
+    try:
+        client.apps.disable_preview_repo(4711)
+        raise AssertionError("a repository that is not there was turned off")
+    except NotFoundError:
+        pass
+
+
 def main() -> None:
     client = Client()
     made = client.apps.create("published", sys.argv[2], git_branch="main", framework="static", env={"MODE": "fast"})
@@ -71,6 +94,7 @@ def main() -> None:
     assert statuses[second["id"]] == "rolled_back" and statuses[back["id"]] == "live", statuses
     assert page(client, shown) == "published"
     domains(client, app)
+    repositories(client, app)
     client.apps.delete(app)
     try:
         client.apps.get(app)

@@ -168,7 +168,8 @@ def test_a_push_is_not_lost_while_its_host_lags_behind(world: Tuple[Platform, Pa
 
 def test_the_published_client_deploys_an_app(world: Tuple[Platform, Path], client: Client) -> None:
     assert (PUBLISHED / "pandastack").is_dir(), f"no published client in {PUBLISHED}: see tests/e2e/README.md"
-    repository = Repository(world[1], "published.git")
+    (world[1] / "team").mkdir(exist_ok=True)
+    repository = Repository(world[1], "team/published.git")
     repository.push({"index.html": "published"})
     config = world[0].client_config()
     api = {"PANDASTACK_API": config["api_url"], "PANDASTACK_API_KEY": config["token"], "PYTHONPATH": str(PUBLISHED)}
@@ -322,7 +323,7 @@ def test_looking_at_a_repository_deploys_a_new_commit_once(world: Tuple[Platform
 #: Says what its build and its run could see.
 TELLTALE = {
     "pandastack.toml": '[app]\nbuild_command = "sh see.sh > built.txt"\n',
-    "see.sh": 'echo "$OPEN $SECRET $LIVE $TRIAL" | tr -s " "; grep -qEs "s3cret|t0k3n" /proc/[0-9]*/environ && echo leaked; true\n',
+    "see.sh": 'echo "$OPEN $SECRET $LIVE $TRIAL $SHARED $HIDDEN" | tr -s " "; grep -qEs "s3cret|t0k3n" /proc/[0-9]*/environ && echo leaked; true\n',
     "main.py": """
 import os, subprocess
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -374,9 +375,10 @@ class Hook:
         self.url, self.secret, self.sent = client.call("GET", f"/apps/{app}", 200)["webhook_url"], secret, 0
 
     def pull(self, action: str, number: int, commit: str, *, head: int = 1, at: str = "", expect: int = 202) -> Dict[str, Any]:
+        """Repository 1 tells of a pull request from a branch of `head`."""
         ends = {"head": {"ref": "fix", "sha": commit, "repo": {"id": head}}, "base": {"ref": "main", "repo": {"id": 1}}}
         about = {"title": "A fix", "updated_at": at or f"2026-01-01T00:{self.sent:02}:00Z", **ends}
-        body = json.dumps({"action": action, "number": number, "pull_request": about}).encode()
+        body = json.dumps({"action": action, "number": number, "pull_request": about, "repository": {"id": 1}}).encode()
         proof = "sha256=" + hmac.new(self.secret.encode(), body, hashlib.sha256).hexdigest()
         self.sent += 1
         names = {"x-github-event": "pull_request", "x-github-delivery": f"d{self.sent}", "x-hub-signature-256": proof}
@@ -387,7 +389,7 @@ class Hook:
 
 
 def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, Path], client: Client) -> None:
-    (world[1] / "team").mkdir()
+    (world[1] / "team").mkdir(exist_ok=True)
     repository = Repository(world[1], "team/previewed.git")
     host = StatusHost()
     settings = {"git_token": "t0k3n", "git_api_url": f"http://127.0.0.1:{host.server_port}/api"}
@@ -395,12 +397,15 @@ def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, 
     for key, secret, scope in [("SECRET", True, "all"), ("LIVE", False, "production"), ("TRIAL", False, "preview")]:
         value = "s3cret" if secret else key.lower()
         client.call("PUT", f"/apps/store/env/{key}", 200, json={"value": value, "secret": secret, "scope": scope})
+    # Those of the repository come after the app's own.
+    for key, value, secret in [("SHARED", "shared", False), ("HIDDEN", "s3cret2", True), ("TRIAL", "other", False)]:
+        client.call("PUT", f"/repos/1/preview-env/{key}", 200, json={"value": value, "secret": secret})
     hook = Hook(client, "store", "hush")
     first = repository.push(telltale("one"), "fix")
     told = hook.pull("opened", 7, first)
     assert told["preview"] == "pr-7-store"
     client.live("pr-7-store", told["deployment_id"])
-    assert client.page("pr-7-store") == "one | open s3cret trial leaked | open s3cret trial leaked"
+    assert client.page("pr-7-store") == "one | open s3cret trial shared s3cret2 leaked | open s3cret trial shared s3cret2 leaked"
     (listed,) = client.call("GET", "/apps/store/previews", 200)["items"]
     assert (listed["number"], listed["git_commit"], listed["fork"], listed["status"]) == (7, first, False, "running")
     assert "pr-7-store" not in [app["name"] for app in client.call("GET", "/apps", 200)["items"]]
@@ -412,7 +417,7 @@ def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, 
     second = repository.push(telltale("two"), "fix")
     updated = hook.pull("synchronize", 7, second)
     client.live("pr-8-store", forked["deployment_id"])
-    assert client.page("pr-8-store") == "one | open trial | open trial"
+    assert client.page("pr-8-store") == "one | open trial shared | open trial shared"
     client.live("pr-7-store", updated["deployment_id"])
     assert client.page("pr-7-store").startswith("two |")
     # The repository's host knows how it went, although it failed at first.
@@ -440,6 +445,8 @@ def test_a_pull_request_has_a_preview_until_it_is_closed(world: Tuple[Platform, 
     client.call("DELETE", "/apps/store", 204)
     assert client.http.get("/apps/pr-8-store").status_code == 404
     assert client.http.get(f"/sandboxes/{machine}").status_code == 404
+    for key in ("SHARED", "HIDDEN", "TRIAL"):
+        client.call("DELETE", f"/repos/1/preview-env/{key}", 204)
 
 
 def answers(client: Client, path: str) -> bool:

@@ -57,6 +57,26 @@ test("published: apps", async () => {
   await assert.rejects(client.apps.get(made.id), NotFoundError);
 });
 
+test("published: previews of a repository", async () => {
+  const repo = process.pid * 1_000_000 + (Date.now() % 1_000_000);
+  const enabled = await client.apps.enablePreviewRepo(repo, { repoFullName: `published/repo${repo}` });
+  try {
+    assert.deepEqual([enabled.github_repo_id, enabled.enabled], [repo, true]);
+    const listed = (await client.apps.previewRepos()).find((one) => one.github_repo_id === repo);
+    assert.deepEqual([listed.repo_full_name, listed.enabled], [`published/repo${repo}`, true]);
+    assert.equal((await client.apps.setPreviewEnv(repo, "TOKEN", "s3cret", { secret: true })).secret, true);
+    assert.deepEqual(await client.apps.importPreviewEnv(repo, "A=1\nB=2\n"), { imported: 2, total: 3 });
+    const known = Object.fromEntries((await client.apps.listPreviewEnv(repo)).map((one) => [one.key, one.value]));
+    assert.deepEqual([Object.keys(known), known.A], [["A", "B", "TOKEN"], "1"]);
+    assert.notEqual(known.TOKEN, "s3cret");
+    for (const key of Object.keys(known)) await client.apps.unsetPreviewEnv(repo, key);
+    assert.deepEqual(await client.apps.listPreviewEnv(repo), []);
+  } finally {
+    await client.apps.disablePreviewRepo(repo);
+  }
+  await assert.rejects(client.apps.disablePreviewRepo(repo), NotFoundError);
+});
+
 test("published: volumes", async () => {
   const name = `published-${process.pid}`;
   const made = await client.volumes.create({ name, size_mb: 64 });

@@ -1,5 +1,7 @@
 //! What a request about an app may say.
 
+use std::collections::BTreeMap;
+
 use pandastack_detect::Framework;
 use pandastack_types::api::AppSettings;
 use pandastack_types::limits::{
@@ -9,6 +11,7 @@ use pandastack_types::limits::{
 use super::git::{self, Repository};
 use super::previews;
 use super::record::{AppSpec, EnvEntry};
+use crate::app::now;
 use crate::error::{ApiError, ApiResult};
 
 /// Longest name: with a dash and an id before it, it still is a host name label.
@@ -18,6 +21,8 @@ const RESERVED: [&str; 9] =
     ["api", "sandbox", "app", "db", "edge", "localhost", "admin", "console", "preview"];
 /// Bytes of a variable's value. Beyond it: 400 `bad_request`.
 const ENV_VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Variables that somebody may set, beside which the platform has room for its own. Beyond it: 400 `bad_request`.
+const ENV_VARIABLES_MAX: usize = ENV_PAIRS_MAX - 32;
 /// Shortest idle time: below it an app would sleep between two clicks.
 const IDLE_SECONDS_MIN: u64 = 5;
 
@@ -73,8 +78,11 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
             *place = Some(given).filter(|text| !text.trim().is_empty());
         }
     };
-    let host = git::ssh_host(spec);
+    let (host, place) = (git::ssh_host(spec), git::place(spec));
     set(&mut spec.git_url, settings.git_url);
+    if git::place(spec) != place {
+        spec.github_repo_id = None;
+    }
     // What another host showed says nothing of this one; and an empty text means that it may show a new key.
     if git::ssh_host(spec) != host || settings.git_known_hosts.is_some() {
         spec.git_known_hosts_seen = None;
@@ -94,7 +102,9 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
         spec.said.root_directory = spec.root_directory.is_some();
     }
     set(&mut spec.webhook_secret, settings.webhook_secret);
-    spec.previews = settings.previews.unwrap_or(spec.previews);
+    if let Some(previews) = settings.previews {
+        spec.say_previews(previews, now());
+    }
     apply_poll(spec, settings.poll_seconds)?;
     apply_numbers(spec, settings.port, settings.idle_timeout_seconds)?;
     apply_instances(spec, settings.min_instances, settings.max_instances)?;
@@ -223,20 +233,37 @@ pub(super) fn root_directory(text: &str) -> ApiResult<()> {
 
 /// Puts a variable into an app, within its limits.
 pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> ApiResult<()> {
-    env_name(key)?;
     if let Some(attached) = spec.databases.get(key) {
         let id = &attached.database;
         return refuse(format!(
             "`{key}` holds the address of database `{id}`, which is attached; detach that"
         ));
     }
+    put_variable(&mut spec.env, key, entry)
+}
+
+/// Puts a variable among others, within the limits of an app or a repository.
+pub(super) fn put_variable(
+    env: &mut BTreeMap<String, EnvEntry>,
+    key: &str,
+    entry: EnvEntry,
+) -> ApiResult<()> {
+    env_name(key)?;
     if entry.value.len() > ENV_VALUE_BYTES_MAX || entry.value.contains('\0') {
         return refuse(format!("the value of `{key}` is at most {ENV_VALUE_BYTES_MAX} bytes without NUL"));
     }
-    spec.env.insert(key.to_owned(), entry);
-    // Room for what the platform adds.
-    if spec.env.len() > ENV_PAIRS_MAX - 32 {
-        return refuse(format!("an app has at most {} variables", ENV_PAIRS_MAX - 32));
+    env.insert(key.to_owned(), entry);
+    env_room(env)
+}
+
+/// Refuses more variables than a machine has room for, beside those that the platform adds.
+pub(super) fn env_room(env: &BTreeMap<String, EnvEntry>) -> ApiResult<()> {
+    if env.len() > ENV_VARIABLES_MAX {
+        return refuse(format!(
+            "there are {} variables, and at most {ENV_VARIABLES_MAX} fit; those of an app, of its `pandastack.toml` and, for a \
+             preview, of its repository count together",
+            env.len()
+        ));
     }
     Ok(())
 }
@@ -350,6 +377,19 @@ mod tests {
             apply(&mut spec, settings).unwrap();
             assert_eq!(spec.said.root_directory, expect, "{root}");
         }
+    }
+
+    #[test]
+    fn what_one_repository_told_says_nothing_of_another() {
+        let mut spec = AppSpec { git_url: Some("https://github.com/me/shop".into()), ..AppSpec::default() };
+        let mut say = |url: &str| {
+            spec.github_repo_id = Some(7.try_into().unwrap());
+            apply(&mut spec, AppSettings { git_url: Some(url.into()), ..AppSettings::default() }).unwrap();
+            spec.github_repo_id.is_some()
+        };
+        assert!(say("git@github.com:Me/Shop.git"), "the same one");
+        assert!(!say("https://github.com/me/other"));
+        assert!(!say(""));
     }
 
     #[test]

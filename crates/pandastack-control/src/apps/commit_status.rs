@@ -128,9 +128,8 @@ pub(super) fn host_of(app: &AppSpec) -> Option<GitHost> {
 
 /// Where a host's API is, and what it calls a repository.
 fn places(host: GitHost, repository: &Url) -> Option<(String, String)> {
-    let path = repository.path().trim_matches('/');
-    let path = path.strip_suffix(".git").unwrap_or(path);
-    let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let segments: Vec<_> =
+        git::path_of(repository).split('/').filter(|segment| !segment.is_empty()).collect();
     let (owner_at, name) = (segments.len().checked_sub(2)?, segments.last()?);
     let origin = format!("{}://{}", repository.scheme(), repository.host_str()?);
     let origin = repository.port().map_or(origin.clone(), |port| format!("{origin}:{port}"));

@@ -25,7 +25,7 @@ use super::log::Log;
 use super::machine::Machine;
 use super::record::{AppRecord, DeploymentRecord};
 use super::serve::Serving;
-use super::{Stop, previews, tidy};
+use super::{Stop, check, previews, tidy};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::StoreError;
@@ -75,6 +75,7 @@ impl Deploy {
         self.record.spec.attempts += 1;
         self.go(DeploymentStatus::Building).await?;
         fault::point("control.deploy.begun").await;
+        check::env_room(&of.spec.env)?;
         if self.record.builds() {
             self.build(&of).await?;
         }

@@ -1,5 +1,6 @@
 //! Variables of an app over HTTP.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -24,7 +25,7 @@ use crate::extract::JsonBody;
 const BUILD_ONLY: [&str; 4] = ["VITE_", "NEXT_PUBLIC_", "REACT_APP_", "PUBLIC_"];
 
 /// What to know about a variable.
-fn note(key: &str, stage: EnvStage) -> String {
+pub(super) fn note(key: &str, stage: EnvStage) -> String {
     let is_for_builds = BUILD_ONLY.iter().any(|start| key.starts_with(start));
     match (stage, is_for_builds) {
         (EnvStage::Run, true) => {
@@ -48,6 +49,11 @@ pub(crate) async fn list(
     of: OfApp,
 ) -> ApiResult<Json<AppEnvList>> {
     let record = of.find(&app, &caller).await?;
+    Ok(Json(shown(record.spec.env)))
+}
+
+/// Variables as callers see them.
+pub(super) fn shown(env: BTreeMap<String, EnvEntry>) -> AppEnvList {
     let shown = |(key, entry): (String, EnvEntry)| AppEnv {
         key,
         value: if entry.secret { MASK.to_owned() } else { entry.value },
@@ -56,7 +62,7 @@ pub(crate) async fn list(
         stage: entry.stage,
         updated_at: entry.updated_at,
     };
-    Ok(Json(AppEnvList { env: record.spec.env.into_iter().map(shown).collect() }))
+    AppEnvList { env: env.into_iter().map(shown).collect() }
 }
 
 /// Set a variable.
@@ -127,7 +133,7 @@ pub(crate) async fn import(
 }
 
 /// The pairs of a `.env` file. A later line of the same name wins.
-fn parse(text: &str) -> ApiResult<Vec<(String, String)>> {
+pub(super) fn parse(text: &str) -> ApiResult<Vec<(String, String)>> {
     let mut pairs = Vec::<(String, String)>::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();

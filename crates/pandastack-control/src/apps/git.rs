@@ -210,6 +210,26 @@ pub(super) fn repository(spec: &AppSpec) -> Option<Repository> {
     Repository::parse(spec.git_url.as_deref()?)
 }
 
+/// Path of a repository on the web, without what may be left out.
+pub(super) fn path_of(repository: &Url) -> &str {
+    let path = repository.path().trim_matches('/');
+    path.strip_suffix(".git").unwrap_or(path)
+}
+
+/// An app's repository as far as its ways of being written agree: two that differ are two.
+pub(super) fn place(spec: &AppSpec) -> Option<String> {
+    let web = repository(spec)?.web()?;
+    Some(format!("{}/{}", web.host_str()?, path_of(&web)).to_ascii_lowercase())
+}
+
+/// `owner/name` of an app's repository, if that is all of its path.
+pub(super) fn full_name(spec: &AppSpec) -> Option<String> {
+    let web = repository(spec)?.web()?;
+    let path = path_of(&web);
+    let (owner, name) = path.split_once('/')?;
+    (!owner.is_empty() && !name.is_empty() && !name.contains('/')).then(|| path.to_owned())
+}
+
 /// Where ssh would connect to for an app.
 pub(super) fn ssh_host(spec: &AppSpec) -> Option<String> {
     repository(spec)?.ssh_host().map(str::to_owned)
@@ -318,6 +338,26 @@ mod tests {
         ssh("ssh://git@git.example.com:2222/a/b", "git.example.com:2222", "https://git.example.com/a/b");
         let web = Repository::parse("https://me:secret@git.example.com/a/b.git").unwrap();
         assert_eq!((web.shown().as_str(), web.ssh_host()), ("https://git.example.com/a/b.git", None));
+    }
+
+    #[test]
+    fn one_repository_is_written_in_many_ways() {
+        let of = |url: &str| AppSpec { git_url: Some(url.to_owned()), ..AppSpec::default() };
+        for url in [
+            "https://github.com/Me/Shop",
+            "https://github.com/me/shop.git",
+            "https://x:secret@GitHub.com/me/shop/",
+            "git@github.com:me/shop.git",
+            "ssh://git@github.com:22/me/shop",
+        ] {
+            assert_eq!(place(&of(url)).as_deref(), Some("github.com/me/shop"), "{url}");
+            let name = full_name(&of(url)).unwrap();
+            assert!(name.eq_ignore_ascii_case("me/shop"), "{url}: {name}");
+        }
+        for url in ["https://github.com/shop.git", "https://git.example/a/me/shop", "host:shop.git"] {
+            assert_eq!(full_name(&of(url)), None, "{url}");
+        }
+        assert_eq!((place(&AppSpec::default()), full_name(&AppSpec::default())), (None, None));
     }
 
     #[test]

@@ -34,7 +34,7 @@ use super::deploy::change;
 use super::pulls::{self, Pull};
 use super::record::{AppRecord, DeploymentRecord};
 use super::routes::queued;
-use super::{check, poller, previews};
+use super::{check, poller, preview_repos, previews};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::extract::Id;
@@ -100,6 +100,11 @@ pub(crate) async fn hook(
         let message = "the delivery is not signed with this app's webhook secret";
         return Err(ApiError::new(ErrorCode::Unauthorized, message));
     }
+    // GitHub's first delivery, a ping, tells this as well as any other.
+    let record = match host_of(&parts.headers) {
+        Some(GitHost::Github) => preview_repos::note(&app, record, &payload(&parts.headers, &body)).await?,
+        _ => record,
+    };
     let told = match told(&parts.headers, &body, &record)? {
         Told::Nothing(why) => return Ok(ignored(why)),
         told => told,
@@ -189,15 +194,20 @@ fn is_older(all: &[DeploymentRecord], push: &Push) -> bool {
         && all.iter().any(|one| one.spec.git_before.as_deref() == Some(push.after.as_str()))
 }
 
-/// Remembers what kind of host this is: it is told how deployments go in its own way.
-async fn note_host(app: &App, record: &AppRecord, headers: &HeaderMap) -> ApiResult<()> {
+/// The kind of host that a delivery comes from.
+fn host_of(headers: &HeaderMap) -> Option<GitHost> {
     // Gitea also sends the headers of GitHub.
     let kinds = [
         ("x-gitea-event", GitHost::Gitea),
         ("x-gitlab-event", GitHost::Gitlab),
         ("x-github-event", GitHost::Github),
     ];
-    let seen = kinds.into_iter().find(|(name, _)| headers.contains_key(*name)).map(|(_, host)| host);
+    kinds.into_iter().find(|(name, _)| headers.contains_key(*name)).map(|(_, host)| host)
+}
+
+/// Remembers what kind of host this is: it is told how deployments go in its own way.
+async fn note_host(app: &App, record: &AppRecord, headers: &HeaderMap) -> ApiResult<()> {
+    let seen = host_of(headers);
     if seen.is_some() && seen != record.spec.git_host_seen {
         change(app, &record.id, |record| record.spec.git_host_seen = seen).await?;
     }

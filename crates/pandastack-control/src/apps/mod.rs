@@ -16,6 +16,7 @@
 //! | `routes`, `settings`, `upload`, `env`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `view`, `check` | the API |
 //! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
+//! | `preview_repos`, `preview_env` | what is said of the previews of a whole repository |
 //! | `deployer`, `deploy` | whose turn it is; the steps of one deployment |
 //! | `source`, `says`, `build`, `serve` | those steps, each in machines |
 //! | `mend` | as many machines as was said: replaces what was lost, follows a change of their number |
@@ -54,6 +55,8 @@ mod mend;
 pub(crate) mod names;
 mod output;
 pub(crate) mod poller;
+pub(crate) mod preview_env;
+pub(crate) mod preview_repos;
 pub(crate) mod previews;
 mod pulls;
 pub mod record;

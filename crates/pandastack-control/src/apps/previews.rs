@@ -2,7 +2,7 @@
 //!
 //! A preview is an app whose record names the one that it belongs to. So it is built, served, put to sleep, recovered and
 //! deleted by what does that for apps, in machines of its own. Its settings are those of its app at the time they are
-//! needed ([`settled`]); only what it is a preview of is its own.
+//! needed ([`settled`]), over the variables of its repository ([`super::preview_repos`]); only what it is a preview of is its own.
 //!
 //! ```text
 //!   opened, new commits --> its record is made or changed --> a deployment, queued
@@ -14,6 +14,7 @@
 //! that comes late brings nothing back that was closed after it, and ends nothing that was opened again after it; one that is
 //! opened again while it is removed comes back once it is gone.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -28,9 +29,9 @@ use super::deploy::change;
 use super::git::shown_url;
 use super::hooks::delivery;
 use super::pulls::{Change, Pull};
-use super::record::{AppRecord, AppSpec, DeploymentRecord, PullSpec};
+use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, PullSpec};
 use super::routes::{OfApp, queued};
-use super::{removal, view};
+use super::{preview_repos, removal, view};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -58,11 +59,13 @@ pub(super) fn is_name(name: &str) -> bool {
 pub(super) async fn settled(store: &dyn Store, record: AppRecord) -> store::Result<AppRecord> {
     let Some(of) = &record.preview_of else { return Ok(record) };
     let of = store.app(None, of.as_str()).await?;
-    Ok(AppRecord { spec: overlaid(record.spec, of.spec), ..record })
+    let repos = store.preview_repos(&of.workspace).await?;
+    let shared = preview_repos::of_app(&repos, &of.spec).map(|repo| repo.env.clone());
+    Ok(AppRecord { spec: overlaid(record.spec, of.spec, shared.unwrap_or_default()), ..record })
 }
 
-/// The settings of a preview.
-fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
+/// The settings of a preview: those of its app, over the variables of its repository.
+fn overlaid(own: AppSpec, of: AppSpec, shared: BTreeMap<String, EnvEntry>) -> AppSpec {
     // Without a word on where it comes from, it is treated as what can do most harm.
     let fork = own.pull.as_ref().is_none_or(|pull| pull.fork);
     let mut spec = AppSpec {
@@ -81,7 +84,13 @@ fn overlaid(own: AppSpec, of: AppSpec) -> AppSpec {
         pull: Some(own.pull.unwrap_or_else(|| PullSpec { fork: true, ..PullSpec::default() })),
         ..of
     };
-    spec.env = spec.seen_env().map(|(key, entry)| (key.clone(), entry.clone())).collect();
+    let seen = |spec: &AppSpec| -> BTreeMap<String, EnvEntry> {
+        spec.seen_env().map(|(key, entry)| (key.clone(), entry.clone())).collect()
+    };
+    let nearer = seen(&spec);
+    spec.env = shared;
+    spec.env = seen(&spec);
+    spec.env.extend(nearer);
     spec.databases = spec.seen_databases().map(|(env, one)| (env.clone(), one.clone())).collect();
     spec
 }
@@ -297,7 +306,6 @@ mod tests {
     use pandastack_types::api::EnvScope;
 
     use super::*;
-    use crate::apps::record::EnvEntry;
 
     fn entry(secret: bool, scope: EnvScope) -> EnvEntry {
         EnvEntry { value: "v".into(), secret, scope, stage: Default::default(), updated_at: now() }
@@ -327,7 +335,21 @@ mod tests {
 
     fn preview(fork: bool) -> AppSpec {
         let pull = PullSpec { number: 7, fork, ..PullSpec::default() };
-        overlaid(AppSpec { pull: Some(pull), ..AppSpec::default() }, production())
+        overlaid(AppSpec { pull: Some(pull), ..AppSpec::default() }, production(), shared())
+    }
+
+    /// What the repository says of its previews.
+    fn shared() -> BTreeMap<String, EnvEntry> {
+        let of = |value: &str, secret| EnvEntry { value: value.into(), ..entry(secret, EnvScope::Preview) };
+        let all = [
+            ("SHARED", of("shared", false)),
+            ("SHARED_SECRET", of("hidden", true)),
+            ("OPEN", of("shared", false)),
+            ("LIVE", of("shared", false)),
+            ("SECRET", of("shared", false)),
+            ("TRIAL", of("hidden", true)),
+        ];
+        all.map(|(key, entry)| (key.to_owned(), entry)).into()
     }
 
     #[test]
@@ -335,11 +357,17 @@ mod tests {
         let keys = |spec: &AppSpec| spec.seen_env().map(|(key, _)| key.clone()).collect::<Vec<_>>();
         assert_eq!(keys(&production()), ["LIVE", "LIVE_SECRET", "OPEN", "SECRET"]);
         let own = preview(false);
-        assert_eq!(keys(&own), ["OPEN", "SECRET", "TRIAL", "TRIAL_SECRET"]);
+        assert_eq!(
+            keys(&own),
+            ["LIVE", "OPEN", "SECRET", "SHARED", "SHARED_SECRET", "TRIAL", "TRIAL_SECRET"]
+        );
+        let value = |key: &str| own.env[key].value.as_str();
+        assert_eq!([value("OPEN"), value("SECRET"), value("TRIAL")], ["v"; 3], "the app's own are nearer");
+        assert_eq!(value("LIVE"), "shared", "the app's own is not for previews");
         assert_eq!((own.port, own.git_token.as_deref()), (3000, Some("t0ken")));
         assert_eq!(own.git_deploy_key.as_deref(), Some("k3y"));
         assert_eq!((own.cache, own.webhook_secret), (None, None), "neither is for a preview");
-        assert!(!own.env.contains_key("LIVE"), "also where variables are shown");
+        assert!(!own.env.contains_key("LIVE_SECRET"), "also where variables are shown");
     }
 
     #[test]
@@ -347,6 +375,7 @@ mod tests {
         let installed: pandastack_types::SnapshotId = "own".parse().unwrap();
         let mut own = AppSpec::default();
         own.set_cache(installed.clone(), production().shape());
+        let overlaid = |own: AppSpec, of| overlaid(own, of, shared());
         assert_eq!(overlaid(own.clone(), production()).usable_cache(), Some(&installed));
         let larger = AppSpec { memory_mb: Some(4096), ..production() };
         assert_eq!(overlaid(own, larger).usable_cache(), None);
@@ -354,13 +383,18 @@ mod tests {
 
     #[test]
     fn a_fork_sees_no_secret() {
-        let unknown = overlaid(AppSpec::default(), production());
+        let unknown = overlaid(AppSpec::default(), production(), shared());
         for fork in [preview(true), unknown] {
-            assert_eq!(fork.env.keys().collect::<Vec<_>>(), ["OPEN", "TRIAL"]);
+            assert_eq!(fork.env.keys().collect::<Vec<_>>(), ["LIVE", "OPEN", "SECRET", "SHARED", "TRIAL"]);
+            assert!(fork.env.values().all(|entry| !entry.secret));
+            assert_eq!(fork.env["SECRET"].value, "shared", "a plain one of the repository");
             assert_eq!(fork.git_token, None);
             assert_eq!(fork.git_url.as_deref(), Some("https://git.example/a.git"));
             let said = serde_json::to_string(&fork).unwrap();
-            assert!(!["t0ken", "k3y", "hush", "pass"].iter().any(|secret| said.contains(secret)), "{said}");
+            assert!(
+                !["t0ken", "k3y", "hush", "pass", "hidden"].iter().any(|secret| said.contains(secret)),
+                "{said}"
+            );
         }
     }
 

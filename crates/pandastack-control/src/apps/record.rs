@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use pandastack_types::api::{AppPreviews, DeploymentStatus, EnvScope, EnvStage, GitHost};
+use pandastack_types::api::{AppPreviews, DeploymentStatus, EnvScope, EnvStage, GitHost, GithubRepoId};
 use pandastack_types::limits::{IDLE_SECONDS_DEFAULT, TTL_SECONDS_MAX};
 use pandastack_types::{AppId, DatabaseId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,8 @@ pub struct AppSpec {
     pub git_host_seen: Option<GitHost>,
     /// Address of that host's API, as said.
     pub git_api_url: Option<String>,
+    /// The repository, as its last delivery from GitHub told.
+    pub github_repo_id: Option<GithubRepoId>,
     /// As said.
     pub framework: Option<String>,
     /// As said.
@@ -106,6 +108,8 @@ pub struct AppSpec {
     pub webhook_secret: Option<String>,
     /// Which pull requests get a preview.
     pub previews: AppPreviews,
+    /// When somebody last said that; not known of what was said before this was noted.
+    pub previews_said_at: Option<Timestamp>,
     /// Pull requests that were closed, and when: a delivery from before brings no preview back.
     pub closed_pulls: BTreeMap<u32, Timestamp>,
     /// What a preview is a preview of.
@@ -138,6 +142,7 @@ impl Default for AppSpec {
             git_host: None,
             git_host_seen: None,
             git_api_url: None,
+            github_repo_id: None,
             framework: None,
             install_command: None,
             build_command: None,
@@ -154,6 +159,7 @@ impl Default for AppSpec {
             memory_mb: None,
             webhook_secret: None,
             previews: AppPreviews::default(),
+            previews_said_at: None,
             closed_pulls: BTreeMap::new(),
             pull: None,
             poll_seconds: None,
@@ -182,6 +188,11 @@ impl AppSpec {
     /// Whether a machine that serves stays awake, by its place among them.
     pub fn never_sleeps(&self, place: usize) -> bool {
         place < self.min_instances as usize
+    }
+
+    /// Notes what somebody says of its previews.
+    pub fn say_previews(&mut self, previews: AppPreviews, at: Timestamp) {
+        (self.previews, self.previews_said_at) = (previews, Some(at));
     }
 
     /// Variables that its machines see: an app not those of previews, a preview not those of production, and one of a
@@ -244,6 +255,33 @@ pub struct EnvEntry {
     pub stage: EnvStage,
     /// When it was set.
     pub updated_at: Timestamp,
+}
+
+/// What a workspace says of a repository of GitHub.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreviewRepoRecord {
+    /// The repository.
+    pub id: GithubRepoId,
+    /// Its `owner/name`, if somebody said it.
+    pub full_name: Option<String>,
+    /// Since when its pull requests get previews; `None` if nobody said that they do.
+    pub enabled_at: Option<Timestamp>,
+    /// When something was first said of it.
+    pub created_at: Timestamp,
+    /// Variables of its previews by name.
+    pub env: BTreeMap<String, EnvEntry>,
+}
+
+impl PreviewRepoRecord {
+    /// One of which nothing is said yet.
+    pub fn new(id: GithubRepoId, at: Timestamp) -> Self {
+        Self { id, full_name: None, enabled_at: None, created_at: at, env: BTreeMap::new() }
+    }
+
+    /// Whether there is nothing to remember.
+    pub fn is_needless(&self) -> bool {
+        self.enabled_at.is_none() && self.env.is_empty()
+    }
 }
 
 /// A database that an app reaches.

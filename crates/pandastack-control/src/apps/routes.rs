@@ -13,7 +13,10 @@ use pandastack_types::{DeploymentId, ErrorBody};
 use serde::Deserialize;
 
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
-use super::{Stop, check, databases, domains, env, log, previews, removal, settings, tidy, upload, view};
+use super::{
+    Stop, check, databases, domains, env, log, preview_env, preview_repos, previews, removal, settings, tidy,
+    upload, view,
+};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -43,6 +46,11 @@ pub(crate) fn repeatable() -> Router<Arc<App>> {
         .route("/apps/{id}/env/{key}", put(env::set).merge(delete(env::remove)))
         .route("/apps/{id}/previews", get(previews::list))
         .route("/apps/{id}/previews/{number}", get(previews::show).merge(delete(previews::remove)))
+        .route("/preview-repos", get(preview_repos::list).merge(post(preview_repos::enable)))
+        .route("/preview-repos/{repo}", delete(preview_repos::disable))
+        .route("/repos/{repo}/preview-env", get(preview_env::list))
+        .route("/repos/{repo}/preview-env/import", post(preview_env::import))
+        .route("/repos/{repo}/preview-env/{key}", put(preview_env::set).merge(delete(preview_env::remove)))
         .route("/apps/{id}/databases/{database}", put(databases::attach).merge(delete(databases::detach)))
         .route("/apps/{id}/domains", get(domains::list).merge(post(domains::add)))
         .route("/apps/{id}/domains/{domain}", get(domains::show).merge(delete(domains::remove)))

@@ -5,10 +5,10 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::api::DeploymentStatus;
+use pandastack_types::api::{DeploymentStatus, GithubRepoId};
 use pandastack_types::{AppId, DeploymentId, WorkspaceId};
 
-use super::record::{AppRecord, DeploymentRecord, DomainRecord};
+use super::record::{AppRecord, DeploymentRecord, DomainRecord, PreviewRepoRecord};
 use crate::store::Result;
 
 /// A deployment whose repository's host does not know yet how it goes, or how it ended.
@@ -82,4 +82,20 @@ pub trait AppStore: Send + Sync {
     async fn has_delivery(&self, app: &AppId, delivery: &str) -> Result<bool>;
     /// Forgets deliveries older than that.
     async fn prune_deliveries(&self, before: Timestamp) -> Result<u64>;
+}
+
+/// Repositories of GitHub with previews, and variables of those.
+#[async_trait]
+pub trait PreviewRepoStore: Send + Sync {
+    /// Those of a workspace, oldest first.
+    async fn preview_repos(&self, workspace: &WorkspaceId) -> Result<Vec<PreviewRepoRecord>>;
+    /// Changes one, or one that is new at that time, if `change` says that it did; answers what it is now. Nobody changes it in
+    /// between. One of which there is nothing to remember is removed. Quota: `PREVIEW_REPOS_PER_WORKSPACE_MAX`.
+    async fn change_preview_repo(
+        &self,
+        workspace: &WorkspaceId,
+        id: GithubRepoId,
+        at: Timestamp,
+        change: &mut (dyn for<'a> FnMut(&'a mut PreviewRepoRecord) -> bool + Send),
+    ) -> Result<PreviewRepoRecord>;
 }

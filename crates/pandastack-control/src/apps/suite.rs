@@ -1,10 +1,12 @@
 //! What every store must do for apps; part of [`crate::store`]'s suite, run on each backend.
 
 use pandastack_types::WorkspaceId;
-use pandastack_types::api::DeploymentStatus as S;
-use pandastack_types::limits::{DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEWS_PER_APP_MAX};
+use pandastack_types::api::{DeploymentStatus as S, EnvScope, GithubRepoId};
+use pandastack_types::limits::{
+    DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEW_REPOS_PER_WORKSPACE_MAX, PREVIEWS_PER_APP_MAX,
+};
 
-use super::record::{AppRecord, AppSpec, DeploymentRecord, DomainRecord};
+use super::record::{AppRecord, AppSpec, DeploymentRecord, DomainRecord, EnvEntry, PreviewRepoRecord};
 use super::store::Untold;
 use crate::app::now;
 use crate::store::record::after_seconds;
@@ -178,4 +180,65 @@ pub(crate) async fn domains_and_deliveries_are_unique(store: &dyn Store) {
     assert!(!store.has_delivery(&app.id, "2").await.unwrap());
     assert_eq!(store.prune_deliveries(after_seconds(now(), 1).unwrap()).await.unwrap(), 2);
     assert!(!store.has_delivery(&app.id, "1").await.unwrap());
+}
+
+fn repo_id(number: i64) -> GithubRepoId {
+    number.try_into().unwrap()
+}
+
+pub(crate) async fn repositories_are_remembered_while_something_is_said_of_them(store: &dyn Store) {
+    let (ws, other): (_, WorkspaceId) = (WorkspaceId::default_workspace(), "other".parse().unwrap());
+    store.ensure_workspace(&other, now()).await.unwrap();
+    let (begun, later) = (now(), after_seconds(now(), 1).unwrap());
+    let entry = EnvEntry {
+        value: "s\u{e9}cret".into(),
+        secret: true,
+        scope: EnvScope::Preview,
+        stage: Default::default(),
+        updated_at: begun,
+    };
+    let mut give = |repo: &mut PreviewRepoRecord| repo.env.insert("KEY".into(), entry.clone()).is_none();
+    let given = store.change_preview_repo(&ws, repo_id(7), begun, &mut give).await.unwrap();
+    assert_eq!((given.created_at, given.enabled_at, given.env.len()), (begun, None, 1));
+    assert_eq!(store.preview_repos(&ws).await.unwrap(), std::slice::from_ref(&given));
+    assert!(store.preview_repos(&other).await.unwrap().is_empty());
+    let mut enable = |repo: &mut PreviewRepoRecord| {
+        (repo.enabled_at, repo.full_name) = (Some(later), Some("me/shop".into()));
+        true
+    };
+    let enabled = store.change_preview_repo(&ws, repo_id(7), later, &mut enable).await.unwrap();
+    let expect = PreviewRepoRecord { enabled_at: Some(later), full_name: Some("me/shop".into()), ..given };
+    assert_eq!(enabled, expect, "the rest of it stays");
+    store.change_preview_repo(&ws, repo_id(i64::MAX), later, &mut enable).await.unwrap();
+    store.change_preview_repo(&other, repo_id(7), later, &mut enable).await.unwrap();
+    let ids: Vec<_> = store.preview_repos(&ws).await.unwrap().iter().map(|repo| repo.id).collect();
+    assert_eq!(ids, [repo_id(7), repo_id(i64::MAX)]);
+    let mut refuse = |repo: &mut PreviewRepoRecord| {
+        repo.env.clear();
+        false
+    };
+    store.change_preview_repo(&ws, repo_id(7), later, &mut refuse).await.unwrap();
+    assert_eq!(store.preview_repos(&ws).await.unwrap()[0], enabled, "nothing is written of what is refused");
+    let mut disable = |repo: &mut PreviewRepoRecord| repo.enabled_at.take().is_some();
+    for id in [repo_id(7), repo_id(i64::MAX)] {
+        store.change_preview_repo(&ws, id, later, &mut disable).await.unwrap();
+    }
+    let left = [PreviewRepoRecord { enabled_at: None, ..enabled }];
+    assert_eq!(store.preview_repos(&ws).await.unwrap(), left, "the other one has no variables");
+    let mut clear = |repo: &mut PreviewRepoRecord| repo.env.remove("KEY").is_some();
+    store.change_preview_repo(&ws, repo_id(7), later, &mut clear).await.unwrap();
+    assert!(store.preview_repos(&ws).await.unwrap().is_empty());
+    assert_eq!(store.preview_repos(&other).await.unwrap().len(), 1, "another workspace's");
+}
+
+pub(crate) async fn repositories_have_a_quota(store: &dyn Store) {
+    let ws = WorkspaceId::default_workspace();
+    let mut enable = |repo: &mut PreviewRepoRecord| repo.enabled_at.replace(now()).is_none();
+    for number in 1..=i64::try_from(PREVIEW_REPOS_PER_WORKSPACE_MAX).unwrap() {
+        store.change_preview_repo(&ws, repo_id(number), now(), &mut enable).await.unwrap();
+    }
+    let one_more = store.change_preview_repo(&ws, repo_id(i64::MAX), now(), &mut enable).await;
+    assert!(matches!(one_more, Err(StoreError::Quota { limit: PREVIEW_REPOS_PER_WORKSPACE_MAX, .. })));
+    let mut rename = |repo: &mut PreviewRepoRecord| repo.full_name.replace("me/shop".into()).is_none();
+    store.change_preview_repo(&ws, repo_id(1), now(), &mut rename).await.unwrap();
 }

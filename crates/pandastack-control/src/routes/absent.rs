@@ -1,36 +1,22 @@
-//! Services that published clients know and this server does not have yet: they say so, instead of "no such route".
+//! What published clients call and this server does not have yet: it says so, instead of "no such route".
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{any, post};
-use http::Uri;
+use axum::routing::post;
 use pandastack_types::ErrorCode;
 
 use crate::app::App;
 use crate::error::ApiError;
 
-/// First parts of their paths. Whoever builds one of them takes it out of this list.
-const SERVICES: [&str; 2] = ["preview-repos", "repos"];
-
+/// Whoever builds one of them takes it out of here.
 pub(super) fn routes() -> Router<Arc<App>> {
-    let mut router = Router::new().route("/templates/build", post(absent));
-    for service in SERVICES {
-        router = router
-            .route(&format!("/{service}"), any(absent))
-            .route(&format!("/{service}/{{*rest}}"), any(absent));
-    }
-    router
+    Router::new().route("/templates/build", post(absent))
 }
 
-async fn absent(uri: Uri) -> ApiError {
-    let path = uri.path().trim_start_matches("/v1");
-    let name = match path.split('/').nth(1).unwrap_or_default() {
-        "templates" => "building templates",
-        service => SERVICES.into_iter().find(|known| *known == service).unwrap_or("this service"),
-    };
+async fn absent() -> ApiError {
     ApiError::new(
         ErrorCode::NotImplemented,
-        format!("{name}: not there yet on this server; sandboxes, snapshots and templates are"),
+        "building templates is not there yet on this server; set up a sandbox, take a snapshot of it and create others from that",
     )
 }

@@ -327,6 +327,7 @@ pub trait Store:
     + schedules::ScheduleStore
     + schedules::RunStore
     + crate::apps::store::AppStore
+    + crate::apps::store::PreviewRepoStore
     + volumes::VolumeStore
     + databases::DatabaseStore
     + replicas::ReplicaStore

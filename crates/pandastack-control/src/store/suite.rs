@@ -16,6 +16,7 @@ use crate::apps::suite::{
     a_deployment_goes_live_in_one_step, apps_are_found_by_id_and_name,
     deployments_are_untold_until_their_end_is_told, domains_and_deliveries_are_unique,
     logs_are_read_from_any_line, previews_belong_to_an_app,
+    repositories_are_remembered_while_something_is_said_of_them, repositories_have_a_quota,
 };
 use crate::auth::new_key;
 use crate::functions::suite::{
@@ -91,6 +92,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         logs_are_read_from_any_line,
         deployments_are_untold_until_their_end_is_told,
         domains_and_deliveries_are_unique,
+        repositories_are_remembered_while_something_is_said_of_them,
+        repositories_have_a_quota,
         a_volume_has_one_writer_or_readers,
         a_volume_is_deleted_in_two_steps,
         functions_are_found_by_id_and_name_and_their_changes_counted,

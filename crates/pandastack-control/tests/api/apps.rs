@@ -53,15 +53,20 @@ async fn push(world: &World, delivery: &str, before: &str, after: &str) -> Answe
 /// As GitHub tells of it, which alone says whether the branch was set back.
 async fn github_push(world: &World, delivery: &str, before: &str, after: &str, forced: bool) -> Answer {
     let body = json!({"ref": "refs/heads/main", "before": before, "after": after, "forced": forced});
+    deliver_github(world, "shop", delivery, "push", body).await
+}
+
+/// A delivery of GitHub, signed.
+pub async fn deliver_github(world: &World, app: &str, delivery: &str, kind: &str, body: Value) -> Answer {
     let body = body.to_string();
     let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
     mac.update(body.as_bytes());
     let proof = mac.finalize().into_bytes();
     let proof: Vec<_> = proof.iter().map(|byte| format!("{byte:02x}")).collect();
-    let request = world.http.post(format!("{}/v1/hooks/apps/shop", world.base));
+    let request = world.http.post(format!("{}/v1/hooks/apps/{app}", world.base));
     let request = request
         .header("content-type", "application/json")
-        .header("x-github-event", "push")
+        .header("x-github-event", kind)
         .header("x-github-delivery", delivery)
         .header("x-hub-signature-256", format!("sha256={}", proof.concat()))
         .body(body);

@@ -18,6 +18,7 @@ mod network;
 mod observe;
 #[path = "../../src/store/postgres_server.rs"]
 mod postgres_server;
+mod preview_repos;
 mod recovery;
 mod replicas;
 mod sandboxes;

@@ -142,6 +142,6 @@ pub struct ImportAppEnv {
 pub struct AppEnvImported {
     /// Variables set by this call.
     pub imported: usize,
-    /// Variables that the app has now.
+    /// Variables that there are now.
     pub total: usize,
 }

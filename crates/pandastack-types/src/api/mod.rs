@@ -17,6 +17,7 @@ mod file;
 mod function;
 mod observe;
 mod preview;
+mod preview_repo;
 mod process;
 mod sandbox;
 mod schedule;
@@ -59,6 +60,10 @@ pub use observe::{
     UsageTotals,
 };
 pub use preview::{Preview, SetPreview, SignPreview, SignedPreview};
+pub use preview_repo::{
+    EnablePreviewRepo, GithubRepoId, GithubRepoIdError, ImportPreviewEnv, PreviewRepo, PreviewRepoList,
+    SetPreviewEnv,
+};
 pub use process::{
     Process, ProcessLimits, ProcessList, ProcessState, Signal, SignalProcess, StartProcess, StdinWritten,
     TerminalSize,

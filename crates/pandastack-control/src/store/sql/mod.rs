@@ -16,6 +16,7 @@ mod history;
 mod hosts;
 mod ledger;
 mod postgres;
+mod preview_repos;
 mod quotas;
 mod replicas;
 mod rows;

@@ -1,0 +1,107 @@
+//! Variables of a repository over HTTP: all previews of its apps see them, unless the app has one of that name for its previews.
+//!
+//! They are checked, kept and masked as those of apps are ([`super::env`]), with scope `preview`. A repository may have some before
+//! its previews are turned on, so that the first preview sees them, and keeps them when those are turned off.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use pandastack_types::ErrorBody;
+use pandastack_types::api::{
+    AppEnvImported, AppEnvList, AppEnvSet, EnvScope, EnvStage, GithubRepoId, ImportPreviewEnv, SetPreviewEnv,
+};
+
+use super::preview_repos::OfRepo;
+use super::record::{EnvEntry, PreviewRepoRecord};
+use super::{check, env};
+use crate::app::{App, now};
+use crate::auth::Caller;
+use crate::error::{ApiError, ApiResult};
+use crate::extract::JsonBody;
+
+fn entry(value: String, secret: bool) -> EnvEntry {
+    EnvEntry { value, secret, scope: EnvScope::Preview, stage: EnvStage::All, updated_at: now() }
+}
+
+/// Changes a repository. One that `edit` refuses stays as it is.
+async fn change(
+    app: &App,
+    caller: &Caller,
+    id: GithubRepoId,
+    mut edit: impl FnMut(&mut PreviewRepoRecord) -> ApiResult<()> + Send,
+) -> ApiResult<PreviewRepoRecord> {
+    let mut edited = Ok(());
+    let mut note = |repo: &mut PreviewRepoRecord| {
+        edited = edit(repo);
+        edited.is_ok()
+    };
+    let repo = app.store.change_preview_repo(&caller.workspace, id, now(), &mut note).await?;
+    edited.map(|()| repo)
+}
+
+/// Variables that previews of a repository see; secrets are masked.
+#[utoipa::path(get, path = "/v1/repos/{repo}/preview-env", tag = "apps", operation_id = "list_preview_env",
+    params(("repo" = GithubRepoId, Path)), responses((status = 200, body = AppEnvList), (status = 400, body = ErrorBody)))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfRepo,
+) -> ApiResult<Json<AppEnvList>> {
+    let repos = app.store.preview_repos(&caller.workspace).await?;
+    let found = repos.into_iter().find(|repo| repo.id == of.id);
+    Ok(Json(env::shown(found.map(|repo| repo.env).unwrap_or_default())))
+}
+
+/// Set a variable of a repository's previews.
+#[utoipa::path(put, path = "/v1/repos/{repo}/preview-env/{key}", tag = "apps", operation_id = "set_preview_env",
+    params(("repo" = GithubRepoId, Path), ("key" = String, Path)), request_body = SetPreviewEnv,
+    responses((status = 200, body = AppEnvSet), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub(crate) async fn set(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfRepo,
+    JsonBody(wanted): JsonBody<SetPreviewEnv>,
+) -> ApiResult<Json<AppEnvSet>> {
+    let (key, secret) = (of.second, wanted.secret);
+    let entry = entry(wanted.value, secret);
+    change(&app, &caller, of.id, |repo| check::put_variable(&mut repo.env, &key, entry.clone())).await?;
+    let note = Some(env::note(&key, entry.stage));
+    Ok(Json(AppEnvSet { key, secret, scope: entry.scope, stage: entry.stage, note }))
+}
+
+/// Remove a variable of a repository's previews.
+#[utoipa::path(delete, path = "/v1/repos/{repo}/preview-env/{key}", tag = "apps", operation_id = "delete_preview_env",
+    params(("repo" = GithubRepoId, Path), ("key" = String, Path)),
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfRepo) -> ApiResult<StatusCode> {
+    let key = of.second;
+    change(&app, &caller, of.id, |repo| match repo.env.remove(&key) {
+        Some(_) => Ok(()),
+        None => Err(ApiError::not_found("variable", &key)),
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Set many variables of a repository's previews, in the form of a `.env` file.
+#[utoipa::path(post, path = "/v1/repos/{repo}/preview-env/import", tag = "apps", operation_id = "import_preview_env",
+    params(("repo" = GithubRepoId, Path)), request_body = ImportPreviewEnv,
+    responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
+pub(crate) async fn import(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    of: OfRepo,
+    JsonBody(wanted): JsonBody<ImportPreviewEnv>,
+) -> ApiResult<Json<AppEnvImported>> {
+    let pairs = env::parse(&wanted.dotenv)?;
+    let changed = change(&app, &caller, of.id, |repo| {
+        let mut pairs = pairs.iter();
+        pairs.try_for_each(|(key, value)| {
+            check::put_variable(&mut repo.env, key, entry(value.clone(), wanted.secret))
+        })
+    });
+    let total = changed.await?.env.len();
+    Ok(Json(AppEnvImported { imported: pairs.len(), total }))
+}

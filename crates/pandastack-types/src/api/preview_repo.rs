@@ -1,0 +1,127 @@
+//! Repositories of GitHub: whose pull requests get previews, and which variables those see.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A repository, as GitHub numbers it. Its name may change, this does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(try_from = "i64", into = "i64")]
+#[schema(value_type = i64, minimum = 1)]
+pub struct GithubRepoId(i64);
+
+/// A number or text that is not such an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not the id of a GitHub repository, which is a positive whole number")]
+pub struct GithubRepoIdError(String);
+
+/// Characters of a text that is no id which are shown.
+const SHOWN_CHARS_MAX: usize = 40;
+
+impl TryFrom<i64> for GithubRepoId {
+    type Error = GithubRepoIdError;
+    fn try_from(number: i64) -> Result<Self, GithubRepoIdError> {
+        if number > 0 { Ok(Self(number)) } else { Err(GithubRepoIdError(number.to_string())) }
+    }
+}
+
+impl FromStr for GithubRepoId {
+    type Err = GithubRepoIdError;
+    fn from_str(text: &str) -> Result<Self, GithubRepoIdError> {
+        // Nothing but digits: a number's parser also takes a sign.
+        let number =
+            text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<i64>().ok()).flatten();
+        let unknown = || GithubRepoIdError(text.chars().take(SHOWN_CHARS_MAX).collect());
+        number.and_then(|number| Self::try_from(number).ok()).ok_or_else(unknown)
+    }
+}
+
+impl From<GithubRepoId> for i64 {
+    fn from(id: GithubRepoId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for GithubRepoId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// `POST /v1/preview-repos`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EnablePreviewRepo {
+    /// The repository.
+    pub github_repo_id: GithubRepoId,
+    /// `owner/name`. Apps whose repository has not told its id yet are known by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo_full_name: Option<String>,
+}
+
+/// A repository whose pull requests get previews.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PreviewRepo {
+    /// The repository.
+    pub github_repo_id: GithubRepoId,
+    /// `owner/name`; empty if nobody said it.
+    pub repo_full_name: String,
+    /// Whether they do.
+    pub enabled: bool,
+}
+
+/// `GET /v1/preview-repos`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PreviewRepoList {
+    /// Oldest first.
+    pub repos: Vec<PreviewRepo>,
+}
+
+/// `PUT /v1/repos/{repo}/preview-env/{key}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SetPreviewEnv {
+    /// Its value.
+    #[serde(default)]
+    pub value: String,
+    /// Never shown again.
+    #[serde(default)]
+    pub secret: bool,
+}
+
+/// `POST /v1/repos/{repo}/preview-env/import`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImportPreviewEnv {
+    /// Lines of `KEY=value`; quotes, comments and `export` are understood.
+    #[serde(default)]
+    pub dotenv: String,
+    /// All are secrets.
+    #[serde(default)]
+    pub secret: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_repositories_are_positive_numbers() {
+        for (text, accepted) in [
+            ("1", true),
+            ("9223372036854775807", true),
+            ("9223372036854775808", false),
+            ("0", false),
+            ("-1", false),
+            ("+1", false),
+            ("", false),
+            ("1.5", false),
+            ("a/b", false),
+        ] {
+            assert_eq!(text.parse::<GithubRepoId>().is_ok(), accepted, "{text:?}");
+        }
+        assert_eq!(serde_json::from_str::<GithubRepoId>("7").unwrap().to_string(), "7");
+        for bad in ["0", "-7", "\"7\"", "1.5", "null"] {
+            assert!(serde_json::from_str::<GithubRepoId>(bad).is_err(), "{bad}");
+        }
+    }
+}
