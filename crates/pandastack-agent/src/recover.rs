@@ -251,8 +251,8 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<Live> {
     if record.state == SandboxState::Running {
         let stream = machine.connect_guest().await?;
         machine.resume().await?;
-        // With its sleep still there its wake was cut off, perhaps before the guest heard of it.
-        let identity = match host.layout.sleep(id).exists() {
+        // With the record of its sleep still there its wake was cut off, perhaps before the guest heard of it.
+        let identity = match host.layout.sleep_record(id).exists() {
             true => launch::identity(record, true),
             false => launch::refresh(record),
         };
