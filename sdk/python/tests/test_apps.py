@@ -41,3 +41,24 @@ def test_metrics_and_stages_of_variables(server, client):
     server.on("POST", "/v1/apps/shop/keep-awake", 200, {"awake_until": "2026-01-01T00:00:00Z"})
     assert client.apps.keep_awake("shop", 90)["awake_until"].startswith("2026")
     assert server.requests[-1].json == {"seconds": 90}
+
+
+def test_previews_of_a_repository(server, client):
+    server.on("GET", "/v1/preview-repos", 200, {"repos": [{"github_repo_id": 7, "enabled": True}]})
+    server.on("POST", "/v1/preview-repos", 200, {"github_repo_id": 7, "enabled": True})
+    server.on("DELETE", "/v1/preview-repos/7", 204)
+    server.on("GET", "/v1/repos/7/preview-env", 200, {"env": [{"key": "A", "value": "1"}]})
+    server.on("PUT", "/v1/repos/7/preview-env/A", 200, {"key": "A", "secret": True})
+    server.on("DELETE", "/v1/repos/7/preview-env/A", 204)
+    server.on("POST", "/v1/repos/7/preview-env/import", 200, {"imported": 1, "total": 1})
+    assert client.apps.enable_preview_repo(7, repo_full_name="me/shop")["enabled"]
+    assert server.requests[-1].json == {"github_repo_id": 7, "repo_full_name": "me/shop"}
+    assert client.apps.preview_repos()[0]["github_repo_id"] == 7
+    client.apps.set_preview_env(7, "A", "v", secret=True)
+    assert server.requests[-1].json == {"value": "v", "secret": True}
+    assert client.apps.import_preview_env(7, "A=1")["total"] == 1
+    assert server.requests[-1].json == {"dotenv": "A=1", "secret": False}
+    assert client.apps.list_preview_env(7)[0]["key"] == "A"
+    client.apps.unset_preview_env(7, "A")
+    client.apps.disable_preview_repo(7)
+    assert [request.path for request in server.requests[-2:]] == ["/v1/repos/7/preview-env/A", "/v1/preview-repos/7"]

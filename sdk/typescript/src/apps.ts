@@ -222,6 +222,48 @@ export class AppsAPI {
     await this.#transport.send(del(path(app, `/env/${segment(key, "variable")}`)));
   }
 
+  /** Repositories of GitHub whose previews were turned on. */
+  async previewRepos(): Promise<JsonObject[]> {
+    return (await this.#transport.send(get("/preview-repos"))).records("repos");
+  }
+
+  /**
+   * Turn previews on for all apps of a repository: by the number that GitHub gives it, and `owner/name` for apps that no delivery came
+   * for yet.
+   */
+  async enablePreviewRepo(githubRepoId: number, options: { repoFullName?: string } = {}): Promise<JsonObject> {
+    const body = { github_repo_id: githubRepoId, ...given({ repo_full_name: options.repoFullName }) };
+    return (await this.#transport.send(post("/preview-repos", body))).record();
+  }
+
+  /** Turn previews off for all apps of a repository; open ones stay until their pull request is closed. */
+  async disablePreviewRepo(githubRepoId: number): Promise<void> {
+    await this.#transport.send(del(`/preview-repos/${segment(String(githubRepoId), "repository id")}`));
+  }
+
+  /** Variables that previews of a repository's apps see; secrets are masked. */
+  async listPreviewEnv(githubRepoId: number): Promise<JsonObject[]> {
+    return (await this.#transport.send(get(repoPath(githubRepoId)))).records("env");
+  }
+
+  /** Set one of them. The app's own of that name wins, and previews of forks see no secret. */
+  async setPreviewEnv(githubRepoId: number, key: string, value: string, options: { secret?: boolean } = {}): Promise<JsonObject> {
+    const body = { value, secret: options.secret ?? false };
+    const call = post(repoPath(githubRepoId, `/${segment(key, "variable")}`), body);
+    return (await this.#transport.send({ ...call, method: "PUT" })).record();
+  }
+
+  /** Remove one of them. */
+  async unsetPreviewEnv(githubRepoId: number, key: string): Promise<void> {
+    await this.#transport.send(del(repoPath(githubRepoId, `/${segment(key, "variable")}`)));
+  }
+
+  /** Set what the text of a `.env` file says. */
+  async importPreviewEnv(githubRepoId: number, dotenv: string, options: { secret?: boolean } = {}): Promise<JsonObject> {
+    const body = { dotenv, secret: options.secret ?? false };
+    return (await this.#transport.send(post(repoPath(githubRepoId, "/import"), body))).record();
+  }
+
   /** Attach a database: the variable `env` (`DATABASE_URL`) holds its connection string from the next deployment or restart on. */
   async attachDatabase(app: string, databaseId: string, options: { env?: string; scope?: string; build?: boolean } = {}): Promise<JsonObject> {
     const body = given({ env: options.env, scope: options.scope, build: options.build ?? false });
@@ -281,6 +323,10 @@ function envBody(options: AppEnvOptions): JsonObject {
 
 function path(app: string, rest = ""): string {
   return `/apps/${segment(app, "app")}${rest}`;
+}
+
+function repoPath(githubRepoId: number, rest = ""): string {
+  return `/repos/${segment(String(githubRepoId), "repository id")}/preview-env${rest}`;
 }
 
 function deployPath(app: string, id: string, rest = ""): string {

@@ -110,6 +110,29 @@ test("apps: metrics, stages of variables; logs of databases", async (t) => {
   assert.equal(await client.databases.logs("d1"), "LOG:  ready\n");
 });
 
+test("apps: previews of a repository", async (t) => {
+  const { server, client } = await setup(t);
+  server.on("GET", "/v1/preview-repos", 200, { repos: [{ github_repo_id: 7, enabled: true }] });
+  server.on("POST", "/v1/preview-repos", 200, { github_repo_id: 7, enabled: true });
+  server.on("DELETE", "/v1/preview-repos/7", 204);
+  server.on("GET", "/v1/repos/7/preview-env", 200, { env: [{ key: "A", value: "1" }] });
+  server.on("PUT", "/v1/repos/7/preview-env/A", 200, { key: "A", secret: true });
+  server.on("DELETE", "/v1/repos/7/preview-env/A", 204);
+  server.on("POST", "/v1/repos/7/preview-env/import", 200, { imported: 1, total: 1 });
+  assert.equal((await client.apps.enablePreviewRepo(7, { repoFullName: "me/shop" })).enabled, true);
+  assert.deepEqual(server.last.json, { github_repo_id: 7, repo_full_name: "me/shop" });
+  assert.equal((await client.apps.previewRepos())[0].github_repo_id, 7);
+  await client.apps.setPreviewEnv(7, "A", "v", { secret: true });
+  assert.deepEqual(server.last.json, { value: "v", secret: true });
+  assert.equal((await client.apps.importPreviewEnv(7, "A=1")).total, 1);
+  assert.deepEqual(server.last.json, { dotenv: "A=1", secret: false });
+  assert.equal((await client.apps.listPreviewEnv(7))[0].key, "A");
+  await client.apps.unsetPreviewEnv(7, "A");
+  assert.equal(server.last.path, "/v1/repos/7/preview-env/A");
+  await client.apps.disablePreviewRepo(7);
+  assert.equal(server.last.path, "/v1/preview-repos/7");
+});
+
 test("the reference is fresh", () => {
   execFileSync(process.execPath, ["scripts/reference.mjs", "--check"], { cwd: new URL("..", import.meta.url) });
 });

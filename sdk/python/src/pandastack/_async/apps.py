@@ -175,6 +175,43 @@ class AsyncAppsAPI:
         body = {"dotenv": dotenv, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
         return (await self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
+    async def preview_repos(self) -> List[Dict[str, Any]]:
+        """Repositories of GitHub whose previews were turned on."""
+        return (await self._transport.send(_wire.get("/preview-repos"))).records("repos")
+
+    async def enable_preview_repo(
+        self, github_repo_id: int, *, repo_full_name: Optional[str] = None
+    ) -> Dict[str, Any]:
+        """Turn previews on for all apps of a repository: by the number that GitHub gives it, and ``owner/name`` for apps that no delivery
+        came for yet."""
+        body = {"github_repo_id": int(github_repo_id), **_wire.given(repo_full_name=repo_full_name)}
+        return (await self._transport.send(_wire.post("/preview-repos", body))).record()
+
+    async def disable_preview_repo(self, github_repo_id: int) -> None:
+        """Turn previews off for all apps of a repository; open ones stay until their pull request is closed."""
+        await self._transport.send(_wire.delete(f"/preview-repos/{int(github_repo_id)}"))
+
+    async def list_preview_env(self, github_repo_id: int) -> List[Dict[str, Any]]:
+        """Variables that previews of a repository's apps see; secrets are masked."""
+        return (await self._transport.send(_wire.get(_repo_path(github_repo_id)))).records("env")
+
+    async def set_preview_env(
+        self, github_repo_id: int, key: str, value: str, *, secret: bool = False
+    ) -> Dict[str, Any]:
+        """Set one of them. The app's own of that name wins, and previews of forks see no secret."""
+        path = _repo_path(github_repo_id, f"/{segment(key, 'variable')}")
+        call = _wire.post(path, {"value": value, "secret": secret}, method="PUT")
+        return (await self._transport.send(call)).record()
+
+    async def unset_preview_env(self, github_repo_id: int, key: str) -> None:
+        """Remove one of them."""
+        await self._transport.send(_wire.delete(_repo_path(github_repo_id, f"/{segment(key, 'variable')}")))
+
+    async def import_preview_env(self, github_repo_id: int, dotenv: str, *, secret: bool = False) -> Dict[str, Any]:
+        """Set what the text of a ``.env`` file says."""
+        body = {"dotenv": dotenv, "secret": secret}
+        return (await self._transport.send(_wire.post(_repo_path(github_repo_id, "/import"), body))).record()
+
     async def attach_database(
         self,
         app: str,
@@ -218,6 +255,10 @@ class AsyncAppsAPI:
                 if event.name == "done":
                     return
                 yield event.data
+
+
+def _repo_path(github_repo_id: int, rest: str = "") -> str:
+    return f"/repos/{int(github_repo_id)}/preview-env{rest}"
 
 
 def _path(app: str, rest: str = "") -> str:

@@ -176,6 +176,43 @@ class AppsAPI:
         body = {"dotenv": dotenv, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
         return (self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
+    def preview_repos(self) -> List[Dict[str, Any]]:
+        """Repositories of GitHub whose previews were turned on."""
+        return (self._transport.send(_wire.get("/preview-repos"))).records("repos")
+
+    def enable_preview_repo(
+        self, github_repo_id: int, *, repo_full_name: Optional[str] = None
+    ) -> Dict[str, Any]:
+        """Turn previews on for all apps of a repository: by the number that GitHub gives it, and ``owner/name`` for apps that no delivery
+        came for yet."""
+        body = {"github_repo_id": int(github_repo_id), **_wire.given(repo_full_name=repo_full_name)}
+        return (self._transport.send(_wire.post("/preview-repos", body))).record()
+
+    def disable_preview_repo(self, github_repo_id: int) -> None:
+        """Turn previews off for all apps of a repository; open ones stay until their pull request is closed."""
+        self._transport.send(_wire.delete(f"/preview-repos/{int(github_repo_id)}"))
+
+    def list_preview_env(self, github_repo_id: int) -> List[Dict[str, Any]]:
+        """Variables that previews of a repository's apps see; secrets are masked."""
+        return (self._transport.send(_wire.get(_repo_path(github_repo_id)))).records("env")
+
+    def set_preview_env(
+        self, github_repo_id: int, key: str, value: str, *, secret: bool = False
+    ) -> Dict[str, Any]:
+        """Set one of them. The app's own of that name wins, and previews of forks see no secret."""
+        path = _repo_path(github_repo_id, f"/{segment(key, 'variable')}")
+        call = _wire.post(path, {"value": value, "secret": secret}, method="PUT")
+        return (self._transport.send(call)).record()
+
+    def unset_preview_env(self, github_repo_id: int, key: str) -> None:
+        """Remove one of them."""
+        self._transport.send(_wire.delete(_repo_path(github_repo_id, f"/{segment(key, 'variable')}")))
+
+    def import_preview_env(self, github_repo_id: int, dotenv: str, *, secret: bool = False) -> Dict[str, Any]:
+        """Set what the text of a ``.env`` file says."""
+        body = {"dotenv": dotenv, "secret": secret}
+        return (self._transport.send(_wire.post(_repo_path(github_repo_id, "/import"), body))).record()
+
     def attach_database(
         self,
         app: str,
@@ -219,6 +256,10 @@ class AppsAPI:
                 if event.name == "done":
                     return
                 yield event.data
+
+
+def _repo_path(github_repo_id: int, rest: str = "") -> str:
+    return f"/repos/{int(github_repo_id)}/preview-env{rest}"
 
 
 def _path(app: str, rest: str = "") -> str:
