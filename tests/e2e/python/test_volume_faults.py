@@ -245,6 +245,30 @@ def test_memory_is_not_used_again_once_its_volume_may_have_changed(
     client.volumes.delete("once")
 
 
+def test_a_wake_whose_machine_ends_is_a_loss_that_says_why(platform: Platform, faults: Faults) -> None:
+    client = platform.client()
+    client.volumes.create("ended", 64)
+    sandbox = attach(client, "ended")
+    run(sandbox, REMEMBER)
+    sandbox.hibernate()
+    faults.arm("launch.recorded")
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            waking = pool.submit(sandbox.exec, "true")
+            reached = lambda: waking.done() or faults.reached("launch.recorded", set())
+            wait_until("its machine stands before its gate", reached, 60)
+            kill_machine(platform, sandbox)
+        finally:
+            faults.clear()
+        with pytest.raises(PandaStackError, match="did not come up when it was woken"):
+            waking.result()
+    wait_until("the loss is seen", lambda: sandbox.refresh().status == "failed", 30)
+    sandbox.delete()
+    with attach(client, "ended") as other:
+        assert run(other, "cat /data/state") == "then"
+    client.volumes.delete("ended")
+
+
 def test_a_sleeper_that_writes_no_volume_survives_a_wake_that_was_cut_off(platform: Platform, faults: Faults) -> None:
     client = platform.client()
     client.volumes.create("read", 64)

@@ -231,8 +231,9 @@ impl Driver {
     }
 
     async fn resume(&mut self) -> Result<()> {
+        self.go_on(Transition::Resumed, async |driver| driver.run_guest().await).await?;
         self.activity.touch();
-        self.go_on(Transition::Resumed, async |driver| driver.run_guest().await).await
+        Ok(())
     }
 
     /// Runs one that stands still. Its record says so before it does: one that says otherwise is believed by the agent's successor, which would

@@ -167,8 +167,6 @@ impl Driver {
 
     /// Wakes. A failed wake leaves the sandbox asleep, to be tried again, unless its volumes may have changed meanwhile.
     pub(super) async fn wake(&mut self) -> Result<()> {
-        // Whoever wakes it wants to use it: its idle time begins anew.
-        self.activity.touch();
         if self.record.sleeps_in_memory() {
             self.go_on(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
         } else {
@@ -180,6 +178,8 @@ impl Driver {
             fault::point("wake.restored").await;
             self.step(Transition::Woken)?;
         }
+        // Whoever wakes it wants to use it: its idle time begins anew, however long this took.
+        self.activity.touch();
         fault::point("wake.recorded").await;
         self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;
         Ok(())
