@@ -15,6 +15,7 @@ mod postgres;
 mod program;
 mod python;
 mod qemu;
+mod sources;
 mod steps;
 mod template;
 mod test;

@@ -1,11 +1,11 @@
 //! `cargo xtask tidy`: formatting, and the house rules that no compiler checks.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::program::{self, cargo, program, read};
+use crate::program::{self, cargo};
 use crate::tree;
 
 /// Longer source files want to be two.
@@ -34,7 +34,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
 /// Every broken rule, as `path:line: what`.
 pub fn problems() -> Result<Vec<String>> {
     let mut problems = Vec::new();
-    for path in tracked_files()? {
+    for path in tree::files()? {
         if !path.extension().is_some_and(|kind| SOURCES.iter().any(|source| kind == *source)) {
             continue;
         }
@@ -43,14 +43,6 @@ pub fn problems() -> Result<Vec<String>> {
         problems.extend(problems_of(&path, &text));
     }
     Ok(problems)
-}
-
-/// Files that are in the repository or would be.
-fn tracked_files() -> Result<Vec<PathBuf>> {
-    let mut git = program("git");
-    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]);
-    let listed = read(git)?;
-    Ok(listed.lines().map(PathBuf::from).filter(|path| tree::root().join(path).is_file()).collect())
 }
 
 fn problems_of(path: &Path, text: &str) -> Vec<String> {

@@ -2,11 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use nix::unistd::Uid;
+
+use crate::program::{program, read};
 
 /// The clone's root.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Files that are in the repository or would be, from its root.
+pub fn files() -> Result<Vec<PathBuf>> {
+    let mut git = program("git");
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]);
+    let listed = read(git)?;
+    Ok(listed.lines().map(PathBuf::from).filter(|path| root().join(path).is_file()).collect())
 }
 
 /// Images and kernels, and the data of scratch platforms: what root's processes write. Never in a person's home: that
@@ -37,8 +48,12 @@ pub fn target_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()) {
         return std::path::absolute(&dir).unwrap_or_else(|_| dir.into());
     }
-    let in_ci = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
-    if in_ci { cache_dir().join("target") } else { root().join("target") }
+    if in_ci() { cache_dir().join("target") } else { root().join("target") }
+}
+
+/// Whether this is a clone that nobody works in.
+pub fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
 }
 
 /// The `pandastack` program, once built.

@@ -33,7 +33,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "own_platform: starts platforms of its own, or an internet; these run one after the other")
+    config.addinivalue_line("markers", "own_platform: starts platforms of its own, or an internet")
+    config.addinivalue_line("markers", "internet: makes an internet, of which there can be one at a time")
     config.addinivalue_line("markers", "e2b(feature, detail): the feature of E2B's clients that a test proves")
     missing = [name for name in ("PANDASTACK_API", "PANDASTACK_API_KEY") if not os.environ.get(name)]
     if missing:
@@ -41,8 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: List[pytest.Function]) -> None:
-    """Whoever starts platforms is marked, so that those tests can run beside the others: `-m own_platform`."""
+    """Whoever starts platforms or an internet is marked, so that those tests can run beside the others."""
     for item in items:
+        if "InternetInABox" in vars(item.module):
+            item.add_marker("internet")
         if {"Platform", "ReplicatedPlatform"} & vars(item.module).keys():
             item.add_marker("own_platform")
 

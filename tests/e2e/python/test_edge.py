@@ -23,7 +23,7 @@ from platform_process import BINARY, Platform, wait_until
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("pdsg", "10.219.0.0/16", "--warm", "base", "--tls")
+    running = Platform("pdse", "10.219.0.0/16", "--warm", "base", "--tls")
     try:
         yield running.start()
     finally:

@@ -24,7 +24,7 @@ def handler(event, context):
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("pdsf", "10.212.0.0/16", "--warm", "base", "--schedules-private-targets")
+    running = Platform("pdsf", "10.213.0.0/16", "--warm", "base", "--schedules-private-targets")
     try:
         yield running.start()
     finally:

@@ -58,7 +58,7 @@ class Receiver:
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("psch", "10.222.0.0/16", "--warm", "base", "--schedules-private-targets")
+    running = Platform("psch", "10.224.0.0/16", "--warm", "base", "--schedules-private-targets")
     try:
         yield running.start()
     finally:

@@ -17,7 +17,7 @@ from stream_in_middle import check_every_byte_once
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("pdss", "10.212.0.0/16", "--warm", "base")
+    running = Platform("pdss", "10.214.0.0/16", "--warm", "base")
     try:
         yield running.start()
     finally:

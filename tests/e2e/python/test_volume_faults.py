@@ -62,7 +62,7 @@ for n in range(1, int(sys.argv[1]) + 1):
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    running = Platform("psv", "10.228.0.0/16", "--warm", "base")
+    running = Platform("psv", "10.227.0.0/16", "--warm", "base")
     running.environment["PANDASTACK_FAULT_DIR"] = str(running.root / "faults")
     try:
         yield running.start()

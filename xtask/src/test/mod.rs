@@ -4,6 +4,7 @@
 //! this host is named with its reason, what failed by its name: the whole output is in the cache's `logs`. The last line is exactly `N passed, N failed, N skipped`.
 
 mod counts;
+mod lanes;
 mod suites;
 
 use std::process::ExitCode;
@@ -57,7 +58,7 @@ struct Line {
 pub fn run(args: Args) -> Result<ExitCode> {
     let chosen: Vec<Suite> =
         ALL.into_iter().filter(|s| args.only.is_empty() || args.only.contains(s)).collect();
-    let mut session = Session::new(args.full);
+    let mut session = Session::new(args.full)?;
     let mut lines = Vec::new();
     for suite in chosen {
         for (name, part) in parts(suite) {

@@ -5,28 +5,35 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
+use super::lanes;
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
+use crate::sources::Sources;
 use crate::{azurite, host, postgres, python, qemu, tidy, tree};
 
 /// Where tests find Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
 
+/// How long one test may take with everything in it.
+const FULL_TEST_SECONDS_MAX: &str = "7200";
+
 /// What suites share.
-#[derive(Default)]
 pub struct Session {
     scratch: Option<Scratch>,
     /// Tests that take many minutes run, too.
     full: bool,
+    /// In CI, where build output outlives the clone.
+    sources: Option<Sources>,
 }
 
 impl Session {
     /// With the tests that take many minutes, or without.
-    pub fn new(full: bool) -> Self {
-        Self { scratch: None, full }
+    pub fn new(full: bool) -> Result<Self> {
+        let sources = tree::in_ci().then(Sources::restore).transpose()?;
+        Ok(Self { scratch: None, full, sources })
     }
 
     pub fn tidy(&mut self) -> Result<Counts> {
@@ -41,12 +48,15 @@ impl Session {
     pub fn clippy(&mut self) -> Result<Counts> {
         let mut clippy =
             cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]);
-        Ok(Counts::one(clippy.status().context("start cargo clippy")?.success()))
+        let passed = clippy.status().context("start cargo clippy")?.success();
+        self.were_built()?;
+        Ok(Counts::one(passed))
     }
 
     pub fn rust(&mut self) -> Result<Counts> {
         // The host's programs are the product's to name, so it is built first.
         build_tests()?;
+        self.were_built()?;
         host::install_for_product()?;
         host::install_for_tests()?;
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
@@ -98,30 +108,21 @@ impl Session {
         Ok(Counts::one(true))
     }
 
-    /// Tests that start, kill and count platforms of their own run beside those that share one: an emulated machine
-    /// keeps one processor busy, and much of a test is waiting.
     pub fn e2e_python(&mut self) -> Result<Counts> {
         host::install_for_tests()?;
         host::install_browser()?;
         let (interpreter, postgres, azurite) = (python::ensure()?, postgres::ensure()?, azurite::ensure()?);
         let (platform, full) = (self.platform()?, self.full);
-        let lane = |log: &str, marked: &str| {
+        lanes::run(|| {
             // Platforms of one's own take root.
             let mut python = platform.point(host::as_root(&interpreter));
             python.env("PANDASTACK_TEST_POSTGRES_BIN", &postgres);
             python.envs(azurite.as_ref().map(|program| (AZURITE, program)));
             python.envs(full.then_some(("PANDASTACK_TEST_FULL", "1")));
             python.envs(full.then_some(("PANDASTACK_TEST_SLEEPS", "100")));
-            pytest(python, log, "tests/e2e/python", &["-m", marked])
-        };
-        let (own, shared) = std::thread::scope(|lanes| {
-            let own = lanes.spawn(|| lane("tests/e2e/python-own-platforms", "own_platform"));
-            let shared = lane("tests/e2e/python", "not own_platform");
-            (own.join(), shared)
-        });
-        let mut counts = shared?;
-        counts.add(&own.map_err(|_| anyhow!("the tests with platforms of their own were not run"))??);
-        Ok(counts)
+            python.envs(full.then_some(("PYTEST_TIMEOUT", FULL_TEST_SECONDS_MAX)));
+            python
+        })
     }
 
     pub fn e2e_typescript(&mut self) -> Result<Counts> {
@@ -136,6 +137,10 @@ impl Session {
         let left = scratch.stop()?;
         left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
         Ok(Counts::one(left.is_empty()))
+    }
+
+    fn were_built(&self) -> Result<()> {
+        self.sources.as_ref().map_or(Ok(()), Sources::were_built)
     }
 
     fn platform(&self) -> Result<&crate::platform::Platform> {
@@ -180,13 +185,19 @@ fn engine_tests() -> Result<PathBuf> {
         .context("find the tests of the QEMU engine among those built")
 }
 
-fn pytest(mut python: Command, log: &str, tests: &str, chosen: &[&str]) -> Result<Counts> {
-    python
-        .args(["-m", "pytest", "-rsfE", "-p", "no:cacheprovider", tests])
-        .args(chosen)
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    let (output, success) = tee(python, log)?;
+/// Runs tests of a file or a directory.
+pub fn pytest(python: Command, log: &str, tests: &str, chosen: &[&str]) -> Result<Counts> {
+    let mut pytest = pytest_of(python, tests, chosen);
+    pytest.arg("-rsfE");
+    let (output, success) = tee(pytest, log)?;
     Ok(of_pytest(&output).with_status(success))
+}
+
+/// pytest, leaving nothing in the clone.
+pub fn pytest_of(mut python: Command, tests: &str, chosen: &[&str]) -> Command {
+    python.args(["-m", "pytest", "-p", "no:cacheprovider", tests]).args(chosen);
+    python.env("PYTHONDONTWRITEBYTECODE", "1");
+    python
 }
 
 fn build_typescript() -> Result<()> {

@@ -1,0 +1,71 @@
+//! End-to-end tests in Python, two at a time: an emulated machine keeps one processor busy, and much of a test is waiting.
+//!
+//! ```text
+//!  first lane   all that share the platform ------------------> | what is left of those below
+//!  second lane  all with an internet | a file with platforms of its own | the next file | ...
+//! ```
+
+use std::collections::VecDeque;
+use std::process::Command;
+use std::sync::Mutex;
+
+use anyhow::{Result, anyhow};
+
+use super::counts::Counts;
+use super::suites::{pytest, pytest_of};
+use crate::program;
+
+const TESTS: &str = "tests/e2e/python";
+/// They share the one platform.
+const SHARING: &str = "not own_platform";
+/// They start, kill and count platforms of their own, at public addresses that only one of them can have at a time.
+const WITH_INTERNET: &str = "own_platform and internet";
+/// They start, kill and count platforms of their own, each at a place of its own.
+const ALONE: &str = "own_platform and not internet";
+
+/// Runs all of them, with the interpreter that is given for each part.
+pub fn run(python: impl Fn() -> Command + Sync) -> Result<Counts> {
+    let files =
+        Mutex::new(files_of(&program::read(pytest_of(python(), TESTS, &["--collect-only", "-m", ALONE]))?));
+    let marked = |log: &str, marker: &str| pytest(python(), log, TESTS, &["-m", marker]);
+    let the_rest = |mut counts: Counts| -> Result<Counts> {
+        loop {
+            let next = files.lock().map_err(|_| anyhow!("the other lane panicked"))?.pop_front();
+            let Some(file) = next else { return Ok(counts) };
+            counts.add(&pytest(python(), &file, &file, &["-m", ALONE])?);
+        }
+    };
+    let (first, second) = std::thread::scope(|lanes| {
+        let second = lanes.spawn(|| the_rest(marked("tests/e2e/python-internet", WITH_INTERNET)?));
+        let first = marked(TESTS, SHARING).and_then(the_rest);
+        (first, second.join())
+    });
+    let mut counts = first?;
+    counts.add(&second.map_err(|_| anyhow!("the tests of the second lane were not run"))??);
+    Ok(counts)
+}
+
+/// The files of the tests that `pytest --collect-only -q` lists as `file::test`, each once, in their order.
+fn files_of(listed: &str) -> VecDeque<String> {
+    let mut files = VecDeque::new();
+    for (file, _) in listed.lines().filter_map(|line| line.split_once("::")) {
+        // Listed from the directory of pytest's settings.
+        let file = format!("{TESTS}/{file}");
+        if files.back() != Some(&file) {
+            files.push_back(file);
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read() {
+        let listed = "test_a.py::one\ntest_a.py::two[x::y]\ntest_b.py::one\n\n3/9 tests collected (6 deselected) in 0.1s\n";
+        assert_eq!(files_of(listed), ["tests/e2e/python/test_a.py", "tests/e2e/python/test_b.py"]);
+        assert!(files_of("no tests collected\n").is_empty());
+    }
+}
