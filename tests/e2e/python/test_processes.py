@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, Iterator, List
@@ -139,6 +140,19 @@ def test_a_busy_guest_still_answers(own: Sandbox) -> None:
     assert [loop.wait() for loop in loops] == [137] * 6
 
 
+@pytest.fixture
+def explained(own: Sandbox) -> Iterator[None]:
+    """Of a test that waits for what a terminal says: if it waits for long, what the machine and its processes do is printed."""
+    def explain() -> None:
+        print([process.info for process in own.processes()])
+        print(own.exec("ps -eo pid,ppid,pgid,tpgid,stat,wchan:24,tty,time,args", timeout_seconds=60))
+
+    explains = threading.Timer(60, explain)
+    explains.start()
+    yield
+    explains.cancel()
+
+
 def read_until(stream: Any, wanted: str, seen: str = "") -> str:
     for chunk in stream:
         seen += chunk.text
@@ -147,6 +161,8 @@ def read_until(stream: Any, wanted: str, seen: str = "") -> str:
     raise AssertionError(f"{wanted!r} is not in {seen!r}")
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("explained")
 def test_several_terminals_with_sizes_of_their_own(own: Sandbox) -> None:
     def session(number: int) -> str:
         terminal = own.start("bash --norc", pty=(20 + number, 70 + number))
@@ -164,6 +180,8 @@ def test_several_terminals_with_sizes_of_their_own(own: Sandbox) -> None:
         list(pool.map(session, range(3)))
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("explained")
 def test_a_terminal_is_come_back_to(own: Sandbox) -> None:
     terminal = own.start(pty=(24, 80), user="user")
     assert terminal.info.is_terminal
@@ -192,6 +210,8 @@ def socket_of(raw: httpx.Client) -> Any:
         socket.close()
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("explained")
 def test_terminal_on_a_websocket(own: Sandbox, socket_of: Any) -> None:
     socket = socket_of(f"/sandboxes/{own.id}/exec/pty?rows=33&cols=99")
     hello = json.loads(socket.receive())
@@ -215,6 +235,8 @@ def test_terminal_on_a_websocket(own: Sandbox, socket_of: Any) -> None:
     assert last is not None and last["exit"] == 6 and again.close_code == 1000
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("explained")
 def test_plain_terminal_carries_bytes_only_and_hangs_up(own: Sandbox, socket_of: Any) -> None:
     socket = socket_of(f"/sandboxes/{own.id}/ssh")
     socket.send(b"echo mar''ker\r")

@@ -467,8 +467,6 @@ def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: P
     kept = {path.name for path in sleep_dir(platform, own).iterdir()}
     # The record's second name is made anew behind the answer.
     assert kept - {"record.new"} == {"disk", "manifest.json", "record.json"}
-    with pytest.raises(ConflictError):
-        own.fork()
     assert own.exec("cat /srv/kept", timeout_seconds=120).stdout == "kept\n"
     assert own.exec("cat /dev/shm/gone").exit_code != 0
     assert own.refresh().boot_mode == "boot"
@@ -476,6 +474,19 @@ def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: P
     before = count(own)
     own.hibernate()
     assert count(own) >= before, "after a boot it sleeps and wakes as any other"
+
+
+def test_a_copy_of_one_that_sleeps_with_its_disk_alone_wakes_it(client: PandaStack, own: Sandbox) -> None:
+    own.exec("echo kept > /srv/kept", check=True)
+    own.hibernate(keep="disk")
+    with own.fork() as child:
+        assert child.exec("cat /srv/kept", timeout_seconds=120).stdout == "kept\n"
+    wait_until("the host told that it woke", lambda: own.refresh().status == "running", 30)
+    assert own.boot_mode == "boot"
+    own.hibernate(keep="disk")
+    snapshot = own.snapshot()
+    with client.sandboxes.create(from_snapshot=snapshot.id) as copy:
+        assert copy.exec("cat /srv/kept", timeout_seconds=120).stdout == "kept\n"
 
 
 def test_checkpoints_are_taken_while_something_happens(client: PandaStack) -> None:

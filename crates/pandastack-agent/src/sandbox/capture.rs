@@ -35,11 +35,11 @@ impl Driver {
     pub(super) async fn snapshot(&mut self, id: &SnapshotId, reply: Reply<AgentSnapshotDone>) {
         self.written().await;
         let to = self.host.layout.snapshot(id);
-        let begun = match self.accept(Request::Snapshot) {
+        let begun = match self.accept_copy(Request::Snapshot).await {
             _ if to.exists() => Err(AgentError::Conflict(format!("snapshot {id} exists already"))),
-            Verdict::Refuse(reason) => Err(AgentError::Conflict(reason.to_owned())),
-            Verdict::FromSleep => return drop(reply.send(self.link_sleep(to).await)),
-            _ => self.take().await,
+            Err(error) => Err(error),
+            Ok(Verdict::FromSleep) => return drop(reply.send(self.link_sleep(to).await)),
+            Ok(_) => self.take().await,
         };
         let host = self.host.clone();
         match begun {

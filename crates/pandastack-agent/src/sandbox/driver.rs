@@ -173,6 +173,18 @@ impl Driver {
         }
     }
 
+    /// The verdict on a copy. One that sleeps with its disk alone has no memory to copy: it wakes, as for any other use.
+    pub(super) async fn accept_copy(&mut self, request: Request) -> Result<Verdict> {
+        match self.accept(request) {
+            Verdict::Refuse(reason) => Err(AgentError::Conflict(reason.to_owned())),
+            Verdict::FromSleep if self.sleeps_with_disk_alone()? => {
+                self.wake().await?;
+                Ok(self.accept(request))
+            }
+            verdict => Ok(verdict),
+        }
+    }
+
     async fn keep_awake(&mut self, until: Option<Timestamp>) -> Result<AgentSandbox> {
         self.come_awake().await?;
         self.activity.touch();

@@ -24,7 +24,7 @@ use super::accept::{Request, Verdict};
 use super::children::{Children, Start};
 use super::{Driver, Reply};
 use crate::blocking;
-use crate::error::{AgentError, Result};
+use crate::error::Result;
 use crate::home::Home;
 use crate::host::Host;
 use crate::launch;
@@ -142,10 +142,7 @@ impl Driver {
     }
 
     async fn begin_fork(&mut self, children: Vec<SandboxSpec>) -> Result<Children> {
-        let verdict = self.accept(Request::Fork);
-        if let Verdict::Refuse(reason) = verdict {
-            return Err(AgentError::Conflict(reason.to_owned()));
-        }
+        let verdict = self.accept_copy(Request::Fork).await?;
         let (shape, by) = (self.record.shape, Some(&self.record.spec.id));
         self.host.make_room(shape, children.len() as u64, by).await?;
         if verdict == Verdict::FromSleep {

@@ -212,6 +212,13 @@ impl Driver {
         launch::restore(&self.host, &mut self.record, &snapshot, Stages::begin()).await
     }
 
+    /// Whether a sleeper on disk left its memory behind.
+    pub(super) fn sleeps_with_disk_alone(&self) -> Result<bool> {
+        let sleep = self.host.layout.sleep(&self.record.spec.id);
+        let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
+        Ok(manifest.disk_only)
+    }
+
     /// What a sleeper on disk sleeps on.
     pub(super) fn open_sleep(&self) -> Result<Snapshot> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
