@@ -96,11 +96,6 @@ impl AgentError {
         AgentError::Damaged { path: path.to_owned(), reason: reason.to_string() }
     }
 
-    /// The guest refused, and that is why.
-    pub(crate) fn is_guest_refusal(&self, code: GuestCode) -> bool {
-        matches!(self, AgentError::Guest(error) if error.refusal() == Some(code))
-    }
-
     /// The connection to the guest was lost.
     pub(crate) fn is_disconnection(&self) -> bool {
         matches!(self, AgentError::Guest(ClientError::Disconnected { .. }))

@@ -2,13 +2,13 @@
 
 use pandastack_fault as fault;
 use pandastack_guest_proto::client::{CollectedOutput, GuestClient};
-use pandastack_guest_proto::message::{Command, ProcessSpec, StdinWrite};
+use pandastack_guest_proto::message::{Command, ProcessSpec};
 use pandastack_types::api::{ExecRequest, ExecResult};
 use pandastack_types::limits;
 
 use crate::error::{AgentError, Result};
 use crate::process::{Feed, OutputEvents, Style, limits_of};
-use crate::sandbox::{Lease, SandboxHandle};
+use crate::sandbox::SandboxHandle;
 
 /// What to run, checked.
 pub(crate) struct Exec {
@@ -76,13 +76,13 @@ impl Exec {
         self.spec
     }
 
-    /// Runs it and returns everything at its end.
-    pub(crate) async fn run(self, lease: &Lease) -> Result<ExecResult> {
-        fault::point("exec.leased").await;
-        let output = match self.input {
-            None => run_to_end(&lease.guest, self.spec).await?,
-            Some(input) => run_with_input(&lease.guest, self.spec, &input).await?,
-        };
+    /// Runs it and returns everything at its end. Like a stream, it is followed across sleep and waking.
+    pub(crate) async fn run(self, handle: SandboxHandle) -> Result<ExecResult> {
+        let feed = Feed::exec(handle, self.spec).await?;
+        if let Some(input) = self.input {
+            feed.send_input(input, true).await?;
+        }
+        let output = feed.collect(limits::EXEC_OUTPUT_BYTES_MAX).await?;
         fault::point("exec.ran").await;
         if output.exit.timed_out {
             return Err(AgentError::ExecTimeout { seconds: self.timeout_seconds });
@@ -112,27 +112,9 @@ impl Exec {
     }
 }
 
-/// Runs a process in the guest and keeps its output, up to the API's limit.
+/// Runs a process in a machine that is nobody's sandbox yet, and keeps its output, up to the API's limit.
 pub(crate) async fn run_to_end(guest: &GuestClient, spec: ProcessSpec) -> Result<CollectedOutput> {
     Ok(guest.exec(spec).await?.collect(limits::EXEC_OUTPUT_BYTES_MAX).await?)
-}
-
-/// The same with an input, which is written while the output is read: a process may stop reading to write.
-async fn run_with_input(guest: &GuestClient, spec: ProcessSpec, input: &str) -> Result<CollectedOutput> {
-    let stream = guest.exec(spec).await?;
-    let write = StdinWrite { process: stream.process(), offset: Some(0), close: true };
-    let feed = async {
-        let mut writer = guest.open_stdin(write).await?;
-        writer.write(input.as_bytes()).await?;
-        writer.finish().await
-    };
-    let collect = stream.collect(limits::EXEC_OUTPUT_BYTES_MAX);
-    tokio::pin!(collect);
-    // A process need not read what it was given, so only its end counts.
-    tokio::select! {
-        output = &mut collect => Ok(output?),
-        _ = feed => Ok(collect.await?),
-    }
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ pub(crate) async fn restore(
     stages.mark("restore");
     let of_sandbox = snapshot.manifest.sandbox.is_some();
     let remembered = Remembered { of_sandbox, mounted, resolved: &snapshot.manifest.resolved };
-    finish(host, record, machine, home, remembered, stages).await
+    finish(host, record, machine, home, Some(remembered), stages).await
 }
 
 /// Makes a sandbox's machine from a kernel and the disk it had, with empty memory.
@@ -175,8 +175,7 @@ pub(crate) async fn boot(
     let machine = host.engine.boot(boot).await.map_err(AgentError::from);
     stages.mark("boot");
     record.boot_mode = BootMode::Boot;
-    let nothing = Remembered { of_sandbox: false, mounted: 0, resolved: &[] };
-    finish(host, record, machine, home, nothing, stages).await
+    finish(host, record, machine, home, None, stages).await
 }
 
 /// Adds the machine's volumes to its place. If one of them cannot be had, nothing is left of the home.
@@ -292,6 +291,17 @@ pub(crate) struct Remembered<'a> {
     pub resolved: &'a [Resolved],
 }
 
+/// How a machine comes to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// From its memory.
+    GoesOn,
+    /// From memory that knows the file system of a volume that it writes.
+    GoesOnOnce,
+    /// From its disk.
+    Boots,
+}
+
 /// Lets a forked child run and passes it through the identity gate.
 pub(crate) async fn bring_up_child(
     host: &Host,
@@ -300,15 +310,16 @@ pub(crate) async fn bring_up_child(
     remembered: Remembered<'_>,
     stages: Stages,
 ) -> Result<Live> {
-    finish(host, record, forked.machine, forked.home, remembered, stages).await
+    finish(host, record, forked.machine, forked.home, Some(remembered), stages).await
 }
 
+/// Lets a machine run, from its memory or, without one, from its disk.
 async fn finish(
     host: &Host,
     record: &mut SandboxRecord,
     machine: Result<Arc<dyn Machine>>,
     home: Home,
-    remembered: Remembered<'_>,
+    memory: Option<Remembered<'_>>,
     mut stages: Stages,
 ) -> Result<Live> {
     let machine = match machine {
@@ -318,10 +329,16 @@ async fn finish(
             return Err(error);
         }
     };
+    let remembered = memory.unwrap_or(Remembered { of_sandbox: false, mounted: 0, resolved: &[] });
     home.restore_resolved(host, remembered.resolved).await;
     let identity = identity(record, remembered.of_sandbox);
     let once = remembered.mounted > 0 && record.sleeps_on_disk() && record.writes_volumes();
-    let opened = open_gate(host, record, machine.as_ref(), &home, identity, once, &mut stages).await;
+    let start = match memory {
+        None => Start::Boots,
+        Some(_) if once => Start::GoesOnOnce,
+        Some(_) => Start::GoesOn,
+    };
+    let opened = open_gate(host, record, machine.as_ref(), &home, identity, start, &mut stages).await;
     let new_volumes = record.spec.volumes.len() > remembered.mounted;
     let mounted = match opened {
         Ok(guest) if new_volumes => {
@@ -348,7 +365,7 @@ async fn finish(
 /// writes it again with the new state. Nobody waits for the disk: a power loss takes the process with it, and a sleeper's record
 /// has a second name.
 ///
-/// With `once` the memory knows the file system of a volume that it writes, and is good for one run: after the first write the two no
+/// Memory of [`Start::GoesOnOnce`] is good for one run: after the first write to the volume the two no
 /// longer fit, and to wake from it again would destroy the volume. So the record says durably that the sandbox runs before it does, and
 /// whatever ends it from here on is the loss of a running machine.
 async fn open_gate(
@@ -357,13 +374,13 @@ async fn open_gate(
     machine: &dyn Machine,
     home: &Home,
     identity: Identity,
-    once: bool,
+    start: Start,
     stages: &mut Stages,
 ) -> Result<GuestClient> {
     record.machine = Some(machine.record().clone());
     record.slot = home.slot.map(|index| u32::from(index.0));
     let path = host.layout.record(&record.spec.id);
-    if once {
+    if start == Start::GoesOnOnce {
         let state = record.state.step(Transition::Woken)?;
         let running = SandboxRecord { state, residency: None, ..record.clone() };
         *record = blocking(move || write_json_durably(&path, &running).map(|()| running)).await?;
@@ -380,7 +397,13 @@ async fn open_gate(
         blocking(move || cgroup.add(pid).map_err(AgentError::io("move into the control group", &dir)));
     let opened = async {
         machine.resume().await?;
-        Ok::<_, AgentError>(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?)
+        if start != Start::Boots {
+            return Ok(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?);
+        }
+        // It greets when it has booted, seconds from now: the time of day is taken then.
+        let guest = GuestClient::connect(stream, GUEST_ANSWER_MAX).await?;
+        let applied = guest.set_identity(Identity { realtime_ns: realtime_ns(), ..identity }).await?;
+        Ok::<_, AgentError>((guest, applied))
     };
     let (entered, opened) = tokio::join!(entered, opened);
     entered?;
@@ -419,7 +442,7 @@ pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Iden
     let short: String = id.chars().filter(|c| *c != '-').take(12).collect();
     Identity {
         entropy: entropy.into(),
-        realtime_ns: jiff::Timestamp::now().as_nanosecond() as u64,
+        realtime_ns: realtime_ns(),
         sandbox_id: id.to_owned(),
         hostname: Some(format!("sandbox-{short}")),
         // Stable across sleep, different for every sandbox, and no way back to the id.
@@ -432,6 +455,10 @@ pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Iden
         regenerate_ssh_host_keys: record.state == SandboxState::Creating,
         only_stood_still: false,
     }
+}
+
+fn realtime_ns() -> u64 {
+    jiff::Timestamp::now().as_nanosecond() as u64
 }
 
 /// Fresh clock and entropy for a sandbox whose predecessor may have left it in the middle of anything; everything else stays.

@@ -166,6 +166,13 @@ impl QemuMachine {
         self.qmp.command("cont", json!({})).await.map(drop)
     }
 
+    /// Stops the processors. The caller holds the turn.
+    pub(crate) async fn stop(&self) -> Result<()> {
+        self.qmp.call("stop", json!({}), PAUSE_MAX).await?;
+        self.is_paused.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// Waits for the turn of an operation that changes the run state, or depends on it.
     pub(crate) async fn lock_turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
@@ -225,9 +232,7 @@ impl Machine for QemuMachine {
 
     async fn pause(&self) -> Result<()> {
         let _turn = self.lock_turn().await;
-        self.qmp.call("stop", json!({}), PAUSE_MAX).await?;
-        self.is_paused.store(true, Ordering::Release);
-        Ok(())
+        self.stop().await
     }
 
     async fn resume(&self) -> Result<()> {

@@ -23,9 +23,21 @@ use crate::migration::{self, DESCRIPTOR_NAME};
 pub(crate) async fn save(machine: &QemuMachine, target: &SaveTarget) -> Result<Saved> {
     let started = Instant::now();
     machine.require_paused("saving the machine").await?;
+    leave_last_save(machine).await?;
     let state_bytes = save_state(machine, &target.state).await?;
     let memory_bytes_written = save_memory(machine, target.memory.clone(), target.base.clone()).await?;
     Ok(Saved { state_bytes, memory_bytes_written, took: started.elapsed() })
+}
+
+/// A machine that was saved is in a state in which QEMU does not save it again, and only running leads out of it. Whoever pauses
+/// a machine froze its user processes before, so nobody in it sees the moment.
+async fn leave_last_save(machine: &QemuMachine) -> Result<()> {
+    let status = machine.qmp.command("query-status", json!({})).await?;
+    if status.get("status").and_then(serde_json::Value::as_str) != Some("postmigrate") {
+        return Ok(());
+    }
+    machine.go_on().await?;
+    machine.stop().await
 }
 
 async fn save_state(machine: &QemuMachine, path: &Path) -> Result<u64> {
@@ -38,7 +50,12 @@ async fn save_state(machine: &QemuMachine, path: &Path) -> Result<u64> {
     let mut events = machine.qmp.subscribe();
     machine.qmp.give_descriptor(DESCRIPTOR_NAME, writing.as_fd()).await?;
     drop(writing);
-    machine.qmp.command("migrate", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await?;
+    let begun = machine.qmp.command("migrate", json!({ "uri": format!("fd:{DESCRIPTOR_NAME}") })).await;
+    if let Err(error) = begun {
+        // Kept in the machine, it would be in the way of every fork.
+        machine.qmp.command("closefd", json!({ "fdname": DESCRIPTOR_NAME })).await?;
+        return Err(error);
+    }
     let step = "saving device state";
     let both = async {
         let copied = copy(reading, file).await.map_err(failed("write the state file"))?;

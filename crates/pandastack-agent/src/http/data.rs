@@ -74,10 +74,7 @@ pub(super) async fn exec(
     Json(request): Json<ExecRequest>,
 ) -> Result<Json<ExecResult>> {
     let exec = Exec::from_request(request)?.tagged(args.tag);
-    match exec.run(&handle.lease().await?).await {
-        Ok(result) => Ok(Json(result)),
-        Err(error) => Err(handle.explain(error).await),
-    }
+    Ok(Json(exec.run(handle).await?))
 }
 
 pub(super) async fn exec_stream(

@@ -1,15 +1,13 @@
 //! What a process does, across lost connections, sleep and waking.
 
-use pandastack_guest_proto::client::{ClientError, ProcessEvent, ProcessStream};
-use pandastack_guest_proto::message::{ErrorCode, ProcessId, ProcessSpec, StdinWrite};
+use pandastack_fault as fault;
+use pandastack_guest_proto::client::{ClientError, CollectedOutput, Collector, ProcessEvent, ProcessStream};
+use pandastack_guest_proto::message::{ProcessId, ProcessSpec, StdinWrite};
 
 use super::named;
 use super::start::feed_input;
-use crate::error::Result;
+use crate::error::{AgentError, Result};
 use crate::sandbox::{Lease, SandboxHandle};
-
-/// Starts that a freeze may come before. Each waits behind whatever froze the sandbox.
-const FROZEN_STARTS_MAX: usize = 3;
 
 /// Next byte wanted of standard output and of standard error.
 pub(crate) type Offsets = (u64, u64);
@@ -19,6 +17,8 @@ pub(crate) struct Feed {
     handle: SandboxHandle,
     process: ProcessId,
     offsets: Offsets,
+    /// Of the sandbox, when the feed began.
+    rollbacks: u64,
     /// The present connection. The lease keeps the sandbox from going to sleep for lack of use.
     joined: Option<(ProcessStream, Lease)>,
     ended: bool,
@@ -27,31 +27,23 @@ pub(crate) struct Feed {
 impl Feed {
     /// Starts a process and follows it from its first byte.
     pub(crate) async fn exec(handle: SandboxHandle, spec: ProcessSpec) -> Result<Self> {
-        for _ in 1..FROZEN_STARTS_MAX {
-            match Self::try_exec(&handle, spec.clone()).await {
-                // A snapshot or sleep came between the lease and the start; the next lease waits for it.
-                Err(error) if error.is_guest_refusal(ErrorCode::Frozen) => {}
-                started => return started,
-            }
-        }
-        Self::try_exec(&handle, spec).await
-    }
-
-    async fn try_exec(handle: &SandboxHandle, spec: ProcessSpec) -> Result<Self> {
-        let lease = handle.lease().await?;
+        let mut lease = handle.lease_to_start().await?;
+        fault::point("exec.leased").await;
         let stream = match lease.guest.exec(spec).await {
             Ok(stream) => stream,
             Err(error) => return Err(handle.explain(error.into()).await),
         };
+        lease.started();
         let process = stream.process();
-        let (handle, joined) = (handle.clone(), Some((stream, lease)));
-        Ok(Self { handle, process, offsets: (0, 0), joined, ended: false })
+        let (rollbacks, joined) = (lease.rollbacks, Some((stream, lease)));
+        Ok(Self { handle, process, offsets: (0, 0), rollbacks, joined, ended: false })
     }
 
     /// Follows a process from two offsets on, waking the sandbox if it sleeps.
     pub(crate) async fn attach(handle: SandboxHandle, process: ProcessId, offsets: Offsets) -> Result<Self> {
         let lease = handle.lease().await?;
-        let mut feed = Self { handle, process, offsets, joined: None, ended: false };
+        let rollbacks = lease.rollbacks;
+        let mut feed = Self { handle, process, offsets, rollbacks, joined: None, ended: false };
         feed.join(lease).await?;
         Ok(feed)
     }
@@ -74,6 +66,11 @@ impl Feed {
     }
 
     async fn join(&mut self, lease: Lease) -> Result<()> {
+        if lease.rollbacks != self.rollbacks {
+            let reason =
+                "the sandbox was rolled back while this ran; look at its processes for what it runs now";
+            return Err(AgentError::Conflict(reason.to_owned()));
+        }
         let stream = lease.guest.attach(self.process, self.offsets.0, self.offsets.1).await?;
         self.joined = Some((stream, lease));
         Ok(())
@@ -106,6 +103,18 @@ impl Feed {
             }
         }
         Ok(None)
+    }
+
+    /// Follows it to its end and keeps at most `bytes_max` of each stream.
+    pub(crate) async fn collect(mut self, bytes_max: usize) -> Result<CollectedOutput> {
+        let mut collector = Collector::new(bytes_max);
+        loop {
+            // Nothing comes after the end, which is returned below.
+            let Some(event) = self.next().await? else { return Err(AgentError::Stopping) };
+            if let Some(exit) = collector.take(event) {
+                return Ok(collector.finish(exit));
+            }
+        }
     }
 
     fn end<T>(&mut self, result: Result<T>) -> Result<T> {

@@ -1,7 +1,7 @@
 //! Starting a process as the API asks for it.
 
 use pandastack_guest_proto::message::{
-    Command, ErrorCode, ProcessId, ProcessLimits, ProcessSpec, Started, StdinWrite, TerminalSize,
+    Command, ProcessId, ProcessLimits, ProcessSpec, Started, StdinWrite, TerminalSize,
 };
 use pandastack_types::api::{self, Process, StartProcess};
 use pandastack_types::limits;
@@ -15,8 +15,6 @@ use crate::sandbox::{Lease, SandboxHandle};
 const LOGIN_SHELL: &str = "exec \"${SHELL:-/bin/sh}\" -l";
 /// Characters of the command shown.
 const COMMAND_SHOWN_MAX: usize = 200;
-/// Starts that a freeze may come before.
-const FROZEN_STARTS_MAX: usize = 3;
 
 /// A process to start, checked.
 pub(crate) struct Start {
@@ -53,7 +51,7 @@ impl Start {
     pub(crate) async fn run(self, handle: &SandboxHandle) -> Result<Process> {
         let command = shown(&self.spec.command);
         let (tag, pty, is_terminal) = (self.spec.tag.clone(), self.pty, self.spec.terminal.is_some());
-        let (started, lease) = start(handle, &self.spec).await?;
+        let (started, lease) = start(handle, self.spec).await?;
         if is_terminal && !started.terminal {
             // It runs on pipes, which nobody asked for. If it cannot be killed it has ended.
             let _ = lease.guest.signal(started.process, libc::SIGKILL).await;
@@ -96,17 +94,14 @@ impl Start {
     }
 }
 
-/// Starts; a freeze between lease and start is waited out by the next lease.
-async fn start(handle: &SandboxHandle, spec: &ProcessSpec) -> Result<(Started, Lease)> {
-    let mut left = FROZEN_STARTS_MAX;
-    loop {
-        left -= 1;
-        let lease = handle.lease().await?;
-        match lease.guest.start(spec.clone()).await {
-            Ok(started) => return Ok((started, lease)),
-            Err(error) if error.refusal() == Some(ErrorCode::Frozen) && left > 0 => {}
-            Err(error) => return Err(handle.explain(error.into()).await),
+async fn start(handle: &SandboxHandle, spec: ProcessSpec) -> Result<(Started, Lease)> {
+    let mut lease = handle.lease_to_start().await?;
+    match lease.guest.start(spec).await {
+        Ok(started) => {
+            lease.started();
+            Ok((started, lease))
         }
+        Err(error) => Err(handle.explain(error.into()).await),
     }
 }
 

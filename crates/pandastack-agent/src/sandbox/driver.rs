@@ -12,12 +12,12 @@ use pandastack_guest_proto::message::IdentityApplied;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::api::{HostView, Keep};
 use pandastack_types::{Residency, SandboxState, Transition};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
 use super::idle::Look;
-use super::still::thaw;
+use super::still::{STARTS_MAX, thaw};
 use super::{Activity, Command, Doors, Lease, QUEUE_MAX, Reply, SandboxHandle};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
@@ -46,6 +46,10 @@ pub(crate) struct Driver {
     pub(super) thawing: Option<JoinHandle<Result<IdentityApplied>>>,
     /// When the present sleep began.
     pub(super) asleep_since: Instant,
+    /// A permit for each start that is under way.
+    pub(super) starts: Arc<Semaphore>,
+    /// How often it went back: what ran before a rollback cannot be followed after it.
+    pub(super) rollbacks: u64,
     /// The last look at the network.
     pub(super) looked: Look,
     commands: mpsc::Receiver<Command>,
@@ -80,6 +84,8 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
         coming_up: None,
         thawing: None,
         asleep_since,
+        starts: Arc::new(Semaphore::new(STARTS_MAX as usize)),
+        rollbacks: 0,
         looked: Look::new(),
         commands,
         view,
@@ -116,6 +122,7 @@ impl Driver {
     async fn serve(&mut self, command: Command) {
         match command {
             Command::Lease(reply) => drop(reply.send(self.lease().await)),
+            Command::LeaseToStart(reply) => drop(reply.send(self.lease_to_start().await)),
             Command::Join(reply) => drop(reply.send(self.join().await)),
             Command::Door { wake, reply } => drop(reply.send(self.open_door(wake).await)),
             Command::Move(request, reply) => drop(reply.send(self.move_to(request).await)),
@@ -142,7 +149,20 @@ impl Driver {
     async fn lease(&mut self) -> Result<Lease> {
         let activity = self.activity.begin();
         self.come_awake().await?;
-        Ok(Lease { guest: self.guest().await?, _activity: activity })
+        Ok(Lease {
+            guest: self.guest().await?,
+            rollbacks: self.rollbacks,
+            starting: None,
+            _activity: activity,
+        })
+    }
+
+    /// A lease that keeps the guest from being frozen until [`Lease::started`]: a start whose answer is lost in a sleep can neither be
+    /// taken for done nor be repeated.
+    async fn lease_to_start(&mut self) -> Result<Lease> {
+        let mut lease = self.lease().await?;
+        lease.starting = self.starts.clone().try_acquire_owned().ok();
+        Ok(lease)
     }
 
     async fn join(&mut self) -> Result<Option<Lease>> {

@@ -37,7 +37,7 @@ use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, 
 use pandastack_types::api::Keep;
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId, VolumeId};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use crate::error::{AgentError, Result};
 use crate::observe::Observed;
@@ -57,6 +57,7 @@ type Reply<T> = oneshot::Sender<Result<T>>;
 /// What a driver is asked.
 pub(crate) enum Command {
     Lease(Reply<Lease>),
+    LeaseToStart(Reply<Lease>),
     /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
     Join(Reply<Option<Lease>>),
     Door {
@@ -83,8 +84,18 @@ pub(crate) enum Command {
 /// A way to the guest of an awake sandbox. While one exists the sandbox counts as in use.
 pub(crate) struct Lease {
     pub guest: GuestClient,
+    /// How often the sandbox went back so far.
+    pub rollbacks: u64,
+    starting: Option<OwnedSemaphorePermit>,
     /// Held, not read.
     pub _activity: ActivityGuard,
+}
+
+impl Lease {
+    /// What it was taken for has started, or not.
+    pub(crate) fn started(&mut self) {
+        self.starting = None;
+    }
 }
 
 /// The outside of a driver.
@@ -146,6 +157,11 @@ impl SandboxHandle {
 
     pub(crate) async fn lease(&self) -> Result<Lease> {
         self.ask(Command::Lease).await
+    }
+
+    /// A lease for starting something, which is not cut off by a sleep before [`Lease::started`].
+    pub(crate) async fn lease_to_start(&self) -> Result<Lease> {
+        self.ask(Command::LeaseToStart).await
     }
 
     /// Waits until the sandbox is awake without waking it. For whoever followed something when it fell asleep.

@@ -35,6 +35,7 @@ impl Driver {
         snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id), Vec::new()).await?;
         fault::point("rollback.published").await;
         self.record_sleep()?;
+        self.rollbacks += 1;
         fault::point("rollback.recorded").await;
         self.end_machine().await;
         fault::point("rollback.ended").await;

@@ -19,6 +19,10 @@ use crate::launch::{self, GUEST_ANSWER_MAX};
 
 /// How long a guest may take to freeze its processes and write its file systems out.
 const FREEZE_MAX: Duration = Duration::from_secs(120);
+/// How long starts that are under way are waited for.
+const STARTS_WAIT: Duration = Duration::from_secs(5);
+/// Starts of one sandbox at once; more are not waited for.
+pub(super) const STARTS_MAX: u32 = 4096;
 /// How long a guest that did not freeze is listened to after it was told to go on.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
 /// When a guest that did not go on is told again.
@@ -44,6 +48,8 @@ impl Driver {
     /// Freezes user processes, and writes the guest's file systems out if told to. A guest that does not answer in time would keep
     /// its sandbox from being deleted; should it hear of this later, it is told at once to go on.
     pub(super) async fn freeze(&mut self, sync: bool) -> Result<()> {
+        // Those that are late are cut off, as everything else is.
+        drop(tokio::time::timeout(STARTS_WAIT, self.starts.acquire_many(STARTS_MAX)).await);
         let guest = self.guest().await?;
         let frozen = answered(FREEZE_MAX, guest.quiesce(sync)).await;
         if frozen.is_err()

@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 
 pub use error::{ClientError, ErrorKind};
 pub use files::{FileReader, FileWriter};
-pub use processes::{CollectedOutput, ProcessEvent, ProcessStream, StdinWriter};
+pub use processes::{CollectedOutput, Collector, ProcessEvent, ProcessStream, StdinWriter};
 pub use trees::{ArchiveReader, Found, WatchStream};
 
 use crate::message::{Event, Hello, Request};

@@ -226,6 +226,51 @@ pub struct CollectedOutput {
     pub exit: ExitStatus,
 }
 
+/// Keeps what a process writes, up to a limit of each stream.
+#[derive(Debug)]
+pub struct Collector {
+    stdout: BytesMut,
+    stderr: BytesMut,
+    truncated: bool,
+    bytes_max: usize,
+}
+
+impl Collector {
+    /// Of at most so many bytes of each stream; the rest is dropped.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Self { stdout: BytesMut::new(), stderr: BytesMut::new(), truncated: false, bytes_max }
+    }
+
+    /// Takes what the process did; how it ended, if it did.
+    pub fn take(&mut self, event: ProcessEvent) -> Option<ExitStatus> {
+        match event {
+            ProcessEvent::Output { stream, bytes, .. } => {
+                let kept = match stream {
+                    OutputStream::Stdout => &mut self.stdout,
+                    OutputStream::Stderr => &mut self.stderr,
+                };
+                let room = self.bytes_max.saturating_sub(kept.len());
+                self.truncated |= bytes.len() > room;
+                kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                None
+            }
+            ProcessEvent::Gap { .. } => {
+                self.truncated = true;
+                None
+            }
+            ProcessEvent::Exit(exit) => Some(exit),
+        }
+    }
+
+    /// All that was kept.
+    #[must_use]
+    pub fn finish(self, exit: ExitStatus) -> CollectedOutput {
+        let Self { stdout, stderr, truncated, .. } = self;
+        CollectedOutput { stdout: stdout.freeze(), stderr: stderr.freeze(), truncated, exit }
+    }
+}
+
 impl ProcessStream {
     fn new(call: Call, process: ProcessId, pid: Option<i32>, offsets: (u64, u64)) -> Self {
         let (stdout_offset, stderr_offset) = offsets;
@@ -276,28 +321,13 @@ impl ProcessStream {
     /// # Errors
     /// As [`ProcessStream::next`].
     pub async fn collect(mut self, bytes_max: usize) -> Result<CollectedOutput, ClientError> {
-        let (mut stdout, mut stderr, mut truncated) = (BytesMut::new(), BytesMut::new(), false);
+        let mut collector = Collector::new(bytes_max);
         loop {
-            match self.next().await? {
-                Some(ProcessEvent::Output { stream, bytes, .. }) => {
-                    let kept = match stream {
-                        OutputStream::Stdout => &mut stdout,
-                        OutputStream::Stderr => &mut stderr,
-                    };
-                    let room = bytes_max.saturating_sub(kept.len());
-                    truncated |= bytes.len() > room;
-                    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
-                }
-                Some(ProcessEvent::Gap { .. }) => truncated = true,
-                Some(ProcessEvent::Exit(exit)) => {
-                    return Ok(CollectedOutput {
-                        stdout: stdout.freeze(),
-                        stderr: stderr.freeze(),
-                        truncated,
-                        exit,
-                    });
-                }
-                None => return Err(self.call.misbehaved("ended a process twice")),
+            let Some(event) = self.next().await? else {
+                return Err(self.call.misbehaved("ended a process twice"));
+            };
+            if let Some(exit) = collector.take(event) {
+                return Ok(collector.finish(exit));
             }
         }
     }
