@@ -171,8 +171,12 @@ impl Replication {
         Ok(System { id, timeline, flushed, version })
     }
 
-    /// Makes the slot, holding back the log from now on. One that exists is fine.
+    /// Makes the slot, holding back the log from now on. One that exists is fine; it is asked for first, because a server logs an error about
+    /// every slot that it is to make twice, where its owner reads it.
     pub async fn ensure_slot(&mut self, slot: &Slot) -> Result<(), ReplicationError> {
+        if self.slot_position(slot).await?.is_some() {
+            return Ok(());
+        }
         const COMMAND: &str = "CREATE_REPLICATION_SLOT";
         let command = format!("{COMMAND} {} PHYSICAL (RESERVE_WAL)", slot.0);
         match self.command(COMMAND, &command).await {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_util::sync::CancellationToken;
 
 use crate::backend::Databases;
 use crate::endpoint::Endpoint;
@@ -17,11 +18,13 @@ use crate::startup::encode_cancel;
 pub(crate) type Token = (i32, i32);
 
 /// The backend that a token stands for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Target {
-    endpoint: Endpoint,
-    process: i32,
-    secret: i32,
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) process: i32,
+    pub(crate) secret: i32,
+    /// [`Backend::closing`](crate::Backend::closing) of its session.
+    pub(crate) closing: CancellationToken,
 }
 
 /// Tokens of every session. As many as there are connections, which are limited.
@@ -37,13 +40,19 @@ pub(crate) struct Ticket {
 
 impl CancelTable {
     /// A token for a backend's own numbers. `None` if the host has no random numbers.
-    pub(crate) fn issue(self: &Arc<Self>, endpoint: &Endpoint, process: i32, secret: i32) -> Option<Ticket> {
+    pub(crate) fn issue(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        process: i32,
+        secret: i32,
+        closing: &CancellationToken,
+    ) -> Option<Ticket> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).ok()?;
         let token = u64::from_be_bytes(random);
         let token = ((token >> 32) as u32, token as u32);
         let token = (token.0.cast_signed(), token.1.cast_signed());
-        let target = Target { endpoint: endpoint.clone(), process, secret };
+        let target = Target { endpoint: endpoint.clone(), process, secret, closing: closing.clone() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, target);
         Some(Ticket { table: Arc::clone(self), token })
     }
@@ -55,23 +64,33 @@ impl CancelTable {
     /// Passes a request on. Clients are told nothing about it, as with PostgreSQL itself.
     pub(crate) async fn cancel(&self, token: Token, databases: &dyn Databases) {
         let Some(target) = self.find(token) else { return };
-        send(&target.endpoint, target.process, target.secret, databases).await;
+        send(&target, databases).await;
     }
 }
 
-/// Asks a server to end the query of one of its backends.
-pub(crate) async fn send(endpoint: &Endpoint, process: i32, secret: i32, databases: &dyn Databases) {
-    let mut backend = match databases.connect(endpoint).await {
+/// Asks a server to end the query of one of its backends. A machine that stops, or has stopped, is left alone: connecting would wake it, and
+/// the session is cut anyway.
+pub(crate) async fn send(target: &Target, databases: &dyn Databases) {
+    let connected = tokio::select! {
+        biased;
+        () = target.closing.cancelled() => return,
+        connected = databases.connect(&target.endpoint) => connected,
+    };
+    let mut backend = match connected {
         Ok(backend) => backend,
         Err(error) => return tracing::debug!(%error, "a cancel request was not passed on"),
     };
     let asked = async {
-        backend.stream.write_all(&encode_cancel(process, secret)).await?;
+        backend.stream.write_all(&encode_cancel(target.process, target.secret)).await?;
         backend.stream.flush().await?;
         // The server closes when it has done it: only then may the client go on.
         backend.stream.read(&mut [0]).await
     };
-    if let Err(error) = asked.await {
+    let asked = tokio::select! {
+        asked = asked => asked,
+        () = target.closing.cancelled() => return,
+    };
+    if let Err(error) = asked {
         tracing::debug!(%error, "a cancel request broke off");
     }
 }
@@ -90,10 +109,11 @@ mod tests {
     fn a_token_is_good_as_long_as_its_session() {
         let table = Arc::new(CancelTable::default());
         let endpoint = Endpoint::from_label("a1").unwrap();
-        let ticket = table.issue(&endpoint, 42, 7).unwrap();
+        let ticket = table.issue(&endpoint, 42, 7, &CancellationToken::new()).unwrap();
         let token = ticket.token;
-        assert_eq!(table.find(token), Some(Target { endpoint, process: 42, secret: 7 }));
+        let found = table.find(token).unwrap();
+        assert_eq!((found.endpoint, found.process, found.secret), (endpoint, 42, 7));
         drop(ticket);
-        assert_eq!(table.find(token), None);
+        assert!(table.find(token).is_none());
     }
 }

@@ -12,25 +12,28 @@
 //! | `wire` | where messages begin and end; errors in protocol form |
 //! | `server` | listening, TLS, limits of connections |
 //! | `inside` | sessions of machines of the platform, without TLS |
+//! | `again` | sessions whose server takes none for the moment |
 //! | `relay` | bytes of a session, and whether a query is under way |
 //! | `errors` | a word from the platform in errors of servers |
 //! | `cancel` | tokens that stand for a backend's own |
 //! | `login` | being a client: a session opened with a password |
-//! | `query`, `value` | statements and results as text; JSON |
+//! | `query`, `keyword`, `value` | statements and results as text; JSON |
 //! | `neon`, `websocket` | HTTP and WebSocket as `@neondatabase/serverless` speaks them |
 //!
-//! Must hold: a client is held while its database wakes, never refused for that; nothing after the login is collected in
+//! Must hold: a client is held while its database wakes or its server starts, never refused for that; nothing after the login is collected in
 //! memory but single errors; every mistake of a client is answered in the protocol's own form with what to do; no password is logged or kept.
 //!
 //! Left to others: which databases there are and how they are reached ([`Databases`]), certificates, keys of the API.
 
 #![forbid(unsafe_code)]
 
+mod again;
 mod backend;
 mod cancel;
 mod endpoint;
 mod errors;
 mod inside;
+mod keyword;
 pub mod limits;
 mod login;
 mod neon;
@@ -38,6 +41,8 @@ mod query;
 mod relay;
 mod server;
 mod startup;
+#[cfg(test)]
+mod tests;
 mod value;
 mod websocket;
 mod wire;

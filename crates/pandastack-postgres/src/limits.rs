@@ -18,6 +18,10 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 pub const LOGIN_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// How long a login by the broker may take, once connected.
 pub const LOGIN_WAIT: Duration = Duration::from_secs(15);
+/// How long a client is held whose server takes no sessions for the moment. Beyond it it gets the server's own error.
+pub const NOT_YET_WAIT: Duration = Duration::from_secs(30);
+/// Pause before such a server is asked again.
+pub const NOT_YET_PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of an error that may get another hint on its way to the client. Beyond it it passes as it is.
 pub const ERROR_BYTES_MAX: usize = 64 * 1024;
 /// How long it may take to find out what to say to an error. Beyond it the error passes as it is.

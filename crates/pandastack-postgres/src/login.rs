@@ -1,6 +1,7 @@
 //! Being a client: a session that is opened with a password, for clients that do not speak the protocol themselves.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 
 use bytes::{Bytes, BytesMut};
 use fallible_iterator::FallibleIterator;
@@ -9,12 +10,13 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::again::{Patience, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, LOGIN_WAIT};
 use crate::query::SqlError;
 use crate::startup::Startup;
-use crate::wire::take;
+use crate::wire::{Fatal, take};
 
 /// Who logs in where.
 #[derive(Clone)]
@@ -58,6 +60,20 @@ impl From<SqlError> for LoginError {
     }
 }
 
+impl LoginError {
+    /// Whether the server takes no sessions for the moment, or went away before it said a word about this one.
+    fn is_not_yet(&self) -> bool {
+        match self {
+            LoginError::Sql(error) => is_not_yet(&error.code),
+            LoginError::Broken(error) => matches!(
+                error.kind(),
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+            ),
+            LoginError::Connect(_) | LoginError::Late => false,
+        }
+    }
+}
+
 /// An open session. It ends when dropped.
 pub struct Session {
     pub(crate) backend: Backend,
@@ -69,21 +85,33 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects and logs in. A sleeping database is woken.
+    /// Connects and logs in. A sleeping database is woken, and a server that takes no sessions yet is waited for.
     pub async fn open(
         databases: &dyn Databases,
         endpoint: &Endpoint,
         credentials: &Credentials,
     ) -> Result<Self, LoginError> {
-        Self::over(databases.connect(endpoint).await?, credentials).await
+        let patience = Patience::new();
+        loop {
+            match Self::over(databases.connect(endpoint).await?, credentials).await {
+                Err(error) if error.is_not_yet() && patience.is_left().await => {
+                    tracing::debug!(%error, "a login is tried again");
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Logs in over a way that is open already.
     pub async fn over(backend: Backend, credentials: &Credentials) -> Result<Self, LoginError> {
         let mut session = Self::resumed(backend);
-        tokio::time::timeout(LOGIN_WAIT, session.log_in(credentials))
-            .await
-            .map_err(|_| LoginError::Late)??;
+        let cut = session.backend.cut.clone();
+        tokio::select! {
+            logged_in = tokio::time::timeout(LOGIN_WAIT, session.log_in(credentials)) => {
+                logged_in.map_err(|_| LoginError::Late)??;
+            }
+            () = cut.cancelled() => return Err(SqlError::from(Fatal::asleep()).into()),
+        }
         Ok(session)
     }
 
@@ -161,7 +189,7 @@ impl Session {
                 return Ok(message);
             }
             if self.backend.stream.read_buf(&mut self.buffer).await? == 0 {
-                return Err(std::io::ErrorKind::UnexpectedEof.into());
+                return Err(ErrorKind::UnexpectedEof.into());
             }
         }
     }
@@ -183,7 +211,10 @@ impl Session {
 
     /// Says goodbye.
     pub async fn close(mut self) {
-        // A server that is gone needs no goodbye.
+        // A server that is gone needs no goodbye, and one that stands still takes none.
+        if self.backend.cut.is_cancelled() {
+            return;
+        }
         let _ = self.send(&[b'X', 0, 0, 0, 4]).await;
     }
 }

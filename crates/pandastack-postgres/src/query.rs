@@ -7,12 +7,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::backend::Databases;
-use crate::cancel;
+use crate::cancel::{self, Target};
 use crate::endpoint::Endpoint;
 use crate::errors;
+use crate::keyword::keyword;
 use crate::limits::{PARAMETERS_MAX, RESULT_BYTES_MAX};
 use crate::login::{LoginError, Session};
-use crate::wire::IDLE;
+use crate::wire::{Fatal, IDLE};
 
 /// One statement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub struct Outcome {
     pub columns: Vec<Column>,
     /// Values as text, row by row.
     pub rows: Vec<Vec<Option<String>>>,
-    /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`.
+    /// `SELECT 3`, `INSERT 0 1`, `CREATE TABLE`. Of a truncated change the command alone: how much it changed is not known.
     pub tag: String,
     /// There were more rows than were asked for.
     pub truncated: bool,
@@ -125,9 +126,25 @@ impl SqlError {
         error
     }
 
+    /// Whether the same may succeed later: the server is stopped, starting or recovering, or has no connection left.
+    pub fn is_passing(&self) -> bool {
+        self.code.starts_with("57P0") || self.code == "53300"
+    }
+
     /// A field by its letter.
     pub fn field(&self, letter: char) -> Option<&str> {
         self.fields.get(&letter).map(String::as_str)
+    }
+}
+
+impl From<Fatal> for SqlError {
+    fn from(fatal: Fatal) -> Self {
+        Self {
+            severity: "FATAL".into(),
+            code: fatal.code.into_owned(),
+            message: fatal.message,
+            fields: fatal.hint.map(|hint| ('H', hint)).into_iter().collect(),
+        }
     }
 }
 
@@ -164,7 +181,8 @@ impl From<SqlError> for RunError {
 }
 
 impl Session {
-    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled.
+    /// Runs statements, one after another or as one transaction. Whatever takes too long or brings too much is cancelled; what is under way when
+    /// the machine stops ends with that.
     pub async fn run(
         &mut self,
         databases: &dyn Databases,
@@ -173,8 +191,15 @@ impl Session {
         transaction: Option<&Transaction>,
         bounds: Bounds,
     ) -> Result<Vec<Outcome>, RunError> {
-        let ran = tokio::time::timeout(bounds.wait, self.run_all(statements, transaction, bounds)).await;
+        let (closing, cut) = (self.backend.closing.clone(), self.backend.cut.clone());
+        let asleep = || RunError::from(SqlError::from(Fatal::asleep()));
+        let ran = tokio::select! {
+            biased;
+            ran = tokio::time::timeout(bounds.wait, self.run_all(statements, transaction, bounds)) => ran,
+            () = cut.cancelled() => return Err(asleep()),
+        };
         let failed = match ran {
+            Ok(Err(RunError::Session(LoginError::Broken(_)))) if cut.is_cancelled() => return Err(asleep()),
             Ok(Err(error @ RunError::TooLarge)) => error,
             Ok(Err(RunError::Session(LoginError::Sql(mut error)))) => {
                 if let Some(hint) = errors::word(databases, endpoint, &error.code).await {
@@ -189,7 +214,8 @@ impl Session {
             }
         };
         if let Some((process, secret)) = self.key() {
-            cancel::send(endpoint, process, secret, databases).await;
+            let target = Target { endpoint: endpoint.clone(), process, secret, closing };
+            cancel::send(&target, databases).await;
         }
         Err(failed)
     }
@@ -211,11 +237,20 @@ impl Session {
             encode(&Statement { sql: "COMMIT".to_owned(), parameters: Vec::new() }, 0, &mut out)?;
         }
         frontend::sync(&mut out);
-        self.send_while_reading(&out).await?;
+        match self.send_while_reading(&out).await {
+            // A server that hangs up says why before, which is read below.
+            Err(RunError::Session(LoginError::Broken(_))) => {}
+            sent => sent?,
+        }
         let mut outcomes = self.collect().await?;
         if transaction.is_some() {
             outcomes.pop();
             outcomes = outcomes.split_off(1.min(outcomes.len()));
+        }
+        for (outcome, statement) in
+            outcomes.iter_mut().zip(statements).filter(|(outcome, _)| outcome.truncated)
+        {
+            outcome.tag = truncated_tag(&statement.sql, outcome.rows.len());
         }
         Ok(outcomes)
     }
@@ -245,7 +280,8 @@ impl Session {
         loop {
             let (kind, body) = match self.receive(RESULT_BYTES_MAX).await {
                 Err(error) if error.kind() == std::io::ErrorKind::Other => return Err(RunError::TooLarge),
-                received => received?,
+                Err(error) => return Err(failed.map_or_else(|| error.into(), RunError::from)),
+                Ok(received) => received,
             };
             bytes += body.len();
             if bytes > RESULT_BYTES_MAX {
@@ -256,7 +292,6 @@ impl Session {
                 b'D' => outcome.rows.push(row(body).ok_or_else(malformed)?),
                 b's' => {
                     outcome.truncated = true;
-                    outcome.tag = format!("SELECT {}", outcome.rows.len());
                     outcomes.push(std::mem::take(&mut outcome));
                 }
                 b'C' => {
@@ -265,15 +300,8 @@ impl Session {
                 }
                 b'I' => outcomes.push(std::mem::take(&mut outcome)),
                 b'E' => failed = failed.or(Some(SqlError::parse(&body))),
-                b'G' => {
-                    failed = Some(SqlError::new(
-                        "0A000",
-                        "COPY FROM STDIN needs a connection of its own; use psql or a driver",
-                    ));
-                    let mut out = BytesMut::new();
-                    frontend::copy_fail("not over HTTP", &mut out)?;
-                    self.send(&out).await?;
-                }
+                // Not reached by SQL that is known. The statement ends with the connection.
+                b'G' | b'H' => return Err(copy_refused().into()),
                 b'Z' if body.first() == Some(&IDLE) => {
                     return failed.map_or(Ok(outcomes), |error| Err(error.into()));
                 }
@@ -299,12 +327,28 @@ fn malformed() -> std::io::Error {
     std::io::Error::other("the server sent a malformed result")
 }
 
+fn copy_refused() -> SqlError {
+    SqlError::new("0A000", "COPY needs a connection of its own; use psql or a driver")
+}
+
+/// The tag of a statement of which more rows were to come: servers send none then.
+fn truncated_tag(sql: &str, rows: usize) -> String {
+    match keyword(sql) {
+        change if ["INSERT", "UPDATE", "DELETE", "MERGE"].contains(&change.as_str()) => change,
+        _ => format!("SELECT {rows}"),
+    }
+}
+
 fn encode(statement: &Statement, rows_max: u32, out: &mut BytesMut) -> Result<(), RunError> {
     let parameters = &statement.parameters;
     if parameters.len() > PARAMETERS_MAX {
         return Err(
             SqlError::new("08P01", format!("a statement has at most {PARAMETERS_MAX} parameters")).into()
         );
+    }
+    // Before anything is sent: a transaction would be committed with rows that nobody gets, or wait for rows that nobody sends.
+    if keyword(&statement.sql) == "COPY" {
+        return Err(copy_refused().into());
     }
     frontend::parse("", &statement.sql, [], out)?;
     let write = |value: &Option<String>, out: &mut BytesMut| match value {
@@ -380,6 +424,21 @@ mod tests {
             (outcome("CREATE TABLE").command(), outcome("CREATE TABLE").row_count()),
             ("CREATE", None)
         );
+    }
+
+    #[test]
+    fn truncated_changes_have_no_count() {
+        for (sql, command, count) in [
+            ("insert into t values (1) returning *", "INSERT", None),
+            ("/* x */ UPDATE t SET n = 1 RETURNING n", "UPDATE", None),
+            ("DELETE FROM t RETURNING n", "DELETE", None),
+            ("MERGE INTO t USING u ON true", "MERGE", None),
+            ("SELECT 1", "SELECT", Some(3)),
+            ("VALUES (1)", "SELECT", Some(3)),
+        ] {
+            let outcome = Outcome { tag: truncated_tag(sql, 3), ..Outcome::default() };
+            assert_eq!((outcome.command(), outcome.row_count()), (command, count), "{sql}");
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use crate::backend::{Backend, Databases, InUse};
 use crate::cancel::{CancelTable, Ticket};
 use crate::endpoint::Endpoint;
 use crate::errors::{Errors, Piece, code_of, with_hint, word};
-use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, RELAY_BUFFER_BYTES};
-use crate::wire::{Fatal, Frames, IDLE, Seen, body_bytes, message};
+use crate::limits::RELAY_BUFFER_BYTES;
+use crate::wire::{Fatal, Frames, IDLE, Seen, message, read_message};
 
 /// What is under way on a session.
 struct Work {
@@ -99,14 +99,23 @@ pub(crate) struct Whose<'a> {
     pub(crate) databases: &'a dyn Databases,
 }
 
-/// Relays a session whose startup was sent. `cancel` gives out tokens.
+/// A login that has begun.
+pub(crate) struct Login<'a> {
+    /// The server's first message: its kind and body.
+    pub(crate) first: (u8, Vec<u8>),
+    /// Gives out tokens.
+    pub(crate) cancel: &'a Arc<CancelTable>,
+}
+
+/// Relays a session whose startup was sent. `early` is what the client said since.
 pub(crate) async fn relay(
     client: impl AsyncRead + AsyncWrite + Unpin,
     backend: Backend,
     whose: Whose<'_>,
-    cancel: &Arc<CancelTable>,
+    early: BytesMut,
+    login: Login<'_>,
 ) {
-    exchange(client, backend, BytesMut::new(), whose, Some(cancel)).await;
+    exchange(client, backend, early, whose, Some(login)).await;
 }
 
 /// Relays a session that is open already. `early` is what the client said since.
@@ -124,7 +133,7 @@ async fn exchange(
     backend: Backend,
     early: BytesMut,
     whose: Whose<'_>,
-    login: Option<&Arc<CancelTable>>,
+    login: Option<Login<'_>>,
 ) {
     let Backend { stream, in_use, closing, cut } = backend;
     let shared = Shared::new(in_use);
@@ -133,7 +142,10 @@ async fn exchange(
     let up = pump(&mut client_reader, &mut server_writer, early, |seen| shared.client_said(seen));
     let down = async {
         let _ticket = match login {
-            Some(cancel) => greet(&mut server_reader, &mut client_writer, whose.endpoint, cancel).await?,
+            Some(login) => {
+                let issue = |process, secret| login.cancel.issue(whose.endpoint, process, secret, &closing);
+                greet(&mut server_reader, &mut client_writer, login.first, issue).await?
+            }
             None => None,
         };
         shared.server_said(Seen { kind: b'Z', first: Some(IDLE) });
@@ -153,10 +165,8 @@ async fn exchange(
     match ended {
         Ok(false) => {}
         Ok(true) => {
-            let gone = Fatal::new("57P01", "the database went to sleep or was stopped")
-                .hint("connect again: a sleeping database wakes when it is connected to");
             // The client may be gone too.
-            let _ = client_writer.write_all(&gone.encode()).await;
+            let _ = client_writer.write_all(&Fatal::asleep().encode()).await;
         }
         Err(error) => tracing::debug!(%error, "a session broke off"),
     }
@@ -223,37 +233,31 @@ async fn explained(error: Bytes, whose: Whose<'_>) -> Bytes {
     }
 }
 
-/// Passes the server's side of a login on, up to its first `ReadyForQuery`, with a token in place of the backend's numbers.
-/// Reads message by message and not a byte more.
+/// Passes the server's side of a login on, from its first message to its first `ReadyForQuery`, with a token in place of the backend's
+/// numbers. Reads message by message and not a byte more.
 async fn greet(
     server: &mut (impl AsyncRead + Unpin),
     client: &mut (impl AsyncWrite + Unpin),
-    endpoint: &Endpoint,
-    cancel: &Arc<CancelTable>,
+    first: (u8, Vec<u8>),
+    issue: impl Fn(i32, i32) -> Option<Ticket>,
 ) -> std::io::Result<Option<Ticket>> {
-    let mut ticket = None;
+    let (mut ticket, (mut kind, mut body)) = (None, first);
     loop {
-        let mut head = [0; 5];
-        server.read_exact(&mut head).await?;
-        let too_long = || std::io::Error::other("the server sent a message that is too long for a login");
-        let bytes =
-            body_bytes(&head).filter(|bytes| *bytes <= LOGIN_MESSAGE_BYTES_MAX).ok_or_else(too_long)?;
-        let mut body = vec![0; bytes];
-        server.read_exact(&mut body).await?;
-        if head[0] == b'K'
+        if kind == b'K'
             && let Some((process, secret)) = key_data(&body)
         {
-            ticket = cancel.issue(endpoint, process, secret);
+            ticket = issue(process, secret);
             body = ticket.as_ref().map_or(body, |ticket| encode_key_data(ticket.token));
         }
-        client.write_all(&message(head[0], &body)).await?;
+        client.write_all(&message(kind, &body)).await?;
         // A client waits for each step of an authentication, and then for the end.
-        if matches!(head[0], b'R' | b'E' | b'Z' | b'v') {
+        if matches!(kind, b'R' | b'E' | b'Z' | b'v') {
             client.flush().await?;
         }
-        if head[0] == b'Z' {
+        if kind == b'Z' {
             return Ok(ticket);
         }
+        (kind, body) = read_message(server).await?;
     }
 }
 

@@ -10,22 +10,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use pandastack_edge::tls::{Tls, is_tls};
 use rustix::net::sockopt;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::again::{Patience, is_not_yet};
 use crate::backend::{Backend, ConnectError, Databases};
 use crate::cancel::CancelTable;
 use crate::endpoint::{Endpoint, NoEndpoint, choose, split_options};
 use crate::limits::{CONNECTIONS_MAX, KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, STARTUP_WAIT};
-use crate::relay::{Whose, relay};
+use crate::query::SqlError;
+use crate::relay::{Login, Whose, relay};
 use crate::startup::{Packet, Startup, StartupError, read};
-use crate::wire::Fatal;
+use crate::wire::{Fatal, read_message};
 
 /// Name of the protocol in TLS.
 pub const ALPN: &[u8] = b"postgresql";
@@ -195,14 +198,22 @@ pub(crate) async fn run_session(
     databases: &dyn Databases,
     cancel: &Arc<CancelTable>,
 ) {
-    let mut backend = match databases.connect(endpoint).await {
-        Ok(backend) => backend,
-        Err(error) => return refuse(&mut client, &unreachable(error)).await,
-    };
-    if let Err(error) = begin(&mut client, &mut backend, &startup).await {
+    if let Some(negotiation) = startup.negotiation()
+        && let Err(error) = client.write_all(&negotiation).await
+    {
         return tracing::debug!(%error, "a session broke off before it began");
     }
-    relay(client, backend, Whose { endpoint, databases }, cancel).await;
+    let mut early = BytesMut::new();
+    let begun = tokio::select! {
+        begun = begin(&startup, endpoint, databases) => begun,
+        () = left(&mut client, &mut early) => return tracing::debug!("a client left before its session began"),
+    };
+    match begun {
+        Ok((backend, first)) => {
+            relay(client, backend, Whose { endpoint, databases }, early, Login { first, cancel }).await;
+        }
+        Err(error) => refuse(&mut client, &unreachable(error)).await,
+    }
 }
 
 /// Small answers must not wait for the client's delayed acknowledgement. A client that is gone is noticed here, so that its
@@ -226,7 +237,11 @@ pub(crate) fn endpoint_of(
     choose(host, named.as_deref(), port, domain).map_err(|none| {
         let code = match none {
             NoEndpoint::Unnamed => "08004",
-            NoEndpoint::Differ { .. } | NoEndpoint::OtherPort(_) => "08P01",
+            NoEndpoint::Differ { .. } => "08P01",
+            NoEndpoint::OtherPort(_) => {
+                let hint = "use that database's own port: `pandastack db url` prints it";
+                return Fatal::new("08P01", none.to_string()).hint(hint);
+            }
         };
         Fatal::new(code, none.to_string()).hint(format!(
             "connect to the host name <database id>.{} with a client that sends it (SNI), or add \
@@ -258,21 +273,54 @@ pub(crate) fn unreachable(error: ConnectError) -> Fatal {
     }
 }
 
+/// Connects and sends the startup, again while the server takes no sessions. Answers the server's first message too.
 async fn begin(
-    client: &mut (impl AsyncWrite + Unpin),
-    backend: &mut Backend,
     startup: &Startup,
-) -> std::io::Result<()> {
-    if let Some(negotiation) = startup.negotiation() {
-        client.write_all(&negotiation).await?;
+    endpoint: &Endpoint,
+    databases: &dyn Databases,
+) -> Result<(Backend, (u8, Vec<u8>)), ConnectError> {
+    let (packet, patience) = (startup.encode(), Patience::new());
+    loop {
+        let mut backend = databases.connect(endpoint).await?;
+        backend.in_use.set_busy(true);
+        let said = first_word(&mut backend, &packet).await;
+        let is_not_yet = match &said {
+            None => true,
+            Some((kind, body)) => *kind == b'E' && is_not_yet(&SqlError::parse(body).code),
+        };
+        if is_not_yet && patience.is_left().await {
+            tracing::debug!(database = endpoint.database, "a startup is sent again");
+            continue;
+        }
+        let hung_up = || format!("the server of database `{}` hung up at the login", endpoint.database);
+        return said.map(|said| (backend, said)).ok_or_else(|| ConnectError::Unavailable(hung_up()));
     }
-    backend.stream.write_all(&startup.encode()).await?;
-    backend.stream.flush().await
+}
+
+/// What a server says to a startup; `None` if it went away before, or its machine stopped.
+async fn first_word(backend: &mut Backend, packet: &[u8]) -> Option<(u8, Vec<u8>)> {
+    let stream = &mut backend.stream;
+    let said = async {
+        stream.write_all(packet).await?;
+        stream.flush().await?;
+        read_message(stream).await
+    };
+    tokio::select! {
+        said = said => said.ok(),
+        () = backend.cut.cancelled() => None,
+    }
+}
+
+/// Ends when a client is gone that waits. What it said meanwhile is kept in `early`; after that nobody looks, so it stays a little.
+pub(crate) async fn left(client: &mut (impl AsyncRead + Unpin), early: &mut BytesMut) {
+    if client.read_buf(early).await.is_ok_and(|bytes| bytes > 0) {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Says why, and ends the connection in a way that the client reads it.
 pub(crate) async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), fatal: &Fatal) {
-    tracing::debug!(code = fatal.code, message = fatal.message, "a connection is refused");
+    tracing::debug!(code = %fatal.code, message = fatal.message, "a connection is refused");
     // The client may be gone.
     let _ = stream.write_all(&fatal.encode()).await;
     let _ = stream.shutdown().await;

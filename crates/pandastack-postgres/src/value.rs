@@ -17,14 +17,35 @@ const JSONB: u32 = 3802;
 const TYPES: &[(u32, u32, &str)] = &[
     (BOOL, 1000, "bool"),
     (17, 1001, "bytea"),
+    (18, 1002, "char"),
+    (19, 1003, "name"),
     (INT8, 1016, "int8"),
     (INT2, 1005, "int2"),
+    (22, 1006, "int2vector"),
     (INT4, 1007, "int4"),
+    (24, 1008, "regproc"),
     (TEXT, 1009, "text"),
     (26, 1028, "oid"),
+    (27, 1010, "tid"),
+    (28, 1011, "xid"),
+    (29, 1012, "cid"),
+    (30, 1013, "oidvector"),
     (JSON, 199, "json"),
+    (142, 143, "xml"),
+    (600, 1017, "point"),
+    (601, 1018, "lseg"),
+    (602, 1019, "path"),
+    (604, 1027, "polygon"),
+    (628, 629, "line"),
+    (650, 651, "cidr"),
     (FLOAT4, 1021, "float4"),
     (FLOAT8, 1022, "float8"),
+    (718, 719, "circle"),
+    (774, 775, "macaddr8"),
+    (790, 791, "money"),
+    (829, 1040, "macaddr"),
+    (869, 1041, "inet"),
+    (1033, 1034, "aclitem"),
     (1042, 1014, "bpchar"),
     (1043, 1015, "varchar"),
     (1082, 1182, "date"),
@@ -32,10 +53,32 @@ const TYPES: &[(u32, u32, &str)] = &[
     (1114, 1115, "timestamp"),
     (1184, 1185, "timestamptz"),
     (1186, 1187, "interval"),
+    (1266, 1270, "timetz"),
+    (1560, 1561, "bit"),
+    (1562, 1563, "varbit"),
     (1700, 1231, "numeric"),
+    (2205, 2210, "regclass"),
+    (2206, 2211, "regtype"),
+    (2249, 2287, "record"),
     (2950, 2951, "uuid"),
+    (3220, 3221, "pg_lsn"),
+    (3614, 3643, "tsvector"),
+    (3615, 3645, "tsquery"),
     (JSONB, 3807, "jsonb"),
+    (3904, 3905, "int4range"),
+    (3906, 3907, "numrange"),
+    (3908, 3909, "tsrange"),
+    (3910, 3911, "tstzrange"),
+    (3912, 3913, "daterange"),
+    (3926, 3927, "int8range"),
+    (4072, 4073, "jsonpath"),
+    (4089, 4090, "regnamespace"),
+    (4096, 4097, "regrole"),
+    (5069, 271, "xid8"),
 ];
+
+/// Types without arrays, or whose arrays are written in another way (those of boxes, with `;`).
+const OTHER_TYPES: &[(u32, &str)] = &[(194, "pg_node_tree"), (603, "box"), (705, "unknown"), (2278, "void")];
 
 /// Deepest array that is taken apart; what is inside stays text.
 const ARRAY_DEPTH_MAX: usize = 6;
@@ -44,7 +87,8 @@ const ARRAY_DEPTH_MAX: usize = 6;
 pub fn type_name(oid: u32) -> String {
     let plain = TYPES.iter().find(|(of, ..)| *of == oid).map(|(.., name)| (*name).to_owned());
     let array = || TYPES.iter().find(|(_, of, _)| *of == oid).map(|(.., name)| format!("{name}[]"));
-    plain.or_else(array).unwrap_or_else(|| oid.to_string())
+    let other = || OTHER_TYPES.iter().find(|(of, _)| *of == oid).map(|(_, name)| (*name).to_owned());
+    plain.or_else(array).or_else(other).unwrap_or_else(|| oid.to_string())
 }
 
 /// A parameter given as JSON, as text. Objects are JSON text, arrays are PostgreSQL's.
@@ -195,9 +239,21 @@ mod tests {
 
     #[test]
     fn types_have_names() {
-        assert_eq!(
-            (type_name(23).as_str(), type_name(1007).as_str(), type_name(99).as_str()),
-            ("int4", "int4[]", "99")
-        );
+        for (oid, name) in [
+            (23, "int4"),
+            (1007, "int4[]"),
+            (19, "name"),
+            (1003, "name[]"),
+            (2278, "void"),
+            (603, "box"),
+            (99, "99"),
+        ] {
+            assert_eq!(type_name(oid), name);
+        }
+        // A number that stands for two types would give the second one the name of the first.
+        let mut all: Vec<u32> = TYPES.iter().flat_map(|(of, array, _)| [*of, *array]).collect();
+        all.extend(OTHER_TYPES.iter().map(|(of, _)| *of));
+        all.sort_unstable();
+        assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
     }
 }

@@ -24,7 +24,7 @@ use crate::endpoint::Endpoint;
 use crate::limits::{LOGIN_MESSAGE_BYTES_MAX, SOCKET_MESSAGE_BYTES_MAX, STARTUP_WAIT};
 use crate::login::{Credentials, LoginError, Session};
 use crate::relay::{Whose, resume};
-use crate::server::{endpoint_of, refuse, unreachable};
+use crate::server::{endpoint_of, left, refuse, unreachable};
 use crate::startup::{Packet, read};
 use crate::wire::{Fatal, message, take};
 
@@ -69,11 +69,19 @@ async fn serve(
 ) {
     let late = |_| Fatal::new("08P01", format!("the client did not say who it is within {wait:?}"));
     let said = tokio::time::timeout(wait, hear(&mut stream, host, databases)).await;
-    let Wish { endpoint, credentials, early } = match said.map_err(late).and_then(|heard| heard) {
+    let Wish { endpoint, credentials, mut early } = match said.map_err(late).and_then(|heard| heard) {
         Ok(wish) => wish,
         Err(fatal) => return refuse(&mut stream, &fatal).await,
     };
-    match open(&mut stream, &endpoint, &credentials, databases).await {
+    let opened = tokio::select! {
+        opened = Session::open(databases, &endpoint, &credentials) => opened.map_err(refusal),
+        () = left(&mut stream, &mut early) => return tracing::debug!("a client left before its session began"),
+    };
+    let opened = match opened {
+        Ok(session) => greet(&mut stream, session).await,
+        Err(fatal) => Err(fatal),
+    };
+    match opened {
         Err(fatal) => refuse(&mut stream, &fatal).await,
         Ok(session) => {
             let whose = Whose { endpoint: &endpoint, databases };
@@ -146,14 +154,8 @@ async fn hear(
     Ok(Wish { endpoint, credentials, early })
 }
 
-/// Opens the session, and says so.
-async fn open(
-    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    endpoint: &Endpoint,
-    credentials: &Credentials,
-    databases: &dyn Databases,
-) -> Result<Session, Fatal> {
-    let session = Session::open(databases, endpoint, credentials).await.map_err(refusal)?;
+/// Says that the session is open.
+async fn greet(stream: &mut (impl AsyncWrite + Unpin), session: Session) -> Result<Session, Fatal> {
     let mut greeting = BytesMut::from(&WELCOME[..]);
     for status in &session.greeting {
         greeting.extend_from_slice(&message(b'S', status));
@@ -171,7 +173,10 @@ async fn open(
 fn refusal(error: LoginError) -> Fatal {
     match error {
         LoginError::Connect(error) => unreachable(error),
-        LoginError::Sql(error) if error.code == "28P01" => Fatal::new("28P01", error.message),
+        LoginError::Sql(error) => {
+            let hint = error.field('H').map(str::to_owned);
+            Fatal { hint, ..Fatal::new(error.code, error.message) }
+        }
         other => Fatal::new("08006", other.to_string()),
     }
 }

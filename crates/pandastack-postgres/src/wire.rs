@@ -3,7 +3,12 @@
 //! A message is one byte of kind, four of length (itself included), and a body. [`Frames`] finds the kinds in a stream of any
 //! chunks without keeping bodies, so a session of gigabytes costs five bytes of state.
 
+use std::borrow::Cow;
+
 use bytes::{BufMut, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use crate::limits::LOGIN_MESSAGE_BYTES_MAX;
 
 const HEAD_BYTES: usize = 5;
 /// States of a transaction in `ReadyForQuery`.
@@ -77,6 +82,16 @@ pub(crate) fn take(buffer: &mut BytesMut, bytes_max: usize) -> Result<Option<(u8
     Ok(Some((kind, message.split_off(HEAD_BYTES))))
 }
 
+/// Reads one message of a login and not a byte more: what follows may belong to another.
+pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<(u8, Vec<u8>)> {
+    let mut head = [0; HEAD_BYTES];
+    stream.read_exact(&mut head).await?;
+    let bytes = body_bytes(&head).filter(|bytes| *bytes <= LOGIN_MESSAGE_BYTES_MAX);
+    let mut body = vec![0; bytes.ok_or_else(|| std::io::Error::other(TooLong))?];
+    stream.read_exact(&mut body).await?;
+    Ok((head[0], body))
+}
+
 /// A message is longer than it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message is longer than it may be")]
@@ -95,14 +110,20 @@ pub(crate) fn message(kind: u8, body: &[u8]) -> Bytes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fatal {
     /// SQLSTATE.
-    pub(crate) code: &'static str,
+    pub(crate) code: Cow<'static, str>,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
 }
 
 impl Fatal {
-    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None }
+    pub(crate) fn new(code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { code: code.into(), message: message.into(), hint: None }
+    }
+
+    /// What whoever has work under way is told when the machine stops.
+    pub(crate) fn asleep() -> Self {
+        Self::new("57P01", "the database went to sleep or was stopped")
+            .hint("connect again: a sleeping database wakes when it is connected to")
     }
 
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
@@ -119,7 +140,7 @@ impl Fatal {
         };
         field(b'S', "FATAL");
         field(b'V', "FATAL");
-        field(b'C', self.code);
+        field(b'C', &self.code);
         field(b'M', &self.message);
         if let Some(hint) = &self.hint {
             field(b'H', hint);

@@ -196,6 +196,7 @@ def test_mistakes_say_what_to_do(database: Database) -> None:
     for wrong, said in (
         (url.replace("sslmode=require", "sslmode=disable"), "sslmode=require"),
         (url.replace(database["id"], "no-such-database"), "this port is that of another database than `no-such-database`"),
+        (url.replace(database["id"], "no-such-database"), "use that database's own port: `pandastack db url`"),
         (url.replace(database["password"], "wrong"), "password authentication failed"),
         (url.replace("/app?", "/none?"), 'database "none" does not exist'),
     ):
@@ -268,6 +269,16 @@ def test_a_query_over_http_has_limits(client: PandaStack, raw: httpx.Client, dat
     assert error_body(large)["code"] == "body_too_large"
     rows = client.databases.query(database["id"], "SELECT generate_series(1, 10)", max_rows=3)
     assert (len(rows["rows"]), rows["truncated"]) == (3, True)
+    changed = "CREATE TABLE many (n int)", "INSERT INTO many SELECT generate_series(1, 10) RETURNING n", "SELECT count(*)::int FROM many", "DROP TABLE many"
+    _, inserted, counted, _ = [client.databases.query(database["id"], sql, max_rows=3) for sql in changed]
+    assert (inserted["command"], inserted["count"], inserted["truncated"]) == ("INSERT", 3, True)
+    assert counted["rows"] == [[10]]
+    for copy in ("COPY pg_class FROM STDIN", "/* x */ copy (SELECT 1) to stdout"):
+        assert "0A000" in error_body(raw.post(path, json={"sql": copy}))["error"]
+    ended = raw.post(path, json={"sql": "SELECT pg_terminate_backend(pg_backend_pid())"})
+    assert ended.status_code == 503 and "57P01" in ended.json()["error"]
+    names = client.databases.query(database["id"], "SELECT datname, pg_sleep(0) FROM pg_database LIMIT 1")["columns"]
+    assert [column["type"] for column in names] == ["name", "void"]
 
 
 def test_the_broker_takes_its_own_token_only(database: Database) -> None:
@@ -318,6 +329,23 @@ def test_a_sleeping_database_holds_its_client_and_wakes(client: PandaStack, data
         thread.join()
     assert answers == ["7\n"] * 4
     assert client.databases.get(database["id"])["status"] == "running"
+
+
+def test_a_pause_ends_a_query_over_http_which_does_not_wake_it(client: PandaStack, raw: httpx.Client, database: Database) -> None:
+    answers = []
+
+    def ask() -> None:
+        sent = {"sql": "SELECT pg_sleep(45) AS paused", "timeout_ms": 60_000}
+        answers.append(raw.post(f"/databases/{database['id']}/query", json=sent, timeout=90))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%AS paused' AND pid <> pg_backend_pid()"
+    wait_for("the query runs", lambda: psql(database["connection_url"], "-c", running).stdout.strip() == "1")
+    assert client.databases.pause(database["id"])["status"] == "hibernated"
+    thread.join(timeout=30)
+    assert [answer.status_code for answer in answers] == [503] and "57P01" in answers[0].json()["error"]
+    assert client.databases.get(database["id"])["status"] == "hibernated"
 
 
 @pytest.mark.parametrize("way", ["query", "broker", "sql"])

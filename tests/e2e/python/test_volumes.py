@@ -182,7 +182,7 @@ def test_refusals_are_sentences(client: PandaStack, raw: httpx.Client, names: Ca
     client.volumes.update(name, protected=False)
     with pytest.raises(NotFoundError):
         attach(client, "no-such-volume")
-    for path in ("/", "/proc", "relative", "/a/../b"):
+    for path in ("/", "/proc", "/dev/shm", "/etc", "/usr", "/lib64", "relative", "/a/../b"):
         sent = {"template": "base", "volumes": [{"name": name, "path": path}]}
         assert error_body(raw.post("/sandboxes", json=sent))["code"] == "bad_request"
     many = {"template": "base", "volumes": [{"name": f"v{n}"} for n in range(5)]}

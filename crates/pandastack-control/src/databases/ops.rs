@@ -285,7 +285,8 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
             return Err(ApiError::conflict(format!(
-                "database `{}` is protected; take that back first: PATCH it with {{\"protected\": false}}",
+                "database `{0}` is protected; take that back first: `pandastack db set {0} --protected false`, or PATCH it \
+                 with `protected: false`",
                 record.id
             )));
         }
@@ -389,7 +390,7 @@ fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> ApiResult<u32> {
     wanted.filter(|gib| SIZES_GIB.contains(gib)).ok_or_else(|| {
         let sizes: Vec<String> = SIZES_GIB.iter().map(|gib| format!("`{gib}g`")).collect();
         ApiError::bad_request(format!(
-            "`size` is one of {}; `memory_mb` says the same in MiB",
+            "a database's size is one of {} of memory (`size`, or `memory_mb` in MiB)",
             sizes.join(", ")
         ))
     })

@@ -39,6 +39,8 @@ const REPLAY_LOOK: Duration = Duration::from_secs(1);
 const NOT_YET: &str = "57P03";
 /// Of a statement that took too long.
 const CANCELLED: &str = "57014";
+/// Of a session that ended with its server or its machine; the next look tells which.
+const ENDED: &str = "57P01";
 
 /// What a look at a server found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +140,7 @@ fn despite(setback: &Setback) -> Option<Replay> {
             LoginError::Late | LoginError::Broken(_) => Some(Replay::Unheard),
             LoginError::Sql(error) => match error.code.as_str() {
                 NOT_YET => Some(Replay::UnderWay),
-                CANCELLED => Some(Replay::Unheard),
+                CANCELLED | ENDED => Some(Replay::Unheard),
                 _ => None,
             },
             LoginError::Connect(_) => None,
@@ -183,6 +185,7 @@ mod tests {
         for (setback, expect) in [
             (sql(NOT_YET), Some(Replay::UnderWay)),
             (sql(CANCELLED), Some(Replay::Unheard)),
+            (sql(ENDED), Some(Replay::Unheard)),
             (session(LoginError::Late), Some(Replay::Unheard)),
             (session(io::Error::from(io::ErrorKind::UnexpectedEof).into()), Some(Replay::Unheard)),
             (Setback::Way(Trouble::Silent), Some(Replay::Unheard)),

@@ -159,7 +159,8 @@ pub(crate) async fn connection(
 #[utoipa::path(post, path = "/v1/databases/{id}/query", tag = "databases", params(("id" = DatabaseId, Path)),
     request_body = DatabaseQuery, responses((status = 200, body = DatabaseRows),
     (status = 400, description = "The statement failed, or the request is malformed", body = ErrorBody),
-    (status = 404, body = ErrorBody), (status = 413, description = "The result is too large", body = ErrorBody)))]
+    (status = 404, body = ErrorBody), (status = 413, description = "The result is too large", body = ErrorBody),
+    (status = 503, description = "The server is stopped, starts, or has no connection left", body = ErrorBody)))]
 pub(crate) async fn query(
     State(app): State<Arc<App>>,
     caller: Caller,
@@ -206,7 +207,9 @@ fn rows(outcome: Outcome, took: Duration) -> DatabaseRows {
     let cell = |(value, oid): (Option<String>, &u32)| {
         value.map_or(serde_json::Value::Null, |text| json_of(&text, *oid))
     };
-    let (command, count) = (outcome.command().to_owned(), outcome.row_count().unwrap_or(0));
+    // Of a truncated change only the rows that came back are known.
+    let unknown = if outcome.truncated { outcome.rows.len() as u64 } else { 0 };
+    let (command, count) = (outcome.command().to_owned(), outcome.row_count().unwrap_or(unknown));
     let column = |column: pandastack_postgres::Column| DatabaseColumn {
         name: column.name,
         type_name: type_name(column.type_oid),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pandastack_postgres::{
     Backend, Bounds, ConnectError, Credentials, Databases, Endpoint, Entrance, LoginError, Outcome, RunError,
-    Session, Statement, scram_verifier,
+    Session, SqlError, Statement, scram_verifier,
 };
 use pandastack_types::api::{DatabaseStats, ExecRequest};
 use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
@@ -249,23 +249,25 @@ fn one_machine(app: &Arc<App>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
 
 /// A session that could not be opened, as the API says it.
 pub(super) fn refusal(error: LoginError) -> ApiError {
-    let message = error.to_string();
     match error {
-        LoginError::Sql(_) => ApiError::bad_request(message),
+        LoginError::Sql(error) => sql_refusal(&error),
         LoginError::Connect(_) | LoginError::Late | LoginError::Broken(_) => {
-            ApiError::new(ErrorCode::GuestUnavailable, message)
+            ApiError::new(ErrorCode::GuestUnavailable, error.to_string())
         }
     }
+}
+
+/// What a server said. Whatever passes is no mistake of the caller's.
+fn sql_refusal(error: &SqlError) -> ApiError {
+    let more = [error.field('D'), error.field('H')].into_iter().flatten();
+    let more: String = more.map(|sentence| format!(". {sentence}")).collect();
+    let code = if error.is_passing() { ErrorCode::Unavailable } else { ErrorCode::BadRequest };
+    ApiError::new(code, format!("{error}{more}"))
 }
 
 /// Statements that came to nothing, as the API says it.
 pub(super) fn run_refusal(error: RunError) -> ApiError {
     match error {
-        RunError::Session(LoginError::Sql(error)) => {
-            let more = [error.field('D'), error.field('H')].into_iter().flatten();
-            let more: String = more.map(|sentence| format!(". {sentence}")).collect();
-            ApiError::bad_request(format!("{error}{more}"))
-        }
         RunError::Session(error) => refusal(error),
         RunError::TooLarge => ApiError::new(ErrorCode::BodyTooLarge, error.to_string()),
     }
@@ -282,6 +284,17 @@ mod tests {
             [("a1 3", Some(3)), ("a1 0", Some(0)), ("b2 3", None), ("a12 3", None), ("a1", None), ("", None)]
         {
             assert_eq!(revision_in(note, &id), expect, "{note}");
+        }
+    }
+
+    #[test]
+    fn what_passes_can_be_tried_again_and_a_mistake_cannot() {
+        for (sqlstate, status) in
+            [("57P01", 503), ("57P03", 503), ("53300", 503), ("57014", 400), ("42P01", 400), ("28P01", 400)]
+        {
+            let error = SqlError { code: sqlstate.to_owned(), ..SqlError::default() };
+            assert_eq!(run_refusal(error.clone().into()).code.status(), status, "{sqlstate}");
+            assert_eq!(refusal(error.into()).code.status(), status, "{sqlstate}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! The volumes of a new sandbox: those it asks for, and copies of those that its original had.
 
+use std::path::Path;
+
 use pandastack_types::api::{AttachVolume, AttachedVolume, TemplateVolume};
 use pandastack_types::limits::{VOLUME_NAME_CHARS_MAX, VOLUMES_PER_SANDBOX_MAX};
 use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
@@ -12,8 +14,25 @@ use crate::store::{SandboxRecord, StoreError};
 
 /// Where volumes are mounted unless said.
 const MOUNT_ROOT: &str = "/volumes";
-/// Places that belong to the system inside.
-const FORBIDDEN: [&str; 6] = ["/", "/dev", "/proc", "/run", "/sys", "/tmp"];
+/// Places without which the system inside does not work. Directories below them may be mounted over.
+const FORBIDDEN: [&str; 14] = [
+    "/",
+    "/bin",
+    "/boot",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/run",
+    "/sbin",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/sbin",
+];
+/// The kernel's own, with everything below.
+const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// What a sandbox that asks for volumes gets.
 pub(crate) struct Wanted {
@@ -121,7 +140,8 @@ fn check(wanted: &[AttachVolume], room: usize) -> ApiResult<()> {
         let path = mount_path(volume);
         crate::validate::path("volumes.path", &path)?;
         let odd = path.split('/').skip(1).any(|part| part.is_empty() || part == "." || part == "..");
-        if odd || FORBIDDEN.contains(&path.as_str()) {
+        let is_kernels = KERNELS.iter().any(|of| Path::new(&path).starts_with(of));
+        if odd || is_kernels || FORBIDDEN.contains(&path.as_str()) {
             return Err(ApiError::bad_request(format!(
                 "a volume cannot be mounted at `{path}`; choose a directory of its own, such as `{MOUNT_ROOT}/{}`",
                 volume.name
@@ -261,6 +281,17 @@ mod tests {
             (Some("/home/user/data"), true),
             (Some("/"), false),
             (Some("/proc"), false),
+            (Some("/proc/sys/net"), false),
+            (Some("/dev/shm"), false),
+            (Some("/sys/fs"), false),
+            (Some("/etc"), false),
+            (Some("/etc/data"), true),
+            (Some("/usr"), false),
+            (Some("/usr/lib"), false),
+            (Some("/usr/local/data"), true),
+            (Some("/lib64"), false),
+            (Some("/run/data"), true),
+            (Some("/device"), true),
             (Some("/a/../b"), false),
             (Some("/a//b"), false),
             (Some("/a/"), false),

@@ -144,7 +144,8 @@ pub(super) async fn delete(app: &Arc<App>, workspace: &WorkspaceId, name: &str) 
     owned::check(&record, None)?;
     if record.spec.protected {
         return Err(ApiError::conflict(format!(
-            "volume `{name}` is protected; PATCH it with `protected: false` first"
+            "volume `{name}` is protected; take that back first: `pandastack volume protect {name} --off`, or PATCH it with \
+             `protected: false`"
         )));
     }
     let owner = Arc::clone(app);
@@ -230,7 +231,7 @@ fn check_size(size_mb: u64) -> ApiResult<()> {
     if (VOLUME_MB_MIN..=VOLUME_MB_MAX).contains(&size_mb) {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!("`size_mb` is {VOLUME_MB_MIN} to {VOLUME_MB_MAX}, not {size_mb}")))
+    Err(ApiError::bad_request(format!("a volume has {VOLUME_MB_MIN} to {VOLUME_MB_MAX} MiB, not {size_mb}")))
 }
 
 #[cfg(test)]

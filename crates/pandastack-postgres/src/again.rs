@@ -1,0 +1,40 @@
+//! Beginning a session again where its server takes none for the moment: it starts, stops, or recovers from a crash of its own.
+//!
+//! A server says so before it has done anything, so its client need not know of it. No event tells when it takes sessions again: it is
+//! asked, over ways that [`Databases::connect`](crate::Databases::connect) opens, which waits for machines.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::limits::{NOT_YET_PAUSE, NOT_YET_WAIT};
+
+/// Tests do not wait that long.
+pub(crate) const WAIT: Duration = if cfg!(test) { Duration::from_secs(2) } else { NOT_YET_WAIT };
+
+/// SQLSTATEs of a server that takes no sessions for the moment: it is being stopped, one of its processes crashed, it is not ready.
+const NOT_YET: [&str; 3] = ["57P01", "57P02", "57P03"];
+
+/// Whether a login that was answered so may succeed a moment later.
+pub(crate) fn is_not_yet(code: &str) -> bool {
+    NOT_YET.contains(&code)
+}
+
+/// How long one client is held for it.
+#[derive(Debug)]
+pub(crate) struct Patience(Instant);
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now() + WAIT)
+    }
+
+    /// Waits a moment; `false` if the client waited long enough.
+    pub(crate) async fn is_left(&self) -> bool {
+        let is_left = Instant::now() < self.0;
+        if is_left {
+            sleep(NOT_YET_PAUSE).await;
+        }
+        is_left
+    }
+}

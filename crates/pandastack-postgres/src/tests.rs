@@ -1,0 +1,272 @@
+//! Sessions with servers that are played here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio_util::sync::CancellationToken;
+
+use crate::again;
+use crate::backend::{Backend, ConnectError, Databases};
+use crate::cancel::CancelTable;
+use crate::endpoint::Endpoint;
+use crate::login::{Credentials, LoginError, Session};
+use crate::query::{Bounds, Outcome, RunError, SqlError, Statement, Transaction};
+use crate::server::run_session;
+use crate::startup::{Packet, Startup, read};
+use crate::wire::{Fatal, message, take};
+
+/// How one connection of the server goes.
+#[derive(Clone, Copy)]
+enum Plays {
+    /// Answers the startup with an error of this SQLSTATE and hangs up.
+    Refuses(&'static str),
+    /// Takes the startup and hangs up without a word.
+    HangsUp,
+    /// Takes the startup and says nothing more.
+    Silent,
+    /// Takes the login, answers the statements up to `Sync` with these messages, and says nothing more.
+    Answers(&'static [(u8, &'static [u8])]),
+    /// The same, and hangs up.
+    AnswersAndEnds(&'static [(u8, &'static [u8])]),
+}
+
+/// A database whose connections go as they are told, one after the other; the last again and again.
+struct Fake {
+    plays: Mutex<VecDeque<Plays>>,
+    connects: Mutex<usize>,
+    closing: CancellationToken,
+    cut: CancellationToken,
+}
+
+impl Fake {
+    fn new(plays: impl IntoIterator<Item = Plays>) -> Arc<Self> {
+        let (closing, cut) = (CancellationToken::new(), CancellationToken::new());
+        Arc::new(Self {
+            plays: Mutex::new(plays.into_iter().collect()),
+            connects: Mutex::new(0),
+            closing,
+            cut,
+        })
+    }
+
+    fn connects(&self) -> usize {
+        *self.connects.lock().unwrap()
+    }
+
+    /// What a door does when a machine is put to sleep.
+    fn stop(&self) {
+        self.closing.cancel();
+        self.cut.cancel();
+    }
+}
+
+#[async_trait]
+impl Databases for Fake {
+    async fn connect(&self, _endpoint: &Endpoint) -> Result<Backend, ConnectError> {
+        *self.connects.lock().unwrap() += 1;
+        let plays = {
+            let mut plays = self.plays.lock().unwrap();
+            if plays.len() > 1 { plays.pop_front() } else { plays.front().copied() }
+        };
+        let (ours, theirs) = duplex(64 * 1024);
+        tokio::spawn(async move { play(theirs, plays.unwrap()).await });
+        let backend = Backend::uncounted(Box::new(ours));
+        Ok(Backend { closing: self.closing.clone(), cut: self.cut.clone(), ..backend })
+    }
+}
+
+async fn play(mut stream: DuplexStream, plays: Plays) {
+    let Ok(Packet::Startup(_)) = read(&mut stream).await else { return };
+    let (answers, stays) = match plays {
+        Plays::Refuses(code) => {
+            let _ = stream.write_all(&Fatal::new(code, "not now").encode()).await;
+            return;
+        }
+        Plays::HangsUp => return,
+        Plays::Silent => (None, true),
+        Plays::Answers(answers) => (Some(answers), true),
+        Plays::AnswersAndEnds(answers) => (Some(answers), false),
+    };
+    if let Some(answers) = answers {
+        let welcome = [message(b'R', &[0; 4]), message(b'K', &[0, 0, 0, 9, 0, 0, 0, 7]), message(b'Z', b"I")];
+        stream.write_all(&welcome.concat()).await.unwrap();
+        let mut heard = BytesMut::new();
+        loop {
+            match take(&mut heard, 1 << 20).unwrap() {
+                Some((b'S', _)) => break,
+                Some(_) => {}
+                None if stream.read_buf(&mut heard).await.unwrap_or(0) == 0 => return,
+                None => {}
+            }
+        }
+        for (kind, body) in answers {
+            stream.write_all(&message(*kind, body)).await.unwrap();
+        }
+    }
+    if stays {
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    }
+}
+
+/// Of a statement; less than a server that takes no sessions is waited for.
+const WAIT: Duration = Duration::from_secs(1);
+/// `SELECT 1` that is done.
+const DONE: &[(u8, &[u8])] = &[(b'C', b"SELECT 1\0"), (b'Z', b"I")];
+
+fn endpoint() -> Endpoint {
+    Endpoint::from_label("a1").unwrap()
+}
+
+fn credentials() -> Credentials {
+    let word = || "app".to_owned();
+    Credentials { user: word(), password: word(), database: word(), parameters: BTreeMap::new() }
+}
+
+async fn ran(fake: &Fake, sql: &str, transaction: Option<&Transaction>) -> Result<Vec<Outcome>, RunError> {
+    let mut session = Session::open(fake, &endpoint(), &credentials()).await?;
+    let statement = Statement { sql: sql.to_owned(), parameters: Vec::new() };
+    let bounds = Bounds { rows_max: 2, wait: WAIT };
+    let outcomes = session.run(fake, &endpoint(), &[statement], transaction, bounds).await;
+    session.close().await;
+    outcomes
+}
+
+#[track_caller]
+fn code(outcomes: Result<Vec<Outcome>, RunError>) -> SqlError {
+    match outcomes {
+        Err(RunError::Session(LoginError::Sql(error))) => *error,
+        other => panic!("no error of a server: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_statement_ends_when_its_machine_stops_and_nothing_wakes_that() {
+    let fake = Fake::new([Plays::Answers(&[])]);
+    let stopped = Arc::clone(&fake);
+    tokio::spawn(async move {
+        tokio::time::sleep(WAIT / 5).await;
+        stopped.stop();
+    });
+    let began = tokio::time::Instant::now();
+    let error = code(ran(&fake, "SELECT pg_sleep(60)", None).await);
+    assert_eq!(error.code, "57P01");
+    assert!(error.field('H').is_some_and(|hint| hint.contains("connect again")), "{error:?}");
+    assert!(began.elapsed() < WAIT, "{:?}", began.elapsed());
+    assert_eq!(fake.connects(), 1);
+}
+
+#[tokio::test]
+async fn a_late_statement_is_cancelled_unless_its_machine_is_about_to_stop() {
+    for (is_closing, connects) in [(false, 2), (true, 1)] {
+        let fake = Fake::new([Plays::Answers(&[])]);
+        if is_closing {
+            fake.closing.cancel();
+        }
+        assert_eq!(code(ran(&fake, "SELECT pg_sleep(60)", None).await).code, "57014");
+        assert_eq!(fake.connects(), connects, "closing: {is_closing}");
+    }
+}
+
+#[tokio::test]
+async fn copy_is_refused_before_anything_is_done() {
+    // Were it sent, the transaction would be committed, and its rows lost.
+    const COPIED: &[(u8, &[u8])] = &[
+        (b'C', b"BEGIN\0"),
+        (b'H', b"\0\0\0"),
+        (b'd', b"row"),
+        (b'c', b""),
+        (b'C', b"COPY 1\0"),
+        (b'C', b"COMMIT\0"),
+        (b'Z', b"I"),
+    ];
+    let transaction = Transaction::default();
+    let out = code(ran(&Fake::new([Plays::Answers(COPIED)]), "COPY t TO STDOUT", Some(&transaction)).await);
+    let into = code(ran(&Fake::new([Plays::Answers(&[(b'G', b"\0\0\0")])]), "copy t from stdin", None).await);
+    assert_eq!((out.code.as_str(), into.code.as_str()), ("0A000", "0A000"));
+    assert!(out.message.contains("psql"), "{out}");
+}
+
+#[tokio::test]
+async fn a_truncated_change_is_no_select() {
+    const ROWS: &[(u8, &[u8])] = &[(b'D', b"\0\0"), (b'D', b"\0\0"), (b's', b""), (b'Z', b"I")];
+    for (sql, command, count) in [("INSERT INTO t", "INSERT", None), ("SELECT n", "SELECT", Some(2))] {
+        let outcomes = ran(&Fake::new([Plays::Answers(ROWS)]), sql, None).await.unwrap();
+        assert_eq!((outcomes[0].command(), outcomes[0].row_count()), (command, count));
+        assert!(outcomes[0].truncated);
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_said_before_it_hung_up_is_the_answer() {
+    const ENDED: &[(u8, &[u8])] = &[(b'E', b"SFATAL\0C57P01\0Mterminating connection\0\0")];
+    let error = code(ran(&Fake::new([Plays::AnswersAndEnds(ENDED)]), "SELECT 1", None).await);
+    assert_eq!((error.code.as_str(), error.message.as_str()), ("57P01", "terminating connection"));
+    let silent = ran(&Fake::new([Plays::AnswersAndEnds(&[])]), "SELECT 1", None).await;
+    assert!(matches!(silent, Err(RunError::Session(LoginError::Broken(_)))), "{silent:?}");
+}
+
+#[tokio::test]
+async fn a_login_waits_for_a_server_that_takes_no_sessions_yet() {
+    let plays = [Plays::Refuses("57P03"), Plays::Refuses("57P01"), Plays::HangsUp, Plays::Answers(DONE)];
+    let fake = Fake::new(plays);
+    assert_eq!(ran(&fake, "SELECT 1", None).await.unwrap().len(), 1);
+    assert_eq!(fake.connects(), 4);
+
+    let began = tokio::time::Instant::now();
+    assert_eq!(code(ran(&Fake::new([Plays::Refuses("57P03")]), "SELECT 1", None).await).code, "57P03");
+    assert!(began.elapsed() >= again::WAIT, "{:?}", began.elapsed());
+
+    let full = Fake::new([Plays::Refuses("53300"), Plays::Answers(DONE)]);
+    assert_eq!(code(ran(&full, "SELECT 1", None).await).code, "53300");
+}
+
+/// A client of `run_session`, and its task.
+fn client_of(fake: &Arc<Fake>) -> (DuplexStream, tokio::task::JoinHandle<()>) {
+    let (client, server) = duplex(64 * 1024);
+    let fake = Arc::clone(fake);
+    let task = tokio::spawn(async move {
+        let parameters = BTreeMap::from([("user".to_owned(), "app".to_owned())]);
+        let startup = Startup { parameters, newer: None };
+        run_session(server, startup, &endpoint(), fake.as_ref(), &Arc::<CancelTable>::default()).await;
+    });
+    (client, task)
+}
+
+#[tokio::test]
+async fn a_relayed_session_waits_for_a_server_that_takes_none_yet() {
+    let plays = [Plays::Refuses("57P03"), Plays::Refuses("57P03"), Plays::HangsUp, Plays::Answers(DONE)];
+    let (mut client, task) = client_of(&Fake::new(plays));
+    // Said before the server's welcome, and not lost.
+    client.write_all(&message(b'S', b"")).await.unwrap();
+    let (mut heard, mut kinds) = (BytesMut::new(), Vec::new());
+    while kinds.len() < 5 {
+        match take(&mut heard, 1024).unwrap() {
+            Some((kind, _)) => kinds.push(kind),
+            None => assert!(client.read_buf(&mut heard).await.unwrap() > 0, "{kinds:?}"),
+        }
+    }
+    assert_eq!(kinds, *b"RKZCZ", "nothing of what was before");
+    drop(client);
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_relayed_session_ends_with_the_servers_word_or_with_its_client() {
+    for plays in [Plays::Refuses("57P03"), Plays::Refuses("28000")] {
+        let (mut client, task) = client_of(&Fake::new([plays]));
+        let mut heard = Vec::new();
+        client.read_to_end(&mut heard).await.unwrap();
+        let Plays::Refuses(code) = plays else { unreachable!() };
+        assert_eq!(SqlError::parse(&heard[5..]).code, code);
+        task.await.unwrap();
+    }
+    for plays in [Plays::Refuses("57P03"), Plays::Silent] {
+        let (client, task) = client_of(&Fake::new([plays]));
+        drop(client);
+        tokio::time::timeout(WAIT, task).await.unwrap().unwrap();
+    }
+}
