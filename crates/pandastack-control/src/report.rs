@@ -85,7 +85,7 @@ pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<Report
     }
     checkpoint::take_due(app, &findings.checkpointed, &report).await?;
     for (row, seen) in findings.changed {
-        if let Err(error) = settle(app, &row, seen, false).await {
+        if let Err(error) = settle(app, &row, seen, Change::at(now())).await {
             tracing::warn!(sandbox = %row.id, %error, "a report could not be recorded");
         }
     }

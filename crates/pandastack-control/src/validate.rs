@@ -63,13 +63,21 @@ pub(crate) fn snapshot(request: &CreateSnapshot) -> ApiResult<()> {
     if let Some(metadata) = &request.metadata {
         self::metadata(metadata)?;
     }
-    if request.name.as_ref().is_some_and(|name| name.len() > SNAPSHOT_NAME_BYTES_MAX) {
-        return refuse(format!("`name` is at most {SNAPSHOT_NAME_BYTES_MAX} bytes"));
-    }
+    request.name.as_deref().map_or(Ok(()), snapshot_name)?;
     if request.ttl_seconds == Some(0) {
         return refuse("ttl_seconds must be at least 1; without it the snapshot stays".to_owned());
     }
     request.keep_last.map_or(Ok(()), keep_last)
+}
+
+fn snapshot_name(name: &str) -> ApiResult<()> {
+    let fits = name.len() <= SNAPSHOT_NAME_BYTES_MAX;
+    if name.trim().is_empty() || !fits || name.contains(char::is_control) {
+        return refuse(format!(
+            "`name` is one line of 1 to {SNAPSHOT_NAME_BYTES_MAX} bytes; leave it out for a snapshot without one"
+        ));
+    }
+    Ok(())
 }
 
 fn keep_last(count: u32) -> ApiResult<()> {
@@ -250,13 +258,25 @@ mod tests {
         assert!(snapshot(&keeping(KEEP_LAST_MAX)).is_ok());
         assert!(snapshot(&keeping(KEEP_LAST_MAX + 1)).is_err());
         assert!(snapshot(&CreateSnapshot { ttl_seconds: Some(0), ..CreateSnapshot::default() }).is_err());
-        let name = |bytes| CreateSnapshot { name: Some("n".repeat(bytes)), ..CreateSnapshot::default() };
-        assert!(snapshot(&name(SNAPSHOT_NAME_BYTES_MAX)).is_ok());
-        assert!(snapshot(&name(SNAPSHOT_NAME_BYTES_MAX + 1)).is_err());
         let every = |every_seconds| checkpoints(Checkpoints { every_seconds, keep_last: 1 });
         assert!(every(0).is_ok());
         assert!(every(CHECKPOINT_SECONDS_MIN - 1).is_err());
         assert!(every(CHECKPOINT_SECONDS_MIN).is_ok());
+    }
+
+    #[test]
+    fn snapshots_have_names_of_one_line() {
+        let named = |name: &str| {
+            snapshot(&CreateSnapshot { name: Some(name.to_owned()), ..CreateSnapshot::default() }).is_ok()
+        };
+        for good in ["before-upgrade", "vor dem Umzug, größer", &"n".repeat(SNAPSHOT_NAME_BYTES_MAX)] {
+            assert!(named(good), "{good:?}");
+        }
+        let long = "n".repeat(SNAPSHOT_NAME_BYTES_MAX + 1);
+        for bad in ["", "  ", "two\nlines", "a\tb", "nul\0", "\u{1b}[31m", "\u{85}", &long] {
+            assert!(!named(bad), "{bad:?}");
+        }
+        assert!(snapshot(&CreateSnapshot::default()).is_ok());
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(crate) fn sandbox(app: &App, record: SandboxRecord) -> Sandbox {
         memory_mb: spec.memory_mb,
         status: record.state,
         residency: spec.residency,
+        kept: spec.kept,
         guest_ip: spec.guest_ip,
         host_reachable: app.hosts.reachable(&record.host),
         host: Some(record.host),

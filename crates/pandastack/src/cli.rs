@@ -188,6 +188,11 @@ impl Command {
     }
 }
 
+/// Whether `--json` is in a command line that could not be read. What follows `--` is another program's.
+pub fn asks_for_json() -> bool {
+    std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

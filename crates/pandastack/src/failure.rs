@@ -1,11 +1,13 @@
-//! How a failed command ends: one sentence, its causes, and `hint:` lines on standard error.
+//! How a failed command ends: one sentence, its causes, and `hint:` lines on standard error; with `--json` the same as one
+//! line of JSON.
 
 use std::process::ExitCode;
 
 use pandastack_client::ClientError;
 use pandastack_types::ErrorCode;
+use serde::{Deserialize, Serialize};
 
-use crate::output::is_broken_pipe;
+use crate::output::{Output, is_broken_pipe};
 
 /// The platform, not the command in the sandbox, failed. The number that other tools of this kind use.
 pub const PLATFORM_FAILED: u8 = 125;
@@ -13,6 +15,22 @@ pub const PLATFORM_FAILED: u8 = 125;
 pub const TIMED_OUT: u8 = 124;
 /// The person pressed Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
+
+/// `code` of what the server did not refuse: it was not reached, or was lost on the way.
+const UNREACHABLE: &str = "unreachable";
+/// `code` of a command line that is wrong.
+const USAGE: &str = "usage";
+/// `code` of every other failure on this side.
+const FAILED: &str = "failed";
+
+/// A failure as programs read it.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Told {
+    error: String,
+    code: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
 
 /// An error of this program that knows what to do next.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +46,14 @@ impl Failure {
         Self { message: message.into(), hints: Vec::new() }
     }
 
+    /// What a program of ours said with `--json` at its end; all that it said, if it came to no such end.
+    pub fn of_program(said: &str) -> Self {
+        match said.lines().last().and_then(|line| serde_json::from_str::<Told>(line).ok()) {
+            Some(Told { error, hint, .. }) => Self { message: error, hints: hint.into_iter().collect() },
+            None => Self::new(said),
+        }
+    }
+
     /// Adds one thing to do next.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
@@ -41,18 +67,65 @@ impl Failure {
 pub struct WhileRunning(#[from] pub anyhow::Error);
 
 /// Prints an error and picks the exit code.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+pub fn report(error: &anyhow::Error, output: Output) -> ExitCode {
     if is_broken_pipe(error) {
         // The reader of our output has seen enough, as in `pandastack sandbox list | head -1`.
         return ExitCode::SUCCESS;
     }
-    let running = error.downcast_ref::<WhileRunning>();
-    let error = running.map_or(error, |wrapped| &wrapped.0);
-    eprintln!("error: {}", sentence(error));
-    for hint in hints(error) {
-        eprintln!("hint: {hint}");
+    let (mut error, mut running) = (error, false);
+    // Marked by each command on the way.
+    while let Some(wrapped) = error.downcast_ref::<WhileRunning>() {
+        (error, running) = (&wrapped.0, true);
     }
-    ExitCode::from(exit_code(error, running.is_some()))
+    tell(sentence(error), code(error), &hints(error), output);
+    ExitCode::from(exit_code(error, running))
+}
+
+/// Ends a command line that is wrong, or that asks for help.
+pub fn misused(error: &clap::Error, output: Output) -> ExitCode {
+    if output.is_json() && error.use_stderr() {
+        tell(
+            misuse(&error.to_string()),
+            USAGE.to_owned(),
+            &["`--help` shows what there is".to_owned()],
+            output,
+        );
+    } else {
+        // Nobody is left to tell that standard error is closed.
+        error.print().ok();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
+}
+
+/// What is wrong: the first paragraph. How the command is used follows it.
+fn misuse(text: &str) -> String {
+    let first = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+    first.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn tell(error: String, code: String, hints: &[String], output: Output) {
+    if !output.is_json() {
+        eprintln!("error: {error}");
+        for hint in hints {
+            eprintln!("hint: {hint}");
+        }
+        return;
+    }
+    let told = Told { error, code, hint: (!hints.is_empty()).then(|| hints.join("; ")) };
+    // Three texts always are JSON.
+    eprintln!("{}", serde_json::to_string(&told).unwrap_or(told.error));
+}
+
+/// The server's own code, else what kind of failure it is.
+fn code(error: &anyhow::Error) -> String {
+    let client = error.chain().find_map(|cause| cause.downcast_ref::<ClientError>());
+    match client {
+        Some(ClientError::Refused { code, .. }) if !code.is_empty() => code.clone(),
+        Some(
+            ClientError::Unreachable { .. } | ClientError::Interrupted { .. } | ClientError::Deadline { .. },
+        ) => UNREACHABLE.to_owned(),
+        _ => FAILED.to_owned(),
+    }
 }
 
 fn sentence(error: &anyhow::Error) -> String {
@@ -95,6 +168,19 @@ mod tests {
     fn causes_are_said_once() {
         let error = anyhow::anyhow!("disk on fire").context("write x: disk on fire").context("cannot start");
         assert_eq!(sentence(&error), "cannot start: write x: disk on fire");
+    }
+
+    #[test]
+    fn every_failure_has_a_code() {
+        assert_eq!(code(&anyhow::Error::from(ClientError::NoKey)), FAILED);
+        let late = ClientError::Deadline { call: "GET /v1/me".into(), limit_seconds: 1 };
+        assert_eq!(code(&anyhow::Error::from(late).context("look")), UNREACHABLE);
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_told_without_its_usage() {
+        let text = "error: the following required arguments were not provided:\n  <APP>\n\nUsage: pandastack app get\n";
+        assert_eq!(misuse(text), "the following required arguments were not provided: <APP>");
     }
 
     #[test]

@@ -30,9 +30,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
-    match cli.command.run(output::Output::new(cli.json)) {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::misused(&error, output::Output::new(cli::asks_for_json())),
+    };
+    let output = output::Output::new(cli.json);
+    match cli.command.run(output) {
         Ok(code) => code,
-        Err(error) => failure::report(&error),
+        Err(error) => failure::report(&error, output),
     }
 }

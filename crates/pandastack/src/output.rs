@@ -43,7 +43,8 @@ impl Output {
             return self.line(&serde_json::to_string_pretty(items)?);
         }
         let header = columns.map(str::to_owned);
-        let rows: Vec<[String; N]> = std::iter::once(header).chain(items.iter().map(row)).collect();
+        let cells = items.iter().map(|item| row(item).map(|cell| on_one_line(&cell)));
+        let rows: Vec<[String; N]> = std::iter::once(header).chain(cells).collect();
         self.line(&align(&rows))
     }
 
@@ -70,6 +71,12 @@ impl Output {
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |io: &std::io::Error| io.kind() == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<std::io::Error>().is_some_and(broken)
+}
+
+/// A text without what would break a table or move the cursor: `\n` is shown as written here.
+fn on_one_line(text: &str) -> String {
+    let shown = |one: char| if one.is_control() { one.escape_default().to_string() } else { one.to_string() };
+    text.chars().map(shown).collect()
 }
 
 /// Lines up columns; the last one is not padded.
@@ -128,6 +135,11 @@ mod tests {
     fn columns_line_up_and_end_without_spaces() {
         let rows = [["ID", "STATUS"], ["a-long-id", "ok"]].map(|row| row.map(str::to_owned));
         assert_eq!(align(&rows), "ID         STATUS\na-long-id  ok");
+    }
+
+    #[test]
+    fn a_cell_stays_on_its_line() {
+        assert_eq!(on_one_line("a\nb\tc \u{1b}[1m ä\\"), "a\\nb\\tc \\u{1b}[1m ä\\");
     }
 
     #[test]

@@ -35,9 +35,9 @@ def test_metrics_and_stages_of_variables(server, client):
     server.on("POST", "/v1/apps/shop/env/import", 200, {"imported": 1, "total": 1})
     assert client.apps.metrics("shop")["total"]["memory_bytes"] == 7
     client.apps.set_env("shop", "KEY", "v", secret=True, stage="build")
-    assert server.requests[-1].json == {"value": "v", "secret": True, "scope": "all", "stage": "build"}
+    assert server.requests[-1].json == {"value": "v", "secret": True, "stage": "build"}
     client.apps.import_env("shop", "A=1")
-    assert server.requests[-1].json == {"dotenv": "A=1", "secret": False, "scope": "all"}
+    assert server.requests[-1].json == {"dotenv": "A=1"}
     server.on("POST", "/v1/apps/shop/keep-awake", 200, {"awake_until": "2026-01-01T00:00:00Z"})
     assert client.apps.keep_awake("shop", 90)["awake_until"].startswith("2026")
     assert server.requests[-1].json == {"seconds": 90}
@@ -57,7 +57,7 @@ def test_previews_of_a_repository(server, client):
     client.apps.set_preview_env(7, "A", "v", secret=True)
     assert server.requests[-1].json == {"value": "v", "secret": True}
     assert client.apps.import_preview_env(7, "A=1")["total"] == 1
-    assert server.requests[-1].json == {"dotenv": "A=1", "secret": False}
+    assert server.requests[-1].json == {"dotenv": "A=1"}
     assert client.apps.list_preview_env(7)[0]["key"] == "A"
     client.apps.unset_preview_env(7, "A")
     client.apps.disable_preview_repo(7)

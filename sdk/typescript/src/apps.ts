@@ -248,7 +248,7 @@ export class AppsAPI {
 
   /** Set one of them. The app's own of that name wins, and previews of forks see no secret. */
   async setPreviewEnv(githubRepoId: number, key: string, value: string, options: { secret?: boolean } = {}): Promise<JsonObject> {
-    const body = { value, secret: options.secret ?? false };
+    const body = { value, ...given({ secret: options.secret }) };
     const call = post(repoPath(githubRepoId, `/${segment(key, "variable")}`), body);
     return (await this.#transport.send({ ...call, method: "PUT" })).record();
   }
@@ -260,7 +260,7 @@ export class AppsAPI {
 
   /** Set what the text of a `.env` file says. */
   async importPreviewEnv(githubRepoId: number, dotenv: string, options: { secret?: boolean } = {}): Promise<JsonObject> {
-    const body = { dotenv, secret: options.secret ?? false };
+    const body = { dotenv, ...given({ secret: options.secret }) };
     return (await this.#transport.send(post(repoPath(githubRepoId, "/import"), body))).record();
   }
 
@@ -318,7 +318,7 @@ function appOf(record: JsonObject): AppInfo {
 }
 
 function envBody(options: AppEnvOptions): JsonObject {
-  return { secret: options.secret ?? false, scope: options.scope ?? "all", ...given({ stage: options.stage }) };
+  return given({ secret: options.secret, scope: options.scope, stage: options.stage });
 }
 
 function path(app: string, rest = ""): string {

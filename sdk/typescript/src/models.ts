@@ -72,6 +72,8 @@ export interface SandboxInfo {
   isolation?: string;
   /** Where a hibernated sandbox's memory is: `memory` or `disk`. */
   residency?: string;
+  /** What it kept when it was told to sleep: `memory` or `disk`. */
+  kept?: string;
   /** The sandbox it was forked from. */
   parent_id?: string;
   expires_at?: string;

@@ -62,7 +62,7 @@ test("apps, databases, schedules, templates, the account", async (t) => {
   assert.equal((await client.apps.scale("shop", { maxInstances: 3 })).instances[0].sandboxId, "s1");
   assert.deepEqual(server.last.json, { max_instances: 3 });
   await client.apps.importEnv("shop", "A=1", { secret: true });
-  assert.deepEqual(server.last.json, { dotenv: "A=1", secret: true, scope: "all" });
+  assert.deepEqual(server.last.json, { dotenv: "A=1", secret: true });
   assert.equal((await client.databases.stats("d1")).sizeBytes, 5);
   await client.schedules.pause("c1");
   assert.deepEqual(server.last.json, { paused: true });
@@ -103,7 +103,7 @@ test("apps: metrics, stages of variables; logs of databases", async (t) => {
   const metrics = await client.apps.metrics("shop");
   assert.deepEqual([metrics.deploymentId, metrics.instances[0].sandboxId, metrics.total.memory_bytes], ["d1", "s1", 7]);
   await client.apps.setEnv("shop", "KEY", "v", { secret: true, stage: "build" });
-  assert.deepEqual(server.last.json, { value: "v", secret: true, scope: "all", stage: "build" });
+  assert.deepEqual(server.last.json, { value: "v", secret: true, stage: "build" });
   server.on("POST", "/v1/apps/shop/keep-awake", 200, { awake_until: "2026-01-01T00:00:00Z" });
   assert.equal((await client.apps.keepAwake("shop", 90)).awakeUntil, "2026-01-01T00:00:00Z");
   assert.deepEqual(server.last.json, { seconds: 90 });
@@ -125,7 +125,7 @@ test("apps: previews of a repository", async (t) => {
   await client.apps.setPreviewEnv(7, "A", "v", { secret: true });
   assert.deepEqual(server.last.json, { value: "v", secret: true });
   assert.equal((await client.apps.importPreviewEnv(7, "A=1")).total, 1);
-  assert.deepEqual(server.last.json, { dotenv: "A=1", secret: false });
+  assert.deepEqual(server.last.json, { dotenv: "A=1" });
   assert.equal((await client.apps.listPreviewEnv(7))[0].key, "A");
   await client.apps.unsetPreviewEnv(7, "A");
   assert.equal(server.last.path, "/v1/repos/7/preview-env/A");

@@ -13,7 +13,7 @@ import tarfile
 import threading
 import time
 import uuid
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -350,6 +350,34 @@ def test_variables_change_by_a_restart_without_a_build(apps: Apps, served: Dict[
     apps.call("DELETE", f"{path}/A", 404)
 
 
+def test_a_variable_with_a_new_value_stays_what_it_is(apps: Apps) -> None:
+    path = f"/apps/{apps.create()['id']}/env"
+
+    def shown() -> Dict[str, Tuple[Any, ...]]:
+        return {one["key"]: (one["value"], one["secret"], one["scope"], one["stage"]) for one in apps.call("GET", path, 200)["env"]}
+
+    apps.call("PUT", f"{path}/TOKEN", 200, json={"value": "s3cret", "secret": True, "scope": "production", "stage": "run"})
+    as_it_is = ("********", True, "production", "run")
+    set_one = apps.call("PUT", f"{path}/TOKEN", 200, json={"value": "n3w"})
+    assert (set_one["secret"], set_one["scope"], set_one["stage"]) == as_it_is[1:]
+    apps.call("POST", f"{path}/import", 200, json={"dotenv": 'TOKEN="n3wer"\nKEY="-----BEGIN\n\\"x\\"\n"\n'})
+    assert shown() == {"TOKEN": as_it_is, "KEY": ('-----BEGIN\n"x"\n', False, "all", "all")}
+    apps.call("PUT", f"{path}/TOKEN", 200, json={"value": "n3west", "secret": False, "stage": "all"})
+    assert shown()["TOKEN"] == ("********", True, "production", "all"), "as the request says, but a secret stays one"
+    apps.call("DELETE", f"{path}/TOKEN", 204)
+    apps.call("PUT", f"{path}/TOKEN", 200, json={"value": "plain"})
+    assert shown()["TOKEN"] == ("plain", False, "all", "all")
+    for dotenv, part in [
+        ("A=1\nB='s3cret", "line 2"),
+        ("s3cret-key=1", "line 1"),
+        ("A=1\nPORT=3000", "line 2: `PORT` is what the app's setting `port` says"),
+    ]:
+        error = apps.call("POST", f"{path}/import", 400, json={"dotenv": dotenv, "secret": True})["error"]
+        assert part in error and "s3cret" not in error, error
+    assert "A" not in shown(), "all of a text or nothing"
+    assert "`port`" in apps.call("PUT", f"{path}/PORT", 400, json={"value": "3000"})["error"]
+
+
 #: Says which variables its build saw, which it sees itself, and whether a secret of the build is in any process beside it.
 STAGES = {
     "pandastack.toml": '[app]\nbuild_command = "sh build.sh"\n[env.build]\nFILE_BUILD_STAGE = 1\n[env.run]\nFILE_RUN_STAGE = 1\n',
@@ -439,6 +467,18 @@ def test_what_it_prints_is_followed_as_it_comes(apps: Apps, served: Dict[str, An
         for count in (1, 2, 3):
             get(served, f"/{mark}/{count}")
             assert next(lines) == f"data: served /{mark}/{count}"
+
+
+def test_who_follows_what_it_prints_goes_on_with_the_next_version(apps: Apps, served: Dict[str, Any]) -> None:
+    logs = f"/apps/{served['id']}/runtime-logs"
+    with apps.http.stream("GET", logs, params={"follow": "1"}, timeout=DEPLOY_SECONDS) as log:
+        lines = (line for line in log.iter_lines() if line.startswith("data: "))
+        for _ in range(2):
+            ended = apps.live(apps.call("POST", f"/apps/{served['id']}/restart", 202))
+            assert next(line for line in lines if line.startswith(f"data: ==> deployment {ended['id']} serves now"))
+            mark = uuid.uuid4().hex
+            get(served, f"/{mark}")
+            assert next(line for line in lines if mark in line) == f"data: served /{mark}"
 
 
 def test_domains_lead_to_the_app(apps: Apps, served: Dict[str, Any]) -> None:

@@ -282,6 +282,13 @@ def test_the_command_line_does_what_the_words_say(world: Tuple[Platform, Path], 
     app("deploy", "typed", "--env", "FLAVOUR=sour")
     assert client.page("typed") == "two built sour"
     assert "typed" in app("list") and "server.js" in app("logs", "typed")
+    # In the app's directory, with its variables, all of it as it was written, and with its exit code.
+    assert app("exec", "typed", "--", "pwd; echo $FLAVOUR; exit 7", expect=7) == "/srv/app\nsour\n"
+    assert app("exec", "typed", "--cwd", "/tmp", "pwd") == "/tmp\n"
+    assert app("exec", "typed", "-i", "--", "cat", typed="passed on") == "passed on"
+    words = [os.environ["PANDASTACK_BIN"], "app", "exec", "typed", "head -c 20000000 /dev/zero | tr '\\0' '\\377'"]
+    ran = subprocess.run(words, env=env, capture_output=True, timeout=600)
+    assert ran.returncode == 0 and ran.stdout == b"\xff" * 20_000_000, (len(ran.stdout), ran.stderr)
     assert app("env", "set", "typed", "MORE=1") == "MORE\n"
     listed = app("env", "list", "typed")
     assert all(word in listed for word in ("FLAVOUR", "sour", "TOKEN", "MORE")) and "s3cret" not in listed, listed

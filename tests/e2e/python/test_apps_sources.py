@@ -34,7 +34,7 @@ MANIFEST = """
 [app]
 name = "unused"
 root_directory = "web"
-install_command = "echo installs"
+install_command = "echo installs; find /srv/app -name .git"
 start_command = "exec python3 main.py"
 port = 3000
 health_path = "/up"
@@ -59,6 +59,9 @@ def written(shared: Sandbox) -> str:
     shared.filesystem.write(f"{directory}/pandastack.toml", MANIFEST)
     shared.filesystem.write(f"{directory}/web/main.py", SERVER)
     shared.filesystem.write(f"{directory}/web/.python-version", "3.1\n")
+    for history in (".git", "web/.git"):
+        shared.filesystem.mkdir(f"{directory}/{history}")
+        shared.filesystem.write(f"{directory}/{history}/config", "s3cret")
     return f"{shared.id}:{directory}"
 
 
@@ -80,6 +83,7 @@ def test_a_directory_of_a_sandbox_is_deployed_as_its_file_says(apps: Apps, writt
     (tmp_path / "pandastack.toml").write_text('[app]\nname = "another"\nport = 9999\nroot_directory = "nowhere"\n')
     first = deploy(apps, name, tmp_path, "--from-sandbox", written)
     assert (first["trigger"], first["status"]) == ("sandbox", "live"), first
+    assert "\n/srv/app" not in first["build_logs"], "a repository's history is no part of the source"
     assert "\ninstalls" in first["build_logs"] and "/up answered 200" in first["build_logs"], first["build_logs"]
     assert "Python 3.1 is wanted by .python-version, but" in first["build_logs"], first["build_logs"]
     app = apps.call("GET", f"/apps/{name}", 200)
@@ -96,3 +100,9 @@ def test_a_word_that_is_not_known_is_named(apps: Apps) -> None:
     app = apps.create()
     ended = apps.finished(apps.upload(app, {"main.py": "", "pandastack.toml": '[app]\nstrat_command = "x"\n'}))
     assert ended["status"] == "failed" and "`strat_command`" in ended["error"], ended
+
+
+def test_what_cannot_be_unpacked_says_why(apps: Apps) -> None:
+    headers = {"content-type": "application/x-tar"}
+    ended = apps.finished(apps.call("POST", f"/apps/{apps.create()['id']}/deploys", 202, content=b"nonsense" * 200, headers=headers))
+    assert ended["status"] == "failed" and "does not look like a tar archive" in ended["error"], ended

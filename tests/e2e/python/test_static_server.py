@@ -47,8 +47,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = made / "site"
     for name, text in {
         "index.html": "home", "about.html": "about", "404.html": "nothing here", "empty.txt": "", "sub dir/index.html": "sub",
-        "ü.txt": "umlaut", **{name: "x" for name in CACHED},
+        "ü.txt": "umlaut", ".env": "TOKEN=s3cret", ".env.html": "s3cret", ".git/config": "s3cret", "sub dir/.htpasswd": "s3cret",
+        ".well-known/security.txt": "write to us", ".well-known/.env": "s3cret", **{name: "x" for name in CACHED},
     }.items():
+        (site / name).parent.mkdir(exist_ok=True)
         (site / name).write_text(text)
     (site / "large.bin").write_bytes(LARGE)
     (site / "way-out").symlink_to(made / "secret.txt")
@@ -88,6 +90,13 @@ def raw(port: int, request: bytes, pieces: int = 1) -> bytes:
         ("/sub%20dir/", 200, "sub", "text/html; charset=utf-8"),
         ("/%C3%BC.txt", 200, "umlaut", "text/plain; charset=utf-8"),
         ("/empty.txt", 200, "", "text/plain; charset=utf-8"),
+        ("/.well-known/security.txt", 200, "write to us", "text/plain; charset=utf-8"),
+        ("/.env", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/%2eenv", 404, "nothing here", "text/html; charset=utf-8"),
+        ("//.env", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/.git/config", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/sub%20dir/.htpasswd", 404, "nothing here", "text/html; charset=utf-8"),
+        ("/.well-known/.env", 404, "nothing here", "text/html; charset=utf-8"),
         ("/nowhere", 404, "nothing here", "text/html; charset=utf-8"),
         ("/way-out", 404, "nothing here", "text/html; charset=utf-8"),
         ("/%2e%2e/secret.txt", 404, "nothing here", "text/html; charset=utf-8"),
@@ -189,6 +198,8 @@ def test_a_single_page_app_answers_for_every_address(root: Path) -> None:
     try:
         assert httpx.get(f"http://127.0.0.1:{port}/users/7").text == "home"
         assert httpx.get(f"http://127.0.0.1:{port}/about").text == "about"
+        hidden = httpx.get(f"http://127.0.0.1:{port}/.env")
+        assert (hidden.status_code, hidden.text) == (404, "nothing here"), "its page is no answer either"
     finally:
         program.kill()
         program.wait()

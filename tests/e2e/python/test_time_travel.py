@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from pandastack import CapacityError, ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
+from pandastack import BadRequestError, CapacityError, ConflictError, NotFoundError, PandaStack, PandaStackError, Sandbox
 
 from counter import count, start_counter
 from platform_process import Platform, wait_until
@@ -142,9 +142,66 @@ def test_rollback_only_to_what_is_its_own(client: PandaStack, own: Sandbox) -> N
         with pytest.raises(PandaStackError) as refused:
             child.rollback(snapshot)
         assert refused.value.status == 400 and "create a sandbox from it" in str(refused.value)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match="whole id"):
         own.rollback("00000000-0000-4000-8000-000000000000")
     assert own.exec("echo alive").stdout == "alive\n"
+
+
+def test_a_mistyped_rollback_is_none(client: PandaStack, platform: Platform, own: Sandbox) -> None:
+    own.filesystem.write("/srv/state", b"then")
+    own.snapshot()
+    own.filesystem.write("/srv/state", b"now")
+    config = platform.client_config()
+
+    def rollback(body: dict) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {config['token']}"}
+        return httpx.post(f"{config['api_url']}/v1/sandboxes/{own.id}/rollback", headers=headers, json=body, timeout=60)
+
+    answer = rollback({"snapshotid": "x"})
+    assert answer.status_code == 400 and "snapshotid" in answer.json()["error"]
+    assert own.filesystem.read("/srv/state") == b"now"
+    assert rollback({"snapshot_id": None}).status_code == 200
+    assert own.filesystem.read("/srv/state") == b"then", "null is the newest"
+
+
+def test_a_snapshot_has_one_template(client: PandaStack, own: Sandbox) -> None:
+    snapshot = own.snapshot()
+    with pytest.raises(BadRequestError, match="`base`"):
+        client.sandboxes.create("postgres-16", from_snapshot=snapshot)
+    # What clients of any language send when nobody named one.
+    for unasked in ("base", "ubuntu-24.04", "code-interpreter"):
+        with client.sandboxes.create(unasked, from_snapshot=snapshot) as copy:
+            assert copy.template == "base"
+
+
+def test_one_of_two_promotes_at_once_wins(client: PandaStack, own: Sandbox) -> None:
+    children = own.fork_tree(4)
+
+    def promote(child: Sandbox) -> object:
+        try:
+            return child.promote(cleanup_siblings=True)
+        except PandaStackError as error:
+            return error
+
+    with ThreadPoolExecutor(len(children)) as pool:
+        answers = list(pool.map(promote, children))
+    won = [(child, answer) for child, answer in zip(children, answers) if isinstance(answer, dict)]
+    # One that came after the deletion of its sandbox finds none.
+    assert len(won) == 1 and all(getattr(answer, "status", 0) in (404, 409) for answer in answers if answer is not won[0][1]), answers
+    winner, promoted = won[0]
+    assert len(promoted["deleted"]) == 3 and promoted["failures"] == {}
+    assert winner.exec("echo alive").stdout == "alive\n"
+    winner.delete()
+
+
+def test_one_that_was_promoted_is_nobodys_loser(client: PandaStack, own: Sandbox) -> None:
+    first, second, third = own.fork_tree(3)
+    first.promote()
+    promoted = second.promote(cleanup_siblings=True)
+    assert promoted["deleted"] == [third.id] and "promoted too" in promoted["failures"][first.id]
+    assert first.exec("echo alive").stdout == "alive\n"
+    first.delete()
+    second.delete()
 
 
 def test_a_snapshot_costs_what_changed(client: PandaStack, own: Sandbox) -> None:
@@ -188,7 +245,7 @@ def test_snapshots_end_and_are_counted(client: PandaStack, own: Sandbox) -> None
     assert ids() == {named, taken[1], taken[2]}
     shown = client.snapshots.get(named)
     assert shown["name"] == "release" and shown["metadata"] == {"k": "v"} and shown["kind"] == "manual"
-    for bad in ({"keep_last": 0}, {"ttl_seconds": 0}, {"keep_last": 1001}):
+    for bad in ({"keep_last": 0}, {"ttl_seconds": 0}, {"keep_last": 1001}, {"name": ""}, {"name": "two\nlines"}, {"name": "n" * 257}):
         with pytest.raises(PandaStackError) as refused:
             own.snapshot(**bad)
         assert refused.value.status == 400
@@ -464,6 +521,9 @@ def test_a_hundred_requests_wake_once_and_a_sleeper_holds_nothing(client: PandaS
 def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: Platform, own: Sandbox) -> None:
     own.exec("echo kept > /srv/kept; echo gone > /dev/shm/gone", check=True)
     own.hibernate(keep="disk")
+    assert own.refresh().raw["kept"] == "disk" and own.residency == "disk"
+    own.hibernate()
+    assert own.refresh().raw["kept"] == "disk", "it has nothing else to keep"
     kept = {path.name for path in sleep_dir(platform, own).iterdir()}
     # The record's second name is made anew behind the answer.
     assert kept - {"record.new"} == {"disk", "manifest.json", "record.json"}
@@ -472,7 +532,9 @@ def test_a_sandbox_can_sleep_with_its_disk_alone(client: PandaStack, platform: P
     assert own.refresh().boot_mode == "boot"
     start_counter(own)
     before = count(own)
+    assert "kept" not in own.raw
     own.hibernate()
+    assert own.refresh().raw["kept"] == "memory"
     assert count(own) >= before, "after a boot it sleeps and wakes as any other"
 
 

@@ -80,8 +80,9 @@ impl BuildError {
         Self::step_because(what, &why)
     }
 
-    fn step_because(what: &str, why: &str) -> Self {
-        BuildError::Step(format!("{what} failed: {why}; the lines above have its output"))
+    /// A step that ended badly, and what is known of why.
+    pub(super) fn step_because(what: &str, why: &str) -> Self {
+        BuildError::Step(format!("{what} failed: {why}; its log has the output"))
     }
 }
 

@@ -19,6 +19,10 @@ const NAME_CHARS_MAX: usize = 40;
 /// Names that mean the platform itself.
 const RESERVED: [&str; 9] =
     ["api", "sandbox", "app", "db", "edge", "localhost", "admin", "console", "preview"];
+/// The variable that is always what an app's setting `port` says.
+const PORT: &str = "PORT";
+/// Bytes of a variable's name. Beyond it: 400 `bad_request`.
+const ENV_NAME_BYTES_MAX: usize = 256;
 /// Bytes of a variable's value. Beyond it: 400 `bad_request`.
 const ENV_VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Variables that somebody may set, beside which the platform has room for its own. Beyond it: 400 `bad_request`.
@@ -268,17 +272,27 @@ pub(super) fn env_room(env: &BTreeMap<String, EnvEntry>) -> ApiResult<()> {
     Ok(())
 }
 
-/// Refuses what cannot be a variable's name.
+/// Refuses what cannot be the name of a variable that somebody sets.
 pub(super) fn env_name(key: &str) -> ApiResult<()> {
-    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let starts = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-    if !starts || !key.chars().all(good) || key.len() > 256 {
+    if !is_env_name(key) {
         let shown: String = key.chars().take(40).collect();
         return refuse(format!(
             "`{shown}` is not a variable's name: use letters, digits and `_`, not a digit first"
         ));
     }
+    if key == PORT {
+        return refuse(format!(
+            "`{PORT}` is what the app's setting `port` says; set that instead (`pandastack app deploy --port`, or `port` of `PATCH`)"
+        ));
+    }
     Ok(())
+}
+
+/// Whether a variable could have this name.
+pub(super) fn is_env_name(key: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let starts = key.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    starts && key.chars().all(good) && key.len() <= ENV_NAME_BYTES_MAX
 }
 
 /// A domain in lowercase. `own` is the platform's, where first labels are names of apps.
@@ -406,6 +420,18 @@ mod tests {
         assert!(!say(at("ssh://git@a:2222/two.git")), "another port");
         assert!(!say(AppSettings { git_known_hosts: Some(String::new()), ..AppSettings::default() }));
         assert!(say(AppSettings { port: Some(80), ..AppSettings::default() }));
+    }
+
+    #[test]
+    fn variables_have_names_of_their_own() {
+        let long = "A".repeat(ENV_NAME_BYTES_MAX + 1);
+        for good in ["A", "_a1", "PORTS", "port", &long[1..]] {
+            assert!(env_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "1A", "A-B", "A B", "É", &long] {
+            assert!(env_name(bad).unwrap_err().message.contains("letters, digits"), "{bad}");
+        }
+        assert!(env_name("PORT").unwrap_err().message.contains("setting `port`"));
     }
 
     #[test]

@@ -8,14 +8,14 @@ use axum::extract::State;
 use http::StatusCode;
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{
-    AppEnv, AppEnvImported, AppEnvList, AppEnvSet, EnvStage, ImportAppEnv, SetAppEnv,
+    AppEnv, AppEnvImported, AppEnvList, AppEnvSet, EnvScope, EnvStage, ImportAppEnv, SetAppEnv,
 };
 
-use super::check;
 use super::deploy::change;
-use super::record::EnvEntry;
+use super::record::{AppRecord, AppSpec, EnvEntry};
 use super::routes::OfApp;
 use super::view::MASK;
+use super::{check, dotenv};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
@@ -65,7 +65,57 @@ pub(super) fn shown(env: BTreeMap<String, EnvEntry>) -> AppEnvList {
     AppEnvList { env: env.into_iter().map(shown).collect() }
 }
 
-/// Set a variable.
+/// What a request says of a variable beside its value.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Kind {
+    pub(super) secret: Option<bool>,
+    pub(super) scope: Option<EnvScope>,
+    pub(super) stage: Option<EnvStage>,
+}
+
+impl Kind {
+    /// A variable with a new value. What is not said stays as it is known, and a secret stays one until it is removed; a new one is
+    /// plain, and there for all.
+    pub(super) fn entry(self, known: Option<&EnvEntry>, value: String) -> EnvEntry {
+        EnvEntry {
+            value,
+            // Published clients say `false` of every variable that they are not told to hide.
+            secret: known.is_some_and(|known| known.secret) || self.secret.unwrap_or_default(),
+            scope: self.scope.or(known.map(|known| known.scope)).unwrap_or_default(),
+            stage: self.stage.or(known.map(|known| known.stage)).unwrap_or_default(),
+            updated_at: now(),
+        }
+    }
+}
+
+/// Changes variables of an app; none, if `put` refuses any of them.
+async fn change_env(
+    app: &App,
+    record: &AppRecord,
+    put: impl Fn(&mut AppSpec) -> ApiResult<()> + Send,
+) -> ApiResult<AppRecord> {
+    // Looked at first, so that what is refused does not count as a change.
+    put(&mut record.spec.clone())?;
+    let mut done = Ok(());
+    let changed = change(app, &record.id, |record| {
+        // Another call may have changed what this depends on.
+        let mut spec = record.spec.clone();
+        done = put(&mut spec).map(|()| record.spec = spec);
+    })
+    .await?;
+    done.map(|()| changed)
+}
+
+/// Answer to setting a variable, which is among these now.
+pub(super) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> ApiResult<Json<AppEnvSet>> {
+    // Somebody else may have removed it meanwhile.
+    let entry = env.get(&key).ok_or_else(|| ApiError::not_found("variable", &key))?;
+    let EnvEntry { secret, scope, stage, .. } = *entry;
+    let note = Some(note(&key, stage));
+    Ok(Json(AppEnvSet { key, secret, scope, stage, note }))
+}
+
+/// Set a variable. One that is there stays secret, and in its scope and stage, unless the request says otherwise.
 #[utoipa::path(put, path = "/v1/apps/{id}/env/{key}", tag = "apps", params(("id" = String, Path), ("key" = String, Path)),
     request_body = SetAppEnv, responses((status = 200, body = AppEnvSet), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -77,14 +127,13 @@ pub(crate) async fn set(
 ) -> ApiResult<Json<AppEnvSet>> {
     let (record, key) = (of.find_own(&app, &caller).await?, of.second);
     let SetAppEnv { value, secret, scope, stage } = wanted;
-    let entry = EnvEntry { value, secret, scope, stage, updated_at: now() };
-    check::put_env(&mut record.spec.clone(), &key, entry.clone())?;
-    change(&app, &record.id, |record| {
-        record.spec.env.insert(key.clone(), entry.clone());
-    })
-    .await?;
-    let note = Some(note(&key, stage));
-    Ok(Json(AppEnvSet { key, secret, scope, stage, note }))
+    let kind = Kind { secret, scope, stage };
+    let put = |spec: &mut AppSpec| {
+        let entry = kind.entry(spec.env.get(&key), value.clone());
+        check::put_env(spec, &key, entry)
+    };
+    let changed = change_env(&app, &record, put).await?;
+    was_set(&changed.spec.env, key)
 }
 
 /// Remove a variable.
@@ -102,7 +151,8 @@ pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfAp
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Set many variables, in the form of a `.env` file.
+/// Set many variables, in the form of a `.env` file. Those that are there stay secret, and in their scope and stage, unless the
+/// request says otherwise.
 #[utoipa::path(post, path = "/v1/apps/{id}/env/import", tag = "apps", params(("id" = String, Path)),
     request_body = ImportAppEnv, responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
@@ -113,72 +163,47 @@ pub(crate) async fn import(
     JsonBody(wanted): JsonBody<ImportAppEnv>,
 ) -> ApiResult<Json<AppEnvImported>> {
     let record = of.find_own(&app, &caller).await?;
-    let pairs = parse(&wanted.dotenv)?;
-    let entry = |value: &str| EnvEntry {
-        value: value.to_owned(),
-        secret: wanted.secret,
-        scope: wanted.scope,
-        stage: wanted.stage,
-        updated_at: now(),
+    let ImportAppEnv { dotenv, secret, scope, stage } = wanted;
+    let (pairs, kind) = (dotenv::parse(&dotenv)?, Kind { secret, scope, stage });
+    let put = |spec: &mut AppSpec| {
+        pairs.iter().try_for_each(|pair| {
+            let entry = kind.entry(spec.env.get(&pair.key), pair.value.clone());
+            check::put_env(spec, &pair.key, entry).map_err(|error| pair.refused(error))
+        })
     };
-    let mut trial = record.spec.clone();
-    for (key, value) in &pairs {
-        check::put_env(&mut trial, key, entry(value))?;
-    }
-    let changed = change(&app, &record.id, |record| {
-        record.spec.env.extend(pairs.iter().map(|(key, value)| (key.clone(), entry(value))));
-    })
-    .await?;
+    let changed = change_env(&app, &record, put).await?;
     Ok(Json(AppEnvImported { imported: pairs.len(), total: changed.spec.env.len() }))
-}
-
-/// The pairs of a `.env` file. A later line of the same name wins.
-pub(super) fn parse(text: &str) -> ApiResult<Vec<(String, String)>> {
-    let mut pairs = Vec::<(String, String)>::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let line = line.strip_prefix("export ").unwrap_or(line);
-        let Some((key, value)) = line.split_once('=') else {
-            return Err(ApiError::bad_request(format!(
-                "line {number} of `dotenv` is not of the form KEY=value"
-            )));
-        };
-        let (key, value) = (key.trim().to_owned(), unquoted(value.trim()));
-        pairs.retain(|(known, _)| *known != key);
-        pairs.push((key, value));
-    }
-    Ok(pairs)
-}
-
-fn unquoted(value: &str) -> String {
-    let inner = |quote: char| {
-        value.strip_prefix(quote).and_then(|rest| rest.split_once(quote)).map(|(inner, _)| inner)
-    };
-    if let Some(inner) = inner('\'') {
-        return inner.to_owned();
-    }
-    if let Some(inner) = inner('"') {
-        return inner.replace("\\n", "\n");
-    }
-    // Without quotes a comment may follow.
-    value.split_once(" #").map_or(value, |(value, _)| value).trim_end().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apps::record::AppSpec;
 
     #[test]
-    fn dotenv_lines_are_understood() {
-        let text = "# c\nA=1\nexport B = \"x\\ny\" # c\nC='#1'\nD=a b # c\n\nA=2\nE=\n";
-        let pairs = parse(text).unwrap();
-        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        assert_eq!(pairs, [("B", "x\ny"), ("C", "#1"), ("D", "a b"), ("A", "2"), ("E", "")]);
-        assert!(parse("nonsense").unwrap_err().message.contains("line 1"));
+    fn a_variable_stays_what_it_is_unless_the_request_says_otherwise() {
+        let known = EnvEntry {
+            value: "old".into(),
+            secret: true,
+            scope: EnvScope::Preview,
+            stage: EnvStage::Run,
+            updated_at: now(),
+        };
+        let check = |said: &str, known: Option<&EnvEntry>, expect: (bool, EnvScope, EnvStage)| {
+            let SetAppEnv { value, secret, scope, stage } = serde_json::from_str(said).unwrap();
+            let entry = Kind { secret, scope, stage }.entry(known, value);
+            assert_eq!((entry.secret, entry.scope, entry.stage), expect, "{said}");
+            assert_eq!(entry.value, "new");
+        };
+        let (all, as_it_is) =
+            ((false, EnvScope::All, EnvStage::All), (true, EnvScope::Preview, EnvStage::Run));
+        check(r#"{"value":"new"}"#, None, all);
+        check(r#"{"value":"new"}"#, Some(&known), as_it_is);
+        check(r#"{"value":"new","secret":true}"#, None, (true, EnvScope::All, EnvStage::All));
+        check(r#"{"value":"new","secret":null,"scope":null}"#, Some(&known), as_it_is);
+        let plain = r#"{"value":"new","secret":false,"scope":"all"}"#;
+        check(plain, Some(&known), (true, EnvScope::All, EnvStage::Run));
+        check(plain, None, all);
+        check(r#"{"value":"new","stage":"all"}"#, Some(&known), (true, EnvScope::Preview, EnvStage::All));
     }
 
     #[test]

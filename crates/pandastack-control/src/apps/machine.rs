@@ -37,6 +37,8 @@ const AGENT_RETRY: Duration = Duration::from_millis(500);
 const BUILD_MACHINE_SECONDS: u64 = 4 * 3600;
 /// How long the last lines of a process that still runs are read.
 const LAST_LINES_WAIT: Duration = Duration::from_secs(2);
+/// Lines that are remembered of a command which ended: programs say why they fail shortly before their end.
+const EXIT_LINES: usize = 8;
 /// Label of an app's snapshots, with their owner.
 pub(super) const OWNER_LABEL: &str = "owner";
 /// Tag of the processes of a build.
@@ -212,9 +214,10 @@ impl Machine {
         let (mut events, mut lines) = (Events::default(), Lines::default());
         let mut body = Some(response.into_body());
         let mut deadline = Instant::now() + AGENT_WAIT;
+        let mut last = VecDeque::new();
         loop {
-            if let Some(exit) = follow(body.take(), &mut events, &mut lines, log).await? {
-                return Ok(exit);
+            if let Some(exit) = follow(body.take(), &mut events, &mut lines, &mut last, log).await? {
+                return Ok(Exit { last_lines: last.into(), ..exit });
             }
             // The stream broke off before the end: its agent is being restarted, and the process goes on.
             let Some(process) = &process else { return Err(lost("the agent did not name the process")) };
@@ -302,6 +305,7 @@ async fn follow(
     body: Option<hyper::body::Incoming>,
     events: &mut Events,
     lines: &mut Lines,
+    last: &mut VecDeque<String>,
     log: &Log,
 ) -> ApiResult<Option<Exit>> {
     let Some(mut body) = body else { return Ok(None) };
@@ -315,11 +319,13 @@ async fn follow(
                 OutputEvent::Text(text) => {
                     for line in lines.push(&text) {
                         log.line(&line).await;
+                        keep_last(last, [line], EXIT_LINES, |_| true);
                     }
                 }
                 OutputEvent::Exit(exit) => {
                     if let Some(rest) = lines.rest() {
                         log.line(&rest).await;
+                        keep_last(last, [rest], EXIT_LINES, |_| true);
                     }
                     return Ok(Some(exit));
                 }

@@ -13,7 +13,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `record`, `store`, `cache` | what is written down, and what of that builds may begin from |
-//! | `routes`, `settings`, `upload`, `env`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `view`, `check` | the API |
+//! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `view`, `check` | the API |
 //! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
 //! | `preview_repos`, `preview_env` | what is said of the previews of a whole repository |
@@ -45,6 +45,7 @@ pub(crate) mod deploy;
 mod deploy_key;
 pub(crate) mod deployer;
 pub(crate) mod domains;
+mod dotenv;
 pub(crate) mod env;
 mod git;
 mod health;

@@ -30,6 +30,9 @@ pub(crate) struct Exit {
     pub(crate) signal: Option<i32>,
     /// Its time was over.
     pub(crate) timed_out: bool,
+    /// What it printed last, if that was followed.
+    #[serde(skip)]
+    pub(crate) last_lines: Vec<String>,
 }
 
 /// Reads server-sent events out of bytes as they come.

@@ -13,16 +13,18 @@ use pandastack_types::api::{
     AppEnvImported, AppEnvList, AppEnvSet, EnvScope, EnvStage, GithubRepoId, ImportPreviewEnv, SetPreviewEnv,
 };
 
+use super::env::{self, Kind};
 use super::preview_repos::OfRepo;
-use super::record::{EnvEntry, PreviewRepoRecord};
-use super::{check, env};
+use super::record::PreviewRepoRecord;
+use super::{check, dotenv};
 use crate::app::{App, now};
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::JsonBody;
 
-fn entry(value: String, secret: bool) -> EnvEntry {
-    EnvEntry { value, secret, scope: EnvScope::Preview, stage: EnvStage::All, updated_at: now() }
+/// What is said of a variable of a repository.
+fn kind(secret: Option<bool>) -> Kind {
+    Kind { secret, scope: Some(EnvScope::Preview), stage: Some(EnvStage::All) }
 }
 
 /// Changes a repository. One that `edit` refuses stays as it is.
@@ -54,7 +56,7 @@ pub(crate) async fn list(
     Ok(Json(env::shown(found.map(|repo| repo.env).unwrap_or_default())))
 }
 
-/// Set a variable of a repository's previews.
+/// Set a variable of a repository's previews. One that is there stays secret unless the request says otherwise.
 #[utoipa::path(put, path = "/v1/repos/{repo}/preview-env/{key}", tag = "apps", operation_id = "set_preview_env",
     params(("repo" = GithubRepoId, Path), ("key" = String, Path)), request_body = SetPreviewEnv,
     responses((status = 200, body = AppEnvSet), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -64,11 +66,13 @@ pub(crate) async fn set(
     of: OfRepo,
     JsonBody(wanted): JsonBody<SetPreviewEnv>,
 ) -> ApiResult<Json<AppEnvSet>> {
-    let (key, secret) = (of.second, wanted.secret);
-    let entry = entry(wanted.value, secret);
-    change(&app, &caller, of.id, |repo| check::put_variable(&mut repo.env, &key, entry.clone())).await?;
-    let note = Some(env::note(&key, entry.stage));
-    Ok(Json(AppEnvSet { key, secret, scope: entry.scope, stage: entry.stage, note }))
+    let key = of.second;
+    let changed = change(&app, &caller, of.id, |repo| {
+        let entry = kind(wanted.secret).entry(repo.env.get(&key), wanted.value.clone());
+        check::put_variable(&mut repo.env, &key, entry)
+    });
+    let env = changed.await?.env;
+    env::was_set(&env, key)
 }
 
 /// Remove a variable of a repository's previews.
@@ -85,7 +89,8 @@ pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfRe
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Set many variables of a repository's previews, in the form of a `.env` file.
+/// Set many variables of a repository's previews, in the form of a `.env` file. Those that are there stay secret unless the request
+/// says otherwise.
 #[utoipa::path(post, path = "/v1/repos/{repo}/preview-env/import", tag = "apps", operation_id = "import_preview_env",
     params(("repo" = GithubRepoId, Path)), request_body = ImportPreviewEnv,
     responses((status = 200, body = AppEnvImported), (status = 400, body = ErrorBody), (status = 429, body = ErrorBody)))]
@@ -95,11 +100,11 @@ pub(crate) async fn import(
     of: OfRepo,
     JsonBody(wanted): JsonBody<ImportPreviewEnv>,
 ) -> ApiResult<Json<AppEnvImported>> {
-    let pairs = env::parse(&wanted.dotenv)?;
+    let pairs = dotenv::parse(&wanted.dotenv)?;
     let changed = change(&app, &caller, of.id, |repo| {
-        let mut pairs = pairs.iter();
-        pairs.try_for_each(|(key, value)| {
-            check::put_variable(&mut repo.env, key, entry(value.clone(), wanted.secret))
+        pairs.iter().try_for_each(|pair| {
+            let entry = kind(wanted.secret).entry(repo.env.get(&pair.key), pair.value.clone());
+            check::put_variable(&mut repo.env, &pair.key, entry).map_err(|error| pair.refused(error))
         })
     });
     let total = changed.await?.env.len();

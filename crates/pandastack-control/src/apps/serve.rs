@@ -244,8 +244,12 @@ impl Serving<'_> {
             return Ok(());
         }
         self.show_end(machine, process).await;
-        let exit =
-            Exit { exit_code: now.exit_code.unwrap_or(0), signal: now.signal, timed_out: now.timed_out };
+        let exit = Exit {
+            exit_code: now.exit_code.unwrap_or(0),
+            signal: now.signal,
+            timed_out: now.timed_out,
+            ..Exit::default()
+        };
         if exit.exit_code == 0 {
             let why = "the start command ended by itself; it must run the server until it is stopped";
             return Err(BuildError::Step(why.to_owned()));

@@ -10,12 +10,13 @@ use pandastack_types::ErrorBody;
 use pandastack_types::api::{self, AppSettings, CreateSandbox, UpdateApp};
 
 use super::deploy::change;
+use super::env::Kind;
 use super::mend::Asked;
-use super::record::{AppSpec, EnvEntry};
+use super::record::AppSpec;
 use super::routes::OfApp;
 use super::view::MASK;
 use super::{check, mend, serve, view};
-use crate::app::{App, now};
+use crate::app::App;
 use crate::auth::Caller;
 use crate::error::{ApiError, ApiResult};
 use crate::extract::JsonBody;
@@ -82,18 +83,11 @@ pub(super) fn revised(app: &App, was: &AppSpec, wanted: UpdateApp) -> ApiResult<
 /// deleted since it was shown stays deleted.
 fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> ApiResult<()> {
     for (key, value) in env {
-        let entry = match spec.env.get(&key) {
-            Some(known) if known.secret && value == MASK => continue,
-            None if value == MASK => continue,
-            Some(known) => EnvEntry { value, updated_at: now(), ..known.clone() },
-            None => EnvEntry {
-                value,
-                secret: false,
-                scope: Default::default(),
-                stage: Default::default(),
-                updated_at: now(),
-            },
-        };
+        let known = spec.env.get(&key);
+        if value == MASK && known.is_none_or(|known| known.secret) {
+            continue;
+        }
+        let entry = Kind::default().entry(known, value);
         check::put_env(spec, &key, entry)?;
     }
     Ok(())
@@ -110,6 +104,8 @@ fn check_api_url(app: &App, settings: &AppSettings) -> ApiResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::now;
+    use crate::apps::record::EnvEntry;
 
     #[test]
     fn variables_that_are_there_stay_what_they_are() {
@@ -136,5 +132,7 @@ mod tests {
             (api::EnvScope::Preview, api::EnvStage::Build)
         );
         assert!(put_all(&mut spec, [("A-B".to_owned(), String::new())].into()).is_err());
+        let port = put_all(&mut spec, [("PORT".to_owned(), "3000".to_owned())].into()).unwrap_err();
+        assert!(port.message.contains("`port`"), "{}", port.message);
     }
 }

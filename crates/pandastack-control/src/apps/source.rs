@@ -34,8 +34,16 @@ const CLEAR: &str = r#"mkdir -p "$DIR" && cd "$DIR" &&
 find . -mindepth 1 \( -name node_modules -o -name .venv -o -path '*/.next/cache' \) -prune -o ! -type d -exec rm -f {} + &&
 find . -mindepth 1 -type d -empty ! -path '*/node_modules/*' ! -path '*/.venv/*' -delete"#;
 
-/// Unpacks; owners and special permissions of the archive mean nothing here.
-const UNPACK: &str = r#"tar --extract --file "$ARCHIVE" --directory "$DIR" --no-same-owner --no-same-permissions --delay-directory-restore"#;
+/// Unpacks; owners and special permissions of the archive mean nothing here. Histories stay out of the source, as those of fetched ones
+/// do: they may have what was removed from it, and the addresses of repositories with their passwords.
+const UNPACK: &str = r#"tar --extract --file "$ARCHIVE" --directory "$DIR" --no-same-owner --no-same-permissions --delay-directory-restore --exclude=.git"#;
+/// How tar's last lines begin after it said what is wrong.
+const TAR_ENDS: [&str; 4] = [
+    "tar: Exiting with failure",
+    "tar: Error is not recoverable",
+    "tar: Child returned",
+    "tar: Skipping to next header",
+];
 
 /// Prints the names of the files worth knowing.
 const LIST: &str = r#"cd "$DIR" && find . -mindepth 1 -maxdepth "$DEPTH" \( -name node_modules -o -name .git -o -name .venv -o -name .next \) -prune -o -type f -print | head -n "$MAX""#;
@@ -59,10 +67,12 @@ pub(super) async fn bring(
     let env = variables(app, of, deployment, from_git, log).await?;
     let exit = machine.run(&step(script, env, "/", SOURCE_SECONDS_MAX), log).await?;
     if exit.exit_code != 0 || exit.timed_out {
-        return Err(BuildError::step(
-            if from_git { "fetching the source" } else { "unpacking the source" },
-            &exit,
-        ));
+        return Err(match (from_git, cause(&exit.last_lines)) {
+            // What git printed stays in the log: errors of such deployments are shown to the repository's host too.
+            (true, _) => BuildError::step("fetching the source", &exit),
+            (false, None) => BuildError::step("unpacking the source", &exit),
+            (false, Some(cause)) => BuildError::step_because("unpacking the source", cause),
+        });
     }
     if !from_git {
         return Ok(None);
@@ -72,6 +82,12 @@ pub(super) async fn bring(
     }
     let commit = machine.exec(&shell("cat /srv/commit", &[])).await?;
     Ok(Some(commit.stdout.trim().to_owned()).filter(|commit| !commit.is_empty()))
+}
+
+/// What tar said of why it failed, of the lines that it printed last.
+fn cause(last_lines: &[String]) -> Option<&str> {
+    let is_end = |line: &str| line.trim().is_empty() || TAR_ENDS.iter().any(|end| line.starts_with(end));
+    last_lines.iter().map(String::as_str).rfind(|line| !is_end(line))
 }
 
 /// Variables of the programs that bring a source.
@@ -234,6 +250,49 @@ mod tests {
     fn check(told: &[(&str, &str)], expect: &[&str]) {
         let all: Vec<_> = told.iter().rev().map(|one| push(*one)).collect();
         assert_eq!(may_be_at(&all, &all[0]), expect, "{told:?}");
+    }
+
+    fn run(directory: &std::path::Path, script: &str) -> std::process::Output {
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-ec", script]).current_dir(directory);
+        shell.env("ARCHIVE", "made.tar").env("DIR", "out").output().unwrap()
+    }
+
+    #[test]
+    fn histories_are_not_unpacked() {
+        let place = tempfile::tempdir().unwrap();
+        let made = "mkdir -p in/.git/objects in/sub/.git in/my.git out
+            touch in/.git/config in/.git/objects/1 in/sub/.git/config in/.gitignore in/my.git/kept in/sub/kept";
+        assert!(run(place.path(), made).status.success());
+        for packed in [".", ".git .gitignore my.git sub"] {
+            let script = format!(
+                "tar -cf made.tar -C in {packed}; {UNPACK}; cd out; find . -type f | sort; rm -rf ./* ./.git*"
+            );
+            let ran = run(place.path(), &script);
+            let found = String::from_utf8(ran.stdout).unwrap();
+            assert_eq!(
+                found,
+                "./.gitignore\n./my.git/kept\n./sub/kept\n",
+                "{packed}: {ran:?}",
+                ran = ran.stderr
+            );
+        }
+    }
+
+    #[test]
+    fn why_a_source_cannot_be_unpacked_is_what_tar_said_before_it_gave_up() {
+        let place = tempfile::tempdir().unwrap();
+        for (made, expect) in [
+            ("echo nonsense > made.tar", "tar: This does not look like a tar archive"),
+            ("yes nonsense | head -c 2000 > made.tar", "tar: This does not look like a tar archive"),
+            ("echo nonsense | gzip | head -c 12 > made.tar", "gzip: stdin: unexpected end of file"),
+        ] {
+            let ran = run(place.path(), &format!("mkdir -p out; {made}; {UNPACK}"));
+            let printed = String::from_utf8(ran.stderr).unwrap();
+            let lines: Vec<_> = printed.lines().map(str::to_owned).collect();
+            assert_eq!((ran.status.success(), cause(&lines)), (false, Some(expect)), "{printed}");
+        }
+        assert_eq!(cause(&[]), None);
     }
 
     #[test]

@@ -16,6 +16,8 @@ PAUSE_SECONDS = 3600
 HEAD_BYTES_MAX = 65536
 #: A longer one cannot name a file.
 PATH_BYTES_MAX = 4096
+#: Of names that begin with a dot only this one is for others: the rest, such as .env and .git, came here with the source.
+WELL_KNOWN = ".well-known/"
 TEXT = "; charset=utf-8"
 KINDS = {
     "html": "text/html" + TEXT, "htm": "text/html" + TEXT, "css": "text/css" + TEXT, "js": "text/javascript" + TEXT,
@@ -61,16 +63,17 @@ def find(target):
     path = target.split("?", 1)[0].split("#", 1)[0]
     if not path.startswith("/") and "://" in path:
         path = "/" + path.split("://", 1)[1].partition("/")[2]
-    name = unquote(path)
+    name, is_hidden = unquote(path), False
     if b"\0" not in name and len(name) <= PATH_BYTES_MAX:
         clean = os.path.normpath(b"/" + name).lstrip(b"/").decode("utf-8", "surrogateescape")
-        for candidate in (clean, clean + ".html", os.path.join(clean, "index.html")):
+        is_hidden = any(part.startswith(".") for part in clean.removeprefix(WELL_KNOWN).split("/"))
+        for candidate in () if is_hidden else (clean, clean + ".html", os.path.join(clean, "index.html")):
             file = os.path.realpath(os.path.join(ROOT, candidate))
             if file.startswith(ROOT + os.sep) and os.path.isfile(file):
                 return file, 200
     for page, status in (("index.html", 200), ("404.html", 404)):
         file = os.path.join(ROOT, page)
-        if (SINGLE_PAGE or status == 404) and os.path.isfile(file):
+        if (status == 404 or SINGLE_PAGE and not is_hidden) and os.path.isfile(file):
             return file, status
     return None, 404
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::Method;
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
-use pandastack_types::api::{AttachedVolume, CreateSandbox};
+use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
 use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
 
 use super::{MAKE_WAIT, call_on, remove_machine};
@@ -14,13 +14,15 @@ use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Promise;
 use crate::store::record::after_seconds;
-use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord};
+use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
 use tokio::time::Instant;
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";
+/// What published clients send as the template when nobody names one, also beside a snapshot: it cannot be told from a wish.
+const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
 
 /// How long a service waits for a machine: a bake takes a minute on an emulated host, and may have to wait for others.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -228,7 +230,8 @@ async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateS
             "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
         return Err(ApiError::bad_request(message));
     }
-    let snapshot = app.store.snapshot(&workspace, id).await?;
+    let snapshot = super::snapshot::find(app, &workspace, id).await?;
+    check_template(app, request.template.as_deref(), &snapshot)?;
     let client = app.hosts.client(&snapshot.host)?;
     let template = snapshot.spec.template.clone();
     let mut record = new_record(workspace, snapshot.host.clone(), template, request);
@@ -247,6 +250,22 @@ async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateS
     let mut derived = Derived::default();
     derived.add(app, &mut record, &snapshot.spec.volumes).await?;
     Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
+}
+
+/// Refuses a template that is not the snapshot's own, which would be ignored.
+fn check_template(app: &App, given: Option<&str>, snapshot: &SnapshotRecord) -> ApiResult<()> {
+    let own = &snapshot.spec.template;
+    let Some(given) = given.filter(|given| given != own && !TEMPLATES_UNASKED.contains(given)) else {
+        return Ok(());
+    };
+    let alias = |known: &Template| known.name == *own && known.aliases.iter().any(|alias| alias == given);
+    if app.hosts.templates().iter().any(alias) {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "snapshot `{}` is of template `{own}` and has nothing of `{given}`; leave out `template`",
+        snapshot.id
+    )))
 }
 
 fn new_record(

@@ -24,12 +24,17 @@ pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&s
             Err(StoreError::NotFound { .. }) => return Ok(()),
             moved => moved?,
         };
-        fault::point("control.delete.intended").await;
-        let (finished, synced) = tokio::join!(finish(&owner, &record), owner.store.sync());
-        synced?;
-        finished
+        carry_out(&owner, &record).await
     })
     .await
+}
+
+/// The rest of a delete whose intention was just recorded.
+pub(super) async fn carry_out(app: &App, record: &SandboxRecord) -> ApiResult<()> {
+    fault::point("control.delete.intended").await;
+    let (finished, synced) = tokio::join!(finish(app, record), app.store.sync());
+    synced?;
+    finished
 }
 
 /// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.

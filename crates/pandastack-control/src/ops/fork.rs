@@ -16,7 +16,7 @@ use super::{MAKE_WAIT, call_on, delete};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
-use crate::store::{Amendment, Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select};
+use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
 use crate::volumes::attach::Derived;
 use pandastack_agent_client::AgentClient;
 
@@ -163,9 +163,11 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
     let spec = SandboxSpecRecord {
         ancestors: line.take(ANCESTORS_MAX).collect(),
         candidate: candidate_ttl.is_some(),
+        promoted: false,
         from_snapshot: None,
         guest_ip: None,
         residency: None,
+        kept: None,
         boot_mode: None,
         boot_ms: None,
         boot_stages_us: BTreeMap::new(),
@@ -193,7 +195,8 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
     }
 }
 
-/// Makes a candidate stay and, if asked, deletes the other children of its tree.
+/// Makes a candidate stay and, if asked, deletes the other children of its tree that were not promoted before. The store
+/// decides in one step, so of two at the same time one is refused. Runs to its end even if the caller is dropped.
 pub(crate) async fn promote(app: &Arc<App>, winner: SandboxRecord, request: &Promote) -> ApiResult<Promoted> {
     let Some(tree) = winner.tree.clone() else {
         return Err(ApiError::bad_request(format!("sandbox `{}` is not a child of a fork", winner.id)));
@@ -201,30 +204,39 @@ pub(crate) async fn promote(app: &Arc<App>, winner: SandboxRecord, request: &Pro
     if request.tree_id.as_ref().is_some_and(|given| *given != tree) {
         return Err(ApiError::bad_request(format!("sandbox `{}` belongs to tree `{tree}`", winner.id)));
     }
-    app.amend(&winner.id, &Amendment::Promoted).await?;
-    let mut promoted = Promoted {
-        winner: winner.id.clone(),
-        tree_id: tree.clone(),
-        deleted: vec![],
-        failures: BTreeMap::new(),
+    let (owner, alone) = (Arc::clone(app), request.cleanup_siblings);
+    app.owned(async move { promote_in(&owner, winner, tree, alone).await }).await
+}
+
+async fn promote_in(app: &App, winner: SandboxRecord, tree: TreeId, alone: bool) -> ApiResult<Promoted> {
+    let promotion = match app.store.promote(&winner.workspace, &tree, &winner.id, alone, now()).await {
+        // It was there a moment ago.
+        Err(StoreError::NotFound { .. }) => {
+            return Err(ApiError::conflict(format!(
+                "sandbox `{}` is gone and cannot be promoted: another child of its fork was promoted before it, or it was \
+                 deleted",
+                winner.id
+            )));
+        }
+        promoted => promoted?,
     };
-    if !request.cleanup_siblings {
-        return Ok(promoted);
-    }
-    let mut siblings = app.store.sandboxes(&Select::Tree(winner.workspace.clone(), tree)).await?;
-    siblings.retain(|sibling| sibling.id != winner.id);
-    let results = futures::stream::iter(siblings).map(|sibling| async move {
-        let id = sibling.id.clone();
-        (id, delete::delete(app, sibling, Some("another child of its tree was promoted")).await)
+    app.publish(promotion.events);
+    app.expiry_changed.notify_one();
+    let stays = |id: SandboxId| (id.to_string(), "it was promoted too, and stays".to_owned());
+    let mut failures: BTreeMap<_, _> = promotion.staying.into_iter().map(stays).collect();
+    let results = futures::stream::iter(promotion.leaving).map(|sibling| async move {
+        let done = delete::carry_out(app, &sibling).await;
+        (sibling.id, done)
     });
     let results: Vec<_> = results.buffered(DELETES_AT_ONCE).collect().await;
+    let mut deleted = Vec::new();
     for (id, result) in results {
         match result {
-            Ok(()) => promoted.deleted.push(id),
-            Err(error) => drop(promoted.failures.insert(id.to_string(), error.message)),
+            Ok(()) => deleted.push(id),
+            Err(error) => drop(failures.insert(id.to_string(), error.message)),
         }
     }
-    Ok(promoted)
+    Ok(Promoted { winner: winner.id, tree_id: tree, deleted, failures })
 }
 
 /// Where a sandbox stands among its relatives.

@@ -7,7 +7,7 @@ use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox};
 use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
 use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
-use pandastack_types::{SandboxState, Transition};
+use pandastack_types::{Residency, SandboxState, Transition};
 
 use super::{MOVE_WAIT, call_on, check_live, look};
 use crate::app::{App, now};
@@ -72,7 +72,12 @@ pub(crate) async fn go(
             Move::Wake => fault::point("control.wake.answered").await,
             Move::Pause | Move::Resume => {}
         }
-        settle(&owner, &record, seen, ends_lifetime).await
+        let kept = match movement {
+            // Told again, one that sleeps on disk stays as it is, whatever it kept.
+            Move::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
+            _ => None,
+        };
+        settle(&owner, &record, seen, Change { ends_lifetime, kept, ..Change::at(now()) }).await
     })
     .await
 }
@@ -82,7 +87,7 @@ pub(crate) async fn settle(
     app: &App,
     record: &SandboxRecord,
     seen: AgentSandbox,
-    ends_lifetime: bool,
+    change: Change,
 ) -> ApiResult<SandboxRecord> {
     // Read again: a report may have brought the news already.
     let state = app.store.sandbox(None, &record.id).await?.state;
@@ -95,8 +100,7 @@ pub(crate) async fn settle(
     let Some(transition) = towards(state, seen.state).or(again) else {
         return Ok(app.store.sandbox(None, &record.id).await?);
     };
-    let detail = seen.failure.clone();
-    let change = Change { detail, ends_lifetime, ..Change::at(now()).seeing(seen) };
+    let change = Change { detail: seen.failure.clone(), ..change.seeing(seen) };
     Ok(app.transition(&record.id, transition, &change).await?)
 }
 
@@ -139,7 +143,7 @@ pub(crate) async fn keep_awake(
         let path = format!("/sandboxes/{}/keep-awake", record.id);
         let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
         let seen: AgentSandbox = client.call(call, Some(&AgentKeepAwake { until })).await?;
-        settle(&owner, &record, seen, false).await
+        settle(&owner, &record, seen, Change::at(now())).await
     })
     .await
 }

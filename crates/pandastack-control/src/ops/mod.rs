@@ -19,10 +19,10 @@ use http::Method;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::{ErrorCode, SandboxId, SandboxState, WorkspaceId};
 
-use crate::app::App;
+use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::places::Place;
-use crate::store::SandboxRecord;
+use crate::store::{Change, SandboxRecord};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to make sandboxes: the hold for a bake, and the making.
@@ -123,7 +123,7 @@ pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: 
         if record.state == SandboxState::Hibernated {
             let seen = look(client, &record).await?;
             if seen.state != SandboxState::Hibernated {
-                lifecycle::settle(app, &record, seen, false).await?;
+                lifecycle::settle(app, &record, seen, Change::at(now())).await?;
             }
         }
         Ok::<_, ApiError>(())

@@ -12,9 +12,9 @@ use pandastack_types::{SnapshotId, WorkspaceId};
 
 use super::lifecycle::settle;
 use super::{MAKE_WAIT, call_on};
-use crate::app::App;
+use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
-use crate::store::{Amendment, SandboxRecord, SnapshotRecord};
+use crate::store::{Amendment, Change, SandboxRecord, SnapshotRecord};
 use pandastack_agent_client::AgentClient;
 
 /// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
@@ -36,7 +36,7 @@ pub(crate) async fn rollback(
         let call = call_on(&record, Method::POST, &path, MAKE_WAIT);
         let seen: AgentSandbox = client.call(call, Some(&body)).await?;
         fault::point("control.rollback.answered").await;
-        settle(&owner, &record, seen, false).await?;
+        settle(&owner, &record, seen, Change::at(now())).await?;
         Ok(owner.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)
     })
     .await
@@ -53,7 +53,7 @@ async fn choose(
         let none = || ApiError::conflict(format!("sandbox `{}` has no snapshot to return to", record.id));
         return newest.ok_or_else(none);
     };
-    let snapshot = app.store.snapshot(workspace, &id).await?;
+    let snapshot = super::snapshot::find(app, workspace, &id).await?;
     if snapshot.sandbox != record.id {
         return Err(ApiError::bad_request(format!(
             "snapshot `{id}` shows sandbox `{}`, not `{}`; create a sandbox from it instead",

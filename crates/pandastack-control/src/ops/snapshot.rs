@@ -9,15 +9,27 @@ use http::Method;
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentSnapshot, AgentSnapshotDone};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
-use pandastack_types::{SnapshotId, WorkspaceId};
+use pandastack_types::{ErrorCode, SnapshotId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MOVE_WAIT, NOTHING, SNAPSHOT_WAIT, call_on};
 use crate::app::{App, now};
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 use crate::store::record::{SnapshotSpecRecord, after_seconds};
 use crate::store::{SandboxRecord, SnapshotRecord, StoreError};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
+
+/// A snapshot of the workspace, by its id.
+pub(crate) async fn find(app: &App, workspace: &WorkspaceId, id: &SnapshotId) -> ApiResult<SnapshotRecord> {
+    match app.store.snapshot(workspace, id).await {
+        Err(error @ StoreError::NotFound { .. }) => {
+            let hint =
+                "give the whole id of one, which `pandastack snapshot list` shows; names are for people";
+            Err(ApiError::new(ErrorCode::NotFound, format!("{error}; {hint}")))
+        }
+        found => Ok(found?),
+    }
+}
 
 /// Takes a snapshot. Runs to its end even if the caller is dropped.
 pub(crate) async fn take(

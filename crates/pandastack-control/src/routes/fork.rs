@@ -77,7 +77,8 @@ pub(crate) async fn lineage(
 /// Keep this child of a fork and, if asked, delete the others.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/promote", tag = "fork", params(("id" = SandboxId, Path)),
     request_body = Promote, responses((status = 200, body = Promoted), (status = 400, body = ErrorBody),
-    (status = 404, body = ErrorBody)))]
+    (status = 404, body = ErrorBody),
+    (status = 409, description = "Another child was promoted before it, or it was deleted", body = ErrorBody)))]
 pub(crate) async fn promote(
     State(app): State<Arc<App>>,
     caller: Caller,

@@ -75,7 +75,7 @@ pub(crate) async fn get(
     caller: Caller,
     Id(id): Id<SnapshotId>,
 ) -> ApiResult<Json<Snapshot>> {
-    Ok(Json(view::snapshot(app.store.snapshot(&caller.workspace, &id).await?)))
+    Ok(Json(view::snapshot(ops::snapshot::find(&app, &caller.workspace, &id).await?)))
 }
 
 /// Delete a snapshot.
@@ -86,7 +86,7 @@ pub(crate) async fn delete(
     caller: Caller,
     Id(id): Id<SnapshotId>,
 ) -> ApiResult<StatusCode> {
-    let snapshot = app.store.snapshot(&caller.workspace, &id).await?;
+    let snapshot = ops::snapshot::find(&app, &caller.workspace, &id).await?;
     if snapshot.spec.kind == SnapshotKind::Service {
         return Err(ApiError::conflict(format!(
             "snapshot `{id}` belongs to a service, which deletes it when it needs it no more"

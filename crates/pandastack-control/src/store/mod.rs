@@ -1,7 +1,8 @@
 //! The record of truth behind one trait per noun, so that SQLite and PostgreSQL differ in SQL and in nothing else.
 //!
 //! Must hold, for every backend:
-//! - one transition = one transaction = one event row, and only [`SandboxStore::transition`] changes a state;
+//! - a transition and its event row are one transaction, and only [`SandboxStore::transition`] changes a state, apart from
+//!   [`SandboxStore::promote`], which decides about a whole tree at once;
 //! - the rules (which transition is allowed, what it changes) are pure functions in [`record`], shared by backends;
 //! - what was acknowledged to a client survives `kill -9` and power loss ([`durability_of`], [`Store::sync`]);
 //! - every row of a tenant names its workspace, and lookups on behalf of a caller are by workspace.
@@ -20,6 +21,8 @@ pub mod schedules;
 pub mod sql;
 #[cfg(test)]
 mod suite;
+#[cfg(test)]
+mod tree_suite;
 #[cfg(test)]
 mod volume_suite;
 pub mod volumes;
@@ -186,6 +189,17 @@ pub struct Moved {
     pub event: Option<Event>,
 }
 
+/// What became of the children of a fork when one of them was promoted.
+#[derive(Debug, Clone)]
+pub struct Promotion {
+    /// Of the winner and of those that go.
+    pub events: Vec<Event>,
+    /// Siblings whose deletion is recorded, oldest first; their machines are still there.
+    pub leaving: Vec<SandboxRecord>,
+    /// Siblings that would go if they had not been promoted before, oldest first.
+    pub staying: Vec<SandboxId>,
+}
+
 /// Which sandboxes.
 #[derive(Debug, Clone)]
 pub enum Select {
@@ -249,10 +263,20 @@ pub trait SandboxStore: Send + Sync {
     async fn sandbox(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> Result<SandboxRecord>;
     /// Some sandboxes.
     async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>>;
-    /// The only way to change a state. `deleted` removes the row; its events stay.
+    /// The way to change a state. `deleted` removes the row; its events stay.
     async fn transition(&self, id: &SandboxId, transition: Transition, change: &Change) -> Result<Moved>;
     /// Changes what is not a state, with an event.
     async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved>;
+    /// Promotes a child of a fork. With `alone` its siblings go to `stopping` in the same transaction, apart from those that
+    /// were promoted before: of two children that are promoted at the same time, one wins and the other is refused.
+    async fn promote(
+        &self,
+        workspace: &WorkspaceId,
+        tree: &TreeId,
+        winner: &SandboxId,
+        alone: bool,
+        at: Timestamp,
+    ) -> Result<Promotion>;
     /// When the next lifetime ends, among those not being deleted.
     async fn next_expiry(&self) -> Result<Option<Timestamp>>;
     /// How many sandboxes there are by state.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, Usage};
-use pandastack_types::api::{AttachedVolume, Checkpoints, Metadata, OnTimeout, Scope, SnapshotKind};
+use pandastack_types::api::{AttachedVolume, Checkpoints, Keep, Metadata, OnTimeout, Scope, SnapshotKind};
 use pandastack_types::network::{Egress, NetworkPolicy};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{
@@ -12,6 +12,8 @@ use pandastack_types::{
     WorkspaceId,
 };
 use serde::{Deserialize, Serialize};
+
+use super::StoreError;
 
 /// A key, hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +100,8 @@ pub struct SandboxSpecRecord {
     pub ancestors: Vec<SandboxId>,
     /// A candidate that is deleted at its expiry unless it is promoted.
     pub candidate: bool,
+    /// It was promoted: no sibling's promotion deletes it.
+    pub promoted: bool,
     /// Virtual processors.
     pub cpu: u32,
     /// Memory.
@@ -108,6 +112,8 @@ pub struct SandboxSpecRecord {
     pub isolation: String,
     /// Where a sleeper's memory is.
     pub residency: Option<Residency>,
+    /// What a sleeper kept that was told to sleep.
+    pub kept: Option<Keep>,
     /// Address on its host, while awake.
     pub guest_ip: Option<String>,
     /// `fork`, `restore` or `boot`.
@@ -147,11 +153,13 @@ impl Default for SandboxSpecRecord {
             checkpoints: None,
             ancestors: Vec::new(),
             candidate: false,
+            promoted: false,
             cpu: 1,
             memory_mb: 0,
             engine: String::new(),
             isolation: String::new(),
             residency: None,
+            kept: None,
             guest_ip: None,
             boot_mode: None,
             boot_ms: None,
@@ -228,6 +236,8 @@ pub struct Change {
     pub pause_ms: Option<f64>,
     /// The transition is the end of a lifetime: there is no other end until it wakes.
     pub ends_lifetime: bool,
+    /// What it keeps, where it was told to sleep.
+    pub kept: Option<Keep>,
 }
 
 impl Change {
@@ -269,8 +279,6 @@ pub enum Amendment {
         /// When that is.
         expires_at: Option<Timestamp>,
     },
-    /// It won: it is a candidate no longer.
-    Promoted,
     /// It returned to a snapshot.
     RolledBack(SnapshotId),
     /// Other people may open its ports.
@@ -310,8 +318,9 @@ impl SandboxRecord {
         if next == SandboxState::Hibernated && change.ends_lifetime {
             self.expires_at = None;
         }
-        if next != SandboxState::Hibernated {
-            self.spec.residency = None;
+        match next {
+            SandboxState::Hibernated => self.spec.kept = change.kept.or(self.spec.kept),
+            _ => (self.spec.residency, self.spec.kept) = (None, None),
         }
         let restarts = matches!(transition, Transition::Created | Transition::Woken) && moved;
         if restarts && self.expires_at.is_none() && !self.spec.persistent {
@@ -335,8 +344,28 @@ impl SandboxRecord {
         spec.boot_stages_us.clone_from(&seen.boot_stages_us);
     }
 
+    /// Makes a child of a fork stay: it is a candidate no longer. Refuses one that has no machine, because another child was
+    /// promoted first.
+    pub fn promote(&mut self, at: Timestamp) -> Result<(), StoreError> {
+        if !self.state.is_live() {
+            return Err(StoreError::Held(format!(
+                "sandbox `{}` is {} and cannot be promoted: another child of its fork was promoted before it, or it was \
+                 deleted",
+                self.id,
+                self.state.as_str()
+            )));
+        }
+        self.spec.candidate = false;
+        self.spec.promoted = true;
+        self.expires_at = match self.spec.persistent {
+            true => None,
+            false => after_seconds(at, self.spec.ttl_seconds),
+        };
+        Ok(())
+    }
+
     /// Applies an amendment and returns the kind and sentence of its event.
-    pub fn amend(&mut self, amendment: &Amendment, at: Timestamp) -> (&'static str, Option<String>) {
+    pub fn amend(&mut self, amendment: &Amendment) -> (&'static str, Option<String>) {
         match amendment {
             Amendment::Lifecycle {
                 ttl_seconds,
@@ -376,14 +405,6 @@ impl SandboxRecord {
             Amendment::EgressDenied { detail, count } => {
                 self.spec.egress_denied = self.spec.egress_denied.saturating_add(*count);
                 ("egress_denied", Some(detail.clone()))
-            }
-            Amendment::Promoted => {
-                self.spec.candidate = false;
-                self.expires_at = match self.spec.persistent {
-                    true => None,
-                    false => after_seconds(at, self.spec.ttl_seconds),
-                };
-                ("promoted", None)
             }
             Amendment::RolledBack(snapshot) => ("rolled_back", Some(snapshot.to_string())),
         }

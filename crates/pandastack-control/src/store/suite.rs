@@ -9,6 +9,7 @@ use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
 use pandastack_types::{SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 
 use super::record::{SnapshotSpecRecord, after_seconds};
+use super::tree_suite::{a_promotion_decides_about_its_tree, one_of_two_promotions_wins};
 use super::volume_suite::{a_volume_has_one_writer_or_readers, a_volume_is_deleted_in_two_steps};
 use super::*;
 use crate::app::now;
@@ -84,6 +85,8 @@ async fn run_all<S: Store, F: Future<Output = S>>(open: impl Fn() -> F) {
         idempotency,
         old_rows_are_pruned,
         concurrent_writers_lose_nothing,
+        a_promotion_decides_about_its_tree,
+        one_of_two_promotions_wins,
         audit_entries_are_kept_in_order,
         usage_is_summed_by_period_and_sandbox,
         apps_are_found_by_id_and_name,

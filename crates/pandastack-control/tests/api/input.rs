@@ -76,7 +76,7 @@ async fn unknown_things_are_404_and_wrong_methods_405() {
             world.get(&format!("/v1/sandboxes/{id}{path}")).await.refused(404, "not_found");
         }
         for verb in ["exec", "fork", "pause", "hibernate", "wake", "snapshots", "promote"] {
-            let body = json!({"cmd": "true"});
+            let body = if verb == "exec" { json!({"cmd": "true"}) } else { json!({}) };
             world.post(&format!("/v1/sandboxes/{id}/{verb}"), body).await.refused(404, "not_found");
         }
         world.get(&format!("/v1/snapshots/{id}")).await.refused(404, "not_found");

@@ -86,21 +86,21 @@ pub struct AppEnvList {
     pub env: Vec<AppEnv>,
 }
 
-/// `PUT /v1/apps/{id}/env/{key}`.
+/// `PUT /v1/apps/{id}/env/{key}`. What is left out stays as it is for a variable that is there; a new one is plain, and seen by all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SetAppEnv {
     /// Its value.
     #[serde(default)]
     pub value: String,
     /// Never shown again.
-    #[serde(default)]
-    pub secret: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<bool>,
     /// Which deployments see it.
-    #[serde(default)]
-    pub scope: EnvScope,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<EnvScope>,
     /// When it is there.
-    #[serde(default)]
-    pub stage: EnvStage,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<EnvStage>,
 }
 
 /// Answer to it.
@@ -120,21 +120,21 @@ pub struct AppEnvSet {
     pub note: Option<String>,
 }
 
-/// `POST /v1/apps/{id}/env/import`.
+/// `POST /v1/apps/{id}/env/import`. What is left out stays as it is for variables that are there; new ones are plain, and seen by all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ImportAppEnv {
-    /// Lines of `KEY=value`; quotes, comments and `export` are understood.
+    /// Lines of `KEY=value`; quotes, over several lines too, comments and `export` are understood.
     #[serde(default)]
     pub dotenv: String,
-    /// All are secrets.
-    #[serde(default)]
-    pub secret: bool,
+    /// All are secrets, or none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<bool>,
     /// Which deployments see them.
-    #[serde(default)]
-    pub scope: EnvScope,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<EnvScope>,
     /// When they are there.
-    #[serde(default)]
-    pub stage: EnvStage,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<EnvStage>,
 }
 
 /// Answer to it.

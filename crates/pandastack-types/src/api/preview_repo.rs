@@ -78,26 +78,26 @@ pub struct PreviewRepoList {
     pub repos: Vec<PreviewRepo>,
 }
 
-/// `PUT /v1/repos/{repo}/preview-env/{key}`.
+/// `PUT /v1/repos/{repo}/preview-env/{key}`. Without `secret`, a variable that is there stays what it is; a new one is plain.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SetPreviewEnv {
     /// Its value.
     #[serde(default)]
     pub value: String,
     /// Never shown again.
-    #[serde(default)]
-    pub secret: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<bool>,
 }
 
-/// `POST /v1/repos/{repo}/preview-env/import`.
+/// `POST /v1/repos/{repo}/preview-env/import`. Without `secret`, variables that are there stay what they are; new ones are plain.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportPreviewEnv {
-    /// Lines of `KEY=value`; quotes, comments and `export` are understood.
+    /// Lines of `KEY=value`; quotes, over several lines too, comments and `export` are understood.
     #[serde(default)]
     pub dotenv: String,
-    /// All are secrets.
-    #[serde(default)]
-    pub secret: bool,
+    /// All are secrets, or none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<bool>,
 }
 
 #[cfg(test)]

@@ -17,7 +17,9 @@ pub type Metadata = BTreeMap<String, String>;
 /// `POST /v1/sandboxes`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSandbox {
-    /// Template name or alias; `base` when neither this nor `from_snapshot` is given.
+    /// Template name or alias; `base` when neither this nor `from_snapshot` is given. With `from_snapshot` leave it out: another
+    /// one than the snapshot's own is refused, apart from those that clients send when nobody names one (`base`,
+    /// `ubuntu-24.04`, `code-interpreter`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// Start from this snapshot instead of a template.
@@ -85,6 +87,7 @@ pub struct KeepAwake {
 
 /// `POST /v1/sandboxes/{id}/hibernate`; the body may be empty.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Hibernate {
     /// What is kept.
     #[serde(default)]
@@ -131,6 +134,10 @@ pub struct Sandbox {
     /// Where a sleeper's memory is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub residency: Option<Residency>,
+    /// What it kept when it was told to sleep: with `disk` it wakes by booting. Absent while it is awake, and where it fell
+    /// asleep by itself, which keeps memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Keep>,
     /// Address on its host, while awake.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_ip: Option<String>,

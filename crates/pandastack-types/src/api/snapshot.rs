@@ -1,4 +1,7 @@
 //! Snapshots, forks and promotion.
+//!
+//! Their requests refuse fields that they do not know: what a mistyped name leaves out means something else, such as the newest
+//! snapshot, and cannot be taken back.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +14,9 @@ use crate::{HostId, SandboxId, SnapshotId, TreeId, WorkspaceId};
 
 /// `POST /v1/sandboxes/{id}/snapshots`; the body may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CreateSnapshot {
-    /// Name for people.
+    /// Name for people: one line of at most 256 bytes. Several snapshots may have the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Labels.
@@ -42,6 +46,7 @@ pub enum SnapshotKind {
 
 /// `POST /v1/sandboxes/{id}/rollback`; the body may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Rollback {
     /// A snapshot of this sandbox; its newest when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +116,7 @@ pub struct SnapshotList {
 
 /// `POST /v1/sandboxes/{id}/fork`; the body may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ForkSandbox {
     /// Labels of the child, over those of the parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -119,6 +125,7 @@ pub struct ForkSandbox {
 
 /// `POST /v1/sandboxes/{id}/fork-tree`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ForkTree {
     /// How many children.
     pub count: u32,
@@ -153,8 +160,9 @@ pub struct ForkError {
 
 /// `POST /v1/sandboxes/{id}/promote`; the body may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Promote {
-    /// Delete the other children of the tree.
+    /// Delete the other children of the tree, apart from those that were promoted before.
     #[serde(default)]
     pub cleanup_siblings: bool,
     /// The tree; from the sandbox's metadata when absent.
@@ -173,4 +181,45 @@ pub struct Promoted {
     pub deleted: Vec<SandboxId>,
     /// Siblings that were not, and why.
     pub failures: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+    use crate::api::Hibernate;
+
+    #[track_caller]
+    fn check<T: DeserializeOwned>(body: &str, unknown: Option<&str>) {
+        let refusal = serde_json::from_str::<T>(body).err().map(|error| error.to_string());
+        match unknown {
+            Some(field) => {
+                let wanted = format!("unknown field `{field}`");
+                assert!(
+                    refusal.as_ref().is_some_and(|refusal| refusal.contains(&wanted)),
+                    "{body}: {refusal:?}"
+                );
+            }
+            None => assert_eq!(refusal, None, "{body}"),
+        }
+    }
+
+    /// What published clients send is taken, what is mistyped is named.
+    #[test]
+    fn unknown_fields_are_refused() {
+        check::<Rollback>("{}", None);
+        check::<Rollback>(r#"{"snapshot_id": null}"#, None);
+        check::<Rollback>(r#"{"snapshotid": "x"}"#, Some("snapshotid"));
+        check::<Hibernate>("{}", None);
+        check::<Hibernate>(r#"{"keeps": "disk"}"#, Some("keeps"));
+        check::<CreateSnapshot>(r#"{"name": "n", "metadata": {}, "ttl_seconds": 1, "keep_last": 1}"#, None);
+        check::<CreateSnapshot>(r#"{"ttl": 1}"#, Some("ttl"));
+        check::<ForkSandbox>(r#"{"metadata": {"k": "v"}}"#, None);
+        check::<ForkSandbox>(r#"{"count": 3}"#, Some("count"));
+        check::<ForkTree>(r#"{"count": 3, "metadata": {"explore": "1"}}"#, None);
+        check::<ForkTree>(r#"{"count": 3, "n": 3}"#, Some("n"));
+        check::<Promote>(r#"{"cleanup_siblings": true, "tree_id": null}"#, None);
+        check::<Promote>(r#"{"cleanup": true}"#, Some("cleanup"));
+    }
 }

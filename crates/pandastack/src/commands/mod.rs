@@ -52,7 +52,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use pandastack_client::Client;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, report};
+use crate::output::Output;
 
 /// Runs a client command: its calls follow one another, so one thread is enough and starts fastest.
 fn with_client<F>(command: impl FnOnce(Client) -> F) -> Result<ExitCode>
@@ -66,6 +67,32 @@ where
 fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("start the runtime")?.block_on(future)
+}
+
+/// Does the same to several things, one after the other, and prints the name of each that it was done to: as it is done for
+/// people, as one list at the end for programs. One that fails is told by its name and does not keep the rest from being tried.
+async fn each(
+    names: &[String],
+    output: Output,
+    act: impl AsyncFn(&str) -> Result<String>,
+) -> Result<ExitCode> {
+    let (mut done, mut code) = (Vec::new(), ExitCode::SUCCESS);
+    for name in names {
+        match act(name).await {
+            Ok(shown) if output.is_json() => done.push(shown),
+            Ok(shown) => output.line(&shown)?,
+            Err(error) => {
+                let is_named = error.chain().any(|cause| cause.to_string().contains(name.as_str()));
+                let error = if is_named { error } else { error.context(name.clone()) };
+                report(&error, output);
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    if output.is_json() {
+        output.value(&done, |_| String::new())?;
+    }
+    Ok(code)
 }
 
 /// `KEY=VALUE` arguments as a map.

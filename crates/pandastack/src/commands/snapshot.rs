@@ -23,7 +23,7 @@ pub enum Command {
     Rm {
         /// Their ids
         #[arg(required = true)]
-        ids: Vec<SnapshotId>,
+        ids: Vec<String>,
     },
 }
 
@@ -52,10 +52,12 @@ impl Command {
                     })?;
                 }
                 Command::Rm { ids } => {
-                    for id in &ids {
-                        client.delete_snapshot(id).await?;
-                        output.line(id.as_str())?;
-                    }
+                    let delete = async |text: &str| {
+                        let id: SnapshotId = text.parse()?;
+                        client.delete_snapshot(&id).await?;
+                        Ok(id.to_string())
+                    };
+                    return super::each(&ids, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

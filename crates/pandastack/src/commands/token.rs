@@ -63,10 +63,11 @@ impl Command {
                     })?;
                 }
                 Command::Rm { prefixes } => {
-                    for prefix in &prefixes {
+                    let delete = async |prefix: &str| {
                         client.delete_token(prefix).await?;
-                        output.line(prefix)?;
-                    }
+                        Ok(prefix.to_owned())
+                    };
+                    return super::each(&prefixes, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

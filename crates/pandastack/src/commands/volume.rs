@@ -94,10 +94,11 @@ impl Command {
                     output.value(&client.change_volume(&name, &request).await?, named)?;
                 }
                 Command::Rm { names } => {
-                    for name in &names {
+                    let delete = async |name: &str| {
                         client.delete_volume(name).await?;
-                        output.line(name)?;
-                    }
+                        Ok(name.to_owned())
+                    };
+                    return super::each(&names, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

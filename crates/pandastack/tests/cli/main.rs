@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod apps;
 mod bench;
 mod commands;
 mod copy;
@@ -10,6 +11,7 @@ mod reads;
 mod reference;
 mod server;
 mod services;
+mod several;
 #[cfg(feature = "server")]
 mod up;
 

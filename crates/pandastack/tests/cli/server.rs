@@ -111,7 +111,7 @@ async fn record(State(api): Shared, request: Request, next: Next) -> Response {
     next.run(Request::from_parts(parts, bytes.into())).await
 }
 
-fn error(status: StatusCode, code: &str, sentence: &str) -> Response {
+pub fn error(status: StatusCode, code: &str, sentence: &str) -> Response {
     let body = json!({"error": sentence, "code": code, "request_id": "r-1", "build_id": BUILD});
     (status, [("retry-after", "0")], axum::Json(body)).into_response()
 }
@@ -155,7 +155,6 @@ async fn get_one(Path(id): Path<String>) -> Response {
     error(StatusCode::NOT_FOUND, "not_found", "there is no such sandbox")
 }
 
-/// Commands: `fail`, `slow` (times out), `cut` (stream breaks); any other prints to both streams.
 /// Fails when told to, and does not answer before it may.
 async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
     let request: Value = serde_json::from_slice(&body).unwrap();
@@ -169,11 +168,15 @@ async fn exec(State(api): Shared, body: Bytes) -> axum::Json<Value> {
     )
 }
 
+/// Commands: `fail`, `bytes` (no text), `slow` (times out), `cut` (stream breaks); any other prints to both streams.
 async fn exec_stream(body: Bytes) -> Response {
     let request: Value = serde_json::from_slice(&body).unwrap();
     let frames = match request["cmd"].as_str() {
         Some("fail") => {
             "event: stderr\ndata: {\"chunk\":\"no\\n\"}\n\nevent: exit\ndata: {\"exit_code\":3}\n\n"
+        }
+        Some("bytes") => {
+            "event: stdout\ndata: {\"data\":\"/wA=\"}\n\nevent: exit\ndata: {\"exit_code\":0}\n\n"
         }
         Some("slow") => "event: error\ndata: {\"error\":\"timeout: the command ran past 1 s\"}\n\n",
         Some("cut") => "event: stdout\ndata: {\"chunk\":\"half\"}\n\n",

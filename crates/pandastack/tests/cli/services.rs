@@ -1,10 +1,13 @@
 //! Answers of the scripted server that do not change: one of everything that there is to read.
 
 use axum::Router;
-use axum::routing::get;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get};
 use serde_json::{Value, json};
 
-use crate::server::{ID, ago, sandbox};
+use crate::server::{ID, ago, error, sandbox};
 
 pub const APP: &str = "aaaa0000-0000-4000-8000-000000000001";
 pub const DATABASE: &str = "dddd0000-0000-4000-8000-000000000001";
@@ -18,6 +21,7 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         ("/apps", items(app())),
         ("/apps/shop", app()),
         ("/apps/shop/metrics", app_metrics()),
+        ("/apps/shop/env", app_env()),
         ("/databases", items(database())),
         (database_path.as_str(), database()),
         ("/functions", items(function())),
@@ -32,6 +36,18 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         router = router.route(path, get(move || async move { axum::Json(answer) }));
     }
     router
+        .route("/volumes/{name}", delete(remove))
+        .route("/me/tokens/{name}", delete(remove))
+        .route("/apps/shop/env/{name}", delete(remove))
+        .route(&database_path, delete(|| async { StatusCode::NO_CONTENT }))
+}
+
+/// Everything goes but `kept`, in a sentence that does not say its name.
+async fn remove(Path(name): Path<String>) -> Response {
+    match name.as_str() {
+        "kept" => error(StatusCode::CONFLICT, "conflict", "it is protected"),
+        _ => StatusCode::NO_CONTENT.into_response(),
+    }
 }
 
 fn items(item: Value) -> Value {
@@ -45,6 +61,11 @@ fn app() -> Value {
         "env": {}, "template": "base", "cpu": 1, "memory_mb": 512, "status": "running", "sandbox_id": ID,
         "url": "http://shop.localhost:8080", "created_at": ago(7300), "updated_at": ago(125),
     })
+}
+
+fn app_env() -> Value {
+    let one = |key: &str, value: &str| json!({"key": key, "value": value, "secret": false, "scope": "all", "stage": "all", "updated_at": ago(1)});
+    json!({"env": [one("CERT", "one\ntwo"), one("PLAIN", "x")]})
 }
 
 fn app_metrics() -> Value {

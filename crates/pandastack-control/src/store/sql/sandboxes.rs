@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
-use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
+use pandastack_types::{SandboxId, SandboxState, Transition, TreeId, WorkspaceId};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::hosts::insert_usage;
@@ -13,8 +13,8 @@ use super::rows::{SandboxRow, records, signed, state, time, to_json, unsigned};
 use super::{SqlStore, Write, database, insert_event};
 use crate::store::record::usage_since;
 use crate::store::{
-    Amendment, Change, Durability, IdempotencyKey, Moved, Result, SandboxRecord, SandboxStore, Select,
-    StoreError, durability_of,
+    Amendment, Change, Durability, IdempotencyKey, Moved, Promotion, Result, SandboxRecord, SandboxStore,
+    Select, StoreError, durability_of,
 };
 
 const BY_ID: &str = "SELECT * FROM sandboxes WHERE id = $1";
@@ -28,6 +28,9 @@ const BY_PARENT: &str =
     "SELECT * FROM sandboxes WHERE workspace_id = $1 AND parent_id = $2 ORDER BY created_at_us, id";
 const DUE: &str = "SELECT * FROM sandboxes WHERE expires_at_us <= $1 AND state NOT IN ('creating', 'stopping') \
      ORDER BY expires_at_us";
+
+/// Why the siblings of a promoted child go.
+const PROMOTED_INSTEAD: &str = "another child of its tree was promoted";
 
 #[async_trait]
 impl SandboxStore for SqlStore {
@@ -113,11 +116,56 @@ impl SandboxStore for SqlStore {
     async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved> {
         let mut write = self.write(Durability::Power).await?;
         let mut record = find(&mut write, id).await?.ok_or_else(|| unknown(id))?;
-        let (kind, detail) = record.amend(amendment, at);
+        let (kind, detail) = record.amend(amendment);
         update(write.conn(), &record).await?;
         let event = insert_event(write.conn(), &record.workspace, id, kind, at, detail.as_deref()).await?;
         write.commit().await?;
         Ok(Moved { record, event: Some(event) })
+    }
+
+    async fn promote(
+        &self,
+        workspace: &WorkspaceId,
+        tree: &TreeId,
+        winner: &SandboxId,
+        alone: bool,
+        at: Timestamp,
+    ) -> Result<Promotion> {
+        let mut write = self.write(Durability::Power).await?;
+        // Locks the whole tree, always in the same order: a second promotion in it waits here and then sees what this one did.
+        let by_tree = AssertSqlSafe(format!("{BY_TREE}{}", write.lock_clause()));
+        let rows: Vec<SandboxRow> = sqlx::query_as(by_tree)
+            .bind(workspace.as_str())
+            .bind(tree.as_str())
+            .fetch_all(write.conn())
+            .await
+            .map_err(database)?;
+        let (mut won, siblings): (Vec<_>, Vec<_>) =
+            records(rows)?.into_iter().partition(|record: &SandboxRecord| record.id == *winner);
+        let mut record = won.pop().ok_or_else(|| unknown(winner))?;
+        record.promote(at)?;
+        update(write.conn(), &record).await?;
+        let event = insert_event(write.conn(), workspace, winner, "promoted", at, None).await?;
+        let mut promotion = Promotion { events: vec![event], leaving: Vec::new(), staying: Vec::new() };
+        let change = Change::at(at).because(PROMOTED_INSTEAD);
+        for mut sibling in siblings.into_iter().filter(|_| alone) {
+            // One that someone deletes goes, promoted or not.
+            if sibling.spec.promoted && sibling.state != SandboxState::Stopping {
+                promotion.staying.push(sibling.id);
+                continue;
+            }
+            if sibling.apply(Transition::Deleting, &change)? {
+                update(write.conn(), &sibling).await?;
+                let kind = Transition::Deleting.as_str();
+                let why = change.detail.as_deref();
+                promotion
+                    .events
+                    .push(insert_event(write.conn(), workspace, &sibling.id, kind, at, why).await?);
+            }
+            promotion.leaving.push(sibling);
+        }
+        write.commit().await?;
+        Ok(promotion)
     }
 
     async fn next_expiry(&self) -> Result<Option<Timestamp>> {

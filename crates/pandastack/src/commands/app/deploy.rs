@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use pandastack_client::{Client, ClientError};
 use pandastack_detect::{MANIFEST, Manifest};
+use pandastack_types::SandboxId;
 use pandastack_types::api::{
     App, AppPreviews, AppSettings, AttachDatabase, CreateApp, DeployApp, Deployment, GitHost, SetAppEnv,
     UpdateApp,
@@ -54,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     known_hosts: Option<PathBuf>,
     /// Branch, tag or commit, this time
-    #[arg(long = "ref", value_name = "REF")]
+    #[arg(long = "ref", value_name = "REF", conflicts_with_all = ["dir", "from_sandbox"])]
     git_ref: Option<String>,
     /// Deploy this directory; the current one for an app without a repository
     #[arg(long, conflicts_with_all = ["git", "from_sandbox"])]
@@ -141,9 +142,10 @@ fn git_host(word: &str) -> Result<GitHost, String> {
 
 /// Carries it out.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
-    let directory = args.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-    let name = name(args.app.as_ref().or(args.name.as_ref()), &directory)?;
-    // Looked for before anything is made: a new app with a key shows that once.
+    // Looked for before anything is made: a mistake leaves no empty app, and a new one with a key shows that once.
+    let given = given(client, &args).await?;
+    let here = Path::new(".");
+    let name = name(args.app.as_ref().or(args.name.as_ref()), args.dir.as_deref().unwrap_or(here))?;
     let database = match &args.database {
         Some(database) => Some(crate::commands::db::resolve(client, database).await?),
         None => None,
@@ -161,12 +163,41 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
         output.value(&app, |_| key.clone())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let begun = begin(client, &app, &args, &directory).await?;
+    let begun = begin(client, &app, &args, given).await?;
     if args.detach {
         output.value(&begun, |begun| begun.id.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     follow(client, app.id.as_str(), begun, output).await
+}
+
+/// A source that was named, and is there.
+enum Given {
+    /// A directory of this machine.
+    Directory(PathBuf),
+    /// One of a sandbox.
+    Sandbox(SandboxId, Option<String>),
+}
+
+async fn given(client: &Client, args: &Args) -> Result<Option<Given>> {
+    if let Some(directory) = &args.dir {
+        readable(directory)?;
+        return Ok(Some(Given::Directory(directory.clone())));
+    }
+    let Some(from) = &args.from_sandbox else { return Ok(None) };
+    let (sandbox, path) = from.split_once(':').map_or((from.as_str(), None), |(id, path)| (id, Some(path)));
+    let sandbox = resolve(client, sandbox).await?;
+    // A whole id was not looked for.
+    client.get_sandbox(&sandbox).await?;
+    Ok(Some(Given::Sandbox(sandbox, path.map(str::to_owned))))
+}
+
+fn readable(directory: &Path) -> Result<()> {
+    let found = std::fs::read_dir(directory).map(drop);
+    found.map_err(|error| {
+        let failure = Failure::new(format!("cannot deploy {}: {error}", directory.display()));
+        failure.hint("--dir is a directory with the app's source").into()
+    })
 }
 
 /// The app's name: as given, else that of the directory. What else the directory's file says is for the deployment that has it as its
@@ -229,26 +260,33 @@ async fn ensure(client: &Client, name: &str, args: &Args) -> Result<(App, bool)>
     let wanted = wanted(args)?;
     // Looked at before anything is changed: they are set one by one, afterwards.
     pairs(&args.secret)?;
-    match client.get_app(name).await {
-        Ok(app) if wanted == UpdateApp::default() => Ok((app, false)),
-        Ok(app) => Ok((client.update_app(app.id.as_str(), &wanted).await?, false)),
-        Err(error) if error.is_not_found() => {
+    let found = match client.get_app(name).await {
+        Ok(app) => Some(app),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error.into()),
+    };
+    let has_repository = args.git.is_some() || found.as_ref().is_some_and(|app| !app.git_url.is_empty());
+    if args.git_ref.is_some() && !has_repository {
+        return Err(Failure::new(format!("app `{name}` has no repository"))
+            .hint("give it one with --git")
+            .into());
+    }
+    match found {
+        Some(app) if wanted == UpdateApp::default() => Ok((app, false)),
+        Some(app) => Ok((client.update_app(app.id.as_str(), &wanted).await?, false)),
+        None => {
             let UpdateApp { settings, env, template, cpu, memory_mb } = wanted;
             let request = CreateApp { name: name.to_owned(), settings, env, template, cpu, memory_mb };
             Ok((client.create_app(&request).await?, true))
         }
-        Err(error) => Err(error.into()),
     }
 }
 
 /// Sets secret variables. One that is there keeps who sees it and when.
 async fn set_secrets(client: &Client, app: &App, words: &[String]) -> Result<()> {
     let Some(secrets) = pairs(words)? else { return Ok(()) };
-    let known = client.app_env(app.id.as_str()).await?;
     for (key, value) in secrets {
-        let (scope, stage) =
-            known.iter().find(|one| one.key == key).map(|one| (one.scope, one.stage)).unwrap_or_default();
-        let set = SetAppEnv { value, secret: true, scope, stage };
+        let set = SetAppEnv { value, secret: Some(true), ..SetAppEnv::default() };
         client.set_app_env(app.id.as_str(), &key, &set).await?;
     }
     Ok(())
@@ -266,31 +304,17 @@ fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))
 }
 
-async fn begin(client: &Client, app: &App, args: &Args, directory: &Path) -> Result<Deployment> {
+/// Begins with the source that was named, else with the app's repository, else with the directory that one is in.
+async fn begin(client: &Client, app: &App, args: &Args, given: Option<Given>) -> Result<Deployment> {
     let id = app.id.as_str();
-    if let Some(from) = &args.from_sandbox {
-        let (sandbox, path) =
-            from.split_once(':').map_or((from.as_str(), None), |(id, path)| (id, Some(path)));
-        let sandbox = resolve(client, sandbox).await?;
-        let request = DeployApp {
-            from_sandbox: Some(sandbox),
-            path: path.map(str::to_owned),
-            clear_cache: args.no_cache,
-            ..DeployApp::default()
-        };
-        return Ok(client.deploy_app(id, &request).await?);
+    let mut request = DeployApp { clear_cache: args.no_cache, ..DeployApp::default() };
+    match given {
+        Some(Given::Directory(directory)) => return upload(client, id, &directory, args.no_cache).await,
+        Some(Given::Sandbox(sandbox, path)) => (request.from_sandbox, request.path) = (Some(sandbox), path),
+        None if app.git_url.is_empty() => return upload(client, id, Path::new("."), args.no_cache).await,
+        None => request.git_ref = args.git_ref.clone(),
     }
-    if args.dir.is_none() && !app.git_url.is_empty() {
-        let request =
-            DeployApp { git_ref: args.git_ref.clone(), clear_cache: args.no_cache, ..DeployApp::default() };
-        return Ok(client.deploy_app(id, &request).await?);
-    }
-    if args.git_ref.is_some() {
-        return Err(Failure::new(format!("app `{}` has no repository", app.name))
-            .hint("give it one with --git")
-            .into());
-    }
-    upload(client, id, directory, args.no_cache).await
+    Ok(client.deploy_app(id, &request).await?)
 }
 
 async fn upload(client: &Client, app: &str, directory: &Path, no_cache: bool) -> Result<Deployment> {

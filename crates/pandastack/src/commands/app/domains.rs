@@ -50,7 +50,7 @@ impl Command {
             }
             Command::Rm { app, domain } => {
                 client.remove_app_domain(&app, &domain).await?;
-                output.line(&domain)?;
+                output.value(&[&domain], |_| domain.clone())?;
             }
         }
         Ok(ExitCode::SUCCESS)

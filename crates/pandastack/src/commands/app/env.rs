@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use pandastack_client::Client;
 use pandastack_types::api::{EnvScope, EnvStage, ImportAppEnv, SetAppEnv};
 
-use crate::commands::pairs;
+use crate::commands::{each, pairs};
 use crate::output::Output;
 
 /// Its commands.
@@ -26,15 +26,15 @@ pub enum Command {
         /// KEY=VALUE
         #[arg(required = true)]
         pairs: Vec<String>,
-        /// Never show them again
+        /// Never show them again; a secret stays one until it is removed
         #[arg(long)]
         secret: bool,
-        /// Who sees them: all, production (the app itself), preview (of pull requests)
-        #[arg(long, default_value = "all", value_parser = scope)]
-        scope: EnvScope,
-        /// When they are there: all, build (never in a machine that serves), run (never in a build)
-        #[arg(long, default_value = "all", value_parser = stage)]
-        stage: EnvStage,
+        /// Who sees them: all, production (the app itself), preview (of pull requests) [default: as before, else all]
+        #[arg(long, value_parser = scope)]
+        scope: Option<EnvScope>,
+        /// When they are there: all, build (never in a machine that serves), run (never in a build) [default: as before, else all]
+        #[arg(long, value_parser = stage)]
+        stage: Option<EnvStage>,
     },
     /// Remove variables
     Rm {
@@ -50,15 +50,15 @@ pub enum Command {
         app: String,
         /// The file
         file: PathBuf,
-        /// Never show them again
+        /// Never show them again; a secret stays one until it is removed
         #[arg(long)]
         secret: bool,
-        /// Who sees them: all, production (the app itself), preview (of pull requests)
-        #[arg(long, default_value = "all", value_parser = scope)]
-        scope: EnvScope,
-        /// When they are there: all, build (never in a machine that serves), run (never in a build)
-        #[arg(long, default_value = "all", value_parser = stage)]
-        stage: EnvStage,
+        /// Who sees them: all, production (the app itself), preview (of pull requests) [default: as before, else all]
+        #[arg(long, value_parser = scope)]
+        scope: Option<EnvScope>,
+        /// When they are there: all, build (never in a machine that serves), run (never in a build) [default: as before, else all]
+        #[arg(long, value_parser = stage)]
+        stage: Option<EnvStage>,
     },
 }
 
@@ -85,23 +85,32 @@ impl Command {
                 })?;
             }
             Command::Set { app, pairs: words, secret, scope, stage } => {
-                for (key, value) in pairs(&words)?.unwrap_or_default() {
-                    let set = SetAppEnv { value, secret, scope, stage };
-                    let done = client.set_app_env(&app, &key, &set).await?;
+                let values = pairs(&words)?.unwrap_or_default();
+                let keys: Vec<String> = values.keys().cloned().collect();
+                let set = async |key: &str| {
+                    let set = SetAppEnv {
+                        value: values.get(key).cloned().unwrap_or_default(),
+                        secret: secret.then_some(true),
+                        scope,
+                        stage,
+                    };
+                    let done = client.set_app_env(&app, key, &set).await?;
                     eprintln!("{}", done.note.unwrap_or_default());
-                    output.line(&key)?;
-                }
+                    Ok(key.to_owned())
+                };
+                return each(&keys, output, set).await;
             }
             Command::Rm { app, keys } => {
-                for key in keys {
-                    client.unset_app_env(&app, &key).await?;
-                    output.line(&key)?;
-                }
+                let unset = async |key: &str| {
+                    client.unset_app_env(&app, key).await?;
+                    Ok(key.to_owned())
+                };
+                return each(&keys, output, unset).await;
             }
             Command::Import { app, file, secret, scope, stage } => {
                 let dotenv =
                     std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-                let request = ImportAppEnv { dotenv, secret, scope, stage };
+                let request = ImportAppEnv { dotenv, secret: secret.then_some(true), scope, stage };
                 let done = client.import_app_env(&app, &request).await?;
                 output.value(&done, |done| format!("{} set, {} in all", done.imported, done.total))?;
             }

@@ -5,6 +5,7 @@ mod deploy;
 mod describe;
 mod domains;
 mod env;
+mod exec;
 mod init;
 mod logs;
 mod metrics;
@@ -88,14 +89,8 @@ pub enum Command {
     /// List, show and remove previews of pull requests
     #[command(subcommand)]
     Previews(previews::Command),
-    /// Run a command in the machine that serves
-    Exec {
-        /// The app's name or id
-        app: String,
-        /// What to run
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-        command: Vec<String>,
-    },
+    /// Run a command in the machine that serves, stream its output, pass its exit code on
+    Exec(exec::Args),
     /// Print the address of an app
     Open {
         /// Its name or id
@@ -105,7 +100,7 @@ pub enum Command {
     Rm {
         /// Its name or id
         app: String,
-        /// Do not ask
+        /// Do not ask; needed with --json
         #[arg(long, short)]
         yes: bool,
     },
@@ -146,7 +141,7 @@ impl Command {
             Command::Detach(args) => databases::detach(client, args, output).await,
             Command::Domains(command) => command.run(client, output).await,
             Command::Previews(command) => command.run(client, output).await,
-            Command::Exec { app, command } => exec(client, &app, command, output).await,
+            Command::Exec(args) => exec::run(client, args, output).await,
             Command::Open { app } => {
                 let app = client.get_app(&app).await?;
                 output.value(&app, |app| app.url.clone().unwrap_or_default())?;
@@ -171,30 +166,19 @@ async fn list(client: &Client, output: Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn exec(client: &Client, app: &str, words: Vec<String>, output: Output) -> Result<ExitCode> {
-    let found = client.get_app(app).await?;
-    let none = || Failure::new(format!("app `{app}` has no version that serves")).hint("deploy it first");
-    let sandbox = found.sandbox_id.ok_or_else(none)?;
-    let (cmd, argv) = super::command_line(words);
-    let request = pandastack_types::api::ExecRequest { cmd, argv, ..Default::default() };
-    let result = client.exec(&sandbox, &request).await?;
-    if output.is_json() {
-        output.value(&result, |_| String::new())?;
-    } else {
-        output.raw(result.stdout.as_bytes())?;
-        eprint!("{}", result.stderr);
-    }
-    Ok(ExitCode::from(u8::try_from(result.exit_code).unwrap_or(1)))
-}
-
 async fn remove(client: &Client, app: &str, yes: bool, output: Output) -> Result<ExitCode> {
     let found = client.get_app(app).await?;
+    if !yes && output.is_json() {
+        let failure =
+            Failure::new(format!("app `{}` was not deleted: nobody is asked with --json", found.name));
+        return Err(failure.hint("give --yes").into());
+    }
     if !yes && !confirmed(&found.name)? {
         let failure = Failure::new(format!("app `{}` was not deleted", found.name));
         return Err(failure.hint("type its name to confirm, or give --yes").into());
     }
     client.delete_app(found.id.as_str()).await?;
-    output.line(&found.name)?;
+    output.value(&[&found.name], |_| found.name.clone())?;
     Ok(ExitCode::SUCCESS)
 }
 

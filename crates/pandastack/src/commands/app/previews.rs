@@ -57,7 +57,7 @@ impl Command {
             }
             Command::Rm { app, number } => {
                 client.remove_app_preview(&app, number).await?;
-                output.line(&number.to_string())?;
+                output.value(&[number], |_| number.to_string())?;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -151,6 +151,14 @@ impl Command {
                 Command::Query(args) => query::run(&client, args, output).await?,
                 Command::List => list(&client, output).await?,
                 Command::Restore(args) => backups::restore(&client, args, output).await?,
+                Command::Rm { databases } => {
+                    let delete = async |text: &str| {
+                        let id = resolve(&client, text).await?;
+                        client.delete_database(&id).await?;
+                        Ok(id.to_string())
+                    };
+                    return super::each(&databases, output, delete).await;
+                }
                 Command::Drill { database } => return backups::drill(&client, &database, output).await,
                 other => other.change(&client, output).await?,
             }
@@ -185,14 +193,6 @@ impl Command {
                 let id = resolve(client, &database).await?;
                 let request = PatchDatabase { label, always_on, protected, storage_mb, size };
                 output.value(&client.change_database(&id, &request).await?, described)
-            }
-            Command::Rm { databases } => {
-                for name in &databases {
-                    let id = resolve(client, name).await?;
-                    client.delete_database(&id).await?;
-                    output.line(id.as_str())?;
-                }
-                Ok(())
             }
             other => other.look(client, output).await,
         }

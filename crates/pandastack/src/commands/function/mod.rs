@@ -134,10 +134,11 @@ impl Command {
                     output.value(&client.set_function_alias(&name, &alias, &to).await?, described)?;
                 }
                 Command::Rm { names } => {
-                    for name in &names {
+                    let delete = async |name: &str| {
                         client.delete_function(name).await?;
-                        output.line(name)?;
-                    }
+                        Ok(name.to_owned())
+                    };
+                    return super::each(&names, output, delete).await;
                 }
             }
             Ok(ExitCode::SUCCESS)

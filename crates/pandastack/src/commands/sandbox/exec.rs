@@ -1,4 +1,4 @@
-//! `pandastack sandbox exec`: output streams, the exit code is passed on.
+//! `pandastack sandbox exec`, and what `app exec` shares with it: output streams, the exit code is passed on.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,9 +20,19 @@ use crate::output::Output;
 pub struct Args {
     /// The sandbox's id
     id: String,
+    #[command(flatten)]
+    how: How,
+    /// The command; a single word is run by the shell
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<String>,
+}
+
+/// How a command is run.
+#[derive(Debug, clap::Args)]
+pub struct How {
     /// Working directory
     #[arg(long)]
-    cwd: Option<String>,
+    pub cwd: Option<String>,
     /// User to run as
     #[arg(long, short)]
     user: Option<String>,
@@ -41,45 +51,45 @@ pub struct Args {
     /// Print the process's number and leave it running
     #[arg(long, short, conflicts_with = "interactive")]
     detach: bool,
-    /// The command; a single word is run by the shell
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<String>,
 }
 
 /// Carries it out.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
-    run_checked(client, args, output).await.map_err(|error| WhileRunning(error).into())
+    let ran = async {
+        let id = resolve(client, &args.id).await?;
+        run_in(client, &id, args.how, args.command, output).await
+    };
+    ran.await.map_err(|error| WhileRunning(error).into())
 }
 
-async fn run_checked(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
-    let id = resolve(client, &args.id).await?;
-    let (cmd, argv) = command_line(args.command);
-    let (cwd, user, timeout_seconds) = (args.cwd, args.user, args.timeout);
-    let request = ExecRequest {
-        cmd,
-        argv,
-        cwd,
-        env: pairs(&args.env)?,
-        user,
-        timeout_seconds,
-        ..ExecRequest::default()
-    };
-    if args.interactive || args.tty || args.detach {
-        let pty = args.tty.then(super::raw_terminal::size);
-        let start = StartProcess { exec: request, stdin_open: args.interactive, pty, tag: None };
-        let process = client.start_process(&id, &start).await?;
-        if args.detach {
+/// Runs a command in a sandbox that is known.
+pub async fn run_in(
+    client: &Client,
+    id: &SandboxId,
+    how: How,
+    words: Vec<String>,
+    output: Output,
+) -> Result<ExitCode> {
+    let (cmd, argv) = command_line(words);
+    let (cwd, user, timeout_seconds) = (how.cwd, how.user, how.timeout);
+    let env = pairs(&how.env)?;
+    let request = ExecRequest { cmd, argv, cwd, env, user, timeout_seconds, ..ExecRequest::default() };
+    if how.interactive || how.tty || how.detach {
+        let pty = how.tty.then(super::raw_terminal::size);
+        let start = StartProcess { exec: request, stdin_open: how.interactive, pty, tag: None };
+        let process = client.start_process(id, &start).await?;
+        if how.detach {
             output.value(&process, |process| process.id.to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
-        return super::attach::sit_at(client, &id, process, (0, 0), output).await;
+        return super::attach::sit_at(client, id, process, (0, 0), output).await;
     }
     if output.is_json() {
-        let result = client.exec(&id, &request).await?;
+        let result = client.exec(id, &request).await?;
         output.value(&result, |_| String::new())?;
         return Ok(ExitCode::from(passed_on(result.exit_code)));
     }
-    stream_until_interrupted(client, &id, &request, output).await.map(ExitCode::from)
+    stream_until_interrupted(client, id, &request, output).await.map(ExitCode::from)
 }
 
 /// Streams a command's output. Ctrl-C goes to the command; a second one, or SIGTERM, kills it.

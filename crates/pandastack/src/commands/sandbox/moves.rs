@@ -1,6 +1,4 @@
 //! Commands that move sandboxes from one state to another: `hibernate`, `wake`, `pause`, `resume`, `rm`.
-//!
-//! Several ids are handled one after the other; one that fails does not keep the rest from being tried.
 
 use std::process::ExitCode;
 
@@ -10,7 +8,7 @@ use pandastack_types::SandboxId;
 use pandastack_types::api::Keep;
 
 use super::{Many, resolve};
-use crate::failure::report;
+use crate::commands::each;
 use crate::output::Output;
 
 /// What is done to each.
@@ -30,14 +28,7 @@ pub enum Move {
 
 /// Carries it out; prints the id of each that moved.
 pub async fn run(client: &Client, action: Move, many: Many, output: Output) -> Result<ExitCode> {
-    let mut code = ExitCode::SUCCESS;
-    for text in &many.ids {
-        match apply(client, action, text).await {
-            Ok(id) => output.line(id.as_str())?,
-            Err(error) => code = report(&error),
-        }
-    }
-    Ok(code)
+    each(&many.ids, output, async |text| Ok(apply(client, action, text).await?.to_string())).await
 }
 
 async fn apply(client: &Client, action: Move, text: &str) -> Result<SandboxId> {

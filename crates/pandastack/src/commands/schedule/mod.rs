@@ -167,11 +167,12 @@ impl Command {
                 output.value(&next, |next| next.local.join("\n"))?;
             }
             Command::Rm { schedules } => {
-                for text in &schedules {
+                let delete = async |text: &str| {
                     let id = resolve(client, text).await?.id;
                     client.delete_schedule(&id).await?;
-                    output.line(id.as_str())?;
-                }
+                    Ok(id.to_string())
+                };
+                return super::each(&schedules, output, delete).await;
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -33,9 +33,7 @@ pub fn run(settings: &Settings, output: Output) -> Result<ExitCode> {
     drop(progress);
     let Ok(ready) = serde_json::from_str::<Ready>(&line) else {
         let _ = child.wait();
-        let tail = trace::tail(&log, TAIL_LINES);
-        // Its last words already are an error with its hints.
-        return Err(Failure::new(tail.trim_start_matches("error: ")).into());
+        return Err(Failure::of_program(&trace::tail(&log, TAIL_LINES)).into());
     };
     ready.announce(output)?;
     if !output.is_json() {

@@ -155,12 +155,12 @@ class AsyncAppsAPI:
         key: str,
         value: str,
         *,
-        secret: bool = False,
-        scope: str = "all",
+        secret: Optional[bool] = None,
+        scope: Optional[str] = None,
         stage: Optional[str] = None,
     ) -> Dict[str, Any]:
-        """Set a variable. ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone."""
-        body = {"value": value, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
+        """Set a variable; what is not said of one that is there stays, and a secret stays one until it is removed. ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone."""
+        body = {"value": value, **_wire.given(secret=secret, scope=scope, stage=stage)}
         path = _path(app, f"/env/{segment(key, 'variable')}")
         return (await self._transport.send(_wire.post(path, body, method="PUT"))).record()
 
@@ -169,10 +169,16 @@ class AsyncAppsAPI:
         await self._transport.send(_wire.delete(_path(app, f"/env/{segment(key, 'variable')}")))
 
     async def import_env(
-        self, app: str, dotenv: str, *, secret: bool = False, scope: str = "all", stage: Optional[str] = None
+        self,
+        app: str,
+        dotenv: str,
+        *,
+        secret: Optional[bool] = None,
+        scope: Optional[str] = None,
+        stage: Optional[str] = None,
     ) -> Dict[str, Any]:
         """Set what the text of a ``.env`` file says; ``scope`` and ``stage`` as of :meth:`set_env`."""
-        body = {"dotenv": dotenv, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
+        body = {"dotenv": dotenv, **_wire.given(secret=secret, scope=scope, stage=stage)}
         return (await self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
     async def preview_repos(self) -> List[Dict[str, Any]]:
@@ -196,20 +202,22 @@ class AsyncAppsAPI:
         return (await self._transport.send(_wire.get(_repo_path(github_repo_id)))).records("env")
 
     async def set_preview_env(
-        self, github_repo_id: int, key: str, value: str, *, secret: bool = False
+        self, github_repo_id: int, key: str, value: str, *, secret: Optional[bool] = None
     ) -> Dict[str, Any]:
         """Set one of them. The app's own of that name wins, and previews of forks see no secret."""
         path = _repo_path(github_repo_id, f"/{segment(key, 'variable')}")
-        call = _wire.post(path, {"value": value, "secret": secret}, method="PUT")
+        call = _wire.post(path, {"value": value, **_wire.given(secret=secret)}, method="PUT")
         return (await self._transport.send(call)).record()
 
     async def unset_preview_env(self, github_repo_id: int, key: str) -> None:
         """Remove one of them."""
         await self._transport.send(_wire.delete(_repo_path(github_repo_id, f"/{segment(key, 'variable')}")))
 
-    async def import_preview_env(self, github_repo_id: int, dotenv: str, *, secret: bool = False) -> Dict[str, Any]:
+    async def import_preview_env(
+        self, github_repo_id: int, dotenv: str, *, secret: Optional[bool] = None
+    ) -> Dict[str, Any]:
         """Set what the text of a ``.env`` file says."""
-        body = {"dotenv": dotenv, "secret": secret}
+        body = {"dotenv": dotenv, **_wire.given(secret=secret)}
         return (await self._transport.send(_wire.post(_repo_path(github_repo_id, "/import"), body))).record()
 
     async def attach_database(

@@ -156,12 +156,12 @@ class AppsAPI:
         key: str,
         value: str,
         *,
-        secret: bool = False,
-        scope: str = "all",
+        secret: Optional[bool] = None,
+        scope: Optional[str] = None,
         stage: Optional[str] = None,
     ) -> Dict[str, Any]:
-        """Set a variable. ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone."""
-        body = {"value": value, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
+        """Set a variable; what is not said of one that is there stays, and a secret stays one until it is removed. ``stage`` ``"build"`` or ``"run"`` makes it one of builds, or of the machines that serve, alone."""
+        body = {"value": value, **_wire.given(secret=secret, scope=scope, stage=stage)}
         path = _path(app, f"/env/{segment(key, 'variable')}")
         return (self._transport.send(_wire.post(path, body, method="PUT"))).record()
 
@@ -170,10 +170,16 @@ class AppsAPI:
         self._transport.send(_wire.delete(_path(app, f"/env/{segment(key, 'variable')}")))
 
     def import_env(
-        self, app: str, dotenv: str, *, secret: bool = False, scope: str = "all", stage: Optional[str] = None
+        self,
+        app: str,
+        dotenv: str,
+        *,
+        secret: Optional[bool] = None,
+        scope: Optional[str] = None,
+        stage: Optional[str] = None,
     ) -> Dict[str, Any]:
         """Set what the text of a ``.env`` file says; ``scope`` and ``stage`` as of :meth:`set_env`."""
-        body = {"dotenv": dotenv, "secret": secret, "scope": scope, **_wire.given(stage=stage)}
+        body = {"dotenv": dotenv, **_wire.given(secret=secret, scope=scope, stage=stage)}
         return (self._transport.send(_wire.post(_path(app, "/env/import"), body))).record()
 
     def preview_repos(self) -> List[Dict[str, Any]]:
@@ -197,20 +203,22 @@ class AppsAPI:
         return (self._transport.send(_wire.get(_repo_path(github_repo_id)))).records("env")
 
     def set_preview_env(
-        self, github_repo_id: int, key: str, value: str, *, secret: bool = False
+        self, github_repo_id: int, key: str, value: str, *, secret: Optional[bool] = None
     ) -> Dict[str, Any]:
         """Set one of them. The app's own of that name wins, and previews of forks see no secret."""
         path = _repo_path(github_repo_id, f"/{segment(key, 'variable')}")
-        call = _wire.post(path, {"value": value, "secret": secret}, method="PUT")
+        call = _wire.post(path, {"value": value, **_wire.given(secret=secret)}, method="PUT")
         return (self._transport.send(call)).record()
 
     def unset_preview_env(self, github_repo_id: int, key: str) -> None:
         """Remove one of them."""
         self._transport.send(_wire.delete(_repo_path(github_repo_id, f"/{segment(key, 'variable')}")))
 
-    def import_preview_env(self, github_repo_id: int, dotenv: str, *, secret: bool = False) -> Dict[str, Any]:
+    def import_preview_env(
+        self, github_repo_id: int, dotenv: str, *, secret: Optional[bool] = None
+    ) -> Dict[str, Any]:
         """Set what the text of a ``.env`` file says."""
-        body = {"dotenv": dotenv, "secret": secret}
+        body = {"dotenv": dotenv, **_wire.given(secret=secret)}
         return (self._transport.send(_wire.post(_repo_path(github_repo_id, "/import"), body))).record()
 
     def attach_database(

@@ -87,6 +87,8 @@ class Sandbox:
     isolation: Optional[str] = None
     #: Where a hibernated sandbox's memory is: ``memory`` or ``disk``.
     residency: Optional[str] = None
+    #: What it kept when it was told to sleep: ``memory`` or ``disk``.
+    kept: Optional[str] = None
     #: The sandbox it was forked from.
     parent_id: Optional[str] = None
     #: When its time ends, as RFC 3339.
@@ -118,6 +120,7 @@ class Sandbox:
             engine=optional_text(data, "engine"),
             isolation=optional_text(data, "isolation"),
             residency=optional_text(data, "residency"),
+            kept=optional_text(data, "kept"),
             parent_id=optional_text(data, "parent_id"),
             expires_at=optional_text(data, "expires_at"),
             failure=optional_text(data, "failure"),
