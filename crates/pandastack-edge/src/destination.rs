@@ -56,7 +56,7 @@ pub fn destination(uri: &Uri, headers: &HeaderMap) -> Destination {
     let name = without_port(host);
     if let Some((label, _domain)) = name.split_once('.')
         && let Some((port, id)) = label.split_once('-')
-        && !port.is_empty()
+        && (1..=PORT_DIGITS_MAX).contains(&port.len())
         && port.bytes().all(|byte| byte.is_ascii_digit())
     {
         return target(port, id, false);
@@ -69,6 +69,9 @@ pub fn destination(uri: &Uri, headers: &HeaderMap) -> Destination {
     }
     if may_be_app(name) { Destination::Named(name.to_ascii_lowercase()) } else { Destination::Api }
 }
+
+/// An id may begin with more digits than these, and then is an app's.
+const PORT_DIGITS_MAX: usize = 5;
 
 /// Names of the platform itself and addresses are no app's.
 fn may_be_app(name: &str) -> bool {
@@ -148,6 +151,8 @@ mod tests {
         for host in ["localhost:8080", "127.0.0.1:8080", "[::1]:8080", "sandbox.example.com"] {
             check(host, &named, sandbox(49983, true));
         }
+        let digits = "91234567-7d7f-4c58-9d0e-0d2b7a0f9a55.localhost";
+        check(digits, &[], Destination::Named(digits.to_owned()));
         check("api.example.com", &named, Destination::Api);
         check(&format!("80-{ID}.localhost"), &named, sandbox(80, false));
         check("localhost", &[], Destination::Api);

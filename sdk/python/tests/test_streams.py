@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -72,6 +74,23 @@ def test_output_arrives_while_the_command_runs(server, sandbox):
     assert stream.exit_code is None
     release.set()
     assert stream.wait() == 0
+
+
+# Event loops close what is dropped of the async one.
+@pytest.mark.parametrize("make_client", ["sync"], indirect=True)
+def test_a_stream_dropped_half_read_is_freed_without_a_collection(server, sandbox):
+    release = threading.Event()
+    server.on("POST", PATH, 200, chunks=[OUT, lambda: release.wait(10), EXIT], headers=SSE)
+    gc.disable()
+    try:
+        stream = sandbox.exec_stream("make")
+        assert next(iter(stream)).text == "hello"
+        chunks = weakref.ref(iter(stream))
+        del stream
+        assert chunks() is None
+    finally:
+        gc.enable()
+        release.set()
 
 
 def test_callbacks(server, sandbox):

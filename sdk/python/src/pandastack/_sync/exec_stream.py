@@ -32,12 +32,10 @@ class ExecStream:
     code, and :class:`~pandastack.SandboxTimeout` when the command ran out of time.
     """
 
-    def __init__(self, transport: Transport, stream: ByteStream, progress: ExecProgress) -> None:
-        self._transport = transport
-        self._stream = stream
-        self._progress = progress
-        self._deadline: Optional[float] = None
-        self._chunks = self._read()
+    def __init__(self, source: "_Source") -> None:
+        self._source = source
+        self._progress = source.progress
+        self._chunks = source.read()
 
     @classmethod
     def open(cls, transport: Transport, call: Call, processes: Optional[str] = None) -> ExecStream:
@@ -45,17 +43,17 @@ class ExecStream:
         stream = transport.open_stream(call, idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
         process = stream.headers.get(PROCESS_HEADER)
         path = f"{processes}/{process}" if processes and process and process.isdigit() else None
-        opened = cls(transport, stream, ExecProgress(path))
+        source = _Source(transport, stream, ExecProgress(path))
         if call.seconds_max is not None:
-            opened._deadline = time.monotonic() + call.seconds_max
-        return opened
+            source.deadline = time.monotonic() + call.seconds_max
+        return cls(source)
 
     @classmethod
     def attach(cls, transport: Transport, path: str, offsets: Tuple[int, int]) -> ExecStream:
         """Follow a process from two offsets on."""
         progress = ExecProgress(path, offsets)
         stream = transport.open_stream(progress.output_call(None), idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
-        return cls(transport, stream, progress)
+        return cls(_Source(transport, stream, progress))
 
     @property
     def process_id(self) -> Optional[int]:
@@ -93,7 +91,7 @@ class ExecStream:
 
     def close(self) -> None:
         """Stop reading. The command goes on; ``process_id`` finds it again."""
-        self._stream.close()
+        self._source.stream.close()
 
     def __iter__(self) -> Iterator[ExecChunk]:
         return self._chunks
@@ -104,37 +102,49 @@ class ExecStream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> Iterator[ExecChunk]:
+
+class _Source:
+    """What a stream is read from. Does not know its reader: a stream that is dropped half read is then freed at once, and not
+    by a later collection of cycles, which may come while the HTTP client holds the lock that closing a connection takes.
+    """
+
+    def __init__(self, transport: Transport, stream: ByteStream, progress: ExecProgress) -> None:
+        self.transport = transport
+        self.stream = stream
+        self.progress = progress
+        self.deadline: Optional[float] = None
+
+    def read(self) -> Iterator[ExecChunk]:
         retry = Reconnect()
         try:
             while True:
                 lost: Optional[PandaStackError] = None
                 try:
-                    for event in server_events(self._stream):
+                    for event in server_events(self.stream):
                         retry.succeeded()
-                        chunk = self._progress.take(event)
+                        chunk = self.progress.take(event)
                         if chunk is not None:
                             yield chunk
-                        if self._progress.is_over:
+                        if self.progress.is_over:
                             return
                 except (APIConnectionError, ServerError) as error:
                     lost = error
                 self._take_up(retry, lost)
         finally:
-            self._stream.close()
+            self.stream.close()
 
     def _take_up(self, retry: Reconnect, lost: Optional[PandaStackError]) -> None:
         """Open the stream again where it broke, or raise why not."""
         while True:
-            delay = retry.delay_after(lost) if self._progress.process_id is not None else None
+            delay = retry.delay_after(lost) if self.progress.process_id is not None else None
             if delay is None:
-                raise self._progress.interrupted(lost.message if lost else "the server closed it") from lost
-            self._stream.close()
+                raise self.progress.interrupted(lost.message if lost else "the server closed it") from lost
+            self.stream.close()
             sleep(delay)
-            left = None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
+            left = None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
             try:
-                call = self._progress.output_call(left)
-                self._stream = self._transport.open_stream(call, idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
+                call = self.progress.output_call(left)
+                self.stream = self.transport.open_stream(call, idle_seconds_max=STREAM_IDLE_SECONDS_MAX)
                 return
             except (APIConnectionError, ServerError) as error:
                 lost = error
