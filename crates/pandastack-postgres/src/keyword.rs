@@ -18,12 +18,22 @@ pub(crate) fn keyword(sql: &str) -> String {
 
 /// What follows a comment that `text` begins with. They nest.
 fn after_comment(text: &str) -> &str {
-    let (mut depth, mut rest) = (0_usize, text);
-    while let Some(at) = rest.find("/*").into_iter().chain(rest.find("*/")).min() {
-        depth = if rest[at..].starts_with("/*") { depth + 1 } else { depth.saturating_sub(1) };
-        rest = &rest[at + 2..];
+    // Byte by byte and each once: a text may open a comment at every other byte and close none.
+    let (mut depth, mut at) = (0_usize, 0);
+    while let Some(pair) = text.as_bytes().get(at..at + 2) {
+        at += match pair {
+            b"/*" => {
+                depth += 1;
+                2
+            }
+            b"*/" => {
+                depth = depth.saturating_sub(1);
+                2
+            }
+            _ => 1,
+        };
         if depth == 0 {
-            return rest;
+            return text.get(at..).unwrap_or_default();
         }
     }
     ""

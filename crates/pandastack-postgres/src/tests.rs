@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::again;
@@ -38,6 +39,8 @@ enum Plays {
 struct Fake {
     plays: Mutex<VecDeque<Plays>>,
     connects: Mutex<usize>,
+    /// Told when a server has heard its statements.
+    asked: Arc<Notify>,
     closing: CancellationToken,
     cut: CancellationToken,
 }
@@ -48,6 +51,7 @@ impl Fake {
         Arc::new(Self {
             plays: Mutex::new(plays.into_iter().collect()),
             connects: Mutex::new(0),
+            asked: Arc::default(),
             closing,
             cut,
         })
@@ -73,13 +77,14 @@ impl Databases for Fake {
             if plays.len() > 1 { plays.pop_front() } else { plays.front().copied() }
         };
         let (ours, theirs) = duplex(64 * 1024);
-        tokio::spawn(async move { play(theirs, plays.unwrap()).await });
+        let asked = Arc::clone(&self.asked);
+        tokio::spawn(async move { play(theirs, plays.unwrap(), &asked).await });
         let backend = Backend::uncounted(Box::new(ours));
         Ok(Backend { closing: self.closing.clone(), cut: self.cut.clone(), ..backend })
     }
 }
 
-async fn play(mut stream: DuplexStream, plays: Plays) {
+async fn play(mut stream: DuplexStream, plays: Plays, asked: &Notify) {
     let Ok(Packet::Startup(_)) = read(&mut stream).await else { return };
     let (answers, stays) = match plays {
         Plays::Refuses(code) => {
@@ -103,6 +108,7 @@ async fn play(mut stream: DuplexStream, plays: Plays) {
                 None => {}
             }
         }
+        asked.notify_one();
         for (kind, body) in answers {
             stream.write_all(&message(*kind, body)).await.unwrap();
         }
@@ -148,7 +154,7 @@ async fn a_statement_ends_when_its_machine_stops_and_nothing_wakes_that() {
     let fake = Fake::new([Plays::Answers(&[])]);
     let stopped = Arc::clone(&fake);
     tokio::spawn(async move {
-        tokio::time::sleep(WAIT / 5).await;
+        stopped.asked.notified().await;
         stopped.stop();
     });
     let began = tokio::time::Instant::now();

@@ -10,6 +10,8 @@
 //! Must hold: what cannot be read is named by the number of its line, and nothing of it is shown. What is no name may be part of a secret whose quotes were
 //! forgotten.
 
+use std::collections::BTreeMap;
+
 use super::check;
 use crate::error::{ApiError, ApiResult};
 
@@ -34,7 +36,7 @@ impl Pair {
 pub(super) fn parse(text: &str) -> ApiResult<Vec<Pair>> {
     let text = text.replace("\r\n", "\n");
     let (mut rest, mut number) = (text.as_str(), 1);
-    let mut pairs = Vec::<Pair>::new();
+    let mut pairs = BTreeMap::new();
     while !rest.is_empty() {
         let refuse = |why: &str| ApiError::bad_request(format!("line {number} {why}"));
         let (line, mut after) = first_line(rest);
@@ -54,13 +56,14 @@ pub(super) fn parse(text: &str) -> ApiResult<Vec<Pair>> {
             }
             let value;
             (value, after) = read_value(written).map_err(refuse)?;
-            pairs.retain(|known| known.key != name);
-            pairs.push(Pair { line: number, key: name.to_owned(), value });
+            pairs.insert(name.to_owned(), Pair { line: number, key: name.to_owned(), value });
         }
         let taken = &rest[..rest.len() - after.len()];
         number += taken.matches('\n').count();
         rest = after;
     }
+    let mut pairs: Vec<Pair> = pairs.into_values().collect();
+    pairs.sort_unstable_by_key(|pair| pair.line);
     Ok(pairs)
 }
 
