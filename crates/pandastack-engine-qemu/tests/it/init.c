@@ -13,21 +13,23 @@
 #include <unistd.h>
 
 #define CHANNEL "pandastack.guest.0"
-
-static const char *MODULES[] = {"virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci",
-                                "virtio_blk", "failover", "net_failover", "virtio_net", "virtio-rng", "virtio_console"};
+/* One absolute path a line, in the order to load them. */
+#define MODULE_LIST "/lib/pandastack/modules"
 
 static volatile unsigned long long remembered;
 static char block[4096] __attribute__((aligned(4096)));
 
 static void load_modules(void) {
-    char path[128];
-    for (unsigned i = 0; i < sizeof MODULES / sizeof *MODULES; i++) {
-        snprintf(path, sizeof path, "/modules/%s.ko", MODULES[i]);
+    char path[256];
+    FILE *list = fopen(MODULE_LIST, "r");
+    if (!list) printf("init: cannot open %s: %s\n", MODULE_LIST, strerror(errno));
+    while (list && fgets(path, sizeof path, list)) {
+        path[strcspn(path, "\n")] = 0;
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0 || syscall(SYS_finit_module, fd, "", 0)) printf("init: cannot load %s: %s\n", path, strerror(errno));
         close(fd);
     }
+    if (list) fclose(list);
 }
 
 static int open_channel(void) {

@@ -1,6 +1,6 @@
 //! The engine against real emulator processes and a real guest kernel.
 //!
-//! Needs root, the emulator, a compiler and Debian's kernel package; what is missing is named and the tests are skipped.
+//! Needs root, the emulator, a compiler and the product's kernel; what is missing is named and the tests are skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
