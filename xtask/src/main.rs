@@ -7,6 +7,7 @@
 
 mod azurite;
 mod bench;
+mod checkout;
 mod host;
 mod leaks;
 mod openapi;
@@ -15,7 +16,6 @@ mod postgres;
 mod program;
 mod python;
 mod qemu;
-mod sources;
 mod steps;
 mod template;
 mod test;

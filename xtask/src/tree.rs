@@ -5,19 +5,26 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::unistd::Uid;
 
+use crate::checkout;
 use crate::program::{program, read};
 
-/// The clone's root.
+/// Where the sources are built and tested: the clone, or CI's checkout of it.
 pub fn root() -> &'static Path {
+    checkout::in_use().unwrap_or_else(clone_root)
+}
+
+/// The clone's root.
+pub fn clone_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// Files that are in the repository or would be, from its root.
 pub fn files() -> Result<Vec<PathBuf>> {
     let mut git = program("git");
+    git.current_dir(clone_root());
     git.args(["ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]);
     let listed = read(git)?;
-    Ok(listed.lines().map(PathBuf::from).filter(|path| root().join(path).is_file()).collect())
+    Ok(listed.lines().map(PathBuf::from).filter(|path| clone_root().join(path).is_file()).collect())
 }
 
 /// Images and kernels, and the data of scratch platforms: what root's processes write. Never in a person's home: that

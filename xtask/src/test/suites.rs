@@ -11,8 +11,7 @@ use super::counts::{Counts, of_cargo, of_node, of_pytest};
 use super::lanes;
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
-use crate::sources::Sources;
-use crate::{azurite, host, postgres, python, qemu, tidy, tree};
+use crate::{azurite, checkout, host, postgres, python, qemu, tidy, tree};
 
 /// Where tests find Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
@@ -25,15 +24,15 @@ pub struct Session {
     scratch: Option<Scratch>,
     /// Tests that take many minutes run, too.
     full: bool,
-    /// In CI, where build output outlives the clone.
-    sources: Option<Sources>,
 }
 
 impl Session {
     /// With the tests that take many minutes, or without.
     pub fn new(full: bool) -> Result<Self> {
-        let sources = tree::in_ci().then(Sources::restore).transpose()?;
-        Ok(Self { scratch: None, full, sources })
+        if tree::in_ci() {
+            checkout::enter()?;
+        }
+        Ok(Self { scratch: None, full })
     }
 
     pub fn tidy(&mut self) -> Result<Counts> {
@@ -49,14 +48,12 @@ impl Session {
         let mut clippy =
             cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         let passed = clippy.status().context("start cargo clippy")?.success();
-        self.were_built()?;
         Ok(Counts::one(passed))
     }
 
     pub fn rust(&mut self) -> Result<Counts> {
         // The host's programs are the product's to name, so it is built first.
         build_tests()?;
-        self.were_built()?;
         host::install_for_product()?;
         host::install_for_tests()?;
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
@@ -137,10 +134,6 @@ impl Session {
         let left = scratch.stop()?;
         left.iter().for_each(|thing| eprintln!("left behind: {thing}"));
         Ok(Counts::one(left.is_empty()))
-    }
-
-    fn were_built(&self) -> Result<()> {
-        self.sources.as_ref().map_or(Ok(()), Sources::were_built)
     }
 
     fn platform(&self) -> Result<&crate::platform::Platform> {
