@@ -1,4 +1,4 @@
-//! The control plane: REST API, store, placement, auth, reapers.
+//! The control plane: REST API, placement, auth, reapers.
 //!
 //! ```text
 //!   clients --/v1--> routes --> ops --> agent_client --/agent/v1--> agents
@@ -23,7 +23,6 @@ mod audit;
 mod auth;
 mod bootstrap;
 mod checkpoint;
-pub mod clock;
 mod config;
 mod contexts;
 mod databases;
@@ -50,7 +49,6 @@ mod schedules;
 mod scope;
 mod serve;
 mod signed_url;
-pub mod store;
 mod turns;
 mod unread_body;
 mod validate;
@@ -62,4 +60,6 @@ pub use config::{BackupConfig, ControlConfig, DatabaseUrl, PostgresConfig};
 pub use functions::local::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use openapi::openapi_json;
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
+use pandastack_store as store;
+pub use pandastack_store::clock;
 pub use serve::{Control, ServeError, serve};
