@@ -12,7 +12,7 @@ use std::time::Duration;
 use pandastack_edge::Edge;
 use pandastack_types::api::Event;
 use pandastack_types::link::LinkKey;
-use pandastack_types::{SandboxId, Transition};
+use pandastack_types::{Error, Result, SandboxId, Transition};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,6 @@ use crate::databases::backups::Backups;
 use crate::databases::ports::Ports;
 use crate::databases::revive::Revivals;
 use crate::databases::room::Rooms;
-use crate::error::{ApiError, ApiResult};
 use crate::functions::Functions;
 use crate::hosts::Hosts;
 use crate::metrics::Metrics;
@@ -37,10 +36,10 @@ use crate::places::Places;
 use crate::rate::{KeyFailures, Rates};
 use crate::replicas::Replicas;
 use crate::report::UsageClock;
-use crate::request_id;
 use crate::schedules::Schedules;
 use crate::store::{self, Amendment, Change, SandboxRecord, Store};
 use crate::turns::Turns;
+use pandastack_agent_client::request_id;
 
 /// Events that a slow follower may be behind before it has to read them from the store.
 pub(crate) const EVENTS_BUFFERED_MAX: usize = 1024;
@@ -170,11 +169,11 @@ impl App {
     /// Runs work that finishes even if the caller is dropped, and that shutdown waits for.
     pub(crate) async fn owned<T: Send + 'static>(
         &self,
-        work: impl Future<Output = ApiResult<T>> + Send + 'static,
-    ) -> ApiResult<T> {
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         let work = request_id::carry(work);
         let task = self.tasks.spawn(work.instrument(tracing::Span::current()));
-        task.await.unwrap_or_else(|failed| Err(ApiError::internal(failed)))
+        task.await.unwrap_or_else(|failed| Err(Error::internal(failed)))
     }
 }
 

@@ -11,10 +11,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pandastack_types::agent_api::{AgentSandbox, HostReport};
 use pandastack_types::api::{Checkpoints, CreateSnapshot, SnapshotKind};
-use pandastack_types::{HostId, SandboxId, SandboxState};
+use pandastack_types::{HostId, Result, SandboxId, SandboxState};
 
 use crate::app::{App, now};
-use crate::error::ApiResult;
 use crate::ops;
 use crate::store::SandboxRecord;
 
@@ -36,7 +35,7 @@ impl CheckpointClock {
 }
 
 /// Takes the checkpoints that are due by this report.
-pub(crate) async fn take_due(app: &Arc<App>, rows: &[SandboxRecord], report: &HostReport) -> ApiResult<()> {
+pub(crate) async fn take_due(app: &Arc<App>, rows: &[SandboxRecord], report: &HostReport) -> Result<()> {
     let before = app.checkpoints.take(&report.host);
     let mut known = HashMap::new();
     for row in rows {
@@ -64,7 +63,7 @@ fn is_due(wanted: Checkpoints, last: Timestamp, seen: &AgentSandbox, now: Timest
         && Duration::from_secs(seen.idle_seconds) < since
 }
 
-async fn last_on_record(app: &App, row: &SandboxRecord) -> ApiResult<Timestamp> {
+async fn last_on_record(app: &App, row: &SandboxRecord) -> Result<Timestamp> {
     let snapshots = app.store.snapshots(&row.workspace, Some(&row.id)).await?;
     let newest = snapshots.into_iter().find(|snapshot| snapshot.spec.kind == SnapshotKind::Checkpoint);
     Ok(newest.map_or(row.created_at, |snapshot| snapshot.created_at))

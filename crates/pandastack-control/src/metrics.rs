@@ -2,12 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 
 use pandastack_types::SandboxState;
 use pandastack_types::api::Host;
+
+use crate::app::App;
 
 /// Upper bounds of the latency histogram.
 const BUCKETS_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -59,6 +66,17 @@ impl Family {
             let _ = writeln!(page, "{name}_count{around} {}", histogram.count);
         }
     }
+}
+
+/// Layer that counts and times requests.
+pub(crate) async fn counted(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
+    app.metrics.count_request(method.as_str(), route, response.status().as_u16(), began.elapsed());
+    response
 }
 
 /// What happened so far.

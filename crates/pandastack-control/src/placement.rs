@@ -3,8 +3,8 @@
 //! Among hosts that answer, know the template, and have memory and a network slot to spare, those that have the
 //! template baked come first, then the one with the most memory free.
 
-use pandastack_types::HostId;
 use pandastack_types::api::TemplateStatus;
+use pandastack_types::{Error, ErrorCode, HostId};
 
 /// What placement knows of a host, for one template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +32,16 @@ pub(crate) enum PlacementRefused {
         "no host has room for {memory_mb} MiB of memory and a network slot free; delete or hibernate some sandboxes, or add a host"
     )]
     Full { memory_mb: u32 },
+}
+
+impl From<PlacementRefused> for Error {
+    fn from(refused: PlacementRefused) -> Self {
+        let code = match refused {
+            PlacementRefused::UnknownTemplate(_) => ErrorCode::NotFound,
+            PlacementRefused::NoHosts | PlacementRefused::Full { .. } => ErrorCode::NoCapacity,
+        };
+        Self::new(code, refused.to_string())
+    }
 }
 
 /// Picks a host.

@@ -12,12 +12,11 @@ use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::{Keep, OnTimeout};
 use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
-use pandastack_types::{SandboxId, SandboxState, Transition};
+use pandastack_types::{Result, SandboxId, SandboxState, Transition};
 use tokio::time::Instant;
 
 use crate::app::{App, now};
 use crate::clock;
-use crate::error::ApiResult;
 use crate::ops;
 use crate::ops::lifecycle::Move;
 use crate::store::{Change, SandboxRecord, Select};
@@ -58,7 +57,7 @@ pub(crate) async fn run(app: Arc<App>) {
 }
 
 /// Ends what is due and says when to look again.
-async fn reap(app: &Arc<App>, put_off: &mut HashMap<SandboxId, Instant>) -> ApiResult<Instant> {
+async fn reap(app: &Arc<App>, put_off: &mut HashMap<SandboxId, Instant>) -> Result<Instant> {
     put_off.retain(|_, until| *until > Instant::now());
     let mut due = app.store.sandboxes(&Select::Due(now())).await?;
     due.retain(|record| !put_off.contains_key(&record.id));
@@ -88,7 +87,7 @@ fn until(at: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO)
 }
 
-async fn end(app: &Arc<App>, record: SandboxRecord) -> ApiResult<()> {
+async fn end(app: &Arc<App>, record: SandboxRecord) -> Result<()> {
     let kill = record.spec.on_timeout == OnTimeout::Kill || record.spec.candidate;
     if kill || record.state == SandboxState::Failed {
         return ops::delete::delete(app, record, Some("its lifetime ended")).await;
@@ -123,7 +122,7 @@ pub(crate) async fn keep_keys(app: Arc<App>) {
     }
 }
 
-async fn prune_old(app: &App) -> ApiResult<()> {
+async fn prune_old(app: &App) -> Result<()> {
     let before = |duration| now().checked_sub(duration).unwrap_or(Timestamp::MIN);
     let window = SignedDuration::from_secs(i64::try_from(IDEMPOTENCY_SECONDS).unwrap_or(i64::MAX));
     let events = SignedDuration::from_hours(24 * EVENT_DAYS);
@@ -137,7 +136,7 @@ async fn prune_old(app: &App) -> ApiResult<()> {
 }
 
 /// Writes when keys were last used.
-pub(crate) async fn touch_keys(app: &App) -> ApiResult<()> {
+pub(crate) async fn touch_keys(app: &App) -> Result<()> {
     let used = app.keys.take_used();
     if !used.is_empty() {
         app.store.touch_tokens(&used).await?;

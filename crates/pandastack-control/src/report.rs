@@ -13,11 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
-use pandastack_types::{HostId, SandboxId, SandboxState, SnapshotId, Transition};
+use pandastack_types::{HostId, Result, SandboxId, SandboxState, SnapshotId, Transition};
 
 use crate::app::{App, now};
 use crate::checkpoint;
-use crate::error::ApiResult;
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
 use crate::replicas::marks_of_all;
@@ -69,7 +68,7 @@ impl Findings {
 }
 
 /// Takes a report in and answers what the host shall forget.
-pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<ReportAnswer> {
+pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> Result<ReportAnswer> {
     let record = app.hosts.heard(report.clone(), now())?;
     app.store.put_host(&record).await?;
     note_denials(app, &report).await?;
@@ -104,7 +103,7 @@ pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> ApiResult<Report
     Ok(ReportAnswer { forget_sandboxes: findings.unknown, forget_snapshots: findings.unknown_snapshots })
 }
 
-async fn note_denials(app: &App, report: &HostReport) -> ApiResult<()> {
+async fn note_denials(app: &App, report: &HostReport) -> Result<()> {
     for denial in &report.denials {
         let denied = Amendment::EgressDenied { detail: denial.sentence(), count: denial.count };
         match app.amend(&denial.sandbox, &denied).await {
@@ -117,7 +116,7 @@ async fn note_denials(app: &App, report: &HostReport) -> ApiResult<()> {
 }
 
 /// Compares a report with the record, given what is being worked on.
-async fn look(app: &App, report: &HostReport, marks: &HashSet<String>) -> ApiResult<Findings> {
+async fn look(app: &App, report: &HostReport, marks: &HashSet<String>) -> Result<Findings> {
     let rows = app.store.sandboxes(&Select::Host(report.host.clone())).await?;
     let checkpointed = rows.iter().filter(|row| row.spec.checkpoints.is_some()).cloned().collect();
     let compared = compare(rows, report, |id| marks.contains(id.as_str()));

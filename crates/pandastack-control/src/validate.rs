@@ -11,19 +11,18 @@ use pandastack_types::limits::{
     METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, PROCESS_TAG_BYTES_MAX, SANDBOX_CPU_MAX,
     SANDBOX_MEMORY_MB_RANGE, SANDBOX_MEMORY_MB_STEP, TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
 };
-
-use crate::error::{ApiError, ApiResult};
+use pandastack_types::{Error, Result};
 
 /// Longest path in a sandbox: Linux's `PATH_MAX`.
 const PATH_BYTES_MAX: usize = 4096;
 /// Longest template name.
 const TEMPLATE_NAME_BYTES_MAX: usize = 64;
 
-fn refuse<T>(message: String) -> ApiResult<T> {
-    Err(ApiError::bad_request(message))
+fn refuse<T>(message: String) -> Result<T> {
+    Err(Error::bad_request(message))
 }
 
-pub(crate) fn create(request: &CreateSandbox) -> ApiResult<()> {
+pub(crate) fn create(request: &CreateSandbox) -> Result<()> {
     if let Some(template) = &request.template {
         template_name(template)?;
     }
@@ -44,7 +43,7 @@ pub(crate) fn create(request: &CreateSandbox) -> ApiResult<()> {
 }
 
 /// Processors and memory, where a request names them.
-pub(crate) fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> ApiResult<()> {
+pub(crate) fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> Result<()> {
     if cpu.is_some_and(|cpu| !(1..=SANDBOX_CPU_MAX).contains(&cpu)) {
         return refuse(format!("`cpu` must be 1 to {SANDBOX_CPU_MAX}"));
     }
@@ -59,7 +58,7 @@ pub(crate) fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> ApiResult<()> {
 /// Longest name of a snapshot.
 const SNAPSHOT_NAME_BYTES_MAX: usize = 256;
 
-pub(crate) fn snapshot(request: &CreateSnapshot) -> ApiResult<()> {
+pub(crate) fn snapshot(request: &CreateSnapshot) -> Result<()> {
     if let Some(metadata) = &request.metadata {
         self::metadata(metadata)?;
     }
@@ -70,7 +69,7 @@ pub(crate) fn snapshot(request: &CreateSnapshot) -> ApiResult<()> {
     request.keep_last.map_or(Ok(()), keep_last)
 }
 
-fn snapshot_name(name: &str) -> ApiResult<()> {
+fn snapshot_name(name: &str) -> Result<()> {
     let fits = name.len() <= SNAPSHOT_NAME_BYTES_MAX;
     if name.trim().is_empty() || !fits || name.contains(char::is_control) {
         return refuse(format!(
@@ -80,27 +79,27 @@ fn snapshot_name(name: &str) -> ApiResult<()> {
     Ok(())
 }
 
-fn keep_last(count: u32) -> ApiResult<()> {
+fn keep_last(count: u32) -> Result<()> {
     match count {
         1..=KEEP_LAST_MAX => Ok(()),
         _ => refuse(format!("keep_last must be 1 to {KEEP_LAST_MAX}")),
     }
 }
 
-fn checkpoints(wanted: Checkpoints) -> ApiResult<()> {
+fn checkpoints(wanted: Checkpoints) -> Result<()> {
     if wanted.every_seconds != 0 && wanted.every_seconds < CHECKPOINT_SECONDS_MIN {
         return refuse(format!("checkpoints.every_seconds is 0 or at least {CHECKPOINT_SECONDS_MIN}"));
     }
     keep_last(wanted.keep_last)
 }
 
-pub(crate) fn patch(request: &PatchLifecycle) -> ApiResult<()> {
+pub(crate) fn patch(request: &PatchLifecycle) -> Result<()> {
     lifetime("ttl_seconds", request.ttl_seconds)?;
     request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
 }
 
-pub(crate) fn template_name(name: &str) -> ApiResult<()> {
+pub(crate) fn template_name(name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if !(1..=TEMPLATE_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
         return refuse(format!(
@@ -110,7 +109,7 @@ pub(crate) fn template_name(name: &str) -> ApiResult<()> {
     Ok(())
 }
 
-fn lifetime(field: &str, seconds: Option<u64>) -> ApiResult<()> {
+fn lifetime(field: &str, seconds: Option<u64>) -> Result<()> {
     match seconds {
         Some(0) => refuse(format!("{field} must be at least 1")),
         Some(seconds) if seconds > TTL_SECONDS_MAX => {
@@ -120,7 +119,7 @@ fn lifetime(field: &str, seconds: Option<u64>) -> ApiResult<()> {
     }
 }
 
-pub(crate) fn metadata(metadata: &Metadata) -> ApiResult<()> {
+pub(crate) fn metadata(metadata: &Metadata) -> Result<()> {
     if metadata.len() > METADATA_PAIRS_MAX {
         return refuse(format!("metadata has {} pairs; at most {METADATA_PAIRS_MAX} fit", metadata.len()));
     }
@@ -134,7 +133,7 @@ pub(crate) fn metadata(metadata: &Metadata) -> ApiResult<()> {
     Ok(())
 }
 
-pub(crate) fn env(env: &BTreeMap<String, String>) -> ApiResult<()> {
+pub(crate) fn env(env: &BTreeMap<String, String>) -> Result<()> {
     if env.len() > ENV_PAIRS_MAX {
         return refuse(format!("env has {} variables; at most {ENV_PAIRS_MAX} fit", env.len()));
     }
@@ -150,7 +149,7 @@ pub(crate) fn env(env: &BTreeMap<String, String>) -> ApiResult<()> {
 }
 
 /// As for exec; a terminal without a command is the user's shell.
-pub(crate) fn start_process(request: &StartProcess) -> ApiResult<()> {
+pub(crate) fn start_process(request: &StartProcess) -> Result<()> {
     if let Some(size) = request.pty {
         terminal(size)?;
     }
@@ -163,7 +162,7 @@ pub(crate) fn start_process(request: &StartProcess) -> ApiResult<()> {
     exec(&request.exec)
 }
 
-pub(crate) fn terminal(size: TerminalSize) -> ApiResult<()> {
+pub(crate) fn terminal(size: TerminalSize) -> Result<()> {
     let sides = 1..=TERMINAL_SIDE_MAX;
     if !sides.contains(&size.rows) || !sides.contains(&size.cols) {
         return refuse(format!("a terminal has 1 to {TERMINAL_SIDE_MAX} rows and columns"));
@@ -171,7 +170,7 @@ pub(crate) fn terminal(size: TerminalSize) -> ApiResult<()> {
     Ok(())
 }
 
-pub(crate) fn exec(request: &ExecRequest) -> ApiResult<()> {
+pub(crate) fn exec(request: &ExecRequest) -> Result<()> {
     let command = match (&request.cmd, &request.argv) {
         (Some(_), Some(_)) => return refuse("give `cmd` or `argv`, not both".to_owned()),
         (Some(cmd), None) if !cmd.trim().is_empty() => std::slice::from_ref(cmd),
@@ -201,7 +200,7 @@ pub(crate) fn exec(request: &ExecRequest) -> ApiResult<()> {
     }
 }
 
-pub(crate) fn path(field: &str, path: &str) -> ApiResult<()> {
+pub(crate) fn path(field: &str, path: &str) -> Result<()> {
     if !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES_MAX {
         return refuse(format!("`{field}` must be an absolute path of at most {PATH_BYTES_MAX} bytes"));
     }

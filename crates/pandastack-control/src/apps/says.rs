@@ -11,13 +11,13 @@
 use std::collections::BTreeMap;
 
 use pandastack_detect::{Manifest, Undetected};
+use pandastack_types::Result;
 use pandastack_types::api::EnvStage;
 use serde::{Deserialize, Serialize};
 
 use super::check;
 use super::record::{AppRecord, AppSpec, EnvEntry};
 use crate::app::now;
-use crate::error::ApiResult;
 
 /// Settings that have a value also if nobody said one. Records from before this was noted count as unsaid: their values came from the
 /// file in the source as often as from a person.
@@ -50,7 +50,7 @@ pub struct SourceSays {
 
 impl SourceSays {
     /// Takes over what a file says, within the limits of an app's own settings.
-    pub(super) fn of(manifest: Manifest, app: &AppSpec) -> ApiResult<Self> {
+    pub(super) fn of(manifest: Manifest, app: &AppSpec) -> Result<Self> {
         manifest.port.map_or(Ok(()), check::port)?;
         manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
         // Both together are what a machine gets.
@@ -133,7 +133,7 @@ pub(super) enum PlaceError {
     Unreadable(#[from] Undetected),
     /// It names what is no directory of the source.
     #[error(transparent)]
-    Outside(#[from] crate::error::ApiError),
+    Outside(#[from] pandastack_types::Error),
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use pandastack_types::api::{Execution, RunCode};
 use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
+use pandastack_types::{Error, Result};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::context::Context;
 use super::machine::Machine;
 use crate::agent_events::{AgentEvent, AgentEvents};
-use crate::error::{ApiError, ApiResult};
 
 /// Representations of a result: the kernel's name, and the media type in answers.
 const REPRESENTATIONS: [(&str, &str); 10] = [
@@ -55,7 +55,7 @@ struct Heard {
 
 impl Run {
     /// Listens, then asks: nothing of the answer can be missed.
-    pub(super) async fn begin(machine: Machine, context: Context, wanted: &RunCode) -> ApiResult<Self> {
+    pub(super) async fn begin(machine: Machine, context: Context, wanted: &RunCode) -> Result<Self> {
         let body = machine.output(context.process, context.heard).await?;
         let id = uuid::Uuid::new_v4().to_string();
         let request = json!({ "run": id, "code": wanted.code, "env": wanted.env });
@@ -242,8 +242,8 @@ fn append(to: &mut String, text: &str) -> bool {
     end == text.len()
 }
 
-async fn tell(machine: &Machine, process: u64, request: &Value) -> ApiResult<()> {
-    let mut line = serde_json::to_vec(request).map_err(ApiError::internal)?;
+async fn tell(machine: &Machine, process: u64, request: &Value) -> Result<()> {
+    let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
     machine.write(process, line).await
 }

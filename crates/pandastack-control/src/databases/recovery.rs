@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::{backups, mark, ops, owner, revive};
 use crate::app::App;
-use crate::error::ApiResult;
 use crate::ops as machines;
 use crate::store::Select;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 use crate::volumes::owned;
+use pandastack_types::Result;
 
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while it was being made; delete it and make another";
@@ -37,7 +37,7 @@ pub(crate) async fn recover(app: Arc<App>) {
     }
 }
 
-async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
     // Somebody may have been faster than this: what is marked is under way now.
     let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { return Ok(()) };
     match record.state {
@@ -51,7 +51,7 @@ async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
     }
 }
 
-async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
     ops::remove_machines(app, &record.id).await?;
     owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
@@ -63,7 +63,7 @@ async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
 
 /// The record has the last word on a failover that was cut off: the volumes of the machine it names are the database's, those of
 /// any other go with that one.
-async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     // Whoever brings a lost one back begins with removing all of its machines, and keeps the volume.
     let Some(named) = record.sandbox.as_ref().filter(|_| record.state == DatabaseState::Ready) else {
         return Ok(());

@@ -9,14 +9,13 @@ use std::time::Duration;
 use pandastack_edge::Trouble;
 use pandastack_postgres::{Endpoint, Entrance, LoginError, RunError, Session};
 use pandastack_types::api::ExecRequest;
-use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_types::{DatabaseId, Error, Result, SandboxId};
 use tokio::time::Instant;
 
 use super::credentials::administrator;
 use super::server::{plain, refusal, run_in, run_refusal};
 use super::way;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::store::SandboxRecord;
 use crate::store::databases::DatabaseRecord;
 
@@ -61,7 +60,7 @@ enum Setback {
 }
 
 /// Starts the server of a machine that runs without it, and waits until it has replayed its log.
-pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> ApiResult<()> {
+pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> Result<()> {
     let request = ExecRequest {
         cmd: Some(START.to_owned()),
         timeout_seconds: Some(START_SECONDS),
@@ -71,11 +70,11 @@ pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &San
     match started.exit_code {
         0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, &machine.id).await,
         0 => Ok(()),
-        _ => Err(ApiError::internal(format!("its server did not start: {}", started.stderr.trim()))),
+        _ => Err(Error::internal(format!("its server did not start: {}", started.stderr.trim()))),
     }
 }
 
-async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> ApiResult<()> {
+async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> Result<()> {
     let began = Instant::now();
     let mut heard = began;
     loop {
@@ -89,14 +88,14 @@ async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) ->
             (heard, UNHEARD_MAX, "its server replays its log, and has not answered for"),
         ];
         if let Some((_, max, what)) = too_long.into_iter().find(|(since, max, _)| since.elapsed() >= *max) {
-            return Err(ApiError::internal(format!("{what} {} min", max.as_secs() / 60)));
+            return Err(Error::internal(format!("{what} {} min", max.as_secs() / 60)));
         }
         tokio::time::sleep(REPLAY_LOOK).await;
     }
 }
 
 /// Looks whether a server still reads its log. Its administrator is that of the database whose log it is. Fails when it never will be done.
-pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> ApiResult<Replay> {
+pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> Result<Replay> {
     let setback = match ask(app, original, sandbox).await {
         Ok(found) => return Ok(found),
         Err(setback) => setback,

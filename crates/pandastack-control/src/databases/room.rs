@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use pandastack_postgres::Backend;
 use pandastack_types::limits::VOLUME_MB_MAX;
-use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_types::{DatabaseId, Result, SandboxId};
 use tokio::time::Instant;
 
 use super::backups::{Purpose, Written, connect_awake};
 use super::{ops, server};
 use crate::app::App;
-use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 use crate::turns::Turns;
 
@@ -105,7 +104,7 @@ pub(crate) async fn run(app: Arc<App>) {
     }
 }
 
-async fn look_at_all(app: &Arc<App>) -> ApiResult<()> {
+async fn look_at_all(app: &Arc<App>) -> Result<()> {
     let ready = app.store.databases_in(DatabaseState::Ready).await?;
     app.rooms.lock().retain(|id, _| ready.iter().any(|record| record.id == *id));
     for record in ready {

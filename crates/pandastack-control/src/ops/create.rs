@@ -7,11 +7,10 @@ use http::Method;
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
 use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
-use pandastack_types::{SandboxId, SandboxState, Transition, WorkspaceId};
+use pandastack_types::{Error, Result, SandboxId, SandboxState, Transition, WorkspaceId};
 
 use super::{MAKE_WAIT, call_on, remove_machine};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::hosts::Promise;
 use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
@@ -45,7 +44,7 @@ pub(crate) async fn create(
     workspace: WorkspaceId,
     request: CreateSandbox,
     key: Option<IdempotencyKey>,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     crate::validate::create(&request)?;
     let for_task = Arc::clone(app);
     app.owned(async move { run(&for_task, workspace, request, key, None).await }).await
@@ -57,7 +56,7 @@ pub(crate) async fn create_owned(
     workspace: WorkspaceId,
     request: CreateSandbox,
     owner: String,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     crate::validate::create(&request)?;
     let for_task = Arc::clone(app);
     app.owned(async move { run(&for_task, workspace, request, None, Some(owner)).await }).await
@@ -69,7 +68,7 @@ pub(crate) async fn create_patiently(
     workspace: WorkspaceId,
     request: CreateSandbox,
     owner: String,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match create_owned(app, workspace.clone(), request.clone(), owner.clone()).await {
@@ -88,7 +87,7 @@ async fn run(
     mut request: CreateSandbox,
     key: Option<IdempotencyKey>,
     owner: Option<String>,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     // A service says itself how its machines are reached; what users want of their sandboxes must not close an app.
     if request.visibility.is_none() && owner.is_none() {
         request.visibility = Some(app.store.workspace_settings(&workspace).await?.default_visibility);
@@ -126,7 +125,7 @@ async fn make(
     source: Source,
     size: Option<MachineSize>,
     client: &AgentClient,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     let body = AgentCreate { spec: agent_spec(record), source, size };
     let call = call_on(record, Method::POST, "/sandboxes", MAKE_WAIT);
     // The row must be on disk before the client hears of it; that can be waited for while the host works.
@@ -136,7 +135,7 @@ async fn make(
     fault::point("control.create.made").await;
     if seen.state != SandboxState::Running {
         let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));
-        return Err(ApiError::internal(format!("sandbox `{}` did not start: {why}", record.id)));
+        return Err(Error::internal(format!("sandbox `{}` did not start: {why}", record.id)));
     }
     Ok(app.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
 }
@@ -190,7 +189,7 @@ async fn plan_from_template(
     workspace: WorkspaceId,
     request: &CreateSandbox,
     owner: Option<&str>,
-) -> ApiResult<Plan> {
+) -> Result<Plan> {
     let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
     let wanted = request.volumes.as_deref().unwrap_or_default();
     let own_volume = app.hosts.template_volume(template);
@@ -223,12 +222,12 @@ async fn plan_from_template(
     Ok(Plan { record, source, size, client, promise, derived })
 }
 
-async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> ApiResult<Plan> {
-    let id = request.from_snapshot.as_ref().ok_or_else(|| ApiError::bad_request("no snapshot given"))?;
+async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> Result<Plan> {
+    let id = request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("no snapshot given"))?;
     if request.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
         let message =
             "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
-        return Err(ApiError::bad_request(message));
+        return Err(Error::bad_request(message));
     }
     let snapshot = super::snapshot::find(app, &workspace, id).await?;
     check_template(app, request.template.as_deref(), &snapshot)?;
@@ -253,7 +252,7 @@ async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateS
 }
 
 /// Refuses a template that is not the snapshot's own, which would be ignored.
-fn check_template(app: &App, given: Option<&str>, snapshot: &SnapshotRecord) -> ApiResult<()> {
+fn check_template(app: &App, given: Option<&str>, snapshot: &SnapshotRecord) -> Result<()> {
     let own = &snapshot.spec.template;
     let Some(given) = given.filter(|given| given != own && !TEMPLATES_UNASKED.contains(given)) else {
         return Ok(());
@@ -262,7 +261,7 @@ fn check_template(app: &App, given: Option<&str>, snapshot: &SnapshotRecord) -> 
     if app.hosts.templates().iter().any(alias) {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!(
+    Err(Error::bad_request(format!(
         "snapshot `{}` is of template `{own}` and has nothing of `{given}`; leave out `template`",
         snapshot.id
     )))

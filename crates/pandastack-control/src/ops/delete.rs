@@ -6,16 +6,15 @@
 use std::sync::Arc;
 
 use pandastack_fault as fault;
-use pandastack_types::Transition;
+use pandastack_types::{Result, Transition};
 
 use super::{look, remove_machine};
 use crate::app::{App, now};
-use crate::error::ApiResult;
 use crate::store::{Change, SandboxRecord, StoreError};
 use pandastack_agent_client::AgentError;
 
 /// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
-pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&str>) -> ApiResult<()> {
+pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&str>) -> Result<()> {
     let (owner, why) = (Arc::clone(app), why.map(str::to_owned));
     app.owned(async move {
         let change = Change { detail: why, ..Change::at(now()) };
@@ -30,7 +29,7 @@ pub(crate) async fn delete(app: &Arc<App>, record: SandboxRecord, why: Option<&s
 }
 
 /// The rest of a delete whose intention was just recorded.
-pub(super) async fn carry_out(app: &App, record: &SandboxRecord) -> ApiResult<()> {
+pub(super) async fn carry_out(app: &App, record: &SandboxRecord) -> Result<()> {
     fault::point("control.delete.intended").await;
     let (finished, synced) = tokio::join!(finish(app, record), app.store.sync());
     synced?;
@@ -38,7 +37,7 @@ pub(super) async fn carry_out(app: &App, record: &SandboxRecord) -> ApiResult<()
 }
 
 /// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.
-pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> ApiResult<()> {
+pub(crate) async fn finish(app: &App, record: &SandboxRecord) -> Result<()> {
     let Some(_marked) = app.under_way.mark(&format!("delete {}", record.id)) else { return Ok(()) };
     let removed = match app.hosts.client(&record.host) {
         Ok(client) => {

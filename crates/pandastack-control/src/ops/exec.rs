@@ -9,12 +9,11 @@ use pandastack_types::api::{
     Signal, SignalProcess,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
-use pandastack_types::{ErrorCode, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use tokio_util::sync::CancellationToken;
 
 use super::call_on;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::ops;
 use crate::store::SandboxRecord;
 use pandastack_agent_client::Call;
@@ -29,7 +28,7 @@ pub(crate) async fn exec(
     id: &SandboxId,
     request: &ExecRequest,
     tag: &str,
-) -> ApiResult<ExecResult> {
+) -> Result<ExecResult> {
     let (place, client) = ops::place(app, workspace, id).await?;
     let path = format!("/sandboxes/{id}/exec?tag={tag}");
     let (method, incarnation) = (Method::POST, Some(place.incarnation));
@@ -40,7 +39,7 @@ pub(crate) async fn exec(
 }
 
 /// Ends the processes of a sandbox with that tag, and everything they started.
-pub(crate) async fn kill(app: &App, workspace: &WorkspaceId, id: &SandboxId, tag: &str) -> ApiResult<()> {
+pub(crate) async fn kill(app: &App, workspace: &WorkspaceId, id: &SandboxId, tag: &str) -> Result<()> {
     let (place, client) = ops::place(app, workspace, id).await?;
     let (path, incarnation) = (format!("/sandboxes/{id}/processes"), Some(place.incarnation));
     let call = Call { method: Method::GET, path: &path, incarnation, wait: GRACE };
@@ -64,7 +63,7 @@ pub(crate) async fn run(
     workspace: WorkspaceId,
     request: RunRequest,
     gone: CancellationToken,
-) -> ApiResult<RunResult> {
+) -> Result<RunResult> {
     let began = Instant::now();
     let create = CreateSandbox {
         template: request.template.clone(),
@@ -78,7 +77,7 @@ pub(crate) async fn run(
         let create_ms = milliseconds(began);
         let ran = tokio::select! {
             ran = exec_in(&owner, &record, &request.exec) => ran,
-            () = gone.cancelled() => Err(ApiError::new(ErrorCode::Unavailable, "the client went away")),
+            () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client went away")),
         };
         let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
         if let Err(error) = ops::delete::delete(&owner, record, None).await {
@@ -92,11 +91,7 @@ pub(crate) async fn run(
 }
 
 /// Runs a command in a machine, whoever it belongs to.
-pub(crate) async fn exec_in(
-    app: &App,
-    record: &SandboxRecord,
-    request: &ExecRequest,
-) -> ApiResult<ExecResult> {
+pub(crate) async fn exec_in(app: &App, record: &SandboxRecord, request: &ExecRequest) -> Result<ExecResult> {
     let client = app.hosts.client(&record.host)?;
     let path = format!("/sandboxes/{}/exec", record.id);
     Ok(client.call(call_on(record, Method::POST, &path, wait_for(request)), Some(request)).await?)

@@ -9,12 +9,11 @@ use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentFork, AgentForked, ChildOutcome};
 use pandastack_types::api::{ForkError, Lineage, Metadata, Promote, Promoted};
 use pandastack_types::limits::ANCESTORS_MAX;
-use pandastack_types::{SandboxId, SandboxState, Transition, TreeId};
+use pandastack_types::{Error, Result, SandboxId, SandboxState, Transition, TreeId};
 
 use super::create::{agent_spec, undo};
 use super::{MAKE_WAIT, call_on, delete};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
 use crate::volumes::attach::Derived;
@@ -42,7 +41,7 @@ pub(crate) async fn fork_owned(
     parent: SandboxRecord,
     client: AgentClient,
     owner: String,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     let for_task = Arc::clone(app);
     app.owned(async move {
         let tree = TreeId::random();
@@ -50,7 +49,7 @@ pub(crate) async fn fork_owned(
         let child = SandboxRecord { owner: Some(owner), parent: None, tree: None, ..child };
         let id = parent.id.clone();
         let forked = run(&for_task, parent, client, tree, vec![child], None).await?;
-        let none = || ApiError::internal(format!("the fork of `{id}` has no child"));
+        let none = || Error::internal(format!("the fork of `{id}` has no child"));
         forked.children.into_iter().next().ok_or_else(none)
     })
     .await
@@ -64,7 +63,7 @@ pub(crate) async fn fork(
     metadata: Metadata,
     count: u32,
     key: Option<IdempotencyKey>,
-) -> ApiResult<Forked> {
+) -> Result<Forked> {
     crate::validate::metadata(&metadata)?;
     let owner = Arc::clone(app);
     app.owned(async move {
@@ -82,7 +81,7 @@ async fn run(
     tree: TreeId,
     mut children: Vec<SandboxRecord>,
     key: Option<IdempotencyKey>,
-) -> ApiResult<Forked> {
+) -> Result<Forked> {
     let mut derived = Derived::default();
     for child in &mut children {
         derived.add(app, child, &parent.spec.volumes).await?;
@@ -95,7 +94,7 @@ async fn run(
     let path = format!("/sandboxes/{}/fork", parent.id);
     let call = call_on(&parent, Method::POST, &path, MAKE_WAIT);
     let (answer, synced) = tokio::join!(client.call::<AgentForked>(call, Some(&body)), app.store.sync());
-    let answer = match synced.map_err(ApiError::from).and(answer.map_err(ApiError::from)) {
+    let answer = match synced.map_err(Error::from).and(answer.map_err(Error::from)) {
         Ok(answer) => answer,
         Err(error) => {
             for child in &children {
@@ -115,7 +114,7 @@ async fn run(
         }
     }
     if let (true, Some(first)) = (forked.children.is_empty(), forked.errors.first()) {
-        return Err(ApiError::new(
+        return Err(Error::new(
             pandastack_types::ErrorCode::GuestUnavailable,
             format!("sandbox `{}` could not be forked: {}", parent.id, first.err),
         ));
@@ -137,7 +136,7 @@ async fn settle(
             let change = Change { pause_ms: Some(pause_ms), ..Change::at(now()).seeing(*seen) };
             match app.transition(&child.id, Transition::Created, &change).await {
                 Ok(record) => return Ok(record),
-                Err(error) => ApiError::from(error).message,
+                Err(error) => Error::from(error).message,
             }
         }
         ChildOutcome::Failed(why) => why,
@@ -197,22 +196,22 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
 
 /// Makes a candidate stay and, if asked, deletes the other children of its tree that were not promoted before. The store
 /// decides in one step, so of two at the same time one is refused. Runs to its end even if the caller is dropped.
-pub(crate) async fn promote(app: &Arc<App>, winner: SandboxRecord, request: &Promote) -> ApiResult<Promoted> {
+pub(crate) async fn promote(app: &Arc<App>, winner: SandboxRecord, request: &Promote) -> Result<Promoted> {
     let Some(tree) = winner.tree.clone() else {
-        return Err(ApiError::bad_request(format!("sandbox `{}` is not a child of a fork", winner.id)));
+        return Err(Error::bad_request(format!("sandbox `{}` is not a child of a fork", winner.id)));
     };
     if request.tree_id.as_ref().is_some_and(|given| *given != tree) {
-        return Err(ApiError::bad_request(format!("sandbox `{}` belongs to tree `{tree}`", winner.id)));
+        return Err(Error::bad_request(format!("sandbox `{}` belongs to tree `{tree}`", winner.id)));
     }
     let (owner, alone) = (Arc::clone(app), request.cleanup_siblings);
     app.owned(async move { promote_in(&owner, winner, tree, alone).await }).await
 }
 
-async fn promote_in(app: &App, winner: SandboxRecord, tree: TreeId, alone: bool) -> ApiResult<Promoted> {
+async fn promote_in(app: &App, winner: SandboxRecord, tree: TreeId, alone: bool) -> Result<Promoted> {
     let promotion = match app.store.promote(&winner.workspace, &tree, &winner.id, alone, now()).await {
         // It was there a moment ago.
         Err(StoreError::NotFound { .. }) => {
-            return Err(ApiError::conflict(format!(
+            return Err(Error::conflict(format!(
                 "sandbox `{}` is gone and cannot be promoted: another child of its fork was promoted before it, or it was \
                  deleted",
                 winner.id
@@ -240,7 +239,7 @@ async fn promote_in(app: &App, winner: SandboxRecord, tree: TreeId, alone: bool)
 }
 
 /// Where a sandbox stands among its relatives.
-pub(crate) async fn lineage(app: &App, record: SandboxRecord) -> ApiResult<Lineage> {
+pub(crate) async fn lineage(app: &App, record: SandboxRecord) -> Result<Lineage> {
     let workspace = record.workspace.clone();
     let children = Select::Children(workspace.clone(), record.id.clone());
     let children = app.store.sandboxes(&children).await?;

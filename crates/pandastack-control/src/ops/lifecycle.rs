@@ -7,11 +7,10 @@ use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox};
 use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
 use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
-use pandastack_types::{Residency, SandboxState, Transition};
+use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
 
 use super::{MOVE_WAIT, call_on, check_live, look};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, Change, SandboxRecord};
 use pandastack_agent_client::AgentClient;
@@ -57,7 +56,7 @@ pub(crate) async fn go(
     client: AgentClient,
     movement: Move,
     ends_lifetime: bool,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     let owner = Arc::clone(app);
     app.owned(async move {
         let path = format!("/sandboxes/{}/{}", record.id, movement.as_str());
@@ -88,7 +87,7 @@ pub(crate) async fn settle(
     record: &SandboxRecord,
     seen: AgentSandbox,
     change: Change,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     // Read again: a report may have brought the news already.
     let state = app.store.sandbox(None, &record.id).await?.state;
     let again = match state {
@@ -131,9 +130,9 @@ pub(crate) async fn keep_awake(
     record: SandboxRecord,
     client: AgentClient,
     seconds: u64,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     if seconds > KEEP_AWAKE_SECONDS_MAX {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "`seconds` is at most {KEEP_AWAKE_SECONDS_MAX}; ask again before the lease ends"
         )));
     }
@@ -153,10 +152,10 @@ pub(crate) async fn patch(
     app: &Arc<App>,
     record: SandboxRecord,
     request: PatchLifecycle,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     crate::validate::patch(&request)?;
     if request == PatchLifecycle::default() {
-        return Err(ApiError::bad_request(
+        return Err(Error::bad_request(
             "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds, on_timeout or checkpoints",
         ));
     }

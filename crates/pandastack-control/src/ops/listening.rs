@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use http::Method;
 use pandastack_agent_client::AgentClient;
+use pandastack_types::Result;
 use pandastack_types::api::{Port, PortList};
 use tokio::time::Instant;
 
 use super::{NOTHING, call_on};
-use crate::error::ApiResult;
 use crate::store::SandboxRecord;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
@@ -32,7 +32,7 @@ impl<'a> Watch<'a> {
     }
 
     /// What listens: at once the first time, then a moment after the last look. `None` after the deadline.
-    pub(crate) async fn next(&mut self) -> ApiResult<Option<Vec<Port>>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Port>>> {
         if let Some(last) = self.looked_at {
             tokio::time::sleep_until(last + LOOK_EVERY).await;
         }

@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use http::Method;
 use pandastack_types::agent_api::AgentSandbox;
-use pandastack_types::{ErrorCode, SandboxId, SandboxState, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, SandboxState, WorkspaceId};
 
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::places::Place;
 use crate::store::{Change, SandboxRecord};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
@@ -63,29 +62,29 @@ pub(crate) async fn look(client: &AgentClient, record: &SandboxRecord) -> Result
 }
 
 /// Refuses calls on a sandbox that has no machine.
-pub(crate) fn check_live(record: &SandboxRecord) -> ApiResult<()> {
+pub(crate) fn check_live(record: &SandboxRecord) -> Result<()> {
     let id = &record.id;
     match record.state {
         SandboxState::Running | SandboxState::Paused | SandboxState::Hibernated => Ok(()),
         SandboxState::Creating => {
-            Err(ApiError::conflict(format!("sandbox `{id}` is still being created; try again in a moment")))
+            Err(Error::conflict(format!("sandbox `{id}` is still being created; try again in a moment")))
         }
         SandboxState::Stopping | SandboxState::Deleted => {
-            Err(ApiError::conflict(format!("sandbox `{id}` is being deleted")))
+            Err(Error::conflict(format!("sandbox `{id}` is being deleted")))
         }
         SandboxState::Failed => {
             let why = record.spec.failure.as_deref().unwrap_or("its machine was lost");
             let message = format!("sandbox `{id}` failed: {why}; delete it and make another");
-            Err(ApiError::new(ErrorCode::SandboxFailed, message))
+            Err(Error::new(ErrorCode::SandboxFailed, message))
         }
     }
 }
 
 /// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser of the server.
-fn check_unsealed(record: &SandboxRecord) -> ApiResult<()> {
+fn check_unsealed(record: &SandboxRecord) -> Result<()> {
     match record.owner.as_deref().and_then(crate::databases::sealed_for) {
         None => Ok(()),
-        Some(database) => Err(ApiError::conflict(format!(
+        Some(database) => Err(Error::conflict(format!(
             "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",
             record.id
         ))),
@@ -97,7 +96,7 @@ pub(crate) async fn place(
     app: &App,
     workspace: &WorkspaceId,
     id: &SandboxId,
-) -> ApiResult<(Place, AgentClient)> {
+) -> Result<(Place, AgentClient)> {
     let place = match app.places.find(workspace, id) {
         Ok(place) => place,
         Err(reading) => {
@@ -126,7 +125,7 @@ pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: 
                 lifecycle::settle(app, &record, seen, Change::at(now())).await?;
             }
         }
-        Ok::<_, ApiError>(())
+        Ok::<_, Error>(())
     };
     if let Err(error) = noted.await {
         tracing::debug!(sandbox = %id, %error, "its host reports the wake-up");
@@ -134,13 +133,13 @@ pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: 
 }
 
 /// A sandbox of the workspace, whatever its state, that users may do something to.
-pub(crate) async fn unsealed(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {
+pub(crate) async fn unsealed(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxRecord> {
     let record = app.store.sandbox(Some(workspace), id).await?;
     check_unsealed(&record)?;
     Ok(record)
 }
 
-async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> ApiResult<SandboxRecord> {
+async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxRecord> {
     let record = unsealed(app, workspace, id).await?;
     check_live(&record)?;
     Ok(record)
@@ -151,7 +150,7 @@ pub(crate) async fn live(
     app: &App,
     workspace: &WorkspaceId,
     id: &SandboxId,
-) -> ApiResult<(SandboxRecord, AgentClient)> {
+) -> Result<(SandboxRecord, AgentClient)> {
     let record = live_record(app, workspace, id).await?;
     let client = app.hosts.client(&record.host)?;
     Ok((record, client))

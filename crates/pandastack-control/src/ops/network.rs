@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use http::Method;
+use pandastack_types::Result;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::network::NetworkPolicy;
 
 use super::{MOVE_WAIT, call_on, check_live};
 use crate::app::App;
-use crate::error::ApiResult;
 use crate::store::{Amendment, SandboxRecord};
 
 /// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of one sandbox come one
@@ -17,7 +17,7 @@ pub(crate) async fn set(
     app: &Arc<App>,
     record: SandboxRecord,
     policy: NetworkPolicy,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     check_live(&record)?;
     let owner = Arc::clone(app);
     app.owned(async move {

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use http::Method;
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentRollback, AgentSandbox};
-use pandastack_types::{SnapshotId, WorkspaceId};
+use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 
 use super::lifecycle::settle;
 use super::{MAKE_WAIT, call_on};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::{Amendment, Change, SandboxRecord, SnapshotRecord};
 use pandastack_agent_client::AgentClient;
 
@@ -23,13 +22,13 @@ pub(crate) async fn rollback(
     record: SandboxRecord,
     client: AgentClient,
     snapshot: Option<SnapshotId>,
-) -> ApiResult<SandboxRecord> {
+) -> Result<SandboxRecord> {
     let snapshot = choose(app, &record.workspace, &record, snapshot).await?;
     let owner = Arc::clone(app);
     app.owned(async move {
         let Some(_marked) = owner.under_way.mark(record.id.as_str()) else {
             let message = format!("sandbox `{}` is being rolled back or looked after; try again", record.id);
-            return Err(ApiError::conflict(message));
+            return Err(Error::conflict(message));
         };
         let path = format!("/sandboxes/{}/rollback", record.id);
         let body = AgentRollback { snapshot_id: snapshot.id.clone() };
@@ -47,15 +46,15 @@ async fn choose(
     workspace: &WorkspaceId,
     record: &SandboxRecord,
     given: Option<SnapshotId>,
-) -> ApiResult<SnapshotRecord> {
+) -> Result<SnapshotRecord> {
     let Some(id) = given else {
         let newest = app.store.snapshots(workspace, Some(&record.id)).await?.into_iter().next();
-        let none = || ApiError::conflict(format!("sandbox `{}` has no snapshot to return to", record.id));
+        let none = || Error::conflict(format!("sandbox `{}` has no snapshot to return to", record.id));
         return newest.ok_or_else(none);
     };
     let snapshot = super::snapshot::find(app, workspace, &id).await?;
     if snapshot.sandbox != record.id {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "snapshot `{id}` shows sandbox `{}`, not `{}`; create a sandbox from it instead",
             snapshot.sandbox, record.id
         )));

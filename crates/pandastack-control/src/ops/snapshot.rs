@@ -9,23 +9,22 @@ use http::Method;
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentSnapshot, AgentSnapshotDone};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
-use pandastack_types::{ErrorCode, SnapshotId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MOVE_WAIT, NOTHING, SNAPSHOT_WAIT, call_on};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::record::{SnapshotSpecRecord, after_seconds};
 use crate::store::{SandboxRecord, SnapshotRecord, StoreError};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// A snapshot of the workspace, by its id.
-pub(crate) async fn find(app: &App, workspace: &WorkspaceId, id: &SnapshotId) -> ApiResult<SnapshotRecord> {
+pub(crate) async fn find(app: &App, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
     match app.store.snapshot(workspace, id).await {
         Err(error @ StoreError::NotFound { .. }) => {
             let hint =
                 "give the whole id of one, which `pandastack snapshot list` shows; names are for people";
-            Err(ApiError::new(ErrorCode::NotFound, format!("{error}; {hint}")))
+            Err(Error::new(ErrorCode::NotFound, format!("{error}; {hint}")))
         }
         found => Ok(found?),
     }
@@ -38,7 +37,7 @@ pub(crate) async fn take(
     client: AgentClient,
     request: CreateSnapshot,
     kind: SnapshotKind,
-) -> ApiResult<SnapshotRecord> {
+) -> Result<SnapshotRecord> {
     crate::validate::snapshot(&request)?;
     let owner = Arc::clone(app);
     app.owned(async move {
@@ -54,7 +53,7 @@ pub(crate) async fn take(
 }
 
 /// Deletes the oldest snapshots of the same sandbox and kind past `keep_last`. Named ones are neither counted nor deleted.
-async fn prune(app: &App, newest: &SnapshotRecord, keep_last: u32) -> ApiResult<()> {
+async fn prune(app: &App, newest: &SnapshotRecord, keep_last: u32) -> Result<()> {
     let mut old = app.store.snapshots(&newest.workspace, Some(&newest.sandbox)).await?;
     old.retain(|snapshot| snapshot.spec.kind == newest.spec.kind && snapshot.spec.name.is_none());
     let keep = usize::try_from(keep_last).unwrap_or(usize::MAX);
@@ -65,7 +64,7 @@ async fn prune(app: &App, newest: &SnapshotRecord, keep_last: u32) -> ApiResult<
 }
 
 /// Deletes the checkpoints of a sandbox that goes: they are there to return to, and nobody can any more.
-pub(crate) async fn remove_checkpoints(app: &App, record: &SandboxRecord) -> ApiResult<()> {
+pub(crate) async fn remove_checkpoints(app: &App, record: &SandboxRecord) -> Result<()> {
     for snapshot in app.store.snapshots(&record.workspace, Some(&record.id)).await? {
         if snapshot.spec.kind == SnapshotKind::Checkpoint {
             remove(app, &snapshot).await?;
@@ -80,7 +79,7 @@ async fn run(
     client: AgentClient,
     request: CreateSnapshot,
     kind: SnapshotKind,
-) -> ApiResult<SnapshotRecord> {
+) -> Result<SnapshotRecord> {
     let id = SnapshotId::random();
     let _marked = app.under_way.mark(id.as_str());
     let path = format!("/sandboxes/{}/snapshots", record.id);
@@ -127,7 +126,7 @@ async fn run(
 }
 
 /// Deletes a snapshot. Runs to its end even if the caller is dropped.
-pub(crate) async fn delete(app: &Arc<App>, workspace: WorkspaceId, id: SnapshotId) -> ApiResult<()> {
+pub(crate) async fn delete(app: &Arc<App>, workspace: WorkspaceId, id: SnapshotId) -> Result<()> {
     let owner = Arc::clone(app);
     app.owned(async move {
         let snapshot = owner.store.snapshot(&workspace, &id).await?;
@@ -137,7 +136,7 @@ pub(crate) async fn delete(app: &Arc<App>, workspace: WorkspaceId, id: SnapshotI
 }
 
 /// Deletes a snapshot's row, then its files. One that is gone already is deleted.
-pub(crate) async fn remove(app: &App, snapshot: &SnapshotRecord) -> ApiResult<()> {
+pub(crate) async fn remove(app: &App, snapshot: &SnapshotRecord) -> Result<()> {
     match app.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
         Ok((_, event)) => app.publish([event]),
         Err(StoreError::NotFound { .. }) => return Ok(()),

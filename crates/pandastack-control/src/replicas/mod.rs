@@ -33,10 +33,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, Heard};
-use crate::error::ApiResult;
 use crate::store::replicas::{News, Session};
 use crate::store::{self, StoreError};
 use crate::{apps, databases, functions, reaper, schedules};
+use pandastack_types::Result;
 
 /// How often a session shows that it lives; how soon a free leadership is noticed.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -217,7 +217,7 @@ async fn catch_up(app: &App) {
     app.forget_names();
     app.expiry_changed.notify_one();
     let _ = app.events.send(Heard::Missed);
-    let hosts: ApiResult<_> = app.store.hosts().await.map_err(Into::into);
+    let hosts: Result<_> = app.store.hosts().await.map_err(Into::into);
     match hosts {
         Ok(hosts) => app.hosts.load(hosts, crate::app::now()),
         Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),

@@ -12,12 +12,12 @@ use axum::Json;
 use axum::extract::Request;
 use axum::extract::State;
 use jiff::Timestamp;
-use pandastack_types::HostId;
+use pandastack_rest::ApiResult;
 use pandastack_types::link::{Direction, LINK_HEADER};
+use pandastack_types::{Error, HostId, Result};
 
 use super::forward::way_to;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::routes::internal::signer;
 use crate::store::replicas::Replica;
 
@@ -36,7 +36,7 @@ pub(crate) async fn show_marks(
 }
 
 /// The marks of every replica that lives. Fails when one does not answer: then nothing may be taken for a leftover.
-pub(crate) async fn marks_of_all(app: &App) -> ApiResult<HashSet<String>> {
+pub(crate) async fn marks_of_all(app: &App) -> Result<HashSet<String>> {
     let mut marks = app.under_way.all();
     for replica in app.store.replicas().await? {
         if replica.instance != app.replicas.instance {
@@ -46,11 +46,11 @@ pub(crate) async fn marks_of_all(app: &App) -> ApiResult<HashSet<String>> {
     Ok(marks)
 }
 
-async fn ask(app: &App, replica: &Replica) -> ApiResult<HashSet<String>> {
+async fn ask(app: &App, replica: &Replica) -> Result<HashSet<String>> {
     let (http, base) = way_to(&replica.address)?;
-    let me: HostId = app.replicas.instance.parse().map_err(ApiError::internal)?;
+    let me: HostId = app.replicas.instance.parse().map_err(Error::internal)?;
     let signature = app.link.sign(Direction::AgentToControl, &me, "GET", PATH, Timestamp::now().as_second());
     let asked = http.get(format!("{base}{PATH}")).header(LINK_HEADER, signature).timeout(ANSWER_MAX);
     let answered = asked.send().await.and_then(reqwest::Response::error_for_status);
-    answered.map_err(ApiError::internal)?.json().await.map_err(ApiError::internal)
+    answered.map_err(Error::internal)?.json().await.map_err(Error::internal)
 }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Sandbox};
 use pandastack_types::limits::FORK_TREE_COUNT_MAX;
-use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Claimed, Id, JsonBody};
+use crate::idempotency::Claimed;
 use crate::{ops, view};
 
 /// Fork a sandbox: a second one with the same memory, disk and processes.
@@ -30,9 +29,8 @@ pub(crate) async fn fork(
     let metadata = request.metadata.unwrap_or_default();
     let forked = ops::fork::fork(&app, parent, client, metadata, 1, key).await?;
     let child = forked.children.into_iter().next();
-    let child = child.ok_or_else(|| {
-        ApiError::new(ErrorCode::GuestUnavailable, format!("sandbox `{id}` was not forked"))
-    })?;
+    let child = child
+        .ok_or_else(|| Error::new(ErrorCode::GuestUnavailable, format!("sandbox `{id}` was not forked")))?;
     Ok((StatusCode::CREATED, Json(view::sandbox(&app, child))))
 }
 
@@ -47,7 +45,7 @@ pub(crate) async fn fork_tree(
     JsonBody(request): JsonBody<ForkTree>,
 ) -> ApiResult<(StatusCode, Json<ForkTreeResult>)> {
     if !(1..=FORK_TREE_COUNT_MAX).contains(&request.count) {
-        return Err(ApiError::bad_request(format!("`count` must be 1 to {FORK_TREE_COUNT_MAX}")));
+        return Err(Error::bad_request(format!("`count` must be 1 to {FORK_TREE_COUNT_MAX}")).into());
     }
     let (parent, client) = ops::live(&app, &caller.workspace, &id).await?;
     let metadata = request.metadata.unwrap_or_default();

@@ -6,13 +6,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
+use pandastack_rest::ApiResult;
 use pandastack_types::api::Version;
-use pandastack_types::{ErrorBody, ErrorCode};
+use pandastack_types::{Error, ErrorBody, ErrorCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 
 /// A health answer.
 #[derive(Serialize, ToSchema)]
@@ -32,10 +32,10 @@ pub(crate) async fn healthz() -> Json<Health> {
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> ApiResult<Json<Health>> {
     if let Err(error) = app.store.ping().await {
         let message = "the store does not answer";
-        return Err(ApiError { cause: Some(error.into()), ..ApiError::new(ErrorCode::Unavailable, message) });
+        return Err(Error { cause: Some(error.into()), ..Error::new(ErrorCode::Unavailable, message) }.into());
     }
     if app.hosts.clients().is_empty() {
-        return Err(ApiError::new(ErrorCode::Unavailable, "no host answers yet; is an agent running?"));
+        return Err(Error::new(ErrorCode::Unavailable, "no host answers yet; is an agent running?").into());
     }
     Ok(Json(Health { status: "ok" }))
 }

@@ -5,18 +5,16 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, StatusAnswer};
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{ErrorBody, Result, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::{Id, JsonBody};
 use crate::ops;
 use crate::ops::lifecycle::Move;
 use crate::store::SandboxRecord;
 
-async fn go(app: &Arc<App>, caller: &Caller, id: &SandboxId, movement: Move) -> ApiResult<SandboxRecord> {
+async fn go(app: &Arc<App>, caller: &Caller, id: &SandboxId, movement: Move) -> Result<SandboxRecord> {
     let (record, client) = ops::live(app, &caller.workspace, id).await?;
     ops::lifecycle::go(app, record, client, movement, false).await
 }

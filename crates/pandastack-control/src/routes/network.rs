@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use pandastack_rest::extract::{parse_json, read_body};
+use pandastack_rest::{ApiResult, Caller, Id};
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{ErrorBody, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::{Id, parse_json, read_body};
 use crate::ops;
 
 /// What the sandbox may reach. Never wakes it.

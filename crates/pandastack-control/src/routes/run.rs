@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{RunRequest, RunResult};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::JsonBody;
 use crate::{ops, validate};
 
 /// Run a command in a sandbox of its own that is gone afterwards.
@@ -26,5 +24,5 @@ pub(crate) async fn run(
     validate::exec(&request.exec)?;
     let gone = CancellationToken::new();
     let _when_dropped = gone.clone().drop_guard();
-    ops::exec::run(&app, caller.workspace, request, gone).await.map(Json)
+    Ok(ops::exec::run(&app, caller.workspace, request, gone).await.map(Json)?)
 }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{Error, ErrorBody, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Claimed, Id, JsonBody};
+use crate::idempotency::Claimed;
 use crate::store::Select;
 use crate::{ops, view};
 
@@ -60,9 +59,9 @@ pub(crate) async fn delete(
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
     if let Some(owner) = &record.owner {
         let (service, name) = owner.split_once(':').unwrap_or(("service", owner));
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "sandbox `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more; delete the {service} instead"
-        )));
+        )).into());
     }
     ops::delete::delete(&app, record, None).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -5,14 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody, Query};
 use pandastack_types::api::{CreateSnapshot, Rollback, Sandbox, Snapshot, SnapshotKind, SnapshotList};
-use pandastack_types::{ErrorBody, SandboxId, SnapshotId};
+use pandastack_types::{Error, ErrorBody, SandboxId, SnapshotId};
 use serde::Deserialize;
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody, Query};
 use crate::{ops, view};
 
 #[derive(Deserialize)]
@@ -59,7 +57,7 @@ pub(crate) async fn list(
     Query(args): Query<ListArgs>,
 ) -> ApiResult<Json<SnapshotList>> {
     let sandbox: Option<SandboxId> = match &args.sandbox_id {
-        Some(text) => Some(text.parse().map_err(|_| ApiError::not_found("sandbox", text))?),
+        Some(text) => Some(text.parse().map_err(|_| Error::not_found("sandbox", text))?),
         None => None,
     };
     let mut records = app.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
@@ -88,9 +86,10 @@ pub(crate) async fn delete(
 ) -> ApiResult<StatusCode> {
     let snapshot = ops::snapshot::find(&app, &caller.workspace, &id).await?;
     if snapshot.spec.kind == SnapshotKind::Service {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "snapshot `{id}` belongs to a service, which deletes it when it needs it no more"
-        )));
+        ))
+        .into());
     }
     ops::snapshot::delete(&app, caller.workspace, id).await?;
     Ok(StatusCode::NO_CONTENT)

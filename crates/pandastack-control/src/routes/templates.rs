@@ -8,17 +8,14 @@ use axum::extract::State;
 use axum::response::Response;
 use futures::future::join_all;
 use http::{Method, StatusCode};
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
 use pandastack_types::api::{Build, BuildStatus, Template};
-use pandastack_types::{BuildId, ErrorBody};
+use pandastack_types::{BuildId, Error, ErrorBody, Result};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::events::is_set;
-use super::sse;
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, Query};
 use crate::ops::NOTHING;
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
@@ -50,7 +47,7 @@ pub(crate) async fn get(
 ) -> ApiResult<Json<Template>> {
     let mut templates = app.hosts.templates().into_iter();
     let found = templates.find(|t| t.name == name || t.aliases.contains(&name));
-    found.map(Json).ok_or_else(|| ApiError::not_found("template", &name))
+    Ok(found.map(Json).ok_or_else(|| Error::not_found("template", &name))?)
 }
 
 /// Build a template ahead of its first use. A build under way is joined.
@@ -118,14 +115,14 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
     client.call(Call { method: Method::GET, path: &path, incarnation: None, wait }, NOTHING).await
 }
 
-async fn find(app: &App, id: &BuildId) -> ApiResult<(AgentClient, Build)> {
+async fn find(app: &App, id: &BuildId) -> Result<(AgentClient, Build)> {
     let clients = app.hosts.clients();
     let asked = clients.into_iter().map(|(_, client)| async move {
         let build = ask(&client, id, None).await;
         build.map(|build| (client, build))
     });
     let mut found = join_all(asked).await.into_iter().flatten();
-    found.next().ok_or_else(|| ApiError::not_found("build", id.as_str()))
+    found.next().ok_or_else(|| Error::not_found("build", id.as_str()))
 }
 
 /// A client that reads a build's log.

@@ -10,6 +10,7 @@
 //! Left to others: talking to agents, publishing events, deciding when something is due.
 
 pub mod databases;
+mod failure;
 pub mod functions;
 pub mod ledger;
 #[cfg(test)]

@@ -4,11 +4,10 @@ use std::path::Path;
 
 use pandastack_types::api::{AttachVolume, AttachedVolume, TemplateVolume};
 use pandastack_types::limits::{VOLUME_NAME_CHARS_MAX, VOLUMES_PER_SANDBOX_MAX};
-use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
+use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
 
 use super::{MIB, ops, owned};
 use crate::app::{App, Marked, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use crate::store::{SandboxRecord, StoreError};
 
@@ -63,7 +62,7 @@ pub(crate) async fn resolve(
     wanted: &[AttachVolume],
     template: Option<&TemplateVolume>,
     owner: Option<&str>,
-) -> ApiResult<Wanted> {
+) -> Result<Wanted> {
     let room = VOLUMES_PER_SANDBOX_MAX - usize::from(template.is_some());
     let is_own = |volume: &AttachVolume| template.is_some_and(|own| mount_path(volume) == own.path);
     let (own, others): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(is_own);
@@ -96,7 +95,7 @@ async fn existing(
     workspace: &WorkspaceId,
     wanted: &[AttachVolume],
     owner: Option<&str>,
-) -> ApiResult<(Vec<AttachedVolume>, Option<HostId>)> {
+) -> Result<(Vec<AttachedVolume>, Option<HostId>)> {
     let (mut attached, mut host) = (Vec::new(), None::<HostId>);
     for volume in wanted {
         let record = ops::ready(app, workspace, &volume.name).await?;
@@ -104,11 +103,11 @@ async fn existing(
         if host.get_or_insert_with(|| record.host.clone()) != &record.host {
             let message =
                 "the volumes are on different hosts, and a sandbox is on one; clone or move the data first";
-            return Err(ApiError::conflict(message));
+            return Err(Error::conflict(message));
         }
         let read_only = volume.read_only.unwrap_or(false);
         if record.spec.snapshot && !read_only {
-            return Err(ApiError::conflict(format!(
+            return Err(Error::conflict(format!(
                 "volume `{}` is a snapshot: attach it with `read_only: true`, or clone it",
                 volume.name
             )));
@@ -129,9 +128,9 @@ fn mount_path(volume: &AttachVolume) -> String {
 }
 
 /// Refuses lists and paths that make no sense.
-fn check(wanted: &[AttachVolume], room: usize) -> ApiResult<()> {
+fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
     if wanted.len() > room {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "a sandbox has at most {VOLUMES_PER_SANDBOX_MAX} volumes, that of its template included"
         )));
     }
@@ -142,14 +141,14 @@ fn check(wanted: &[AttachVolume], room: usize) -> ApiResult<()> {
         let odd = path.split('/').skip(1).any(|part| part.is_empty() || part == "." || part == "..");
         let is_kernels = KERNELS.iter().any(|of| Path::new(&path).starts_with(of));
         if odd || is_kernels || FORBIDDEN.contains(&path.as_str()) {
-            return Err(ApiError::bad_request(format!(
+            return Err(Error::bad_request(format!(
                 "a volume cannot be mounted at `{path}`; choose a directory of its own, such as `{MOUNT_ROOT}/{}`",
                 volume.name
             )));
         }
         let mut others = wanted.iter().take(index);
         if others.any(|other| other.name == volume.name || mount_path(other) == path) {
-            return Err(ApiError::bad_request("each volume and each path can be given once"));
+            return Err(Error::bad_request("each volume and each path can be given once"));
         }
     }
     Ok(())
@@ -172,7 +171,7 @@ impl Derived {
         app: &App,
         child: &mut SandboxRecord,
         originals: &[AttachedVolume],
-    ) -> ApiResult<()> {
+    ) -> Result<()> {
         if originals.is_empty() {
             return Ok(());
         }
@@ -205,7 +204,7 @@ impl Derived {
         child: &mut SandboxRecord,
         template: &TemplateVolume,
         name: Option<String>,
-    ) -> ApiResult<()> {
+    ) -> Result<()> {
         self.add(app, child, &[original(template)]).await?;
         let (Some(record), Some(attached)) = (self.records.last_mut(), child.spec.volumes.last_mut()) else {
             return Ok(());
@@ -221,7 +220,7 @@ impl Derived {
     }
 
     /// The sandboxes were made: what shall outlive them does from now on.
-    pub(crate) async fn keep(&self, app: &App) -> ApiResult<()> {
+    pub(crate) async fn keep(&self, app: &App) -> Result<()> {
         for record in self.records.iter().filter(|record| Some(&record.id) == self.kept.as_ref()) {
             let spec = VolumeSpecRecord { delete_with_sandbox: false, ..record.spec.clone() };
             app.store.update_volume(&record.id, &spec).await?;
@@ -230,7 +229,7 @@ impl Derived {
     }
 
     /// Writes them down; before the rows of their sandboxes.
-    pub(crate) async fn insert(&self, app: &App) -> ApiResult<()> {
+    pub(crate) async fn insert(&self, app: &App) -> Result<()> {
         match self.records.is_empty() {
             true => Ok(()),
             false => Ok(app.store.insert_volumes(&self.records).await?),

@@ -9,12 +9,11 @@ use http::Method;
 use pandastack_types::agent_api::{AgentVolume, AgentVolumeCreate, AgentVolumeGrow};
 use pandastack_types::api::{CreateVolume, PatchVolume};
 use pandastack_types::limits::{VOLUME_MB_MAX, VOLUME_MB_MIN, VOLUME_NAME_CHARS_MAX};
-use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
+use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MIB, owned};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::ops::{MAKE_WAIT, MOVE_WAIT, NOTHING};
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
@@ -24,7 +23,7 @@ pub(super) async fn create(
     app: &Arc<App>,
     workspace: WorkspaceId,
     request: CreateVolume,
-) -> ApiResult<VolumeRecord> {
+) -> Result<VolumeRecord> {
     check_name(&request.name)?;
     check_size(request.size_mb)?;
     let (host, client) = app.hosts.place_volume()?;
@@ -44,7 +43,7 @@ pub(super) async fn copy(
     name: &str,
     copy: String,
     snapshot: bool,
-) -> ApiResult<VolumeRecord> {
+) -> Result<VolumeRecord> {
     check_name(&copy)?;
     let original = of_user(app, &workspace, name).await?;
     let client = app.hosts.client(&original.host)?;
@@ -65,7 +64,7 @@ async fn make(
     record: VolumeRecord,
     from: Option<VolumeId>,
     writer: Option<SandboxId>,
-) -> ApiResult<VolumeRecord> {
+) -> Result<VolumeRecord> {
     let owner = Arc::clone(app);
     app.owned(async move {
         let _marked = owner.under_way.mark(record.id.as_str());
@@ -100,11 +99,11 @@ async fn abandon(app: &App, record: &VolumeRecord) {
 }
 
 /// Makes a volume larger.
-pub(super) async fn grow(app: &Arc<App>, record: VolumeRecord, size_mb: u64) -> ApiResult<VolumeRecord> {
+pub(super) async fn grow(app: &Arc<App>, record: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
     check_size(size_mb)?;
     if record.spec.snapshot {
         let name = &record.name;
-        return Err(ApiError::conflict(format!("volume `{name}` is a snapshot and never changes; clone it")));
+        return Err(Error::conflict(format!("volume `{name}` is a snapshot and never changes; clone it")));
     }
     let client = app.hosts.client(&record.host)?;
     let writer = writer(app, &record).await?;
@@ -127,7 +126,7 @@ pub(super) async fn change(
     workspace: &WorkspaceId,
     name: &str,
     request: &PatchVolume,
-) -> ApiResult<VolumeRecord> {
+) -> Result<VolumeRecord> {
     let record = of_user(app, workspace, name).await?;
     let spec = VolumeSpecRecord {
         protected: request.protected.unwrap_or(record.spec.protected),
@@ -139,11 +138,11 @@ pub(super) async fn change(
 }
 
 /// Deletes a volume, or sees to it that it will be. Runs to its end even if the caller is dropped.
-pub(super) async fn delete(app: &Arc<App>, workspace: &WorkspaceId, name: &str) -> ApiResult<()> {
+pub(super) async fn delete(app: &Arc<App>, workspace: &WorkspaceId, name: &str) -> Result<()> {
     let record = app.store.volume(workspace, name).await?;
     owned::check(&record, None)?;
     if record.spec.protected {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "volume `{name}` is protected; take that back first: `pandastack volume protect {name} --off`, or PATCH it with \
              `protected: false`"
         )));
@@ -158,7 +157,7 @@ pub(super) async fn delete(app: &Arc<App>, workspace: &WorkspaceId, name: &str) 
 
 /// Removes the image and then the row of a volume that is being deleted. A host that does not answer does it when it
 /// reports. Safe to repeat.
-pub(super) async fn finish_delete(app: &App, record: &VolumeRecord) -> ApiResult<()> {
+pub(super) async fn finish_delete(app: &App, record: &VolumeRecord) -> Result<()> {
     let path = format!("/volumes/{}", record.id);
     let removed = match app.hosts.client(&record.host) {
         Ok(client) => {
@@ -180,23 +179,23 @@ pub(super) async fn finish_delete(app: &App, record: &VolumeRecord) -> ApiResult
 }
 
 /// The sandbox that writes a volume now.
-async fn writer(app: &App, record: &VolumeRecord) -> ApiResult<Option<SandboxId>> {
+async fn writer(app: &App, record: &VolumeRecord) -> Result<Option<SandboxId>> {
     let holders = app.store.volume_holders(&record.workspace).await?;
     let writing = holders.into_iter().find(|holder| holder.volume == record.id && !holder.read_only);
     Ok(writing.map(|holder| holder.sandbox))
 }
 
 /// A volume that can be used.
-pub(super) async fn ready(app: &App, workspace: &WorkspaceId, name: &str) -> ApiResult<VolumeRecord> {
+pub(super) async fn ready(app: &App, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
     let record = app.store.volume(workspace, name).await?;
     match record.state {
         VolumeState::Ready => Ok(record),
-        _ => Err(ApiError::conflict(format!("volume `{name}` is still being made; try again in a moment"))),
+        _ => Err(Error::conflict(format!("volume `{name}` is still being made; try again in a moment"))),
     }
 }
 
 /// A volume that can be used, and belongs to no service.
-pub(super) async fn of_user(app: &App, workspace: &WorkspaceId, name: &str) -> ApiResult<VolumeRecord> {
+pub(super) async fn of_user(app: &App, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
     let record = ready(app, workspace, name).await?;
     owned::check(&record, None)?;
     Ok(record)
@@ -216,22 +215,22 @@ pub(super) fn snapshot_name(name: &str) -> String {
 }
 
 /// Refuses what cannot be a volume's name.
-pub(super) fn check_name(name: &str) -> ApiResult<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let edges = name.starts_with('-') || name.ends_with('-');
     if (1..=VOLUME_NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(good) && !edges {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!(
+    Err(Error::bad_request(format!(
         "`name` is 1 to {VOLUME_NAME_CHARS_MAX} lowercase letters, digits and `-`, and neither begins nor ends with `-`"
     )))
 }
 
-fn check_size(size_mb: u64) -> ApiResult<()> {
+fn check_size(size_mb: u64) -> Result<()> {
     if (VOLUME_MB_MIN..=VOLUME_MB_MAX).contains(&size_mb) {
         return Ok(());
     }
-    Err(ApiError::bad_request(format!("a volume has {VOLUME_MB_MIN} to {VOLUME_MB_MAX} MiB, not {size_mb}")))
+    Err(Error::bad_request(format!("a volume has {VOLUME_MB_MIN} to {VOLUME_MB_MAX} MiB, not {size_mb}")))
 }
 
 #[cfg(test)]

@@ -5,16 +5,15 @@
 
 use std::sync::Arc;
 
-use pandastack_types::WorkspaceId;
+use pandastack_types::{Error, Result, WorkspaceId};
 
 use super::ops;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::store::SandboxRecord;
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord};
 
 /// Gives a service the volumes that its new machine came with: from here on they do not go with the machine.
-pub(crate) async fn claim(app: &App, machine: &SandboxRecord, owner: &str) -> ApiResult<()> {
+pub(crate) async fn claim(app: &App, machine: &SandboxRecord, owner: &str) -> Result<()> {
     let rows = app.store.volumes(&machine.workspace).await?;
     let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.into_iter().filter(had) {
@@ -25,7 +24,7 @@ pub(crate) async fn claim(app: &App, machine: &SandboxRecord, owner: &str) -> Ap
 }
 
 /// Keeps everybody else from the volumes of a service's machine, with which they go.
-pub(crate) async fn seal(app: &App, machine: &SandboxRecord, owner: &str) -> ApiResult<()> {
+pub(crate) async fn seal(app: &App, machine: &SandboxRecord, owner: &str) -> Result<()> {
     let rows = app.store.volumes(&machine.workspace).await?;
     let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.into_iter().filter(had) {
@@ -36,25 +35,25 @@ pub(crate) async fn seal(app: &App, machine: &SandboxRecord, owner: &str) -> Api
 }
 
 /// Leaves a volume to the machine that has it, with which it goes.
-pub(crate) async fn release(app: &App, volume: VolumeRecord) -> ApiResult<()> {
+pub(crate) async fn release(app: &App, volume: VolumeRecord) -> Result<()> {
     let owner = volume.spec.owner.map(|owner| format!("{owner}:replaced"));
     let spec = VolumeSpecRecord { owner, delete_with_sandbox: true, ..volume.spec };
     Ok(app.store.update_volume(&volume.id, &spec).await?)
 }
 
 /// Those of a service.
-pub(crate) async fn of(app: &App, workspace: &WorkspaceId, owner: &str) -> ApiResult<Vec<VolumeRecord>> {
+pub(crate) async fn of(app: &App, workspace: &WorkspaceId, owner: &str) -> Result<Vec<VolumeRecord>> {
     let rows = app.store.volumes(workspace).await?;
     Ok(rows.into_iter().filter(|row| row.spec.owner.as_deref() == Some(owner)).collect())
 }
 
 /// Makes one of a service larger.
-pub(crate) async fn grow(app: &Arc<App>, volume: VolumeRecord, size_mb: u64) -> ApiResult<VolumeRecord> {
+pub(crate) async fn grow(app: &Arc<App>, volume: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
     ops::grow(app, volume, size_mb).await
 }
 
 /// Deletes all of a service, whose machines are gone. Safe to repeat.
-pub(crate) async fn delete_all(app: &App, workspace: &WorkspaceId, owner: &str) -> ApiResult<()> {
+pub(crate) async fn delete_all(app: &App, workspace: &WorkspaceId, owner: &str) -> Result<()> {
     for row in of(app, workspace, owner).await? {
         app.store.delete_volume(&row.id).await?;
         ops::finish_delete(app, &row).await?;
@@ -63,9 +62,9 @@ pub(crate) async fn delete_all(app: &App, workspace: &WorkspaceId, owner: &str) 
 }
 
 /// Refuses a volume that belongs to somebody else than `caller`, which is a service or, without one, a user.
-pub(super) fn check(record: &VolumeRecord, caller: Option<&str>) -> ApiResult<()> {
+pub(super) fn check(record: &VolumeRecord, caller: Option<&str>) -> Result<()> {
     match record.spec.owner.as_deref() {
-        Some(owner) if caller != Some(owner) => Err(ApiError::conflict(format!(
+        Some(owner) if caller != Some(owner) => Err(Error::conflict(format!(
             "volume `{}` belongs to `{owner}`, which alone may use and delete it",
             record.name
         ))),

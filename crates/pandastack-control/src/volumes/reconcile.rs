@@ -7,18 +7,17 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pandastack_types::VolumeId;
 use pandastack_types::agent_api::HostReport;
+use pandastack_types::{Result, VolumeId};
 
 use super::ops;
 use crate::app::App;
-use crate::error::ApiResult;
 use crate::replicas::marks_of_all;
 use crate::store::SandboxRecord;
 use crate::store::volumes::{VolumeRecord, VolumeState};
 
 /// Brings the rows of a host's volumes to where they hold. Safe to repeat.
-pub(crate) async fn take(app: &Arc<App>, report: &HostReport) -> ApiResult<()> {
+pub(crate) async fn take(app: &Arc<App>, report: &HostReport) -> Result<()> {
     let rows = app.store.volumes_on(&report.host).await?;
     let seen: HashSet<&VolumeId> = report.volumes.iter().map(|volume| &volume.id).collect();
     let known: HashSet<&VolumeId> = rows.iter().map(|row| &row.id).collect();
@@ -41,7 +40,7 @@ fn goes_with_sandbox(row: &VolumeRecord) -> bool {
     row.spec.delete_with_sandbox && !row.spec.protected
 }
 
-async fn settle(app: &Arc<App>, row: &VolumeRecord, is_there: bool) -> ApiResult<()> {
+async fn settle(app: &Arc<App>, row: &VolumeRecord, is_there: bool) -> Result<()> {
     match row.state {
         VolumeState::Creating if is_there => Ok(app.store.update_volume(&row.id, &row.spec).await?),
         VolumeState::Creating => Ok(app.store.remove_volume(&row.id).await?),
@@ -80,7 +79,7 @@ pub(crate) async fn sandbox_gone(app: &App, sandbox: &SandboxRecord) {
 }
 
 /// Deletes a volume unless a sandbox has it.
-async fn delete_unheld(app: &App, row: &VolumeRecord) -> ApiResult<()> {
+async fn delete_unheld(app: &App, row: &VolumeRecord) -> Result<()> {
     match app.store.delete_volume(&row.id).await {
         Ok(()) => ops::finish_delete(app, row).await,
         Err(crate::store::StoreError::Held(_)) => Ok(()),

@@ -6,14 +6,12 @@ use axum::extract::State;
 use axum::routing::{delete, get, patch, post};
 use axum::{Json, Router};
 use http::StatusCode;
-use pandastack_types::ErrorBody;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume};
+use pandastack_types::{ErrorBody, Result};
 
 use super::{ops, view};
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::{Id, JsonBody};
 
 /// Calls that make something.
 pub(crate) fn once_only() -> Router<Arc<App>> {
@@ -62,7 +60,7 @@ pub(crate) async fn get_one(
     Id(name): Id<String>,
 ) -> ApiResult<Json<Volume>> {
     let record = app.store.volume(&caller.workspace, &name).await?;
-    shown(&app, &caller, record).await
+    Ok(shown(&app, &caller, record).await?)
 }
 
 /// Change what protects a volume from being deleted.
@@ -75,7 +73,7 @@ pub(crate) async fn change(
     JsonBody(request): JsonBody<PatchVolume>,
 ) -> ApiResult<Json<Volume>> {
     let record = ops::change(&app, &caller.workspace, &name, &request).await?;
-    shown(&app, &caller, record).await
+    Ok(shown(&app, &caller, record).await?)
 }
 
 /// Make a volume larger; a running sandbox that has it has the room when this returns.
@@ -90,7 +88,7 @@ pub(crate) async fn grow(
 ) -> ApiResult<Json<Volume>> {
     let record = ops::of_user(&app, &caller.workspace, &name).await?;
     let record = ops::grow(&app, record, request.size_mb).await?;
-    shown(&app, &caller, record).await
+    Ok(shown(&app, &caller, record).await?)
 }
 
 /// Copy a volume, also while a sandbox writes it: the copy is of one instant and shares space with the original.
@@ -138,7 +136,7 @@ async fn shown(
     app: &App,
     caller: &Caller,
     record: crate::store::volumes::VolumeRecord,
-) -> ApiResult<Json<Volume>> {
+) -> Result<Json<Volume>> {
     let holders = app.store.volume_holders(&caller.workspace).await?;
     Ok(Json(view(app, record, &holders)))
 }

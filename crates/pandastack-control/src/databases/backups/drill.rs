@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pandastack_backup::Target;
-use pandastack_types::DatabaseId;
 use pandastack_types::api::{DatabaseDrill, OnTimeout};
+use pandastack_types::{DatabaseId, Error, Result};
 
 use super::restore;
 use crate::app::{App, now};
 use crate::databases::ops;
-use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::DatabaseRecord;
 use crate::store::{SandboxRecord, Select};
@@ -30,9 +29,9 @@ fn owner(id: &DatabaseId) -> String {
 }
 
 /// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.
-pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<DatabaseDrill> {
+pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
-    let taken = || ApiError::conflict(format!("a restore of database `{id}` is being tried already"));
+    let taken = || Error::conflict(format!("a restore of database `{id}` is being tried already"));
     let _marked = app.under_way.mark(&format!("drill {id}")).ok_or_else(taken)?;
     let began = Instant::now();
     let tried = restore_and_check(app, record).await;
@@ -47,7 +46,7 @@ pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<Da
     Ok(drill)
 }
 
-async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     let found = restore::prepare(app, &record.id, Target::Latest).await?;
     let mut request = ops::machine_request(record)?;
     (request.persistent, request.idle_timeout_seconds) = (None, None);
@@ -59,7 +58,7 @@ async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult
     restore::sh(app, &machine, CHECK, &[]).await
 }
 
-async fn remove(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
+async fn remove(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
     for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
         machines::delete::delete(app, machine, Some("its restore was only tried")).await?;
     }
@@ -67,7 +66,7 @@ async fn remove(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
 }
 
 /// Removes what a stopped server left of the drills of a database.
-pub(in crate::databases) async fn remove_left(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
+pub(in crate::databases) async fn remove_left(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
     match app.under_way.mark(&format!("drill {id}")) {
         Some(_marked) => remove(app, id).await,
         None => Ok(()),

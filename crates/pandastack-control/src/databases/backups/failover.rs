@@ -6,12 +6,11 @@
 use std::sync::Arc;
 
 use pandastack_backup::Target;
-use pandastack_types::SandboxId;
+use pandastack_types::{Error, Result, SandboxId};
 
 use super::restore;
 use crate::app::App;
 use crate::databases::{ops, owner, reset, server};
-use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::DatabaseRecord;
 use crate::store::{SandboxRecord, Select};
@@ -28,7 +27,7 @@ pub(in crate::databases) async fn is_possible(app: &App, record: &DatabaseRecord
 pub(in crate::databases) async fn fail_over(
     app: &Arc<App>,
     record: DatabaseRecord,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
     app.owned(async move {
         let app = for_task;
@@ -38,7 +37,7 @@ pub(in crate::databases) async fn fail_over(
         app.backups.config()?;
         if !is_possible(&app, &record).await {
             let message = "the database's host answers, so nothing takes over: its volume has more than its backups. Restore a copy instead, or wait";
-            return Err(ApiError::conflict(message));
+            return Err(Error::conflict(message));
         }
         let found = restore::prepare(&app, &record.id, Target::Latest).await?;
         let (request, of) = (ops::machine_request(&record)?, owner(&record.id));
@@ -58,7 +57,7 @@ async fn make(
     record: &DatabaseRecord,
     machine: &SandboxRecord,
     found: &pandastack_backup::Restore,
-) -> ApiResult<()> {
+) -> Result<()> {
     // Not the database's before it takes over, and nobody else's.
     owned::seal(app, machine, &format!("{}:next", owner(&record.id))).await?;
     let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
@@ -73,7 +72,7 @@ async fn take_over(
     app: &Arc<App>,
     mut record: DatabaseRecord,
     machine: SandboxRecord,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     let of = owner(&record.id);
     for volume in owned::of(app, &record.workspace, &of).await? {
         owned::release(app, volume).await?;
@@ -87,7 +86,7 @@ async fn take_over(
     Ok(record)
 }
 
-async fn remove_others(app: &Arc<App>, of: &str, but: &SandboxId) -> ApiResult<()> {
+async fn remove_others(app: &Arc<App>, of: &str, but: &SandboxId) -> Result<()> {
     for machine in app.store.sandboxes(&Select::Owner(of.to_owned())).await? {
         if machine.id != *but {
             machines::delete::delete(app, machine, Some("another machine took over")).await?;

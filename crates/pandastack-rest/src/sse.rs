@@ -13,12 +13,12 @@ use http::header;
 use serde::Serialize;
 
 /// Longest silence on a stream.
-pub(crate) const COMMENT_EVERY: Duration = Duration::from_secs(15);
+pub const COMMENT_EVERY: Duration = Duration::from_secs(15);
 /// A comment; every reader ignores it.
-pub(crate) const COMMENT: &str = ": \n\n";
+pub const COMMENT: &str = ": \n\n";
 
 /// A response of frames.
-pub(crate) fn respond(frames: impl Stream<Item = String> + Send + 'static) -> Response {
+pub fn respond(frames: impl Stream<Item = String> + Send + 'static) -> Response {
     use futures::StreamExt;
     let bytes = frames.map(|frame| Ok::<_, Infallible>(Bytes::from(frame)));
     let headers =
@@ -27,19 +27,19 @@ pub(crate) fn respond(frames: impl Stream<Item = String> + Send + 'static) -> Re
 }
 
 /// A frame with JSON data.
-pub(crate) fn json_frame(id: i64, event: &str, data: &impl Serialize) -> Result<String, serde_json::Error> {
+pub fn json_frame(id: i64, event: &str, data: &impl Serialize) -> Result<String, serde_json::Error> {
     Ok(format!("id: {id}\nevent: {event}\ndata: {}\n\n", ascii_json(data)?))
 }
 
 /// A frame with one raw line.
-pub(crate) fn line_frame(line: &str) -> String {
+pub fn line_frame(line: &str) -> String {
     let is_break =
         |c: char| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
     format!("data: {}\n\n", line.replace(is_break, " "))
 }
 
 /// JSON without a byte above 0x7f.
-pub(crate) fn ascii_json(data: &impl Serialize) -> Result<String, serde_json::Error> {
+pub fn ascii_json(data: &impl Serialize) -> Result<String, serde_json::Error> {
     let text = serde_json::to_string(data)?;
     if text.is_ascii() {
         return Ok(text);

@@ -1,20 +1,16 @@
 //! Every request has an id: the client's `x-request-id` or a fresh one. It is echoed, logged, and put into error
-//! bodies here, since only here are both known. Also counts and times requests.
-
-use std::sync::Arc;
-use std::time::Instant;
+//! bodies here, since only here are both known.
 
 use axum::Json;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header};
+pub use pandastack_agent_client::request_id::REQUEST_ID;
 use pandastack_agent_client::request_id::scope;
-pub(crate) use pandastack_agent_client::request_id::{REQUEST_ID, carry};
+use pandastack_types::SandboxId;
 use tracing::Instrument;
 
-use crate::app::App;
-use crate::audit::sandbox_of;
 use crate::error::Failure;
 
 /// Longest id taken from a client; a longer one is replaced.
@@ -26,13 +22,13 @@ fn accepted(value: &HeaderValue) -> Option<&str> {
     good.then_some(text)
 }
 
+/// The sandbox that a path names.
+pub fn sandbox_of(path: &str) -> Option<SandboxId> {
+    path.strip_prefix("/v1/sandboxes/")?.split('/').next()?.parse().ok()
+}
+
 /// The outermost layer.
-pub(crate) async fn with_request_id(
-    State(app): State<Arc<App>>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let began = Instant::now();
+pub async fn with_request_id(mut request: Request, next: Next) -> Response {
     let id = request.headers().get(&REQUEST_ID).and_then(accepted).map(str::to_owned);
     let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let value = HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("invalid"));
@@ -48,7 +44,6 @@ pub(crate) async fn with_request_id(
     let mut response = finish(response, &id);
     span.record("status", response.status().as_u16());
     response.headers_mut().insert(REQUEST_ID, value);
-    app.metrics.count_request(method.as_str(), &route, response.status().as_u16(), began.elapsed());
     response
 }
 
