@@ -22,9 +22,9 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxState};
 use sha2::{Digest, Sha256};
 
 use crate::app::{App, now};
-use crate::ops;
+use crate::sandboxes::ops;
+use crate::sandboxes::view;
 use crate::store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
-use crate::view;
 
 /// Largest answer that is kept. A larger one is given, but its repetition is a new request.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
@@ -148,7 +148,7 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
 
 /// The process that worked on it died, and so did the machine: nobody was told of it, so it is made again.
 async fn discard(app: &Arc<App>, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
-    ops::delete::delete(app, record, Some("it failed before anybody was told of it")).await?;
+    ops::delete::delete(&app.sandboxes, record, Some("it failed before anybody was told of it")).await?;
     Ok(app.store.idempotency_finish(key, None).await?)
 }
 
@@ -157,7 +157,7 @@ async fn adopt(app: &App, key: &IdempotencyKey, record: SandboxRecord) -> Result
     if matches!(record.state, SandboxState::Creating | SandboxState::Stopping) {
         return Err(running());
     }
-    let shown = view::sandbox(app, record);
+    let shown = view::sandbox(&app.hosts, record);
     let body = serde_json::to_vec(&shown).map_err(Error::internal)?;
     app.store.idempotency_finish(key, Some((StatusCode::CREATED.as_u16(), &body))).await?;
     Ok((StatusCode::CREATED, Json(shown)).into_response())

@@ -16,43 +16,33 @@
 
 #![forbid(unsafe_code)]
 
-mod agent_events;
 mod app;
 mod apps;
 mod audit;
 mod auth;
 mod bootstrap;
-mod checkpoint;
 pub mod clock;
 mod config;
 mod contexts;
 mod databases;
 mod e2b_directory;
 mod functions;
-mod hosts;
+mod housekeeping;
 mod idempotency;
 mod metrics;
 mod openapi;
-mod ops;
-mod placement;
-mod places;
 mod postgres_listener;
 mod preview_routes;
 mod rate;
-mod reaper;
 mod replicas;
-mod report;
 mod routes;
+mod sandboxes;
 mod schedules;
 mod scope;
 mod serve;
 mod signed_url;
 pub mod store;
-mod turns;
 mod unread_body;
-mod validate;
-mod view;
-mod volumes;
 mod write_behind;
 
 pub use config::{BackupConfig, ControlConfig, DatabaseUrl, PostgresConfig};

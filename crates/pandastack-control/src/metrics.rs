@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -82,15 +81,11 @@ pub(crate) async fn counted(State(app): State<Arc<App>>, request: Request, next:
 /// What happened so far.
 pub(crate) struct Metrics {
     requests: Family,
-    egress_denied: AtomicU64,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self {
-            requests: Family::new("pandastack_http_request_seconds", "Time to the head of the answer."),
-            egress_denied: AtomicU64::new(0),
-        }
+        Self { requests: Family::new("pandastack_http_request_seconds", "Time to the head of the answer.") }
     }
 }
 
@@ -105,21 +100,20 @@ impl Metrics {
         self.requests.observe(labels, took.as_secs_f64());
     }
 
-    /// Connections or names were refused to a sandbox.
-    pub(crate) fn count_denied(&self, count: u64) {
-        self.egress_denied.fetch_add(count, Ordering::Relaxed);
-    }
-
     /// The whole page.
-    pub(crate) fn render(&self, states: &[(SandboxState, u64)], hosts: &[Host]) -> String {
+    pub(crate) fn render(
+        &self,
+        states: &[(SandboxState, u64)],
+        hosts: &[Host],
+        egress_denied: u64,
+    ) -> String {
         let mut page = String::new();
         render_gauges(&mut page, states, hosts);
         render_process(&mut page);
         let _ = write!(
             page,
             "# HELP pandastack_egress_denied_total Connections and names that network policies refused.\n\
-             # TYPE pandastack_egress_denied_total counter\npandastack_egress_denied_total {}\n",
-            self.egress_denied.load(Ordering::Relaxed),
+             # TYPE pandastack_egress_denied_total counter\npandastack_egress_denied_total {egress_denied}\n",
         );
         self.requests.render(&mut page);
         page

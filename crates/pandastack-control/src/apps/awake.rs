@@ -14,7 +14,7 @@ use pandastack_types::{Error, ErrorBody, Result, SandboxState};
 
 use super::routes::OfApp;
 use crate::app::App;
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// Keep an app from falling asleep, for work in the background: its first machine, which wakes, and those beside it that are awake.
 #[utoipa::path(post, path = "/v1/apps/{id}/keep-awake", tag = "apps", operation_id = "app_keep_awake", params(("id" = String, Path)),
@@ -34,7 +34,7 @@ pub(crate) async fn keep_awake(
     for id in live.spec.machines() {
         match ops::live(&app, &record.workspace, id).await {
             Ok((machine, client)) if asked.is_empty() || machine.state == SandboxState::Running => {
-                asked.push(ops::lifecycle::keep_awake(&app, machine, client, request.seconds));
+                asked.push(ops::lifecycle::keep_awake(&app.sandboxes, machine, client, request.seconds));
             }
             Ok(_) => {}
             Err(error) => lost.push(Err(error)),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance};
-use pandastack_types::{DatabaseId, Result, SandboxId};
+use pandastack_types::{DatabaseId, Owner, Result, SandboxId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -55,10 +55,10 @@ impl Attached {
     async fn reachable(&self) -> Result<Vec<DatabaseId>> {
         let store = self.app.store.as_ref();
         let machine = store.sandbox(None, &self.machine).await?;
-        let Some(owner) = machine.owner.as_deref().and_then(|owner| owner.strip_prefix("app:")) else {
+        let Some(Ok(Owner::App(app))) = machine.owner.as_deref().map(str::parse) else {
             return Ok(Vec::new());
         };
-        let of = match store.app(None, owner).await {
+        let of = match store.app(None, app.as_str()).await {
             Ok(of) => previews::settled(store, of).await?,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),

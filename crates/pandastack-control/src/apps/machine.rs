@@ -21,9 +21,9 @@ use super::output::{Events, Exit, Lines, OutputEvent};
 use super::owner_of;
 use super::record::AppRecord;
 use crate::app::App;
-use crate::ops::lifecycle::Move;
-use crate::ops::listening::Watch;
-use crate::ops::{self, NOTHING, call_on};
+use crate::sandboxes::ops::lifecycle::Move;
+use crate::sandboxes::ops::listening::Watch;
+use crate::sandboxes::ops::{self, NO_BODY, call_on};
 use crate::store::{SandboxRecord, SnapshotRecord};
 
 /// How long a short call may take; it may have to wake the machine.
@@ -90,7 +90,7 @@ impl Machine {
             }
         }
         let (workspace, owner) = (of.workspace.clone(), owner_of(&of.id));
-        let record = ops::create::create_patiently(app, workspace, request, owner).await?;
+        let record = ops::create::create_patiently(&app.sandboxes, workspace, request, owner).await?;
         let client = app.hosts.client(&record.host)?;
         Ok(Self { app: Arc::clone(app), record, client })
     }
@@ -125,7 +125,7 @@ impl Machine {
     pub(super) async fn processes(&self) -> Result<Vec<Process>> {
         let path = self.path("processes");
         let call = call_on(&self.record, Method::GET, &path, CALL_WAIT);
-        Ok(self.client.call::<ProcessList>(call, NOTHING).await?.processes)
+        Ok(self.client.call::<ProcessList>(call, NO_BODY).await?.processes)
     }
 
     /// Ends a process and everything it started.
@@ -166,25 +166,27 @@ impl Machine {
     pub(super) async fn set_idle(&self, seconds: u64) -> Result<()> {
         let patch = PatchLifecycle { idle_timeout_seconds: Some(seconds), ..PatchLifecycle::default() };
         let record = self.app.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::patch(&self.app, record, patch).await.map(|_| ())
+        ops::lifecycle::patch(&self.app.sandboxes, record, patch).await.map(|_| ())
     }
 
     /// Until when a lease keeps it awake, as its host says.
     pub(super) async fn awake_until(&self) -> Result<Option<Timestamp>> {
-        Ok(ops::look(&self.client, &self.record).await?.awake_until)
+        Ok(ops::describe(&self.client, &self.record).await?.awake_until)
     }
 
     /// Wakes it, if it sleeps.
     pub(super) async fn wake(&self) -> Result<()> {
         let record = self.app.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::go(&self.app, record, self.client.clone(), Move::Wake, false).await.map(drop)
+        ops::lifecycle::go(&self.app.sandboxes, record, self.client.clone(), Move::Wake, false)
+            .await
+            .map(drop)
     }
 
     /// Puts it to sleep once the requests under way to it ended.
     pub(super) async fn sleep(&self) -> Result<()> {
         let record = self.app.store.sandbox(None, &self.record.id).await?;
         let asleep = Move::Hibernate(Keep::default());
-        ops::lifecycle::go(&self.app, record, self.client.clone(), asleep, false).await.map(drop)
+        ops::lifecycle::go(&self.app.sandboxes, record, self.client.clone(), asleep, false).await.map(drop)
     }
 
     /// Keeps it as it is now, memory and all, but for what builds left running: that has their variables, which those who serve
@@ -198,7 +200,7 @@ impl Machine {
             ..CreateSnapshot::default()
         };
         let (record, client) = (self.record.clone(), self.client.clone());
-        ops::snapshot::take(&self.app, record, client, request, SnapshotKind::Service).await
+        ops::snapshot::take(&self.app.sandboxes, record, client, request, SnapshotKind::Service).await
     }
 
     /// Runs a command whose output goes to the log, until it ends. An agent that is restarted meanwhile loses nothing.

@@ -20,7 +20,7 @@ use super::machine::{Machine, Purpose};
 use super::record::{AppRecord, DeploymentRecord, Source};
 use super::source::step;
 use crate::app::{App, now};
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// What began a deployment.
 pub(super) const TRIGGER: &str = "poll";
@@ -155,7 +155,8 @@ async fn head_of(app: &Arc<App>, of: &AppRecord) -> Result<String> {
         git::pin_host(app, of, &machine).await.map(|_| printed)
     };
     let printed = looked.await;
-    let removed = ops::delete::delete(app, machine.record, Some("its look at a repository is over")).await;
+    let removed =
+        ops::delete::delete(&app.sandboxes, machine.record, Some("its look at a repository is over")).await;
     let printed = printed?;
     removed?;
     let line = printed.stdout.split_whitespace().next().unwrap_or_default();

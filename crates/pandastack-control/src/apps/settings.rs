@@ -69,7 +69,7 @@ pub(super) fn revised(app: &App, was: &AppSpec, wanted: UpdateApp) -> Result<App
     spec.cpu = cpu.or(was.cpu).filter(|cpu| *cpu > 0);
     spec.memory_mb = memory_mb.or(was.memory_mb).filter(|mb| *mb > 0);
     let machine = CreateSandbox { cpu: spec.cpu, memory_mb: spec.memory_mb, ..CreateSandbox::default() };
-    crate::validate::create(&machine)?;
+    crate::sandboxes::validate::create(&machine)?;
     if spec.cache.is_some() {
         // Kept before its kind was noted, so of the one that held until now.
         spec.cache_shape.get_or_insert_with(|| was.shape());

@@ -25,7 +25,7 @@ use super::routes::{OfApp, queue};
 use super::source::ARCHIVE;
 use super::{check, tidy};
 use crate::app::{App, now};
-use crate::{ops, validate};
+use crate::sandboxes::{ops, validate};
 
 /// Kinds of content that are a source, not a request.
 const ARCHIVES: [&str; 6] = [
@@ -116,7 +116,7 @@ fn limited(request: Request) -> Result<Body> {
 
 /// A directory of a sandbox as an archive that is made while it is read.
 async fn pack(app: &App, caller: &Caller, sandbox: &SandboxId, path: &str) -> Result<Body> {
-    let (place, client) = ops::place(app, &caller.workspace, sandbox).await?;
+    let (place, client) = ops::locate(app, &caller.workspace, sandbox).await?;
     let query: String =
         url::form_urlencoded::Serializer::new(String::new()).append_pair("path", path).finish();
     let uri = format!("/agent/v1/sandboxes/{sandbox}/fs/tar?{query}");

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::context::Context;
 use super::machine::Machine;
-use crate::agent_events::{AgentEvent, AgentEvents};
+use crate::sandboxes::agent_events::{AgentEvent, AgentEvents};
 
 /// Representations of a result: the kernel's name, and the media type in answers.
 const REPRESENTATIONS: [(&str, &str); 10] = [
@@ -35,7 +35,7 @@ pub(super) struct Run {
     process: u64,
     id: String,
     body: Incoming,
-    heard: Heard,
+    heard: EventNotice,
     deadline: Option<(Instant, Duration)>,
     /// Its time was over.
     pub(super) timed_out: bool,
@@ -43,7 +43,7 @@ pub(super) struct Run {
 
 /// What was heard of a run.
 #[derive(Default)]
-struct Heard {
+struct EventNotice {
     events: AgentEvents,
     line: String,
     told: VecDeque<Value>,
@@ -62,7 +62,7 @@ impl Run {
         tell(&machine, context.process, &request).await?;
         let limit = wanted.timeout_ms.map(Duration::from_millis);
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
-        let heard = Heard::default();
+        let heard = EventNotice::default();
         Ok(Self { machine, process: context.process, id, body, heard, deadline, timed_out: false })
     }
 
@@ -129,7 +129,7 @@ impl Drop for Run {
 /// Name of the error of a run whose context is gone or cannot be heard.
 const LOST: &str = "ContextLost";
 
-impl Heard {
+impl EventNotice {
     fn take(&mut self, bytes: &[u8], run: &str) {
         self.events.push(bytes);
         while let Some(event) = self.events.next() {
@@ -256,8 +256,8 @@ mod tests {
         format!("event: stdout\ndata: {}\n\n", json!({ "chunk": text }))
     }
 
-    fn heard(frames: &[String]) -> Heard {
-        let mut heard = Heard::default();
+    fn heard(frames: &[String]) -> EventNotice {
+        let mut heard = EventNotice::default();
         frames.iter().for_each(|frame| heard.take(frame.as_bytes(), "mine"));
         heard
     }
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_given_up() {
         let chunk = stdout(&"x".repeat(1 << 20));
-        let mut heard = Heard::default();
+        let mut heard = EventNotice::default();
         for _ in 0..CONTEXT_LINE_BYTES_MAX >> 20 {
             heard.take(chunk.as_bytes(), "mine");
         }

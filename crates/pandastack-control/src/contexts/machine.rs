@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::app::App;
-use crate::ops::{self, NOTHING};
+use crate::sandboxes::ops::{self, NO_BODY};
 
 /// How long a call may take; it may have to wake the sandbox.
 const CALL_WAIT: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ pub(super) struct Machine {
 impl Machine {
     /// Its processes, those that ended a short while ago included.
     pub(super) async fn processes(&self) -> Result<Vec<Process>> {
-        let list: ProcessList = self.call(Method::GET, "processes", NOTHING).await?;
+        let list: ProcessList = self.call(Method::GET, "processes", NO_BODY).await?;
         Ok(list.processes)
     }
 
@@ -47,7 +47,7 @@ impl Machine {
         let ended = async {
             self.call::<IgnoredAny>(Method::POST, &format!("{path}/signal"), Some(&kill)).await?;
             let wait = format!("{path}/wait?timeout_seconds={END_WAIT_SECONDS}");
-            self.call::<IgnoredAny>(Method::GET, &wait, NOTHING).await
+            self.call::<IgnoredAny>(Method::GET, &wait, NO_BODY).await
         };
         match ended.await {
             Err(error) if !matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) => Err(error),
@@ -79,7 +79,7 @@ impl Machine {
         tail: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T> {
-        let (place, client) = ops::place(&self.app, &self.workspace, &self.id).await?;
+        let (place, client) = ops::locate(&self.app, &self.workspace, &self.id).await?;
         let path = format!("/sandboxes/{}/{tail}", self.id);
         let call = Call { method, path: &path, incarnation: Some(place.incarnation), wait: CALL_WAIT };
         let answer = client.call(call, body).await?;
@@ -88,7 +88,7 @@ impl Machine {
     }
 
     async fn send(&self, method: Method, tail: &str, body: Body) -> Result<Incoming> {
-        let (place, client) = ops::place(&self.app, &self.workspace, &self.id).await?;
+        let (place, client) = ops::locate(&self.app, &self.workspace, &self.id).await?;
         let request =
             Request::builder().method(method).uri(format!("/agent/v1/sandboxes/{}/{tail}", self.id));
         let request = request.header(header::CONTENT_TYPE, "application/octet-stream").body(body);

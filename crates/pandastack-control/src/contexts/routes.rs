@@ -17,12 +17,12 @@ use pandastack_types::limits::{CODE_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX};
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde_json::Value;
 
-use super::Turns;
+use super::KeyedMutex;
 use super::context::{self, check_language};
 use super::execution::Run;
 use super::machine::Machine;
 use crate::app::App;
-use crate::validate;
+use crate::sandboxes::validate;
 
 /// Time of a run that names none and is waited for, as published clients expect it.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
@@ -37,7 +37,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/repl/sessions/{context}", delete(remove))
         .route("/sandboxes/{id}/repl/sessions/{context}/run", post(run))
         .route("/sandboxes/{id}/repl/sessions/{context}/restart", post(restart))
-        .layer(Extension(Arc::new(Turns::default())))
+        .layer(Extension(Arc::new(KeyedMutex::default())))
 }
 
 /// Sandbox and context of a path. Text that cannot be an id names nothing, so the answer is 404.
@@ -108,7 +108,7 @@ pub(crate) async fn list(
     (status = 413, body = ErrorBody), (status = 504, body = ErrorBody)))]
 pub(crate) async fn run(
     State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<Turns>>,
+    Extension(turns): Extension<Arc<KeyedMutex>>,
     caller: Caller,
     Of { sandbox, context }: Of,
     request: Request,
@@ -140,7 +140,7 @@ pub(crate) async fn run(
     responses((status = 200, body = CodeContext), (status = 404, body = ErrorBody)))]
 pub(crate) async fn restart(
     State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<Turns>>,
+    Extension(turns): Extension<Arc<KeyedMutex>>,
     caller: Caller,
     Of { sandbox, context }: Of,
 ) -> ApiResult<Json<CodeContext>> {
@@ -158,7 +158,7 @@ pub(crate) async fn restart(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(
     State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<Turns>>,
+    Extension(turns): Extension<Arc<KeyedMutex>>,
     caller: Caller,
     Of { sandbox, context }: Of,
 ) -> ApiResult<StatusCode> {

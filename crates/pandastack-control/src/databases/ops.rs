@@ -1,6 +1,6 @@
 //! Making, copying, changing and deleting databases.
 //!
-//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it taken answers 409.
+//! Whatever changes a database holds its so one thing at a time is done to it; what finds it taken answers 409.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use pandastack_types::preview::Visibility;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId, WorkspaceId};
 
 use super::server::{self, Descent};
-use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, mark, owner, revive, room};
-use crate::app::{App, Marked, now};
-use crate::ops as machines;
-use crate::ops::lifecycle::Move;
+use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, owner, revive, room};
+use crate::app::{App, now};
+use crate::sandboxes::in_flight::{InFlightMark, Mark};
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::ops::lifecycle::Move;
+use crate::sandboxes::volumes::owned;
 use crate::store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
 use crate::store::volumes::VolumeRecord;
 use crate::store::{SandboxRecord, Select, StoreError};
-use crate::volumes::owned;
 
 /// How long a delete waits for what is being done to its database: who reads that a create was given up, and to delete it, may
 /// be faster than the end of that work.
@@ -145,12 +146,13 @@ async fn make_machine(
         None => {
             let (workspace, owner) = (record.workspace.clone(), owner(&record.id));
             let request = machine_request(record)?;
-            let machine = machines::create::create_owned(app, workspace, request, owner).await;
+            let machine = machines::create::create_owned(&app.sandboxes, workspace, request, owner).await;
             (machine.map_err(as_database)?, Descent::Template)
         }
         Some(original) => {
             let (machine, client) = machine(app, original).await?;
-            let machine = machines::fork::fork_owned(app, machine, client, owner(&record.id)).await?;
+            let machine =
+                machines::fork::fork_owned(&app.sandboxes, machine, client, owner(&record.id)).await?;
             (machine, Descent::Copy(&original.id))
         }
     };
@@ -216,7 +218,7 @@ async fn change_marked(
         let (machine, _) = machine(app, &record).await?;
         let idle_timeout_seconds = Some(idle_seconds(always_on));
         let patch = PatchLifecycle { idle_timeout_seconds, ..PatchLifecycle::default() };
-        machines::lifecycle::patch(app, machine, patch).await?;
+        machines::lifecycle::patch(&app.sandboxes, machine, patch).await?;
         record.spec.always_on = always_on;
     }
     if let Some(storage_mb) = request.storage_mb {
@@ -225,7 +227,7 @@ async fn change_marked(
         let volume = volume.ok_or_else(|| Error::conflict("this database has no volume"))?;
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
         go(app, &record, true).await?;
-        owned::grow(app, volume, storage_mb).await?;
+        owned::grow(&app.sandboxes, volume, storage_mb).await?;
         room::await_notice(app, &record).await;
     }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
@@ -271,7 +273,7 @@ pub(super) async fn storage(app: &App, record: &DatabaseRecord) -> Result<(u64, 
 pub(super) async fn go(app: &Arc<App>, record: &DatabaseRecord, awake: bool) -> Result<()> {
     let (machine, client) = machine(app, record).await?;
     let movement = if awake { Move::Wake } else { Move::Hibernate(Keep::Memory) };
-    machines::lifecycle::go(app, machine, client, movement, false).await.map(drop)
+    machines::lifecycle::go(&app.sandboxes, machine, client, movement, false).await.map(drop)
 }
 
 /// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.
@@ -279,7 +281,7 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> Result<()>
     let for_task = Arc::clone(app);
     app.owned(async move {
         let app = for_task;
-        let marked = app.under_way.mark_within(&mark(&record.id), DELETE_WAIT).await;
+        let marked = app.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
@@ -321,8 +323,8 @@ pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> Result<()
 
 /// Removes every machine that belongs to a database.
 pub(super) async fn remove_machines(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(app, machine, Some("its database is deleted")).await?;
+    for machine in app.store.sandboxes(&Select::Owner(owner(id).to_string())).await? {
+        machines::delete::delete(&app.sandboxes, machine, Some("its database is deleted")).await?;
     }
     Ok(())
 }
@@ -359,8 +361,8 @@ pub(super) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
     }
 }
 
-pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> Result<Marked> {
-    app.under_way.mark(&mark(id)).ok_or_else(|| taken(id))
+pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> Result<InFlightMark> {
+    app.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
 }
 
 fn taken(id: &DatabaseId) -> Error {

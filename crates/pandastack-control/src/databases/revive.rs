@@ -19,12 +19,14 @@ use pandastack_types::{DatabaseId, Error, Result, SandboxId, SandboxState};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{DATA_PATH, mark, ops, owner, replay, reset, server};
-use crate::app::{App, Marked, lost};
-use crate::ops as machines;
+use super::{DATA_PATH, ops, owner, replay, reset, server};
+use crate::app::App;
+use crate::sandboxes::in_flight::{InFlightMark, Mark};
+use crate::sandboxes::lost;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 use crate::store::{SandboxRecord, StoreError};
-use crate::volumes::owned;
 
 /// Longest pause between two looks, for what nobody tells.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -63,7 +65,7 @@ async fn look(app: &Arc<App>) -> Result<()> {
         if !must_be_told(app, &record).await? && !is_lost(app, &record).await? {
             continue;
         }
-        let Some(marked) = app.under_way.mark(&mark(&record.id)) else { continue };
+        let Some(marked) = app.in_flight.mark(&Mark::Database(record.id.clone())) else { continue };
         let for_task = Arc::clone(app);
         app.tasks.spawn(async move {
             let app = for_task;
@@ -123,7 +125,7 @@ pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> Resul
     let path = Some(DATA_PATH.to_owned());
     request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
     let (workspace, of) = (record.workspace.clone(), owner(&record.id));
-    let machine = machines::create::create_patiently(app, workspace, request, of).await?;
+    let machine = machines::create::create_patiently(&app.sandboxes, workspace, request, of).await?;
     start(app, &record, &machine).await?;
     record.sandbox = Some(machine.id.clone());
     record.spec.reset_pending = false;
@@ -146,7 +148,7 @@ pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId)
         let done = app.revivals.done.notified();
         tokio::pin!(done);
         done.as_mut().enable();
-        if let Some(marked) = app.under_way.mark(&mark(id)) {
+        if let Some(marked) = app.in_flight.mark(&Mark::Database(id.clone())) {
             let (for_task, id, closed) = (Arc::clone(app), id.clone(), closed.clone());
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
             return app.owned(restarting).await;
@@ -169,7 +171,7 @@ async fn restart_marked(
     app: &Arc<App>,
     id: &DatabaseId,
     closed: &SandboxId,
-    marked: Marked,
+    marked: InFlightMark,
 ) -> Result<SandboxId> {
     let record = app.store.database(None, id).await?;
     let sandbox = ops::ready(&record)?.clone();

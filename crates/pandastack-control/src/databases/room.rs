@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use super::backups::{Purpose, Written, connect_awake};
 use super::{ops, server};
 use crate::app::App;
+use crate::sandboxes::keyed_mutex::KeyedMutex;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
-use crate::turns::Turns;
 
 /// Between two looks at all databases.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -41,7 +41,7 @@ const DISK_FULL: &str = "53100";
 pub(crate) struct Rooms {
     found: Mutex<HashMap<DatabaseId, Found>>,
     /// Of those who ask because of an error: the others have the answer of the first.
-    turns: Turns<DatabaseId>,
+    turns: KeyedMutex<DatabaseId>,
 }
 
 #[derive(Clone, Copy)]

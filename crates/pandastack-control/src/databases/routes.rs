@@ -22,7 +22,7 @@ use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 use super::credentials::{DATABASE, is_broker_token, tenant};
 use super::{StoredDatabases, backups, ops, reset, server, view};
 use crate::app::App;
-use crate::ops::call_on;
+use crate::sandboxes::ops::call_on;
 use crate::store::databases::DatabaseRecord;
 
 /// How long a query may take that does not say.

@@ -150,7 +150,7 @@ pub(super) async fn stop(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> 
         timeout_seconds: Some(STOP_SECONDS),
         ..ExecRequest::default()
     };
-    let stopped = crate::ops::exec::exec_in(app, &machine, &request).await?;
+    let stopped = crate::sandboxes::ops::exec::exec_in(app, &machine, &request).await?;
     match stopped.exit_code {
         0 => Ok(()),
         _ => Err(Error::internal(format!("its server did not stop: {}", stopped.stderr.trim()))),

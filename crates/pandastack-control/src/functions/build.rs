@@ -32,8 +32,8 @@ use super::connection::Connection;
 use super::pool::owner;
 use super::requirements::{REQUIREMENTS, Requirements};
 use crate::app::{App, now};
-use crate::ops;
-use crate::ops::listening::Watch;
+use crate::sandboxes::ops;
+use crate::sandboxes::ops::listening::Watch;
 use crate::store::SandboxRecord;
 use crate::store::functions::{FunctionRecord, VersionRecord};
 
@@ -155,8 +155,8 @@ async fn make_machine(
     let workspace = version.workspace.clone();
     let (asked, of) = (request.clone(), belongs.clone());
     let made = match &layer {
-        Some(_) => ops::create::create_owned(app, workspace.clone(), asked, of).await,
-        None => ops::create::create_patiently(app, workspace.clone(), asked, of).await,
+        Some(_) => ops::create::create_owned(&app.sandboxes, workspace.clone(), asked, of).await,
+        None => ops::create::create_patiently(&app.sandboxes, workspace.clone(), asked, of).await,
     };
     match made {
         Ok(machine) => {
@@ -174,7 +174,7 @@ async fn make_machine(
                 memory_mb: version.spec.memory_mb,
                 ..request
             };
-            let machine = ops::create::create_patiently(app, workspace, request, belongs).await?;
+            let machine = ops::create::create_patiently(&app.sandboxes, workspace, request, belongs).await?;
             Ok((machine, false))
         }
         Err(error) => Err(error),
@@ -219,7 +219,7 @@ impl Build<'_> {
     async fn change_path(&self, method: Method, call: &str, path: &str) -> Result<()> {
         let call = format!("/sandboxes/{}{call}?path={path}", self.machine.id);
         let call = ops::call_on(&self.machine, method, &call, GRACE);
-        let _: IgnoredAny = self.client.call(call, ops::NOTHING).await?;
+        let _: IgnoredAny = self.client.call(call, ops::NO_BODY).await?;
         Ok(())
     }
 
@@ -379,7 +379,8 @@ impl Build<'_> {
         let name = format!("{what} {} version {}", self.version.function, self.version.version);
         let request = CreateSnapshot { name: Some(name), ..CreateSnapshot::default() };
         let (machine, client) = (self.machine.clone(), self.client.clone());
-        let taken = ops::snapshot::take(self.app, machine, client, request, SnapshotKind::Service).await?;
+        let taken =
+            ops::snapshot::take(&self.app.sandboxes, machine, client, request, SnapshotKind::Service).await?;
         Ok(taken.id)
     }
 }

@@ -23,7 +23,7 @@
 //! across `kill -9`; one call's timeout, crash or output harms no other call; machines and snapshots of functions belong to
 //! them (`function:<id>`) and go with them.
 //!
-//! Left to others: making and deleting machines and snapshots ([`crate::ops`]), the runtime API inside the machine (the
+//! Left to others: making and deleting machines and snapshots ([`crate::sandboxes::ops`]), the runtime API inside the machine (the
 //! guest program's `function`), schedules.
 
 mod build;
@@ -53,6 +53,8 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::BoxFuture;
+
 use pandastack_types::api::{DeployStatus, Run};
 use pandastack_types::limits::{FUNCTION_VERSIONS_KEPT, RUNS_KEPT_PER_FUNCTION};
 use pandastack_types::{Error, ErrorCode, FunctionId, Result, SnapshotId, WorkspaceId};
@@ -60,7 +62,7 @@ use tokio::sync::Notify;
 
 use crate::app::{App, now};
 use crate::metrics::Family;
-use crate::ops;
+use crate::sandboxes::ops;
 use crate::store::functions::{FunctionRecord, VersionRecord};
 use crate::store::{Select, StoreError};
 use pool::{Pool, Source, owner};
@@ -153,7 +155,7 @@ pub(crate) async fn run(app: Arc<App>) {
 /// Sees to what a server left when it ended: machines, deploys, calls.
 async fn recover(app: &Arc<App>) -> Result<()> {
     for function in app.store.functions(None).await? {
-        for machine in app.store.sandboxes(&Select::Owner(owner(&function.id))).await? {
+        for machine in app.store.sandboxes(&Select::Owner(owner(&function.id).to_string())).await? {
             pool::delete(app, machine.id);
         }
     }
@@ -165,10 +167,9 @@ async fn recover(app: &Arc<App>) -> Result<()> {
     queue::recover(app).await
 }
 
-/// Forgets what is old.
-pub(crate) async fn keep_house(app: &App) -> Result<()> {
-    app.store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?;
-    Ok(())
+/// Forgets old runs.
+pub(crate) fn prune_runs(app: &App) -> BoxFuture<'_, Result<()>> {
+    Box::pin(async { Ok(app.store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?) })
 }
 
 /// The machines of a version.
@@ -286,7 +287,7 @@ async fn delete(app: &Arc<App>, function: &FunctionRecord) -> Result<()> {
         remove_version(app, version).await?;
     }
     app.store.delete_function(&function.id).await?;
-    for machine in app.store.sandboxes(&Select::Owner(owner(&function.id))).await? {
+    for machine in app.store.sandboxes(&Select::Owner(owner(&function.id).to_string())).await? {
         pool::delete(app, machine.id);
     }
     app.store.prune_bundles(&function.workspace).await?;

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use pandastack_types::api::{CreateSandbox, Isolation};
 use pandastack_types::preview::Visibility;
-use pandastack_types::{Error, ErrorCode, FunctionId, Result, SandboxId, SnapshotId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, FunctionId, Owner, Result, SandboxId, SnapshotId, WorkspaceId};
 use tokio::sync::{Notify, oneshot};
 
 use super::connection::Connection;
 use super::settings::Limits;
 use crate::app::App;
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// A machine is not used again once it is this old: what a handler leaks ends with it.
 const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -325,8 +325,8 @@ fn full(limits: Limits) -> Error {
 }
 
 /// Who a function's machines belong to.
-pub(crate) fn owner(function: &FunctionId) -> String {
-    format!("function:{function}")
+pub(crate) fn owner(function: &FunctionId) -> Owner {
+    Owner::Function(function.clone())
 }
 
 async fn make(app: &Arc<App>, source: &Source) -> Result<Instance> {
@@ -338,7 +338,8 @@ async fn make(app: &Arc<App>, source: &Source) -> Result<Instance> {
         ..CreateSandbox::default()
     };
     let workspace = source.workspace.clone();
-    let record = ops::create::create_owned(app, workspace, request, owner(&source.function)).await?;
+    let record =
+        ops::create::create_owned(&app.sandboxes, workspace, request, owner(&source.function)).await?;
     Ok(Instance { sandbox: record.id, began: Instant::now(), ended: AtomicBool::new(false) })
 }
 
@@ -347,7 +348,7 @@ pub(crate) fn delete(app: &Arc<App>, sandbox: SandboxId) {
     let owner = Arc::clone(app);
     app.tasks.spawn(async move {
         let deleted = match owner.store.sandbox(None, &sandbox).await {
-            Ok(record) => ops::delete::delete(&owner, record, None).await,
+            Ok(record) => ops::delete::delete(&owner.sandboxes, record, None).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = deleted {

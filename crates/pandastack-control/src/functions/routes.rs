@@ -108,7 +108,7 @@ pub(crate) async fn create(
     settings::check_env(&secrets)?;
     let template =
         request.template.filter(|name| !name.is_empty()).unwrap_or_else(|| TEMPLATE_DEFAULT.to_owned());
-    crate::validate::template_name(&template)?;
+    crate::sandboxes::validate::template_name(&template)?;
     let code = match request.code.as_deref() {
         Some(code) => bundle::of_source(&entrypoint, code)?,
         None => None,
@@ -191,7 +191,7 @@ pub(crate) async fn patch(
         record.spec.entrypoint = entrypoint;
     }
     if let Some(template) = request.template {
-        crate::validate::template_name(&template)?;
+        crate::sandboxes::validate::template_name(&template)?;
         record.spec.template = template;
     }
     if let Some(env) = request.env {

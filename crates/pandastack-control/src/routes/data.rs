@@ -20,7 +20,7 @@ use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use crate::app::App;
-use crate::{ops, validate};
+use crate::sandboxes::{ops, validate};
 
 /// Request headers that mean something to an agent.
 const FORWARDED: [HeaderName; 7] = [
@@ -254,7 +254,7 @@ pub(super) async fn forward(
     tail: &str,
     request: Request,
 ) -> Result<Response> {
-    let (place, client) = ops::place(app, &caller.workspace, id).await?;
+    let (place, client) = ops::locate(app, &caller.workspace, id).await?;
     let (parts, body) = request.into_parts();
     let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
     if let Some(query) = agent_query(parts.uri.query()) {

@@ -16,7 +16,8 @@ use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::timeout;
 
-use crate::app::{App, Heard};
+use crate::app::App;
+use crate::sandboxes::EventNotice;
 
 #[derive(Deserialize)]
 pub(crate) struct Args {
@@ -62,7 +63,7 @@ struct Follower {
     app: Arc<App>,
     workspace: WorkspaceId,
     id: SandboxId,
-    news: broadcast::Receiver<Heard>,
+    news: broadcast::Receiver<EventNotice>,
     last: i64,
     waiting: VecDeque<Event>,
     ended: bool,
@@ -90,9 +91,11 @@ impl Follower {
             };
             match news {
                 Err(_) => return Some((sse::COMMENT.to_owned(), self)),
-                Ok(Ok(Heard::Event(event))) if event.sandbox_id == self.id => self.waiting.push_back(event),
-                Ok(Ok(Heard::Event(_))) => {}
-                Ok(Ok(Heard::Missed) | Err(RecvError::Lagged(_))) => {
+                Ok(Ok(EventNotice::Event(event))) if event.sandbox_id == self.id => {
+                    self.waiting.push_back(event)
+                }
+                Ok(Ok(EventNotice::Event(_))) => {}
+                Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => {
                     let read =
                         self.app.store.events_after(&self.workspace, &self.id, self.last, EVENTS_PAGE_MAX);
                     self.waiting = read.await.ok()?.into();

@@ -19,8 +19,9 @@ use serde::Deserialize;
 
 use super::data::{PathArg, checked, forward, limit_body};
 use crate::app::{App, now};
+use crate::sandboxes::validate;
+use crate::signed_url;
 use crate::store::record::after_seconds;
-use crate::{signed_url, validate};
 
 #[derive(Deserialize)]
 pub(crate) struct SearchArgs {

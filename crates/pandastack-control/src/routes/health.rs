@@ -1,6 +1,7 @@
 //! Health, version, metrics and the API's description. No key needed, so nothing here names a sandbox.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
@@ -49,7 +50,8 @@ pub(crate) async fn version() -> Json<Version> {
 /// Metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list());
+    let denied = app.egress_denied.load(Ordering::Relaxed);
+    let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list(), denied);
     page.push_str(&app.edge.metrics());
     app.functions.render(&mut page);
     app.schedules.render(&mut page);

@@ -19,7 +19,8 @@ use pandastack_types::link::{Direction, LINK_HEADER};
 use pandastack_types::{Error, ErrorCode, HostId, Result, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::app::{App, Heard};
+use crate::app::App;
+use crate::sandboxes::EventNotice;
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
 const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -107,9 +108,9 @@ pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request)
     let lines = futures::stream::unfold((app, events, names), |(app, mut events, mut names)| async move {
         let line = tokio::select! {
             event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
-                Ok(Ok(Heard::Event(event))) => format!("{}\n", event.sandbox_id),
+                Ok(Ok(EventNotice::Event(event))) => format!("{}\n", event.sandbox_id),
                 // The edge reads everything again when it does not understand.
-                Ok(Ok(Heard::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
+                Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
                 Ok(Err(RecvError::Closed)) => return None,
                 Err(_) => "\n".to_owned(),
             },
@@ -139,5 +140,5 @@ pub(crate) async fn report(State(app): State<Arc<App>>, request: Request) -> Api
         let message = format!("`{signer}` reports for `{}` at the address of `{host}`", report.host);
         return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    Ok(Json(crate::report::take(&app, report).await?))
+    Ok(Json(crate::sandboxes::report::take(&app.sandboxes, report).await?))
 }

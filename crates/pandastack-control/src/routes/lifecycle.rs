@@ -10,13 +10,13 @@ use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, Sta
 use pandastack_types::{ErrorBody, Result, SandboxId};
 
 use crate::app::App;
-use crate::ops;
-use crate::ops::lifecycle::Move;
+use crate::sandboxes::ops;
+use crate::sandboxes::ops::lifecycle::Move;
 use crate::store::SandboxRecord;
 
 async fn go(app: &Arc<App>, caller: &Caller, id: &SandboxId, movement: Move) -> Result<SandboxRecord> {
     let (record, client) = ops::live(app, &caller.workspace, id).await?;
-    ops::lifecycle::go(app, record, client, movement, false).await
+    ops::lifecycle::go(&app.sandboxes, record, client, movement, false).await
 }
 
 /// Stop a sandbox's processors; it stays in memory.
@@ -80,7 +80,7 @@ pub(crate) async fn keep_awake(
     JsonBody(request): JsonBody<KeepAwake>,
 ) -> ApiResult<Json<Lifecycle>> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let record = ops::lifecycle::keep_awake(&app, record, client, request.seconds).await?;
+    let record = ops::lifecycle::keep_awake(&app.sandboxes, record, client, request.seconds).await?;
     Ok(Json(ops::lifecycle::show(&app, &record).await))
 }
 
@@ -107,6 +107,6 @@ pub(crate) async fn change(
     JsonBody(request): JsonBody<PatchLifecycle>,
 ) -> ApiResult<Json<Lifecycle>> {
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    let record = ops::lifecycle::patch(&app, record, request).await?;
+    let record = ops::lifecycle::patch(&app.sandboxes, record, request).await?;
     Ok(Json(ops::lifecycle::show(&app, &record).await))
 }

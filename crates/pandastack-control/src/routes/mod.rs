@@ -20,6 +20,7 @@ pub(crate) mod snapshots;
 pub(crate) mod sockets;
 pub(crate) mod templates;
 pub(crate) mod tokens;
+pub(crate) mod volumes;
 pub(crate) mod workspace;
 
 use std::sync::Arc;
@@ -42,7 +43,6 @@ use crate::metrics::counted;
 use crate::replicas::to_leader;
 use crate::schedules;
 use crate::unread_body::close_unread;
-use crate::volumes;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
@@ -117,7 +117,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/promote", post(fork::promote))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
-        .merge(volumes::routes::once_only())
+        .merge(volumes::once_only())
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(functions::once_only())
         .merge(schedules::routes::once_only())
@@ -137,7 +137,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(functions::repeatable())
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
-        .merge(volumes::routes::repeatable())
+        .merge(volumes::repeatable())
         .merge(crate::databases::routes::routes())
         .merge(crate::databases::backups::routes::routes())
         .route(

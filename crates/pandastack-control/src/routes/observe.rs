@@ -14,7 +14,7 @@ use pandastack_types::{Error, ErrorBody, Result, SandboxId, WorkspaceId};
 use serde::Deserialize;
 
 use crate::app::{App, now};
-use crate::ops;
+use crate::sandboxes::ops;
 use crate::store::ledger::AuditSelect;
 
 /// Entries of the audit log without a limit.
@@ -40,7 +40,7 @@ pub(crate) async fn of_machine(app: &App, workspace: &WorkspaceId, id: &SandboxI
     let (record, client) = ops::live(app, workspace, id).await?;
     let path = format!("/sandboxes/{id}/metrics");
     let call = ops::call_on(&record, Method::GET, &path, METRICS_WAIT);
-    let seen: SandboxMetrics = client.call(call, ops::NOTHING).await?;
+    let seen: SandboxMetrics = client.call(call, ops::NO_BODY).await?;
     Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
 }
 

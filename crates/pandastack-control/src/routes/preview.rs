@@ -20,7 +20,7 @@ use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
 
 use crate::app::{App, now};
-use crate::ops;
+use crate::sandboxes::ops;
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, SandboxRecord};
 
@@ -124,7 +124,7 @@ pub(crate) async fn ports(
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
     let path = format!("/sandboxes/{id}/ports");
     let call = ops::call_on(&record, Method::GET, &path, PORTS_WAIT);
-    let mut list: PortList = client.call(call, ops::NOTHING).await?;
+    let mut list: PortList = client.call(call, ops::NO_BODY).await?;
     for port in &mut list.ports {
         let inside = port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         port.proxy_url = (!inside).then(|| preview_url(&headers, &id, port.port));

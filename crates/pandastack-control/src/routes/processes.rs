@@ -16,7 +16,7 @@ use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::{checked, forward};
 use crate::app::App;
-use crate::validate;
+use crate::sandboxes::validate;
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()

@@ -11,7 +11,7 @@ use pandastack_types::{Error, ErrorBody, SandboxId, SnapshotId};
 use serde::Deserialize;
 
 use crate::app::App;
-use crate::{ops, view};
+use crate::sandboxes::{ops, view};
 
 #[derive(Deserialize)]
 pub(crate) struct ListArgs {
@@ -29,7 +29,7 @@ pub(crate) async fn create(
     JsonBody(request): JsonBody<CreateSnapshot>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let snapshot = ops::snapshot::take(&app, record, client, request, SnapshotKind::Manual).await?;
+    let snapshot = ops::snapshot::take(&app.sandboxes, record, client, request, SnapshotKind::Manual).await?;
     Ok((StatusCode::CREATED, Json(view::snapshot(snapshot))))
 }
 
@@ -44,8 +44,8 @@ pub(crate) async fn rollback(
     JsonBody(request): JsonBody<Rollback>,
 ) -> ApiResult<Json<Sandbox>> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let record = ops::rollback::rollback(&app, record, client, request.snapshot_id).await?;
-    Ok(Json(view::sandbox(&app, record)))
+    let record = ops::rollback::rollback(&app.sandboxes, record, client, request.snapshot_id).await?;
+    Ok(Json(view::sandbox(&app.hosts, record)))
 }
 
 /// Snapshots of the workspace, newest first.
@@ -91,6 +91,6 @@ pub(crate) async fn delete(
         ))
         .into());
     }
-    ops::snapshot::delete(&app, caller.workspace, id).await?;
+    ops::snapshot::delete(&app.sandboxes, caller.workspace, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

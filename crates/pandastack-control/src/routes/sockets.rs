@@ -14,7 +14,7 @@ use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::agent_query;
 use crate::app::App;
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// What a handshake is made of.
 const HANDSHAKE: [HeaderName; 6] = [
@@ -84,7 +84,7 @@ async fn tunnel(
     if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
         return Err(Error::bad_request("this address is for WebSockets; connect with a WebSocket client"));
     }
-    let (place, client) = ops::place(app, &caller.workspace, id).await?;
+    let (place, client) = ops::locate(app, &caller.workspace, id).await?;
     let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
     if let Some(query) = agent_query(request.uri().query()) {
         uri.push('?');

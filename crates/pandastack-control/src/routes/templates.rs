@@ -16,7 +16,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::ops::NOTHING;
+use crate::sandboxes::ops::NO_BODY;
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to say what it builds.
@@ -58,11 +58,11 @@ pub(crate) async fn bake(
     _caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
-    crate::validate::template_name(&name)?;
+    crate::sandboxes::validate::template_name(&name)?;
     let (name, client) = app.hosts.place_bake(&name)?;
     let path = format!("/templates/{name}/bake");
     let call = Call { method: Method::POST, path: &path, incarnation: None, wait: ASK_WAIT };
-    Ok((StatusCode::ACCEPTED, Json(client.call(call, NOTHING).await?)))
+    Ok((StatusCode::ACCEPTED, Json(client.call(call, NO_BODY).await?)))
 }
 
 /// Builds of all hosts that answer, newest first.
@@ -71,7 +71,7 @@ pub(crate) async fn builds(State(app): State<Arc<App>>, _caller: Caller) -> Json
     let clients = app.hosts.clients();
     let asked = clients.iter().map(|(_, client)| {
         let call = Call { method: Method::GET, path: "/builds", incarnation: None, wait: ASK_WAIT };
-        client.call::<Vec<Build>>(call, NOTHING)
+        client.call::<Vec<Build>>(call, NO_BODY)
     });
     let mut builds: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
     builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
@@ -112,7 +112,7 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
         path.push_str(&format!("?seen_lines={seen}&wait_seconds={HOLD_SECONDS}"));
         wait += Duration::from_secs(HOLD_SECONDS);
     }
-    client.call(Call { method: Method::GET, path: &path, incarnation: None, wait }, NOTHING).await
+    client.call(Call { method: Method::GET, path: &path, incarnation: None, wait }, NO_BODY).await
 }
 
 async fn find(app: &App, id: &BuildId) -> Result<(AgentClient, Build)> {

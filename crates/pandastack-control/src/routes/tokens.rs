@@ -11,8 +11,8 @@ use pandastack_types::{Error, ErrorBody};
 
 use crate::app::{App, now};
 use crate::auth::new_key;
+use crate::store::TokenRecord;
 use crate::store::record::after_seconds;
-use crate::view;
 
 /// Longest name of a key.
 const LABEL_BYTES_MAX: usize = 256;
@@ -36,7 +36,7 @@ pub(crate) async fn me(caller: Caller) -> Json<Me> {
 #[utoipa::path(get, path = "/v1/me/tokens", tag = "keys", responses((status = 200, body = Items<TokenInfo>)))]
 pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<TokenInfo>>> {
     let records = app.store.tokens(&caller.workspace).await?;
-    Ok(Json(Items { items: records.into_iter().map(view::token).collect() }))
+    Ok(Json(Items { items: records.into_iter().map(shown).collect() }))
 }
 
 /// Make a key. Needs an admin key; the new one's secret is shown here and never again.
@@ -63,7 +63,7 @@ pub(crate) async fn create(
     let scope = request.scope.unwrap_or_default();
     let key = new_key(caller.workspace, label, scope, expires_at).map_err(Error::internal)?;
     app.store.insert_token(&key.record).await?;
-    Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: view::token(key.record) })))
+    Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: shown(key.record) })))
 }
 
 /// Delete a key. It stops working at once.
@@ -77,4 +77,14 @@ pub(crate) async fn delete(
     app.store.delete_token(&caller.workspace, &prefix).await?;
     app.keys.forget(&prefix);
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn shown(record: TokenRecord) -> TokenInfo {
+    TokenInfo {
+        prefix: record.prefix,
+        label: record.label,
+        scope: record.scope,
+        created_at: record.created_at,
+        expires_at: record.expires_at,
+    }
 }

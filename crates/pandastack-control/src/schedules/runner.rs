@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{app_target, services};
 use crate::app::App;
-use crate::ops;
-use crate::ops::lifecycle::Move;
+use crate::sandboxes::ops;
+use crate::sandboxes::ops::lifecycle::Move;
 use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 
 /// How much longer than its own timeout a target may take to say so.
@@ -120,7 +120,7 @@ async fn sandbox(app: &Arc<App>, target: &SandboxTarget, schedule: &ScheduleReco
         SandboxAction::Wake => Move::Wake,
         SandboxAction::Hibernate => Move::Hibernate(Keep::default()),
     };
-    let record = ops::lifecycle::go(app, record, client, movement, false).await?;
+    let record = ops::lifecycle::go(&app.sandboxes, record, client, movement, false).await?;
     let stdout = format!("{} is {}", record.id, record.state.as_str());
     Ok(succeeded(RunOutcome { stdout, sandbox: Some(record.id), ..RunOutcome::default() }))
 }
@@ -187,7 +187,7 @@ async fn fresh(
     stop: &CancellationToken,
 ) -> Result<(SandboxId, ExecResult)> {
     let request = RunRequest { template: target.template.clone(), exec };
-    let ran = ops::exec::run(app, schedule.workspace.clone(), request, stop.clone()).await?;
+    let ran = ops::exec::run(&app.sandboxes, schedule.workspace.clone(), request, stop.clone()).await?;
     Ok((ran.sandbox_id, ran.result))
 }
 

@@ -14,8 +14,8 @@ use pandastack_types::{Error, Result, WorkspaceId};
 
 use super::{Schedules, app_target, services};
 use crate::app::App;
+use crate::sandboxes::validate;
 use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
-use crate::validate;
 
 /// See [`ScheduleOptions::starting_deadline_seconds`].
 pub(super) const STARTING_DEADLINE_SECONDS_DEFAULT: u64 = 30;

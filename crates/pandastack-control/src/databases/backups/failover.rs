@@ -6,15 +6,15 @@
 use std::sync::Arc;
 
 use pandastack_backup::Target;
-use pandastack_types::{Error, Result, SandboxId};
+use pandastack_types::{Error, Owner, Result, SandboxId};
 
 use super::restore;
 use crate::app::App;
 use crate::databases::{ops, owner, reset, server};
-use crate::ops as machines;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::databases::DatabaseRecord;
 use crate::store::{SandboxRecord, Select};
-use crate::volumes::owned;
 
 /// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
 pub(in crate::databases) async fn is_possible(app: &App, record: &DatabaseRecord) -> bool {
@@ -44,7 +44,7 @@ pub(in crate::databases) async fn fail_over(
         let machine = restore::machine(&app, &record, request, of).await?;
         let made = make(&app, &record, &machine, &found).await;
         if let Err(error) = made {
-            machines::delete::delete(&app, machine, Some("it did not take over")).await?;
+            machines::delete::delete(&app.sandboxes, machine, Some("it did not take over")).await?;
             return Err(error);
         }
         take_over(&app, record, machine).await
@@ -59,7 +59,7 @@ async fn make(
     found: &pandastack_backup::Restore,
 ) -> Result<()> {
     // Not the database's before it takes over, and nobody else's.
-    owned::seal(app, machine, &format!("{}:next", owner(&record.id))).await?;
+    owned::seal(app, machine, &Owner::NextDatabase(record.id.clone())).await?;
     let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, machine, found, room, &record.id).await?;
     reset::catch_up(app, record, &machine.id).await?;
@@ -73,9 +73,9 @@ async fn take_over(
     mut record: DatabaseRecord,
     machine: SandboxRecord,
 ) -> Result<DatabaseRecord> {
-    let of = owner(&record.id);
+    let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
     for volume in owned::of(app, &record.workspace, &of).await? {
-        owned::release(app, volume).await?;
+        owned::release(app, volume, &replaced).await?;
     }
     owned::claim(app, &machine, &of).await?;
     record.sandbox = Some(machine.id.clone());
@@ -86,10 +86,10 @@ async fn take_over(
     Ok(record)
 }
 
-async fn remove_others(app: &Arc<App>, of: &str, but: &SandboxId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(of.to_owned())).await? {
+async fn remove_others(app: &Arc<App>, of: &Owner, but: &SandboxId) -> Result<()> {
+    for machine in app.store.sandboxes(&Select::Owner(of.to_string())).await? {
         if machine.id != *but {
-            machines::delete::delete(app, machine, Some("another machine took over")).await?;
+            machines::delete::delete(&app.sandboxes, machine, Some("another machine took over")).await?;
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::restore::{LOG_DIR, failed, send};
 use crate::app::App;
-use crate::ops as machines;
+use crate::sandboxes::ops as machines;
 use crate::store::SandboxRecord;
 
 /// Files that are there at once: 64 MiB.

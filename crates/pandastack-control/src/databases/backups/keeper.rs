@@ -18,8 +18,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::way::{Purpose, connect};
 use super::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, drill, login, unavailable};
-use crate::app::{App, Heard, now};
+use crate::app::{App, now};
 use crate::databases::reset;
+use crate::sandboxes::EventNotice;
+use crate::sandboxes::in_flight::Mark;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 
 /// Longest pause between two looks, for what nobody tells.
@@ -136,14 +138,14 @@ impl Keepers {
     }
 
     /// Ends the pauses of archivers whose machine woke or moved. Never returns but to look anew.
-    async fn stir(&self, events: &mut tokio::sync::broadcast::Receiver<Heard>) {
+    async fn stir(&self, events: &mut tokio::sync::broadcast::Receiver<EventNotice>) {
         loop {
             match events.recv().await {
-                Ok(Heard::Event(event)) => {
+                Ok(EventNotice::Event(event)) => {
                     let of = |keeper: &&Keeper| keeper.sandbox == event.sandbox_id;
                     self.all.values().filter(of).for_each(|keeper| keeper.archiver.wake());
                 }
-                Ok(Heard::Missed) | Err(RecvError::Lagged(_)) => return,
+                Ok(EventNotice::Missed) | Err(RecvError::Lagged(_)) => return,
                 // The server ends.
                 Err(RecvError::Closed) => std::future::pending().await,
             }
@@ -279,7 +281,7 @@ pub(super) async fn take(
     login: &Login,
 ) -> Result<BaseBackup> {
     let taken = || Error::conflict(format!("a base backup of database `{id}` is being taken already"));
-    let _marked = app.under_way.mark(&format!("base backup {id}")).ok_or_else(taken)?;
+    let _marked = app.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
     let _turn = app.backups.bases.acquire().await.map_err(Error::internal)?;
     let stream = connect(app, sandbox, Purpose::Base).await.map_err(|error| match error {
         ConnectError::Asleep => Error::conflict(format!("database `{id}` sleeps; wake it first")),

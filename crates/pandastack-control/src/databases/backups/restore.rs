@@ -18,7 +18,7 @@ use pandastack_agent_client::AgentClient;
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
 use pandastack_types::api::{CloneDatabase, CreateSandbox, ExecRequest};
 use pandastack_types::limits::VOLUME_MB_MAX;
-use pandastack_types::{DatabaseId, Error, ErrorCode, Result};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result};
 
 use super::feed::Feed;
 use super::{catalog, unavailable};
@@ -26,10 +26,10 @@ use crate::app::App;
 use crate::databases::replay::{self, Replay};
 use crate::databases::server::{self, Descent};
 use crate::databases::{DATA_PATH, ops, owner};
-use crate::ops as machines;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::SandboxRecord;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
-use crate::volumes::owned;
 
 /// How long the archive may take to have what was written before a restore was asked for.
 const REACH_WAIT: Duration = Duration::from_secs(20);
@@ -132,9 +132,9 @@ pub(super) async fn machine(
     app: &Arc<App>,
     like: &DatabaseRecord,
     request: CreateSandbox,
-    owner: String,
+    owner: Owner,
 ) -> Result<SandboxRecord> {
-    machines::create::create_patiently(app, like.workspace.clone(), request, owner).await
+    machines::create::create_patiently(&app.sandboxes, like.workspace.clone(), request, owner).await
 }
 
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
@@ -226,7 +226,7 @@ async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> Result<()>
     let volume = rows.into_iter().find(|row| machine.spec.volumes.iter().any(|volume| volume.id == row.id));
     match volume {
         Some(volume) if volume.spec.size_bytes < bytes => {
-            owned::grow(app, volume, bytes.div_ceil(MIB)).await.map(drop)
+            owned::grow(&app.sandboxes, volume, bytes.div_ceil(MIB)).await.map(drop)
         }
         _ => Ok(()),
     }

@@ -9,14 +9,16 @@ use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentFork, AgentForked, ChildOutcome};
 use pandastack_types::api::{ForkError, Lineage, Metadata, Promote, Promoted};
 use pandastack_types::limits::ANCESTORS_MAX;
-use pandastack_types::{Error, Result, SandboxId, SandboxState, Transition, TreeId};
+use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, TreeId};
 
 use super::create::{agent_spec, undo};
 use super::{MAKE_WAIT, call_on, delete};
-use crate::app::{App, now};
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::in_flight::Mark;
+use crate::sandboxes::volumes::attach::Derived;
 use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
-use crate::volumes::attach::Derived;
 use pandastack_agent_client::AgentClient;
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
@@ -37,45 +39,47 @@ pub(crate) struct Forked {
 
 /// Forks a machine of a service into one for another of its things, such as `database:<id>`.
 pub(crate) async fn fork_owned(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     parent: SandboxRecord,
     client: AgentClient,
-    owner: String,
+    owner: Owner,
 ) -> Result<SandboxRecord> {
-    let for_task = Arc::clone(app);
-    app.owned(async move {
-        let tree = TreeId::random();
-        let child = child_of(&parent, &Metadata::default(), &tree);
-        let child = SandboxRecord { owner: Some(owner), parent: None, tree: None, ..child };
-        let id = parent.id.clone();
-        let forked = run(&for_task, parent, client, tree, vec![child], None).await?;
-        let none = || Error::internal(format!("the fork of `{id}` has no child"));
-        forked.children.into_iter().next().ok_or_else(none)
-    })
-    .await
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let tree = TreeId::random();
+            let child = child_of(&parent, &Metadata::default(), &tree);
+            let child = SandboxRecord { owner: Some(owner.to_string()), parent: None, tree: None, ..child };
+            let id = parent.id.clone();
+            let forked = run(&own, parent, client, tree, vec![child], None).await?;
+            let none = || Error::internal(format!("the fork of `{id}` has no child"));
+            forked.children.into_iter().next().ok_or_else(none)
+        })
+        .await
 }
 
 /// Forks `count` children. Fails if none was made. Runs to its end even if the caller is dropped.
 pub(crate) async fn fork(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     parent: SandboxRecord,
     client: AgentClient,
     metadata: Metadata,
     count: u32,
     key: Option<IdempotencyKey>,
 ) -> Result<Forked> {
-    crate::validate::metadata(&metadata)?;
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let tree = TreeId::random();
-        let children = (0..count).map(|_| child_of(&parent, &metadata, &tree)).collect();
-        run(&owner, parent, client, tree, children, key).await
-    })
-    .await
+    crate::sandboxes::validate::metadata(&metadata)?;
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let tree = TreeId::random();
+            let children = (0..count).map(|_| child_of(&parent, &metadata, &tree)).collect();
+            run(&own, parent, client, tree, children, key).await
+        })
+        .await
 }
 
 async fn run(
-    app: &App,
+    sandboxes: &Sandboxes,
     parent: SandboxRecord,
     client: AgentClient,
     tree: TreeId,
@@ -84,21 +88,23 @@ async fn run(
 ) -> Result<Forked> {
     let mut derived = Derived::default();
     for child in &mut children {
-        derived.add(app, child, &parent.spec.volumes).await?;
+        derived.add(sandboxes, child, &parent.spec.volumes).await?;
     }
-    derived.insert(app).await?;
-    let _marks: Vec<_> = children.iter().filter_map(|c| app.under_way.mark(c.id.as_str())).collect();
-    app.publish(app.store.insert_sandboxes(&children, key.as_ref()).await?);
+    derived.insert(sandboxes).await?;
+    let marks = children.iter().map(|child| Mark::Sandbox(child.id.clone()));
+    let _marks: Vec<_> = marks.filter_map(|mark| sandboxes.in_flight.mark(&mark)).collect();
+    sandboxes.publish(sandboxes.store.insert_sandboxes(&children, key.as_ref()).await?);
     fault::point("control.fork.inserted").await;
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
     let path = format!("/sandboxes/{}/fork", parent.id);
     let call = call_on(&parent, Method::POST, &path, MAKE_WAIT);
-    let (answer, synced) = tokio::join!(client.call::<AgentForked>(call, Some(&body)), app.store.sync());
+    let (answer, synced) =
+        tokio::join!(client.call::<AgentForked>(call, Some(&body)), sandboxes.store.sync());
     let answer = match synced.map_err(Error::from).and(answer.map_err(Error::from)) {
         Ok(answer) => answer,
         Err(error) => {
             for child in &children {
-                undo(app, child, Some(&client), &error.message).await;
+                undo(sandboxes, child, Some(&client), &error.message).await;
             }
             return Err(error);
         }
@@ -108,7 +114,7 @@ async fn run(
     let mut outcomes = answer.children.into_iter();
     for (index, child) in (0..).zip(&children) {
         let outcome = outcomes.next().unwrap_or(ChildOutcome::Failed("its host does not mention it".into()));
-        match settle(app, &client, child, outcome, answer.pause_ms).await {
+        match settle(sandboxes, &client, child, outcome, answer.pause_ms).await {
             Ok(record) => forked.children.push(record),
             Err(err) => forked.errors.push(ForkError { index, err }),
         }
@@ -125,7 +131,7 @@ async fn run(
 
 /// Brings a child's row to where its machine is.
 async fn settle(
-    app: &App,
+    sandboxes: &Sandboxes,
     client: &AgentClient,
     child: &SandboxRecord,
     outcome: ChildOutcome,
@@ -134,14 +140,14 @@ async fn settle(
     let why = match outcome {
         ChildOutcome::Made(seen) => {
             let change = Change { pause_ms: Some(pause_ms), ..Change::at(now()).seeing(*seen) };
-            match app.transition(&child.id, Transition::Created, &change).await {
+            match sandboxes.transition(&child.id, Transition::Created, &change).await {
                 Ok(record) => return Ok(record),
                 Err(error) => Error::from(error).message,
             }
         }
         ChildOutcome::Failed(why) => why,
     };
-    undo(app, child, Some(client), &why).await;
+    undo(sandboxes, child, Some(client), &why).await;
     Err(why)
 }
 
@@ -196,19 +202,28 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
 
 /// Makes a candidate stay and, if asked, deletes the other children of its tree that were not promoted before. The store
 /// decides in one step, so of two at the same time one is refused. Runs to its end even if the caller is dropped.
-pub(crate) async fn promote(app: &Arc<App>, winner: SandboxRecord, request: &Promote) -> Result<Promoted> {
+pub(crate) async fn promote(
+    sandboxes: &Arc<Sandboxes>,
+    winner: SandboxRecord,
+    request: &Promote,
+) -> Result<Promoted> {
     let Some(tree) = winner.tree.clone() else {
         return Err(Error::bad_request(format!("sandbox `{}` is not a child of a fork", winner.id)));
     };
     if request.tree_id.as_ref().is_some_and(|given| *given != tree) {
         return Err(Error::bad_request(format!("sandbox `{}` belongs to tree `{tree}`", winner.id)));
     }
-    let (owner, alone) = (Arc::clone(app), request.cleanup_siblings);
-    app.owned(async move { promote_in(&owner, winner, tree, alone).await }).await
+    let (own, alone) = (Arc::clone(sandboxes), request.cleanup_siblings);
+    sandboxes.owned(async move { promote_in(&own, winner, tree, alone).await }).await
 }
 
-async fn promote_in(app: &App, winner: SandboxRecord, tree: TreeId, alone: bool) -> Result<Promoted> {
-    let promotion = match app.store.promote(&winner.workspace, &tree, &winner.id, alone, now()).await {
+async fn promote_in(
+    sandboxes: &Sandboxes,
+    winner: SandboxRecord,
+    tree: TreeId,
+    alone: bool,
+) -> Result<Promoted> {
+    let promotion = match sandboxes.store.promote(&winner.workspace, &tree, &winner.id, alone, now()).await {
         // It was there a moment ago.
         Err(StoreError::NotFound { .. }) => {
             return Err(Error::conflict(format!(
@@ -219,12 +234,12 @@ async fn promote_in(app: &App, winner: SandboxRecord, tree: TreeId, alone: bool)
         }
         promoted => promoted?,
     };
-    app.publish(promotion.events);
-    app.expiry_changed.notify_one();
+    sandboxes.publish(promotion.events);
+    sandboxes.expiry_changed.notify_one();
     let stays = |id: SandboxId| (id.to_string(), "it was promoted too, and stays".to_owned());
     let mut failures: BTreeMap<_, _> = promotion.staying.into_iter().map(stays).collect();
     let results = futures::stream::iter(promotion.leaving).map(|sibling| async move {
-        let done = delete::carry_out(app, &sibling).await;
+        let done = delete::carry_out(sandboxes, &sibling).await;
         (sibling.id, done)
     });
     let results: Vec<_> = results.buffered(DELETES_AT_ONCE).collect().await;
@@ -239,17 +254,17 @@ async fn promote_in(app: &App, winner: SandboxRecord, tree: TreeId, alone: bool)
 }
 
 /// Where a sandbox stands among its relatives.
-pub(crate) async fn lineage(app: &App, record: SandboxRecord) -> Result<Lineage> {
+pub(crate) async fn lineage(sandboxes: &Sandboxes, record: SandboxRecord) -> Result<Lineage> {
     let workspace = record.workspace.clone();
     let children = Select::Children(workspace.clone(), record.id.clone());
-    let children = app.store.sandboxes(&children).await?;
+    let children = sandboxes.store.sandboxes(&children).await?;
     let mut siblings = match &record.tree {
-        Some(tree) => app.store.sandboxes(&Select::Tree(workspace, tree.clone())).await?,
+        Some(tree) => sandboxes.store.sandboxes(&Select::Tree(workspace, tree.clone())).await?,
         None => Vec::new(),
     };
     siblings.retain(|sibling| sibling.id != record.id);
     let shown = |records: Vec<SandboxRecord>| {
-        records.into_iter().map(|record| crate::view::sandbox(app, record)).collect()
+        records.into_iter().map(|record| crate::sandboxes::view::sandbox(&sandboxes.hosts, record)).collect()
     };
     Ok(Lineage {
         id: record.id,

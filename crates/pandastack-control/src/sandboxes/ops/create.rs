@@ -7,14 +7,16 @@ use http::Method;
 use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
 use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
-use pandastack_types::{Error, Result, SandboxId, SandboxState, Transition, WorkspaceId};
+use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
 
 use super::{MAKE_WAIT, call_on, remove_machine};
-use crate::app::{App, now};
-use crate::hosts::Promise;
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::hosts::Promise;
+use crate::sandboxes::in_flight::Mark;
+use crate::sandboxes::volumes::attach::{Derived, OfTemplate, Wanted};
 use crate::store::record::after_seconds;
 use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
-use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
 use tokio::time::Instant;
 
@@ -40,38 +42,38 @@ struct Plan {
 
 /// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
 pub(crate) async fn create(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateSandbox,
     key: Option<IdempotencyKey>,
 ) -> Result<SandboxRecord> {
-    crate::validate::create(&request)?;
-    let for_task = Arc::clone(app);
-    app.owned(async move { run(&for_task, workspace, request, key, None).await }).await
+    crate::sandboxes::validate::create(&request)?;
+    let own = Arc::clone(sandboxes);
+    sandboxes.owned(async move { run(&own, workspace, request, key, None).await }).await
 }
 
 /// The same for a service, such as `app:<id>`, to which the machine belongs from its first moment on.
 pub(crate) async fn create_owned(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateSandbox,
-    owner: String,
+    owner: Owner,
 ) -> Result<SandboxRecord> {
-    crate::validate::create(&request)?;
-    let for_task = Arc::clone(app);
-    app.owned(async move { run(&for_task, workspace, request, None, Some(owner)).await }).await
+    crate::sandboxes::validate::create(&request)?;
+    let own = Arc::clone(sandboxes);
+    sandboxes.owned(async move { run(&own, workspace, request, None, Some(owner)).await }).await
 }
 
 /// The same, and a template that is just being baked, or a host that has no room right now, is waited for.
 pub(crate) async fn create_patiently(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateSandbox,
-    owner: String,
+    owner: Owner,
 ) -> Result<SandboxRecord> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match create_owned(app, workspace.clone(), request.clone(), owner.clone()).await {
+        match create_owned(sandboxes, workspace.clone(), request.clone(), owner.clone()).await {
             Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {
                 let seconds = error.retry_after.unwrap_or(1).clamp(1, 15);
                 tokio::time::sleep(Duration::from_secs(seconds.into())).await;
@@ -82,45 +84,45 @@ pub(crate) async fn create_patiently(
 }
 
 async fn run(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     mut request: CreateSandbox,
     key: Option<IdempotencyKey>,
-    owner: Option<String>,
+    owner: Option<Owner>,
 ) -> Result<SandboxRecord> {
-    // A service says itself how its machines are reached; what users want of their sandboxes must not close an app.
+    // A service says itself how its machines are reached; what users want of their sandboxes must not close an sandboxes.
     if request.visibility.is_none() && owner.is_none() {
-        request.visibility = Some(app.store.workspace_settings(&workspace).await?.default_visibility);
+        request.visibility = Some(sandboxes.store.workspace_settings(&workspace).await?.default_visibility);
     }
     let mut plan = match &request.from_snapshot {
-        Some(_) => plan_from_snapshot(app, workspace, &request).await?,
-        None => plan_from_template(app, workspace, &request, owner.as_deref()).await?,
+        Some(_) => plan_from_snapshot(sandboxes, workspace, &request).await?,
+        None => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
     };
-    plan.record.owner = owner;
+    plan.record.owner = owner.map(|owner| owner.to_string());
     let record = &plan.record;
-    let _marked = app.under_way.mark(record.id.as_str());
-    plan.derived.insert(app).await?;
-    app.publish(app.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
+    let _marked = sandboxes.in_flight.mark(&Mark::Sandbox(record.id.clone()));
+    plan.derived.insert(sandboxes).await?;
+    sandboxes.publish(sandboxes.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
     fault::point("control.create.inserted").await;
-    let made = make(app, record, plan.source, plan.size, &plan.client).await;
+    let made = make(sandboxes, record, plan.source, plan.size, &plan.client).await;
     match made {
         Ok(record) => {
             if let Some(promise) = plan.promise.take() {
                 promise.keep();
             }
-            plan.derived.keep(app).await?;
+            plan.derived.keep(sandboxes).await?;
             fault::point("control.create.done").await;
             Ok(record)
         }
         Err(error) => {
-            undo(app, record, Some(&plan.client), &error.message).await;
+            undo(sandboxes, record, Some(&plan.client), &error.message).await;
             Err(error)
         }
     }
 }
 
 async fn make(
-    app: &App,
+    sandboxes: &Sandboxes,
     record: &SandboxRecord,
     source: Source,
     size: Option<MachineSize>,
@@ -129,7 +131,7 @@ async fn make(
     let body = AgentCreate { spec: agent_spec(record), source, size };
     let call = call_on(record, Method::POST, "/sandboxes", MAKE_WAIT);
     // The row must be on disk before the client hears of it; that can be waited for while the host works.
-    let (seen, synced) = tokio::join!(client.call(call, Some(&body)), app.store.sync());
+    let (seen, synced) = tokio::join!(client.call(call, Some(&body)), sandboxes.store.sync());
     synced?;
     let seen: AgentSandbox = seen?;
     fault::point("control.create.made").await;
@@ -137,7 +139,7 @@ async fn make(
         let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));
         return Err(Error::internal(format!("sandbox `{}` did not start: {why}", record.id)));
     }
-    Ok(app.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
+    Ok(sandboxes.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
 }
 
 /// What the agent must know of a sandbox.
@@ -166,10 +168,15 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
 /// The intention is recorded first and in one step, as in a delete: a server that ends while the host is being asked must not
 /// leave a row in `creating`, which its successor would take for a create to be finished just before the machine goes, nor
 /// one in `failed`, which nobody would look at again.
-pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
+pub(crate) async fn undo(
+    sandboxes: &Sandboxes,
+    record: &SandboxRecord,
+    client: Option<&AgentClient>,
+    why: &str,
+) {
     let change = Change::at(now()).because(why);
     let go = async |transition| {
-        if let Err(error) = app.transition(&record.id, transition, &change).await {
+        if let Err(error) = sandboxes.transition(&record.id, transition, &change).await {
             // Not the state it was left in: someone deleted it meanwhile, which is as good.
             tracing::debug!(sandbox = %record.id, %error, "undoing a create");
         }
@@ -181,21 +188,22 @@ pub(crate) async fn undo(app: &App, record: &SandboxRecord, client: Option<&Agen
         tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
     }
     go(Transition::Deleted).await;
-    crate::volumes::reconcile::sandbox_gone(app, record).await;
+    crate::sandboxes::volumes::reconcile::sandbox_gone(sandboxes, record).await;
 }
 
 async fn plan_from_template(
-    app: &App,
+    sandboxes: &Sandboxes,
     workspace: WorkspaceId,
     request: &CreateSandbox,
-    owner: Option<&str>,
+    owner: Option<&Owner>,
 ) -> Result<Plan> {
     let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
     let wanted = request.volumes.as_deref().unwrap_or_default();
-    let own_volume = app.hosts.template_volume(template);
+    let own_volume = sandboxes.hosts.template_volume(template);
     let Wanted { volumes, host, of_template } =
-        crate::volumes::attach::resolve(app, &workspace, wanted, own_volume.as_ref(), owner).await?;
-    let placed = app.hosts.place(template, request.memory_mb, host.as_ref())?;
+        crate::sandboxes::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner)
+            .await?;
+    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref())?;
     let info = &placed.template.template;
     let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
     let size = MachineSize {
@@ -211,7 +219,7 @@ async fn plan_from_template(
     let source = match of_template {
         OfTemplate::None => Source::Template(info.name.clone()),
         OfTemplate::Fresh(template, name) => {
-            derived.add_named(app, &mut record, &template, name).await?;
+            derived.add_named(sandboxes, &mut record, &template, name).await?;
             Source::Template(info.name.clone())
         }
         OfTemplate::Known => Source::TemplateDisk(info.name.clone()),
@@ -222,19 +230,23 @@ async fn plan_from_template(
     Ok(Plan { record, source, size, client, promise, derived })
 }
 
-async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateSandbox) -> Result<Plan> {
+async fn plan_from_snapshot(
+    sandboxes: &Sandboxes,
+    workspace: WorkspaceId,
+    request: &CreateSandbox,
+) -> Result<Plan> {
     let id = request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("no snapshot given"))?;
     if request.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
         let message =
             "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
         return Err(Error::bad_request(message));
     }
-    let snapshot = super::snapshot::find(app, &workspace, id).await?;
-    check_template(app, request.template.as_deref(), &snapshot)?;
-    let client = app.hosts.client(&snapshot.host)?;
+    let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
+    check_template(sandboxes, request.template.as_deref(), &snapshot)?;
+    let client = sandboxes.hosts.client(&snapshot.host)?;
     let template = snapshot.spec.template.clone();
     let mut record = new_record(workspace, snapshot.host.clone(), template, request);
-    let (engine, isolation) = app.hosts.engine(&snapshot.host);
+    let (engine, isolation) = sandboxes.hosts.engine(&snapshot.host);
     let env = std::mem::take(&mut record.spec.env);
     record.spec = SandboxSpecRecord {
         from_snapshot: Some(id.clone()),
@@ -247,18 +259,18 @@ async fn plan_from_snapshot(app: &App, workspace: WorkspaceId, request: &CreateS
         ..record.spec
     };
     let mut derived = Derived::default();
-    derived.add(app, &mut record, &snapshot.spec.volumes).await?;
+    derived.add(sandboxes, &mut record, &snapshot.spec.volumes).await?;
     Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
 }
 
 /// Refuses a template that is not the snapshot's own, which would be ignored.
-fn check_template(app: &App, given: Option<&str>, snapshot: &SnapshotRecord) -> Result<()> {
+fn check_template(sandboxes: &Sandboxes, given: Option<&str>, snapshot: &SnapshotRecord) -> Result<()> {
     let own = &snapshot.spec.template;
     let Some(given) = given.filter(|given| given != own && !TEMPLATES_UNASKED.contains(given)) else {
         return Ok(());
     };
     let alias = |known: &Template| known.name == *own && known.aliases.iter().any(|alias| alias == given);
-    if app.hosts.templates().iter().any(alias) {
+    if sandboxes.hosts.templates().iter().any(alias) {
         return Ok(());
     }
     Err(Error::bad_request(format!(

@@ -10,8 +10,8 @@ use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CloneVolume, CreateVolume, GrowVolume, PatchVolume, SnapshotVolume, Volume};
 use pandastack_types::{ErrorBody, Result};
 
-use super::{ops, view};
 use crate::app::App;
+use crate::sandboxes::volumes::{ops, view};
 
 /// Calls that make something.
 pub(crate) fn once_only() -> Router<Arc<App>> {
@@ -38,8 +38,8 @@ pub(crate) async fn create(
     caller: Caller,
     JsonBody(request): JsonBody<CreateVolume>,
 ) -> ApiResult<(StatusCode, Json<Volume>)> {
-    let made = ops::create(&app, caller.workspace, request).await?;
-    Ok((StatusCode::CREATED, Json(view(&app, made, &[]))))
+    let made = ops::create(&app.sandboxes, caller.workspace, request).await?;
+    Ok((StatusCode::CREATED, Json(view(&app.hosts, made, &[]))))
 }
 
 /// Volumes of the workspace, by name.
@@ -48,7 +48,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResu
     let records = app.store.volumes(&caller.workspace).await?;
     let holders = app.store.volume_holders(&caller.workspace).await?;
     let of_users = records.into_iter().filter(|record| record.spec.owner.is_none());
-    Ok(Json(of_users.map(|record| view(&app, record, &holders)).collect()))
+    Ok(Json(of_users.map(|record| view(&app.hosts, record, &holders)).collect()))
 }
 
 /// One volume.
@@ -87,7 +87,7 @@ pub(crate) async fn grow(
     JsonBody(request): JsonBody<GrowVolume>,
 ) -> ApiResult<Json<Volume>> {
     let record = ops::of_user(&app, &caller.workspace, &name).await?;
-    let record = ops::grow(&app, record, request.size_mb).await?;
+    let record = ops::grow(&app.sandboxes, record, request.size_mb).await?;
     Ok(shown(&app, &caller, record).await?)
 }
 
@@ -101,8 +101,8 @@ pub(crate) async fn clone_volume(
     Id(name): Id<String>,
     JsonBody(request): JsonBody<CloneVolume>,
 ) -> ApiResult<(StatusCode, Json<Volume>)> {
-    let made = ops::copy(&app, caller.workspace, &name, request.name, false).await?;
-    Ok((StatusCode::CREATED, Json(view(&app, made, &[]))))
+    let made = ops::copy(&app.sandboxes, caller.workspace, &name, request.name, false).await?;
+    Ok((StatusCode::CREATED, Json(view(&app.hosts, made, &[]))))
 }
 
 /// Keep a volume as it is now: a copy that can be read and cloned, and never written.
@@ -116,8 +116,8 @@ pub(crate) async fn snapshot(
     JsonBody(request): JsonBody<SnapshotVolume>,
 ) -> ApiResult<(StatusCode, Json<Volume>)> {
     let own = request.name.unwrap_or_else(|| ops::snapshot_name(&name));
-    let made = ops::copy(&app, caller.workspace, &name, own, true).await?;
-    Ok((StatusCode::CREATED, Json(view(&app, made, &[]))))
+    let made = ops::copy(&app.sandboxes, caller.workspace, &name, own, true).await?;
+    Ok((StatusCode::CREATED, Json(view(&app.hosts, made, &[]))))
 }
 
 /// Delete a volume and what is in it. Not while a sandbox has it, or it is protected.
@@ -128,7 +128,7 @@ pub(crate) async fn delete_one(
     caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<StatusCode> {
-    ops::delete(&app, &caller.workspace, &name).await?;
+    ops::delete(&app.sandboxes, &caller.workspace, &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -138,5 +138,5 @@ async fn shown(
     record: crate::store::volumes::VolumeRecord,
 ) -> Result<Json<Volume>> {
     let holders = app.store.volume_holders(&caller.workspace).await?;
-    Ok(Json(view(app, record, &holders)))
+    Ok(Json(view(&app.hosts, record, &holders)))
 }

@@ -16,21 +16,20 @@
 //! Left to others: images, locks and space (agents), mounting (guests).
 
 pub(crate) mod attach;
-mod ops;
+pub(crate) mod ops;
 pub(crate) mod owned;
 pub(crate) mod reconcile;
-pub(crate) mod routes;
 
 use pandastack_types::api::{Volume, VolumeHolder};
 
-use crate::app::App;
+use crate::sandboxes::hosts::Hosts;
 use crate::store::volumes::{VolumeHolderRecord, VolumeRecord};
 
 const MIB: u64 = 1 << 20;
 
 /// A volume as clients see it; `holders` may name other volumes too.
-fn view(app: &App, record: VolumeRecord, holders: &[VolumeHolderRecord]) -> Volume {
-    let seen = app.hosts.volume(&record.host, &record.id);
+pub(crate) fn view(hosts: &Hosts, record: VolumeRecord, holders: &[VolumeHolderRecord]) -> Volume {
+    let seen = hosts.volume(&record.host, &record.id);
     let size_bytes = record.spec.size_bytes.max(seen.as_ref().map_or(0, |seen| seen.size_bytes));
     let own = holders.iter().filter(|holder| holder.volume == record.id);
     let holder = |holder: &VolumeHolderRecord| VolumeHolder {

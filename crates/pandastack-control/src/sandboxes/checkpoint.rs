@@ -13,8 +13,9 @@ use pandastack_types::agent_api::{AgentSandbox, HostReport};
 use pandastack_types::api::{Checkpoints, CreateSnapshot, SnapshotKind};
 use pandastack_types::{HostId, Result, SandboxId, SandboxState};
 
-use crate::app::{App, now};
-use crate::ops;
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::ops;
 use crate::store::SandboxRecord;
 
 /// When each sandbox with checkpoints was last saved, or tried to be, by host.
@@ -35,23 +36,27 @@ impl CheckpointClock {
 }
 
 /// Takes the checkpoints that are due by this report.
-pub(crate) async fn take_due(app: &Arc<App>, rows: &[SandboxRecord], report: &HostReport) -> Result<()> {
-    let before = app.checkpoints.take(&report.host);
+pub(crate) async fn take_due(
+    sandboxes: &Arc<Sandboxes>,
+    rows: &[SandboxRecord],
+    report: &HostReport,
+) -> Result<()> {
+    let before = sandboxes.checkpoints.take(&report.host);
     let mut known = HashMap::new();
     for row in rows {
         let Some(wanted) = row.spec.checkpoints else { continue };
         let Some(seen) = report.sandboxes.iter().find(|seen| seen.id == row.id) else { continue };
         let last = match before.get(&row.id) {
             Some(last) => *last,
-            None => last_on_record(app, row).await?,
+            None => last_on_record(sandboxes, row).await?,
         };
         let due = is_due(wanted, last, seen, now());
         known.insert(row.id.clone(), if due { now() } else { last });
         if due {
-            begin(app, row.clone(), wanted);
+            begin(sandboxes, row.clone(), wanted);
         }
     }
-    app.checkpoints.put(&report.host, known);
+    sandboxes.checkpoints.put(&report.host, known);
     Ok(())
 }
 
@@ -63,19 +68,19 @@ fn is_due(wanted: Checkpoints, last: Timestamp, seen: &AgentSandbox, now: Timest
         && Duration::from_secs(seen.idle_seconds) < since
 }
 
-async fn last_on_record(app: &App, row: &SandboxRecord) -> Result<Timestamp> {
-    let snapshots = app.store.snapshots(&row.workspace, Some(&row.id)).await?;
+async fn last_on_record(sandboxes: &Sandboxes, row: &SandboxRecord) -> Result<Timestamp> {
+    let snapshots = sandboxes.store.snapshots(&row.workspace, Some(&row.id)).await?;
     let newest = snapshots.into_iter().find(|snapshot| snapshot.spec.kind == SnapshotKind::Checkpoint);
     Ok(newest.map_or(row.created_at, |snapshot| snapshot.created_at))
 }
 
-fn begin(app: &Arc<App>, row: SandboxRecord, wanted: Checkpoints) {
-    let owner = Arc::clone(app);
-    app.tasks.spawn(async move {
-        let Ok(client) = owner.hosts.client(&row.host) else { return };
+fn begin(sandboxes: &Arc<Sandboxes>, row: SandboxRecord, wanted: Checkpoints) {
+    let own = Arc::clone(sandboxes);
+    sandboxes.tasks.spawn(async move {
+        let Ok(client) = own.hosts.client(&row.host) else { return };
         let request = CreateSnapshot { keep_last: Some(wanted.keep_last), ..CreateSnapshot::default() };
         let id = row.id.clone();
-        let taken = ops::snapshot::take(&owner, row, client, request, SnapshotKind::Checkpoint).await;
+        let taken = ops::snapshot::take(&own, row, client, request, SnapshotKind::Checkpoint).await;
         if let Err(error) = taken {
             tracing::warn!(sandbox = %id, %error, "no checkpoint; tried again after another period");
         }

@@ -9,7 +9,7 @@ use pandastack_types::Result;
 use pandastack_types::api::{Port, PortList};
 use tokio::time::Instant;
 
-use super::{NOTHING, call_on};
+use super::{NO_BODY, call_on};
 use crate::store::SandboxRecord;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
@@ -41,7 +41,7 @@ impl<'a> Watch<'a> {
         }
         let path = format!("/sandboxes/{}/ports", self.machine.id);
         let call = call_on(self.machine, Method::GET, &path, LOOK_WAIT);
-        let list: PortList = self.client.call(call, NOTHING).await?;
+        let list: PortList = self.client.call(call, NO_BODY).await?;
         self.looked_at = Some(Instant::now());
         Ok(Some(list.ports))
     }

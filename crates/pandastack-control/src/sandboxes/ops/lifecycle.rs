@@ -9,8 +9,9 @@ use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
 use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
 use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
 
-use super::{MOVE_WAIT, call_on, check_live, look};
-use crate::app::{App, now};
+use super::{MOVE_WAIT, call_on, check_live, describe};
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, Change, SandboxRecord};
 use pandastack_agent_client::AgentClient;
@@ -51,45 +52,46 @@ pub(crate) fn towards(row: SandboxState, seen: SandboxState) -> Option<Transitio
 
 /// Moves a sandbox. Runs to its end even if the caller is dropped.
 pub(crate) async fn go(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
     movement: Move,
     ends_lifetime: bool,
 ) -> Result<SandboxRecord> {
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let path = format!("/sandboxes/{}/{}", record.id, movement.as_str());
-        let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
-        let body = match movement {
-            Move::Hibernate(keep) => Some(Hibernate { keep }),
-            _ => None,
-        };
-        let seen: AgentSandbox = client.call(call, body.as_ref()).await?;
-        match movement {
-            Move::Hibernate(_) => fault::point("control.hibernate.answered").await,
-            Move::Wake => fault::point("control.wake.answered").await,
-            Move::Pause | Move::Resume => {}
-        }
-        let kept = match movement {
-            // Told again, one that sleeps on disk stays as it is, whatever it kept.
-            Move::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
-            _ => None,
-        };
-        settle(&owner, &record, seen, Change { ends_lifetime, kept, ..Change::at(now()) }).await
-    })
-    .await
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let path = format!("/sandboxes/{}/{}", record.id, movement.as_str());
+            let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
+            let body = match movement {
+                Move::Hibernate(keep) => Some(Hibernate { keep }),
+                _ => None,
+            };
+            let seen: AgentSandbox = client.call(call, body.as_ref()).await?;
+            match movement {
+                Move::Hibernate(_) => fault::point("control.hibernate.answered").await,
+                Move::Wake => fault::point("control.wake.answered").await,
+                Move::Pause | Move::Resume => {}
+            }
+            let kept = match movement {
+                // Told again, one that sleeps on disk stays as it is, whatever it kept.
+                Move::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
+                _ => None,
+            };
+            settle(&own, &record, seen, Change { ends_lifetime, kept, ..Change::at(now()) }).await
+        })
+        .await
 }
 
 /// Brings a row to what its host says, with an event if the state differs.
 pub(crate) async fn settle(
-    app: &App,
+    sandboxes: &Sandboxes,
     record: &SandboxRecord,
     seen: AgentSandbox,
     change: Change,
 ) -> Result<SandboxRecord> {
     // Read again: a report may have brought the news already.
-    let state = app.store.sandbox(None, &record.id).await?.state;
+    let state = sandboxes.store.sandbox(None, &record.id).await?.state;
     let again = match state {
         SandboxState::Hibernated => Some(Transition::Hibernated),
         SandboxState::Paused => Some(Transition::Paused),
@@ -97,16 +99,16 @@ pub(crate) async fn settle(
         _ => None,
     };
     let Some(transition) = towards(state, seen.state).or(again) else {
-        return Ok(app.store.sandbox(None, &record.id).await?);
+        return Ok(sandboxes.store.sandbox(None, &record.id).await?);
     };
     let change = Change { detail: seen.failure.clone(), ..change.seeing(seen) };
-    Ok(app.transition(&record.id, transition, &change).await?)
+    Ok(sandboxes.transition(&record.id, transition, &change).await?)
 }
 
 /// What a lifetime looks like. Asks the host how long the sandbox has been idle, but does without its answer.
-pub(crate) async fn show(app: &App, record: &SandboxRecord) -> Lifecycle {
-    let seen = match app.hosts.client(&record.host) {
-        Ok(client) => look(&client, record).await.ok(),
+pub(crate) async fn show(sandboxes: &Sandboxes, record: &SandboxRecord) -> Lifecycle {
+    let seen = match sandboxes.hosts.client(&record.host) {
+        Ok(client) => describe(&client, record).await.ok(),
         Err(_) => None,
     };
     let idle_seconds = seen.as_ref().map_or(0, |seen| seen.idle_seconds);
@@ -126,7 +128,7 @@ pub(crate) async fn show(app: &App, record: &SandboxRecord) -> Lifecycle {
 
 /// Wakes a sandbox and keeps it from counting as idle for a while; zero seconds end an earlier lease.
 pub(crate) async fn keep_awake(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
     seconds: u64,
@@ -137,23 +139,24 @@ pub(crate) async fn keep_awake(
         )));
     }
     let until = if seconds == 0 { None } else { after_seconds(now(), seconds) };
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let path = format!("/sandboxes/{}/keep-awake", record.id);
-        let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
-        let seen: AgentSandbox = client.call(call, Some(&AgentKeepAwake { until })).await?;
-        settle(&owner, &record, seen, Change::at(now())).await
-    })
-    .await
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let path = format!("/sandboxes/{}/keep-awake", record.id);
+            let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
+            let seen: AgentSandbox = client.call(call, Some(&AgentKeepAwake { until })).await?;
+            settle(&own, &record, seen, Change::at(now())).await
+        })
+        .await
 }
 
 /// Changes a lifetime: at the host what it watches for, then in the record.
 pub(crate) async fn patch(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     request: PatchLifecycle,
 ) -> Result<SandboxRecord> {
-    crate::validate::patch(&request)?;
+    crate::sandboxes::validate::patch(&request)?;
     if request == PatchLifecycle::default() {
         return Err(Error::bad_request(
             "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds, on_timeout or checkpoints",
@@ -174,7 +177,7 @@ pub(crate) async fn patch(
     let idle_given = spec.idle_given || request.idle_timeout_seconds.is_some();
     let idle = (persistent || idle_given).then_some(idle_timeout_seconds);
     if idle != record.agent_idle_seconds() {
-        let client = app.hosts.client(&record.host)?;
+        let client = sandboxes.hosts.client(&record.host)?;
         let path = format!("/sandboxes/{}", record.id);
         let body = AgentPatch { idle_timeout_seconds: idle };
         let call = call_on(&record, Method::PATCH, &path, MOVE_WAIT);
@@ -191,5 +194,5 @@ pub(crate) async fn patch(
         on_timeout,
         expires_at,
     };
-    Ok(app.amend(&record.id, &amendment).await?)
+    Ok(sandboxes.amend(&record.id, &amendment).await?)
 }

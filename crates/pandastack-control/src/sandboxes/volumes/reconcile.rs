@@ -11,14 +11,14 @@ use pandastack_types::agent_api::HostReport;
 use pandastack_types::{Result, VolumeId};
 
 use super::ops;
-use crate::app::App;
-use crate::replicas::marks_of_all;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::in_flight::Mark;
 use crate::store::SandboxRecord;
 use crate::store::volumes::{VolumeRecord, VolumeState};
 
 /// Brings the rows of a host's volumes to where they hold. Safe to repeat.
-pub(crate) async fn take(app: &Arc<App>, report: &HostReport) -> Result<()> {
-    let rows = app.store.volumes_on(&report.host).await?;
+pub(crate) async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()> {
+    let rows = sandboxes.store.volumes_on(&report.host).await?;
     let seen: HashSet<&VolumeId> = report.volumes.iter().map(|volume| &volume.id).collect();
     let known: HashSet<&VolumeId> = rows.iter().map(|row| &row.id).collect();
     for orphan in seen.difference(&known) {
@@ -29,9 +29,9 @@ pub(crate) async fn take(app: &Arc<App>, report: &HostReport) -> Result<()> {
         return Ok(());
     }
     // Servers beside this one make volumes too.
-    let marks = marks_of_all(app).await?;
-    for row in rows.iter().filter(|row| !marks.contains(row.id.as_str())) {
-        settle(app, row, seen.contains(&row.id)).await?;
+    let marks = sandboxes.marks_of_all().await?;
+    for row in rows.iter().filter(|row| !marks.contains(&Mark::Volume(row.id.clone()))) {
+        settle(sandboxes, row, seen.contains(&row.id)).await?;
     }
     Ok(())
 }
@@ -40,30 +40,30 @@ fn goes_with_sandbox(row: &VolumeRecord) -> bool {
     row.spec.delete_with_sandbox && !row.spec.protected
 }
 
-async fn settle(app: &Arc<App>, row: &VolumeRecord, is_there: bool) -> Result<()> {
+async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) -> Result<()> {
     match row.state {
-        VolumeState::Creating if is_there => Ok(app.store.update_volume(&row.id, &row.spec).await?),
-        VolumeState::Creating => Ok(app.store.remove_volume(&row.id).await?),
+        VolumeState::Creating if is_there => Ok(sandboxes.store.update_volume(&row.id, &row.spec).await?),
+        VolumeState::Creating => Ok(sandboxes.store.remove_volume(&row.id).await?),
         VolumeState::Deleting => {
-            let (owner, row) = (Arc::clone(app), row.clone());
-            app.tasks.spawn(async move {
-                if let Err(error) = ops::finish_delete(&owner, &row).await {
+            let (own, row) = (Arc::clone(sandboxes), row.clone());
+            sandboxes.tasks.spawn(async move {
+                if let Err(error) = ops::finish_delete(&own, &row).await {
                     tracing::warn!(volume = %row.id, %error, "a delete is tried again at the next report");
                 }
             });
             Ok(())
         }
-        VolumeState::Ready if goes_with_sandbox(row) => delete_unheld(app, row).await,
+        VolumeState::Ready if goes_with_sandbox(row) => delete_unheld(sandboxes, row).await,
         VolumeState::Ready => Ok(()),
     }
 }
 
 /// Deletes the volumes that go with a sandbox whose row is gone.
-pub(crate) async fn sandbox_gone(app: &App, sandbox: &SandboxRecord) {
+pub(crate) async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
     if sandbox.spec.volumes.is_empty() {
         return;
     }
-    let rows = match app.store.volumes(&sandbox.workspace).await {
+    let rows = match sandboxes.store.volumes(&sandbox.workspace).await {
         Ok(rows) => rows,
         Err(error) => {
             tracing::warn!(sandbox = %sandbox.id, %error, "its volumes are looked at when the host reports");
@@ -72,16 +72,16 @@ pub(crate) async fn sandbox_gone(app: &App, sandbox: &SandboxRecord) {
     };
     let had = |row: &VolumeRecord| sandbox.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.iter().filter(|row| had(row) && goes_with_sandbox(row)) {
-        if let Err(error) = delete_unheld(app, row).await {
+        if let Err(error) = delete_unheld(sandboxes, row).await {
             tracing::warn!(volume = %row.id, %error, "it is deleted when its host reports");
         }
     }
 }
 
 /// Deletes a volume unless a sandbox has it.
-async fn delete_unheld(app: &App, row: &VolumeRecord) -> Result<()> {
-    match app.store.delete_volume(&row.id).await {
-        Ok(()) => ops::finish_delete(app, row).await,
+async fn delete_unheld(sandboxes: &Sandboxes, row: &VolumeRecord) -> Result<()> {
+    match sandboxes.store.delete_volume(&row.id).await {
+        Ok(()) => ops::finish_delete(sandboxes, row).await,
         Err(crate::store::StoreError::Held(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }

@@ -1,19 +1,19 @@
-//! One lock per thing, while somebody has it.
+//! A lock per key.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Who does something to a thing takes its turn first; things that nobody works on take no room.
-pub(crate) struct Turns<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
+/// A keyed async mutex; unused entries are dropped.
+pub(crate) struct KeyedMutex<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
 
-impl<K> Default for Turns<K> {
+impl<K> Default for KeyedMutex<K> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<K: Hash + Eq> Turns<K> {
+impl<K: Hash + Eq> KeyedMutex<K> {
     pub(crate) fn of(&self, thing: K) -> Arc<tokio::sync::Mutex<()>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = all.get(&thing).and_then(Weak::upgrade) {
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn a_thing_has_one_turn_and_leaves_nothing() {
-        let turns = Turns::default();
+        let turns = KeyedMutex::default();
         let first = turns.of("a");
         assert!(Arc::ptr_eq(&first, &turns.of("a")));
         assert!(!Arc::ptr_eq(&first, &turns.of("b")));

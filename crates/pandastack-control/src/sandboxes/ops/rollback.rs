@@ -12,47 +12,51 @@ use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 
 use super::lifecycle::settle;
 use super::{MAKE_WAIT, call_on};
-use crate::app::{App, now};
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::in_flight::Mark;
 use crate::store::{Amendment, Change, SandboxRecord, SnapshotRecord};
 use pandastack_agent_client::AgentClient;
 
 /// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
 pub(crate) async fn rollback(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
     snapshot: Option<SnapshotId>,
 ) -> Result<SandboxRecord> {
-    let snapshot = choose(app, &record.workspace, &record, snapshot).await?;
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let Some(_marked) = owner.under_way.mark(record.id.as_str()) else {
-            let message = format!("sandbox `{}` is being rolled back or looked after; try again", record.id);
-            return Err(Error::conflict(message));
-        };
-        let path = format!("/sandboxes/{}/rollback", record.id);
-        let body = AgentRollback { snapshot_id: snapshot.id.clone() };
-        let call = call_on(&record, Method::POST, &path, MAKE_WAIT);
-        let seen: AgentSandbox = client.call(call, Some(&body)).await?;
-        fault::point("control.rollback.answered").await;
-        settle(&owner, &record, seen, Change::at(now())).await?;
-        Ok(owner.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)
-    })
-    .await
+    let snapshot = choose(sandboxes, &record.workspace, &record, snapshot).await?;
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let Some(_marked) = own.in_flight.mark(&Mark::Sandbox(record.id.clone())) else {
+                let message =
+                    format!("sandbox `{}` is being rolled back or looked after; try again", record.id);
+                return Err(Error::conflict(message));
+            };
+            let path = format!("/sandboxes/{}/rollback", record.id);
+            let body = AgentRollback { snapshot_id: snapshot.id.clone() };
+            let call = call_on(&record, Method::POST, &path, MAKE_WAIT);
+            let seen: AgentSandbox = client.call(call, Some(&body)).await?;
+            fault::point("control.rollback.answered").await;
+            settle(&own, &record, seen, Change::at(now())).await?;
+            Ok(own.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)
+        })
+        .await
 }
 
 async fn choose(
-    app: &App,
+    sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     record: &SandboxRecord,
     given: Option<SnapshotId>,
 ) -> Result<SnapshotRecord> {
     let Some(id) = given else {
-        let newest = app.store.snapshots(workspace, Some(&record.id)).await?.into_iter().next();
+        let newest = sandboxes.store.snapshots(workspace, Some(&record.id)).await?.into_iter().next();
         let none = || Error::conflict(format!("sandbox `{}` has no snapshot to return to", record.id));
         return newest.ok_or_else(none);
     };
-    let snapshot = super::snapshot::find(app, workspace, &id).await?;
+    let snapshot = super::snapshot::find(sandboxes, workspace, &id).await?;
     if snapshot.sandbox != record.id {
         return Err(Error::bad_request(format!(
             "snapshot `{id}` shows sandbox `{}`, not `{}`; create a sandbox from it instead",

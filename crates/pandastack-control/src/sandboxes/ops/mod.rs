@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use http::Method;
 use pandastack_types::agent_api::AgentSandbox;
-use pandastack_types::{Error, ErrorCode, Result, SandboxId, SandboxState, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
 
-use crate::app::{App, now};
-use crate::places::Place;
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::location::Location;
 use crate::store::{Change, SandboxRecord};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
@@ -34,7 +35,7 @@ const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
 const LOOK_WAIT: Duration = Duration::from_secs(5);
 
 /// No body.
-pub(crate) const NOTHING: Option<&()> = None;
+pub(crate) const NO_BODY: Option<&()> = None;
 
 /// A call on a sandbox, with its incarnation.
 pub(crate) fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: Duration) -> Call<'a> {
@@ -48,7 +49,7 @@ async fn remove_machine(
 ) -> Result<Option<AgentSandbox>, AgentError> {
     let path = format!("/sandboxes/{}", record.id);
     let call = call_on(record, Method::DELETE, &path, MOVE_WAIT);
-    match client.call::<serde_json::Value>(call, NOTHING).await {
+    match client.call::<serde_json::Value>(call, NO_BODY).await {
         Ok(last) => Ok(serde_json::from_value(last).ok()),
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(error),
@@ -56,9 +57,12 @@ async fn remove_machine(
 }
 
 /// The sandbox as its host sees it now.
-pub(crate) async fn look(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
+pub(crate) async fn describe(
+    client: &AgentClient,
+    record: &SandboxRecord,
+) -> Result<AgentSandbox, AgentError> {
     let path = format!("/sandboxes/{}", record.id);
-    client.call(call_on(record, Method::GET, &path, LOOK_WAIT), NOTHING).await
+    client.call(call_on(record, Method::GET, &path, LOOK_WAIT), NO_BODY).await
 }
 
 /// Refuses calls on a sandbox that has no machine.
@@ -82,7 +86,8 @@ pub(crate) fn check_live(record: &SandboxRecord) -> Result<()> {
 
 /// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser of the server.
 fn check_unsealed(record: &SandboxRecord) -> Result<()> {
-    match record.owner.as_deref().and_then(crate::databases::sealed_for) {
+    let owner: Option<Owner> = record.owner.as_deref().and_then(|owner| owner.parse().ok());
+    match owner.as_ref().and_then(Owner::sealed_for) {
         None => Ok(()),
         Some(database) => Err(Error::conflict(format!(
             "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",
@@ -92,37 +97,43 @@ fn check_unsealed(record: &SandboxRecord) -> Result<()> {
 }
 
 /// Where a live sandbox of the workspace is, and a client of its host. Does not ask the store on every call.
-pub(crate) async fn place(
-    app: &App,
+pub(crate) async fn locate(
+    sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,
-) -> Result<(Place, AgentClient)> {
-    let place = match app.places.find(workspace, id) {
-        Ok(place) => place,
+) -> Result<(Location, AgentClient)> {
+    let location = match sandboxes.locations.find(workspace, id) {
+        Ok(location) => location,
         Err(reading) => {
             let SandboxRecord { workspace, host, incarnation, state, .. } =
-                live_record(app, workspace, id).await?;
-            let place = Place { workspace, host, incarnation, asleep: state == SandboxState::Hibernated };
-            app.places.remember(reading, id, &place);
-            place
+                live_record(sandboxes, workspace, id).await?;
+            let location =
+                Location { workspace, host, incarnation, asleep: state == SandboxState::Hibernated };
+            sandboxes.locations.remember(reading, id, &location);
+            location
         }
     };
-    let client = app.hosts.client(&place.host)?;
-    Ok((place, client))
+    let client = sandboxes.hosts.client(&location.host)?;
+    Ok((location, client))
 }
 
 /// Writes down that a call woke a sandbox, before its client hears of the call's success. The host reports it too, but a
 /// client that looks at once could be faster.
-pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: &AgentClient) {
-    if !place.asleep {
+pub(crate) async fn note_wake(
+    sandboxes: &Sandboxes,
+    location: &Location,
+    id: &SandboxId,
+    client: &AgentClient,
+) {
+    if !location.asleep {
         return;
     }
     let noted = async {
-        let record = app.store.sandbox(None, id).await?;
+        let record = sandboxes.store.sandbox(None, id).await?;
         if record.state == SandboxState::Hibernated {
-            let seen = look(client, &record).await?;
+            let seen = describe(client, &record).await?;
             if seen.state != SandboxState::Hibernated {
-                lifecycle::settle(app, &record, seen, Change::at(now())).await?;
+                lifecycle::settle(sandboxes, &record, seen, Change::at(now())).await?;
             }
         }
         Ok::<_, Error>(())
@@ -133,25 +144,33 @@ pub(crate) async fn note_wake(app: &App, place: &Place, id: &SandboxId, client: 
 }
 
 /// A sandbox of the workspace, whatever its state, that users may do something to.
-pub(crate) async fn unsealed(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxRecord> {
-    let record = app.store.sandbox(Some(workspace), id).await?;
+pub(crate) async fn unsealed(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> Result<SandboxRecord> {
+    let record = sandboxes.store.sandbox(Some(workspace), id).await?;
     check_unsealed(&record)?;
     Ok(record)
 }
 
-async fn live_record(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxRecord> {
-    let record = unsealed(app, workspace, id).await?;
+async fn live_record(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> Result<SandboxRecord> {
+    let record = unsealed(sandboxes, workspace, id).await?;
     check_live(&record)?;
     Ok(record)
 }
 
 /// A live sandbox of the workspace and a client of its host.
 pub(crate) async fn live(
-    app: &App,
+    sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,
 ) -> Result<(SandboxRecord, AgentClient)> {
-    let record = live_record(app, workspace, id).await?;
-    let client = app.hosts.client(&record.host)?;
+    let record = live_record(sandboxes, workspace, id).await?;
+    let client = sandboxes.hosts.client(&record.host)?;
     Ok((record, client))
 }

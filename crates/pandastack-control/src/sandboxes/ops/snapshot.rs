@@ -12,15 +12,21 @@ use pandastack_types::api::{CreateSnapshot, SnapshotKind};
 use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
 use serde::de::IgnoredAny;
 
-use super::{MOVE_WAIT, NOTHING, SNAPSHOT_WAIT, call_on};
-use crate::app::{App, now};
+use super::{MOVE_WAIT, NO_BODY, SNAPSHOT_WAIT, call_on};
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::in_flight::Mark;
 use crate::store::record::{SnapshotSpecRecord, after_seconds};
 use crate::store::{SandboxRecord, SnapshotRecord, StoreError};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// A snapshot of the workspace, by its id.
-pub(crate) async fn find(app: &App, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
-    match app.store.snapshot(workspace, id).await {
+pub(crate) async fn find(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SnapshotId,
+) -> Result<SnapshotRecord> {
+    match sandboxes.store.snapshot(workspace, id).await {
         Err(error @ StoreError::NotFound { .. }) => {
             let hint =
                 "give the whole id of one, which `pandastack snapshot list` shows; names are for people";
@@ -32,56 +38,57 @@ pub(crate) async fn find(app: &App, workspace: &WorkspaceId, id: &SnapshotId) ->
 
 /// Takes a snapshot. Runs to its end even if the caller is dropped.
 pub(crate) async fn take(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
     request: CreateSnapshot,
     kind: SnapshotKind,
 ) -> Result<SnapshotRecord> {
-    crate::validate::snapshot(&request)?;
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let keep_last = request.keep_last;
-        let snapshot = run(&owner, record, client, request, kind).await?;
-        owner.expiry_changed.notify_one();
-        if let Some(keep_last) = keep_last {
-            prune(&owner, &snapshot, keep_last).await?;
-        }
-        Ok(snapshot)
-    })
-    .await
+    crate::sandboxes::validate::snapshot(&request)?;
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let keep_last = request.keep_last;
+            let snapshot = run(&own, record, client, request, kind).await?;
+            own.expiry_changed.notify_one();
+            if let Some(keep_last) = keep_last {
+                prune(&own, &snapshot, keep_last).await?;
+            }
+            Ok(snapshot)
+        })
+        .await
 }
 
 /// Deletes the oldest snapshots of the same sandbox and kind past `keep_last`. Named ones are neither counted nor deleted.
-async fn prune(app: &App, newest: &SnapshotRecord, keep_last: u32) -> Result<()> {
-    let mut old = app.store.snapshots(&newest.workspace, Some(&newest.sandbox)).await?;
+async fn prune(sandboxes: &Sandboxes, newest: &SnapshotRecord, keep_last: u32) -> Result<()> {
+    let mut old = sandboxes.store.snapshots(&newest.workspace, Some(&newest.sandbox)).await?;
     old.retain(|snapshot| snapshot.spec.kind == newest.spec.kind && snapshot.spec.name.is_none());
     let keep = usize::try_from(keep_last).unwrap_or(usize::MAX);
     for snapshot in old.into_iter().skip(keep) {
-        remove(app, &snapshot).await?;
+        remove(sandboxes, &snapshot).await?;
     }
     Ok(())
 }
 
 /// Deletes the checkpoints of a sandbox that goes: they are there to return to, and nobody can any more.
-pub(crate) async fn remove_checkpoints(app: &App, record: &SandboxRecord) -> Result<()> {
-    for snapshot in app.store.snapshots(&record.workspace, Some(&record.id)).await? {
+pub(crate) async fn remove_checkpoints(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+    for snapshot in sandboxes.store.snapshots(&record.workspace, Some(&record.id)).await? {
         if snapshot.spec.kind == SnapshotKind::Checkpoint {
-            remove(app, &snapshot).await?;
+            remove(sandboxes, &snapshot).await?;
         }
     }
     Ok(())
 }
 
 async fn run(
-    app: &App,
+    sandboxes: &Sandboxes,
     record: SandboxRecord,
     client: AgentClient,
     request: CreateSnapshot,
     kind: SnapshotKind,
 ) -> Result<SnapshotRecord> {
     let id = SnapshotId::random();
-    let _marked = app.under_way.mark(id.as_str());
+    let _marked = sandboxes.in_flight.mark(&Mark::Snapshot(id.clone()));
     let path = format!("/sandboxes/{}/snapshots", record.id);
     let body = AgentSnapshot { snapshot_id: id.clone() };
     let call = call_on(&record, Method::POST, &path, SNAPSHOT_WAIT);
@@ -114,8 +121,8 @@ async fn run(
             volumes: record.spec.volumes,
         },
     };
-    match app.store.insert_snapshot(&snapshot).await {
-        Ok(event) => app.publish([event]),
+    match sandboxes.store.insert_snapshot(&snapshot).await {
+        Ok(event) => sandboxes.publish([event]),
         Err(error) => {
             remove_quietly(&client, &snapshot.id).await;
             return Err(error.into());
@@ -126,23 +133,24 @@ async fn run(
 }
 
 /// Deletes a snapshot. Runs to its end even if the caller is dropped.
-pub(crate) async fn delete(app: &Arc<App>, workspace: WorkspaceId, id: SnapshotId) -> Result<()> {
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let snapshot = owner.store.snapshot(&workspace, &id).await?;
-        remove(&owner, &snapshot).await
-    })
-    .await
+pub(crate) async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: SnapshotId) -> Result<()> {
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let snapshot = own.store.snapshot(&workspace, &id).await?;
+            remove(&own, &snapshot).await
+        })
+        .await
 }
 
 /// Deletes a snapshot's row, then its files. One that is gone already is deleted.
-pub(crate) async fn remove(app: &App, snapshot: &SnapshotRecord) -> Result<()> {
-    match app.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
-        Ok((_, event)) => app.publish([event]),
+pub(crate) async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
+    match sandboxes.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
+        Ok((_, event)) => sandboxes.publish([event]),
         Err(StoreError::NotFound { .. }) => return Ok(()),
         Err(error) => return Err(error.into()),
     }
-    if let Ok(client) = app.hosts.client(&snapshot.host) {
+    if let Ok(client) = sandboxes.hosts.client(&snapshot.host) {
         remove_quietly(&client, &snapshot.id).await;
     }
     Ok(())
@@ -151,7 +159,7 @@ pub(crate) async fn remove(app: &App, snapshot: &SnapshotRecord) -> Result<()> {
 async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
     let path = format!("/snapshots/{id}");
     let call = Call { method: Method::DELETE, path: &path, incarnation: None, wait: MOVE_WAIT };
-    let removed: Result<IgnoredAny, AgentError> = client.call(call, NOTHING).await;
+    let removed: Result<IgnoredAny, AgentError> = client.call(call, NO_BODY).await;
     if let Err(error) = removed
         && !error.is_absent()
     {

@@ -1,9 +1,9 @@
 //! Records as clients see them.
 
-use pandastack_types::api::{Metadata, Sandbox, Snapshot, TokenInfo};
+use pandastack_types::api::{Metadata, Sandbox, Snapshot};
 
-use crate::app::App;
-use crate::store::{SandboxRecord, SnapshotRecord, TokenRecord};
+use super::hosts::Hosts;
+use crate::store::{SandboxRecord, SnapshotRecord};
 
 /// Labels with this start are written, never read back.
 const SECRET_START: &str = "secret.";
@@ -12,7 +12,8 @@ fn shown_metadata(metadata: Metadata) -> Metadata {
     metadata.into_iter().filter(|(key, _)| !key.starts_with(SECRET_START)).collect()
 }
 
-pub(crate) fn sandbox(app: &App, record: SandboxRecord) -> Sandbox {
+/// A sandbox.
+pub(crate) fn sandbox(hosts: &Hosts, record: SandboxRecord) -> Sandbox {
     let spec = record.spec;
     Sandbox {
         id: record.id,
@@ -24,7 +25,7 @@ pub(crate) fn sandbox(app: &App, record: SandboxRecord) -> Sandbox {
         residency: spec.residency,
         kept: spec.kept,
         guest_ip: spec.guest_ip,
-        host_reachable: app.hosts.reachable(&record.host),
+        host_reachable: hosts.reachable(&record.host),
         host: Some(record.host),
         engine: spec.engine,
         isolation: spec.isolation,
@@ -45,6 +46,7 @@ pub(crate) fn sandbox(app: &App, record: SandboxRecord) -> Sandbox {
     }
 }
 
+/// A snapshot.
 pub(crate) fn snapshot(record: SnapshotRecord) -> Snapshot {
     Snapshot {
         id: record.id,
@@ -57,16 +59,6 @@ pub(crate) fn snapshot(record: SnapshotRecord) -> Snapshot {
         pause_ms: record.spec.pause_ms,
         host: record.host,
         kind: record.spec.kind,
-        created_at: record.created_at,
-        expires_at: record.expires_at,
-    }
-}
-
-pub(crate) fn token(record: TokenRecord) -> TokenInfo {
-    TokenInfo {
-        prefix: record.prefix,
-        label: record.label,
-        scope: record.scope,
         created_at: record.created_at,
         expires_at: record.expires_at,
     }

@@ -13,8 +13,8 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use tokio_util::sync::CancellationToken;
 
 use super::call_on;
-use crate::app::App;
-use crate::ops;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::ops;
 use crate::store::SandboxRecord;
 use pandastack_agent_client::Call;
 
@@ -23,27 +23,32 @@ const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs a command in a sandbox of a workspace, which is woken for it. `tag` names its process, so that [`kill`] finds it.
 pub(crate) async fn exec(
-    app: &App,
+    sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,
     request: &ExecRequest,
     tag: &str,
 ) -> Result<ExecResult> {
-    let (place, client) = ops::place(app, workspace, id).await?;
+    let (place, client) = ops::locate(sandboxes, workspace, id).await?;
     let path = format!("/sandboxes/{id}/exec?tag={tag}");
     let (method, incarnation) = (Method::POST, Some(place.incarnation));
     let call = Call { method, path: &path, incarnation, wait: wait_for(request) };
     let result = client.call(call, Some(request)).await?;
-    ops::note_wake(app, &place, id, &client).await;
+    ops::note_wake(sandboxes, &place, id, &client).await;
     Ok(result)
 }
 
 /// Ends the processes of a sandbox with that tag, and everything they started.
-pub(crate) async fn kill(app: &App, workspace: &WorkspaceId, id: &SandboxId, tag: &str) -> Result<()> {
-    let (place, client) = ops::place(app, workspace, id).await?;
+pub(crate) async fn kill(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+    tag: &str,
+) -> Result<()> {
+    let (place, client) = ops::locate(sandboxes, workspace, id).await?;
     let (path, incarnation) = (format!("/sandboxes/{id}/processes"), Some(place.incarnation));
     let call = Call { method: Method::GET, path: &path, incarnation, wait: GRACE };
-    let list: ProcessList = client.call(call, ops::NOTHING).await?;
+    let list: ProcessList = client.call(call, ops::NO_BODY).await?;
     let named = |process: &&Process| {
         let runs = process.state == ProcessState::Running || process.lingering;
         runs && process.tag.as_deref() == Some(tag)
@@ -59,7 +64,7 @@ pub(crate) async fn kill(app: &App, workspace: &WorkspaceId, id: &SandboxId, tag
 
 /// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped; `gone` ends it early.
 pub(crate) async fn run(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: RunRequest,
     gone: CancellationToken,
@@ -71,16 +76,16 @@ pub(crate) async fn run(
         ttl_seconds: Some(seconds(&request.exec) + 2 * GRACE.as_secs()),
         ..CreateSandbox::default()
     };
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let record = ops::create::create(&owner, workspace, create, None).await?;
+    let own = Arc::clone(sandboxes);
+    sandboxes.owned(async move {
+        let record = ops::create::create(&own, workspace, create, None).await?;
         let create_ms = milliseconds(began);
         let ran = tokio::select! {
-            ran = exec_in(&owner, &record, &request.exec) => ran,
+            ran = exec_in(&own, &record, &request.exec) => ran,
             () = gone.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the client went away")),
         };
         let (sandbox_id, spec) = (record.id.clone(), record.spec.clone());
-        if let Err(error) = ops::delete::delete(&owner, record, None).await {
+        if let Err(error) = ops::delete::delete(&own, record, None).await {
             tracing::warn!(sandbox = %sandbox_id, %error, "the sandbox of a run is deleted by the reaper");
         }
         let (engine, isolation) = (spec.engine, spec.isolation);
@@ -91,8 +96,12 @@ pub(crate) async fn run(
 }
 
 /// Runs a command in a machine, whoever it belongs to.
-pub(crate) async fn exec_in(app: &App, record: &SandboxRecord, request: &ExecRequest) -> Result<ExecResult> {
-    let client = app.hosts.client(&record.host)?;
+pub(crate) async fn exec_in(
+    sandboxes: &Sandboxes,
+    record: &SandboxRecord,
+    request: &ExecRequest,
+) -> Result<ExecResult> {
+    let client = sandboxes.hosts.client(&record.host)?;
     let path = format!("/sandboxes/{}/exec", record.id);
     Ok(client.call(call_on(record, Method::POST, &path, wait_for(request)), Some(request)).await?)
 }

@@ -9,17 +9,19 @@
 //!   finished in between is then found in the rows.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
 use pandastack_types::{HostId, Result, SandboxId, SandboxState, SnapshotId, Transition};
 
-use crate::app::{App, now};
-use crate::checkpoint;
-use crate::ops;
-use crate::ops::lifecycle::{settle, towards};
-use crate::replicas::marks_of_all;
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::checkpoint;
+use crate::sandboxes::in_flight::{Mark, Marks};
+use crate::sandboxes::ops;
+use crate::sandboxes::ops::lifecycle::{settle, towards};
 use crate::store::{Amendment, Change, SandboxRecord, Select, StoreError};
 
 /// How often the totals of a host's sandboxes become usage events. Also at each transition.
@@ -68,46 +70,46 @@ impl Findings {
 }
 
 /// Takes a report in and answers what the host shall forget.
-pub(crate) async fn take(app: &Arc<App>, report: HostReport) -> Result<ReportAnswer> {
-    let record = app.hosts.heard(report.clone(), now())?;
-    app.store.put_host(&record).await?;
-    note_denials(app, &report).await?;
-    let mut findings = look(app, &report, &app.under_way.all()).await?;
+pub(crate) async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
+    let record = sandboxes.hosts.heard(report.clone(), now())?;
+    sandboxes.store.put_host(&record).await?;
+    note_denials(sandboxes, &report).await?;
+    let mut findings = find(sandboxes, &report, &sandboxes.in_flight.marks()).await?;
     if findings.need_work() {
-        findings = match marks_of_all(app).await {
-            Ok(marks) => look(app, &report, &marks).await?,
+        findings = match sandboxes.marks_of_all().await {
+            Ok(marks) => find(sandboxes, &report, &marks).await?,
             Err(error) => {
                 tracing::warn!(%error, cause = error.causes(), "another server does not say what it works on; nothing is settled");
                 Findings { checkpointed: findings.checkpointed, usage: findings.usage, ..Findings::default() }
             }
         };
     }
-    checkpoint::take_due(app, &findings.checkpointed, &report).await?;
+    checkpoint::take_due(sandboxes, &findings.checkpointed, &report).await?;
     for (row, seen) in findings.changed {
-        if let Err(error) = settle(app, &row, seen, Change::at(now())).await {
+        if let Err(error) = settle(sandboxes, &row, seen, Change::at(now())).await {
             tracing::warn!(sandbox = %row.id, %error, "a report could not be recorded");
         }
     }
-    if app.usage_clock.is_due(&report.host) {
-        app.store.record_usage(&findings.usage, now()).await?;
+    if sandboxes.usage_clock.is_due(&report.host) {
+        sandboxes.store.record_usage(&findings.usage, now()).await?;
     }
     if !findings.doubtful.is_empty() {
-        let owner = Arc::clone(app);
-        app.tasks.spawn(async move {
+        let own = Arc::clone(sandboxes);
+        sandboxes.tasks.spawn(async move {
             for row in findings.doubtful {
-                resolve(&owner, row).await;
+                resolve(&own, row).await;
             }
         });
     }
-    crate::volumes::reconcile::take(app, &report).await?;
+    crate::sandboxes::volumes::reconcile::take(sandboxes, &report).await?;
     Ok(ReportAnswer { forget_sandboxes: findings.unknown, forget_snapshots: findings.unknown_snapshots })
 }
 
-async fn note_denials(app: &App, report: &HostReport) -> Result<()> {
+async fn note_denials(sandboxes: &Sandboxes, report: &HostReport) -> Result<()> {
     for denial in &report.denials {
         let denied = Amendment::EgressDenied { detail: denial.sentence(), count: denial.count };
-        match app.amend(&denial.sandbox, &denied).await {
-            Ok(_) => app.metrics.count_denied(denial.count),
+        match sandboxes.amend(&denial.sandbox, &denied).await {
+            Ok(_) => drop(sandboxes.egress_denied.fetch_add(denial.count, Ordering::Relaxed)),
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -116,13 +118,14 @@ async fn note_denials(app: &App, report: &HostReport) -> Result<()> {
 }
 
 /// Compares a report with the record, given what is being worked on.
-async fn look(app: &App, report: &HostReport, marks: &HashSet<String>) -> Result<Findings> {
-    let rows = app.store.sandboxes(&Select::Host(report.host.clone())).await?;
+async fn find(sandboxes: &Sandboxes, report: &HostReport, marks: &Marks) -> Result<Findings> {
+    let rows = sandboxes.store.sandboxes(&Select::Host(report.host.clone())).await?;
     let checkpointed = rows.iter().filter(|row| row.spec.checkpoints.is_some()).cloned().collect();
-    let compared = compare(rows, report, |id| marks.contains(id.as_str()));
+    let compared = compare(rows, report, |id| marks.contains(&Mark::Sandbox(id.clone())));
     let mut findings = Findings { checkpointed, ..compared };
-    let known: HashSet<_> = app.store.snapshot_ids(&report.host).await?.into_iter().collect();
-    let forgotten = |id: &&SnapshotId| !known.contains(*id) && !marks.contains(id.as_str());
+    let known: HashSet<_> = sandboxes.store.snapshot_ids(&report.host).await?.into_iter().collect();
+    let forgotten =
+        |id: &&SnapshotId| !known.contains(*id) && !marks.contains(&Mark::Snapshot((*id).clone()));
     findings.unknown_snapshots = report.snapshots.iter().filter(forgotten).cloned().collect();
     Ok(findings)
 }
@@ -130,13 +133,13 @@ async fn look(app: &App, report: &HostReport, marks: &HashSet<String>) -> Result
 fn compare(
     rows: Vec<SandboxRecord>,
     report: &HostReport,
-    under_way: impl Fn(&SandboxId) -> bool,
+    in_flight: impl Fn(&SandboxId) -> bool,
 ) -> Findings {
     let mut seen: HashMap<_, _> = report.sandboxes.iter().map(|seen| (seen.id.clone(), seen)).collect();
     let mut findings = Findings::default();
     for row in rows {
         let seen = seen.remove(&row.id).filter(|seen| seen.incarnation == row.incarnation);
-        if under_way(&row.id) {
+        if in_flight(&row.id) {
             continue;
         }
         if let Some(seen) = seen {
@@ -155,21 +158,21 @@ fn compare(
             }
         }
     }
-    findings.unknown = seen.into_keys().filter(|id| !under_way(id)).collect();
+    findings.unknown = seen.into_keys().filter(|id| !in_flight(id)).collect();
     findings
 }
 
 /// Asks a host about one sandbox and brings the row to a state that holds. Safe to repeat.
-async fn resolve(app: &App, row: SandboxRecord) {
+async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
     if row.state == SandboxState::Stopping {
-        if let Err(error) = ops::delete::finish(app, &row).await {
+        if let Err(error) = ops::delete::finish(sandboxes, &row).await {
             tracing::warn!(sandbox = %row.id, %error, "a delete is tried again at the next report");
         }
         return;
     }
-    let Some(_marked) = app.under_way.mark(row.id.as_str()) else { return };
-    let Ok(client) = app.hosts.client(&row.host) else { return };
-    let seen = match ops::look(&client, &row).await {
+    let Some(_marked) = sandboxes.in_flight.mark(&Mark::Sandbox(row.id.clone())) else { return };
+    let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
+    let seen = match ops::describe(&client, &row).await {
         Ok(seen) => Some(seen),
         Err(error) if error.is_absent() => None,
         // No answer is no news.
@@ -179,16 +182,16 @@ async fn resolve(app: &App, row: SandboxRecord) {
         (SandboxState::Creating, Some(seen)) if seen.state == SandboxState::Creating => return,
         (SandboxState::Creating, Some(seen)) if seen.state.is_live() => {
             let change = Change::at(now()).seeing(seen).because("finished after a restart of the server");
-            app.transition(&row.id, Transition::Created, &change).await
+            sandboxes.transition(&row.id, Transition::Created, &change).await
         }
         (SandboxState::Creating, _) => {
             let why = "the server stopped while it was being made";
-            return ops::create::undo(app, &row, Some(&client), why).await;
+            return ops::create::undo(sandboxes, &row, Some(&client), why).await;
         }
         (_, Some(_)) => return,
         (_, None) => {
             let why = format!("host `{}` no longer has it; was the host restarted?", row.host);
-            app.transition(&row.id, Transition::Lost, &Change::at(now()).because(why)).await
+            sandboxes.transition(&row.id, Transition::Lost, &Change::at(now()).because(why)).await
         }
     };
     if let Err(error) = result {

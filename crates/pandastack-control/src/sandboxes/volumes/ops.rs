@@ -13,41 +13,43 @@ use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MIB, owned};
-use crate::app::{App, now};
-use crate::ops::{MAKE_WAIT, MOVE_WAIT, NOTHING};
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::in_flight::Mark;
+use crate::sandboxes::ops::{MAKE_WAIT, MOVE_WAIT, NO_BODY};
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// Makes an empty volume. Runs to its end even if the caller is dropped.
-pub(super) async fn create(
-    app: &Arc<App>,
+pub(crate) async fn create(
+    sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateVolume,
 ) -> Result<VolumeRecord> {
     check_name(&request.name)?;
     check_size(request.size_mb)?;
-    let (host, client) = app.hosts.place_volume()?;
+    let (host, client) = sandboxes.hosts.place_volume()?;
     let spec = VolumeSpecRecord {
         size_bytes: request.size_mb * MIB,
         protected: request.protected,
         ..VolumeSpecRecord::default()
     };
     let record = new_record(workspace, request.name, host, spec);
-    make(app, client, record, None, None).await
+    make(sandboxes, client, record, None, None).await
 }
 
 /// Makes a copy of a volume, to write or as a snapshot. Runs to its end even if the caller is dropped.
-pub(super) async fn copy(
-    app: &Arc<App>,
+pub(crate) async fn copy(
+    sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     name: &str,
     copy: String,
     snapshot: bool,
 ) -> Result<VolumeRecord> {
     check_name(&copy)?;
-    let original = of_user(app, &workspace, name).await?;
-    let client = app.hosts.client(&original.host)?;
-    let writer = writer(app, &original).await?;
+    let original = of_user(sandboxes, &workspace, name).await?;
+    let client = sandboxes.hosts.client(&original.host)?;
+    let writer = writer(sandboxes, &original).await?;
     let spec = VolumeSpecRecord {
         size_bytes: original.spec.size_bytes,
         snapshot,
@@ -55,91 +57,97 @@ pub(super) async fn copy(
         ..VolumeSpecRecord::default()
     };
     let record = new_record(workspace, copy, original.host, spec);
-    make(app, client, record, Some(original.id), writer).await
+    make(sandboxes, client, record, Some(original.id), writer).await
 }
 
 async fn make(
-    app: &Arc<App>,
+    sandboxes: &Arc<Sandboxes>,
     client: AgentClient,
     record: VolumeRecord,
     from: Option<VolumeId>,
     writer: Option<SandboxId>,
 ) -> Result<VolumeRecord> {
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let _marked = owner.under_way.mark(record.id.as_str());
-        owner.store.insert_volumes(std::slice::from_ref(&record)).await?;
-        let size_bytes = record.spec.size_bytes;
-        let body = AgentVolumeCreate { id: record.id.clone(), size_bytes, from, writer };
-        let call = Call { method: Method::POST, path: "/volumes", incarnation: None, wait: MAKE_WAIT };
-        match client.call::<AgentVolume>(call, Some(&body)).await {
-            Ok(made) => {
-                let spec = VolumeSpecRecord { size_bytes: made.size_bytes, ..record.spec };
-                owner.store.update_volume(&record.id, &spec).await?;
-                Ok(VolumeRecord { spec, state: VolumeState::Ready, ..record })
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let _marked = own.in_flight.mark(&Mark::Volume(record.id.clone()));
+            own.store.insert_volumes(std::slice::from_ref(&record)).await?;
+            let size_bytes = record.spec.size_bytes;
+            let body = AgentVolumeCreate { id: record.id.clone(), size_bytes, from, writer };
+            let call = Call { method: Method::POST, path: "/volumes", incarnation: None, wait: MAKE_WAIT };
+            match client.call::<AgentVolume>(call, Some(&body)).await {
+                Ok(made) => {
+                    let spec = VolumeSpecRecord { size_bytes: made.size_bytes, ..record.spec };
+                    own.store.update_volume(&record.id, &spec).await?;
+                    Ok(VolumeRecord { spec, state: VolumeState::Ready, ..record })
+                }
+                Err(error) => {
+                    abandon(&own, &record).await;
+                    Err(error.into())
+                }
             }
-            Err(error) => {
-                abandon(&owner, &record).await;
-                Err(error.into())
-            }
-        }
-    })
-    .await
+        })
+        .await
 }
 
 /// Removes what a failed make left. If its host does not answer, the next report finishes it.
-async fn abandon(app: &App, record: &VolumeRecord) {
-    if let Err(error) = app.store.delete_volume(&record.id).await {
+async fn abandon(sandboxes: &Sandboxes, record: &VolumeRecord) {
+    if let Err(error) = sandboxes.store.delete_volume(&record.id).await {
         tracing::warn!(volume = %record.id, %error, "a volume that was not made keeps its row");
         return;
     }
-    if let Err(error) = finish_delete(app, record).await {
+    if let Err(error) = finish_delete(sandboxes, record).await {
         tracing::info!(volume = %record.id, error = %error.message, "it is removed when its host reports");
     }
 }
 
 /// Makes a volume larger.
-pub(super) async fn grow(app: &Arc<App>, record: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
+pub(crate) async fn grow(
+    sandboxes: &Arc<Sandboxes>,
+    record: VolumeRecord,
+    size_mb: u64,
+) -> Result<VolumeRecord> {
     check_size(size_mb)?;
     if record.spec.snapshot {
         let name = &record.name;
         return Err(Error::conflict(format!("volume `{name}` is a snapshot and never changes; clone it")));
     }
-    let client = app.hosts.client(&record.host)?;
-    let writer = writer(app, &record).await?;
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        let path = format!("/volumes/{}/grow", record.id);
-        let body = AgentVolumeGrow { size_bytes: size_mb * MIB, writer };
-        let call = Call { method: Method::POST, path: &path, incarnation: None, wait: MOVE_WAIT };
-        let grown: AgentVolume = client.call(call, Some(&body)).await?;
-        let spec = VolumeSpecRecord { size_bytes: grown.size_bytes, ..record.spec };
-        owner.store.update_volume(&record.id, &spec).await?;
-        Ok(VolumeRecord { spec, ..record })
-    })
-    .await
+    let client = sandboxes.hosts.client(&record.host)?;
+    let writer = writer(sandboxes, &record).await?;
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let path = format!("/volumes/{}/grow", record.id);
+            let body = AgentVolumeGrow { size_bytes: size_mb * MIB, writer };
+            let call = Call { method: Method::POST, path: &path, incarnation: None, wait: MOVE_WAIT };
+            let grown: AgentVolume = client.call(call, Some(&body)).await?;
+            let spec = VolumeSpecRecord { size_bytes: grown.size_bytes, ..record.spec };
+            own.store.update_volume(&record.id, &spec).await?;
+            Ok(VolumeRecord { spec, ..record })
+        })
+        .await
 }
 
 /// Changes what protects a volume.
-pub(super) async fn change(
-    app: &App,
+pub(crate) async fn change(
+    sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     name: &str,
     request: &PatchVolume,
 ) -> Result<VolumeRecord> {
-    let record = of_user(app, workspace, name).await?;
+    let record = of_user(sandboxes, workspace, name).await?;
     let spec = VolumeSpecRecord {
         protected: request.protected.unwrap_or(record.spec.protected),
         delete_with_sandbox: request.delete_with_sandbox.unwrap_or(record.spec.delete_with_sandbox),
         ..record.spec
     };
-    app.store.update_volume(&record.id, &spec).await?;
+    sandboxes.store.update_volume(&record.id, &spec).await?;
     Ok(VolumeRecord { spec, ..record })
 }
 
 /// Deletes a volume, or sees to it that it will be. Runs to its end even if the caller is dropped.
-pub(super) async fn delete(app: &Arc<App>, workspace: &WorkspaceId, name: &str) -> Result<()> {
-    let record = app.store.volume(workspace, name).await?;
+pub(crate) async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, name: &str) -> Result<()> {
+    let record = sandboxes.store.volume(workspace, name).await?;
     owned::check(&record, None)?;
     if record.spec.protected {
         return Err(Error::conflict(format!(
@@ -147,22 +155,23 @@ pub(super) async fn delete(app: &Arc<App>, workspace: &WorkspaceId, name: &str) 
              `protected: false`"
         )));
     }
-    let owner = Arc::clone(app);
-    app.owned(async move {
-        owner.store.delete_volume(&record.id).await?;
-        finish_delete(&owner, &record).await
-    })
-    .await
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            own.store.delete_volume(&record.id).await?;
+            finish_delete(&own, &record).await
+        })
+        .await
 }
 
 /// Removes the image and then the row of a volume that is being deleted. A host that does not answer does it when it
 /// reports. Safe to repeat.
-pub(super) async fn finish_delete(app: &App, record: &VolumeRecord) -> Result<()> {
+pub(crate) async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Result<()> {
     let path = format!("/volumes/{}", record.id);
-    let removed = match app.hosts.client(&record.host) {
+    let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
             let call = Call { method: Method::DELETE, path: &path, incarnation: None, wait: MOVE_WAIT };
-            client.call::<IgnoredAny>(call, NOTHING).await.map(drop)
+            client.call::<IgnoredAny>(call, NO_BODY).await.map(drop)
         }
         Err(error) => Err(error),
     };
@@ -175,19 +184,23 @@ pub(super) async fn finish_delete(app: &App, record: &VolumeRecord) -> Result<()
             return Ok(());
         }
     }
-    Ok(app.store.remove_volume(&record.id).await?)
+    Ok(sandboxes.store.remove_volume(&record.id).await?)
 }
 
 /// The sandbox that writes a volume now.
-async fn writer(app: &App, record: &VolumeRecord) -> Result<Option<SandboxId>> {
-    let holders = app.store.volume_holders(&record.workspace).await?;
+async fn writer(sandboxes: &Sandboxes, record: &VolumeRecord) -> Result<Option<SandboxId>> {
+    let holders = sandboxes.store.volume_holders(&record.workspace).await?;
     let writing = holders.into_iter().find(|holder| holder.volume == record.id && !holder.read_only);
     Ok(writing.map(|holder| holder.sandbox))
 }
 
 /// A volume that can be used.
-pub(super) async fn ready(app: &App, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
-    let record = app.store.volume(workspace, name).await?;
+pub(crate) async fn ready(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    name: &str,
+) -> Result<VolumeRecord> {
+    let record = sandboxes.store.volume(workspace, name).await?;
     match record.state {
         VolumeState::Ready => Ok(record),
         _ => Err(Error::conflict(format!("volume `{name}` is still being made; try again in a moment"))),
@@ -195,8 +208,12 @@ pub(super) async fn ready(app: &App, workspace: &WorkspaceId, name: &str) -> Res
 }
 
 /// A volume that can be used, and belongs to no service.
-pub(super) async fn of_user(app: &App, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
-    let record = ready(app, workspace, name).await?;
+pub(crate) async fn of_user(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    name: &str,
+) -> Result<VolumeRecord> {
+    let record = ready(sandboxes, workspace, name).await?;
     owned::check(&record, None)?;
     Ok(record)
 }
@@ -207,7 +224,7 @@ fn new_record(workspace: WorkspaceId, name: String, host: HostId, spec: VolumeSp
 }
 
 /// A name for a snapshot of the volume with that name, which there will not be again.
-pub(super) fn snapshot_name(name: &str) -> String {
+pub(crate) fn snapshot_name(name: &str) -> String {
     let stamp = format!("-{}", now().strftime("%Y%m%d-%H%M%S"));
     let keep = VOLUME_NAME_CHARS_MAX.saturating_sub(stamp.len());
     let start: String = name.chars().take(keep).collect();
@@ -215,7 +232,7 @@ pub(super) fn snapshot_name(name: &str) -> String {
 }
 
 /// Refuses what cannot be a volume's name.
-pub(super) fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let edges = name.starts_with('-') || name.ends_with('-');
     if (1..=VOLUME_NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(good) && !edges {

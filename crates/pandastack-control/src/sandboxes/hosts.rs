@@ -13,7 +13,7 @@ use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{HostId, VolumeId};
 
-use crate::placement::{Candidate, PlacementRefused, choose};
+use crate::sandboxes::placement::{Candidate, PlacementRefused, choose};
 use crate::store::HostRecord;
 use pandastack_agent_client::{AgentClient, AgentError};
 

@@ -4,10 +4,12 @@ use std::path::Path;
 
 use pandastack_types::api::{AttachVolume, AttachedVolume, TemplateVolume};
 use pandastack_types::limits::{VOLUME_NAME_CHARS_MAX, VOLUMES_PER_SANDBOX_MAX};
-use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
+use pandastack_types::{Error, HostId, Owner, Result, SandboxId, VolumeId, WorkspaceId};
 
 use super::{MIB, ops, owned};
-use crate::app::{App, Marked, now};
+use crate::clock::now;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::in_flight::{InFlightMark, Mark};
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use crate::store::{SandboxRecord, StoreError};
 
@@ -57,11 +59,11 @@ pub(crate) enum OfTemplate {
 /// it is, and another name becomes the name of the copy, which then outlives the sandbox. `owner` is the service that the
 /// sandbox is for.
 pub(crate) async fn resolve(
-    app: &App,
+    sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     wanted: &[AttachVolume],
     template: Option<&TemplateVolume>,
-    owner: Option<&str>,
+    owner: Option<&Owner>,
 ) -> Result<Wanted> {
     let room = VOLUMES_PER_SANDBOX_MAX - usize::from(template.is_some());
     let is_own = |volume: &AttachVolume| template.is_some_and(|own| mount_path(volume) == own.path);
@@ -71,7 +73,7 @@ pub(crate) async fn resolve(
     let of_template = match (template, own.first()) {
         (None, _) => OfTemplate::None,
         (Some(template), None) => OfTemplate::Fresh(template.clone(), None),
-        (Some(template), Some(own)) => match app.store.volume(workspace, &own.name).await {
+        (Some(template), Some(own)) => match sandboxes.store.volume(workspace, &own.name).await {
             Ok(_) => {
                 volumes.push(own.clone());
                 OfTemplate::Known
@@ -81,7 +83,7 @@ pub(crate) async fn resolve(
         },
     };
     volumes.extend(others);
-    let (volumes, host) = existing(app, workspace, &volumes, owner).await?;
+    let (volumes, host) = existing(sandboxes, workspace, &volumes, owner).await?;
     Ok(Wanted { volumes, host, of_template })
 }
 
@@ -91,14 +93,14 @@ fn original(template: &TemplateVolume) -> AttachedVolume {
 }
 
 async fn existing(
-    app: &App,
+    sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     wanted: &[AttachVolume],
-    owner: Option<&str>,
+    owner: Option<&Owner>,
 ) -> Result<(Vec<AttachedVolume>, Option<HostId>)> {
     let (mut attached, mut host) = (Vec::new(), None::<HostId>);
     for volume in wanted {
-        let record = ops::ready(app, workspace, &volume.name).await?;
+        let record = ops::ready(sandboxes, workspace, &volume.name).await?;
         owned::check(&record, owner)?;
         if host.get_or_insert_with(|| record.host.clone()) != &record.host {
             let message =
@@ -137,7 +139,7 @@ fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
     for (index, volume) in wanted.iter().enumerate() {
         ops::check_name(&volume.name)?;
         let path = mount_path(volume);
-        crate::validate::path("volumes.path", &path)?;
+        crate::sandboxes::validate::path("volumes.path", &path)?;
         let odd = path.split('/').skip(1).any(|part| part.is_empty() || part == "." || part == "..");
         let is_kernels = KERNELS.iter().any(|of| Path::new(&path).starts_with(of));
         if odd || is_kernels || FORBIDDEN.contains(&path.as_str()) {
@@ -160,7 +162,7 @@ pub(crate) struct Derived {
     records: Vec<VolumeRecord>,
     /// The one that is to outlive its sandbox, once that exists: before, it goes with what could not be made.
     kept: Option<VolumeId>,
-    _marks: Vec<Marked>,
+    _marks: Vec<InFlightMark>,
 }
 
 impl Derived {
@@ -168,14 +170,14 @@ impl Derived {
     /// write. They are deleted with it, unless someone changes that. What is only read is shared.
     pub(crate) async fn add(
         &mut self,
-        app: &App,
+        sandboxes: &Sandboxes,
         child: &mut SandboxRecord,
         originals: &[AttachedVolume],
     ) -> Result<()> {
         if originals.is_empty() {
             return Ok(());
         }
-        let known = app.store.volumes(&child.workspace).await?;
+        let known = sandboxes.store.volumes(&child.workspace).await?;
         let mut own = Vec::with_capacity(originals.len());
         for original in originals {
             if original.read_only {
@@ -184,7 +186,7 @@ impl Derived {
             }
             let size_bytes = known.iter().find(|volume| volume.id == original.id).map(|v| v.spec.size_bytes);
             let record = copy_of(original, size_bytes.unwrap_or(0), child);
-            self._marks.extend(app.under_way.mark(record.id.as_str()));
+            self._marks.extend(sandboxes.in_flight.mark(&Mark::Volume(record.id.clone())));
             own.push(AttachedVolume {
                 id: record.id.clone(),
                 name: record.name.clone(),
@@ -200,12 +202,12 @@ impl Derived {
     /// Gives a new sandbox its copy of the template's volume. With a name it outlives the sandbox.
     pub(crate) async fn add_named(
         &mut self,
-        app: &App,
+        sandboxes: &Sandboxes,
         child: &mut SandboxRecord,
         template: &TemplateVolume,
         name: Option<String>,
     ) -> Result<()> {
-        self.add(app, child, &[original(template)]).await?;
+        self.add(sandboxes, child, &[original(template)]).await?;
         let (Some(record), Some(attached)) = (self.records.last_mut(), child.spec.volumes.last_mut()) else {
             return Ok(());
         };
@@ -220,19 +222,19 @@ impl Derived {
     }
 
     /// The sandboxes were made: what shall outlive them does from now on.
-    pub(crate) async fn keep(&self, app: &App) -> Result<()> {
+    pub(crate) async fn keep(&self, sandboxes: &Sandboxes) -> Result<()> {
         for record in self.records.iter().filter(|record| Some(&record.id) == self.kept.as_ref()) {
             let spec = VolumeSpecRecord { delete_with_sandbox: false, ..record.spec.clone() };
-            app.store.update_volume(&record.id, &spec).await?;
+            sandboxes.store.update_volume(&record.id, &spec).await?;
         }
         Ok(())
     }
 
     /// Writes them down; before the rows of their sandboxes.
-    pub(crate) async fn insert(&self, app: &App) -> Result<()> {
+    pub(crate) async fn insert(&self, sandboxes: &Sandboxes) -> Result<()> {
         match self.records.is_empty() {
             true => Ok(()),
-            false => Ok(app.store.insert_volumes(&self.records).await?),
+            false => Ok(sandboxes.store.insert_volumes(&self.records).await?),
         }
     }
 }
