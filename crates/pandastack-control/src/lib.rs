@@ -1,4 +1,4 @@
-//! The control plane: REST API, store, placement, auth, reapers.
+//! The control plane: REST API, placement, auth, reapers.
 //!
 //! ```text
 //!   clients --/v1--> routes --> ops --> agent_client --/agent/v1--> agents
@@ -21,7 +21,6 @@ mod apps;
 mod audit;
 mod auth;
 mod bootstrap;
-pub mod clock;
 mod config;
 mod contexts;
 mod databases;
@@ -41,7 +40,6 @@ mod schedules;
 mod scope;
 mod serve;
 mod signed_url;
-pub mod store;
 mod unread_body;
 mod write_behind;
 
@@ -49,4 +47,6 @@ pub use config::{BackupConfig, ControlConfig, DatabaseUrl, PostgresConfig};
 pub use functions::local::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use openapi::openapi_json;
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
+use pandastack_store as store;
+pub use pandastack_store::clock;
 pub use serve::{Control, ServeError, serve};

@@ -23,9 +23,9 @@ use super::deploy::change;
 use super::log::Log;
 use super::machine::{Machine, Purpose};
 use super::output::Exit;
-use super::record::{AppRecord, DeploymentRecord, Shape, Source, SourceSays, StartSpec};
+use super::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
 use super::room::Room;
-use super::says::{Place, PlaceError};
+use super::says::{self, Place, PlaceError};
 use super::source::{self, shell, step};
 use crate::app::App;
 
@@ -107,7 +107,7 @@ struct Found {
     /// Where its app is, in the machine.
     directory: String,
     plan: Plan,
-    says: SourceSays,
+    says: SourceConfig,
 }
 
 impl Build<'_> {
@@ -152,7 +152,7 @@ impl Build<'_> {
     async fn find(&self, machine: &Machine) -> Result<Found, BuildError> {
         let (directory, view) = self.look(machine).await?;
         let spec = &self.of.spec;
-        let says = SourceSays::of(manifest(&view)?, spec)
+        let says = says::source_config(manifest(&view)?, spec)
             .map_err(|error| BuildError::Step(format!("{MANIFEST} cannot be used: {}", error.message)))?;
         let wishes = Wishes {
             framework: spec.framework.clone(),

@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn what_was_said_is_noted() {
         let mut spec = AppSpec::default();
-        let port = AppSettings { port: Some(super::super::PORT_DEFAULT), ..AppSettings::default() };
+        let port = AppSettings { port: Some(super::super::record::PORT_DEFAULT), ..AppSettings::default() };
         apply(&mut spec, port).unwrap();
         let health = AppSettings { health_path: Some("/".into()), ..AppSettings::default() };
         apply(&mut spec, health).unwrap();

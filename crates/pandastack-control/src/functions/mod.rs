@@ -43,8 +43,6 @@ pub(crate) mod routes;
 mod run_log;
 mod settings;
 mod shown;
-#[cfg(test)]
-pub(crate) mod suite;
 mod tail;
 mod url;
 mod zip_bundle;

@@ -49,47 +49,11 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Puts a call into the queue.
 pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> Result<Run> {
-    let record = record(function, asked);
+    let event = asked.event.to_vec();
+    let record = RunRecord::queued(function, asked.id, asked.version, event, asked.asked_at);
     app.store.enqueue_run(&record).await?;
     app.functions.queued.notify_one();
     Ok(record.run)
-}
-
-/// A call that is due at once.
-pub(super) fn record(function: &FunctionRecord, asked: Asked) -> RunRecord {
-    let run = Run {
-        id: asked.id,
-        function_id: function.id.clone(),
-        schedule_id: None,
-        sandbox_id: None,
-        kind: RunKind::Async,
-        status: FunctionRunStatus::Queued,
-        exit_code: 0,
-        stdout: String::new(),
-        stderr: String::new(),
-        output: None,
-        error: None,
-        duration_ms: 0.0,
-        billed_ms: 0,
-        wait_ms: 0.0,
-        cold: false,
-        memory_peak_mb: 0,
-        version: asked.version,
-        attempt: 0,
-        dead_letter: false,
-        notices: 0,
-        next_attempt_at: Some(asked.asked_at),
-        started_at: asked.asked_at,
-        ended_at: None,
-    };
-    RunRecord {
-        workspace: function.workspace.clone(),
-        run,
-        queued: true,
-        due_at: Some(asked.asked_at),
-        event: Some(asked.event.to_vec()),
-        used_ms: None,
-    }
 }
 
 /// Takes up calls during which an earlier server ended.

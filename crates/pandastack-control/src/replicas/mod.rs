@@ -141,7 +141,7 @@ async fn take_part(
                 Ok(Ok(true)) if act_from.is_none() => act_from = Some(Instant::now() + TAKEOVER_WAIT),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return End::Lost(error),
-                Err(_) => return End::Lost(StoreError::Database(sqlx::Error::PoolTimedOut)),
+                Err(_) => return End::Lost(StoreError::timed_out()),
             },
             () = tokio::time::sleep_until(waited.unwrap_or_else(Instant::now)), if waited.is_some() => work.begin(app),
         }
@@ -155,7 +155,7 @@ async fn join_again(app: &App, leave: &CancellationToken) -> Option<Box<dyn Sess
             () = tokio::time::sleep(REJOIN_AFTER) => {}
         }
         let joined = timeout(BEAT_MAX, join(app.store.as_ref(), &app.replicas)).await;
-        match joined.unwrap_or(Err(StoreError::Database(sqlx::Error::PoolTimedOut))) {
+        match joined.unwrap_or(Err(StoreError::timed_out())) {
             Ok(session) => return Some(session),
             Err(error) => tracing::debug!(%error, "the database does not answer yet"),
         }
