@@ -167,7 +167,10 @@ async fn recover(app: &Arc<App>) -> Result<()> {
 
 /// Forgets old runs.
 pub(crate) fn prune_runs(app: &App) -> BoxFuture<'_, Result<()>> {
-    Box::pin(async { Ok(app.store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?) })
+    Box::pin(async {
+        app.store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?;
+        Ok(())
+    })
 }
 
 /// The machines of a version.

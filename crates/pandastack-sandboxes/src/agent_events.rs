@@ -5,32 +5,34 @@ const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct AgentEvent {
+pub struct AgentEvent {
     /// Where to go on from after a lost stream.
-    pub(crate) id: Option<String>,
-    pub(crate) name: String,
-    pub(crate) data: String,
+    pub id: Option<String>,
+    /// Its kind.
+    pub name: String,
+    /// Its payload.
+    pub data: String,
 }
 
 /// Bytes that are not read yet.
 #[derive(Default)]
-pub(crate) struct AgentEvents {
+pub struct AgentEvents {
     buffer: Vec<u8>,
 }
 
 impl AgentEvents {
     /// Takes bytes.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
     /// Whether what is left after [`AgentEvents::next`] cannot be the beginning of an event.
-    pub(crate) fn is_nonsense(&self) -> bool {
+    pub fn is_nonsense(&self) -> bool {
         self.buffer.len() > EVENT_BYTES_MAX
     }
 
     /// The next whole event. Comments are skipped.
-    pub(crate) fn next(&mut self) -> Option<AgentEvent> {
+    pub fn next(&mut self) -> Option<AgentEvent> {
         while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
             let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
             if let Some(event) = parse(&String::from_utf8_lossy(&frame)) {

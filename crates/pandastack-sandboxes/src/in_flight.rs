@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 /// Something that one process works on at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub enum Mark {
     /// A sandbox that is being made, copied or moved.
     Sandbox(SandboxId),
     /// The removal of a sandbox's machine.
@@ -47,44 +47,44 @@ impl fmt::Display for Mark {
 /// A set of marks.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Marks(HashSet<String>);
+pub struct Marks(HashSet<String>);
 
 impl Marks {
     /// Whether something is being worked on.
-    pub(crate) fn contains(&self, mark: &Mark) -> bool {
+    pub fn contains(&self, mark: &Mark) -> bool {
         self.0.contains(&mark.to_string())
     }
 
     /// Adds those of another set.
-    pub(crate) fn extend(&mut self, others: Self) {
+    pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 }
 
 /// The marks of this process.
 #[derive(Default)]
-pub(crate) struct InFlight {
+pub struct InFlight {
     marks: Mutex<Marks>,
     /// Notified when a mark is taken away.
     unmarked: Notify,
 }
 
 /// A mark that stays until this is dropped.
-pub(crate) struct InFlightMark {
+pub struct InFlightMark {
     set: Arc<InFlight>,
     mark: String,
 }
 
 impl InFlight {
     /// Marks something; `None` when it is marked already.
-    pub(crate) fn mark(self: &Arc<Self>, mark: &Mark) -> Option<InFlightMark> {
+    pub fn mark(self: &Arc<Self>, mark: &Mark) -> Option<InFlightMark> {
         let mark = mark.to_string();
         let fresh = self.lock().0.insert(mark.clone());
         fresh.then(|| InFlightMark { set: Arc::clone(self), mark })
     }
 
     /// Marks something, waiting for an earlier mark to end.
-    pub(crate) async fn mark_within(self: &Arc<Self>, mark: &Mark, wait: Duration) -> Option<InFlightMark> {
+    pub async fn mark_within(self: &Arc<Self>, mark: &Mark, wait: Duration) -> Option<InFlightMark> {
         let marked = async {
             loop {
                 let mut unmarked = pin!(self.unmarked.notified());
@@ -99,7 +99,7 @@ impl InFlight {
     }
 
     /// All marks.
-    pub(crate) fn marks(&self) -> Marks {
+    pub fn marks(&self) -> Marks {
         self.lock().clone()
     }
 

@@ -10,18 +10,22 @@ use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
 use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
 
 use super::{MOVE_WAIT, call_on, check_live, describe};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::store::record::after_seconds;
-use crate::store::{Amendment, Change, SandboxRecord};
+use crate::Sandboxes;
 use pandastack_agent_client::AgentClient;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Amendment, Change, SandboxRecord};
 
 /// A move that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Move {
+pub enum Move {
+    /// Stop it in memory.
     Pause,
+    /// Let a paused one go on.
     Resume,
+    /// Write it to disk.
     Hibernate(Keep),
+    /// Start it from where it was.
     Wake,
 }
 
@@ -37,7 +41,7 @@ impl Move {
 }
 
 /// The transition that brings a row from its state to the one its host sees; `None` if it is there.
-pub(crate) fn towards(row: SandboxState, seen: SandboxState) -> Option<Transition> {
+pub fn towards(row: SandboxState, seen: SandboxState) -> Option<Transition> {
     use SandboxState as S;
     match (row, seen) {
         (S::Creating, S::Running) => Some(Transition::Created),
@@ -51,7 +55,7 @@ pub(crate) fn towards(row: SandboxState, seen: SandboxState) -> Option<Transitio
 }
 
 /// Moves a sandbox. Runs to its end even if the caller is dropped.
-pub(crate) async fn go(
+pub async fn go(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
@@ -84,7 +88,7 @@ pub(crate) async fn go(
 }
 
 /// Brings a row to what its host says, with an event if the state differs.
-pub(crate) async fn settle(
+pub async fn settle(
     sandboxes: &Sandboxes,
     record: &SandboxRecord,
     seen: AgentSandbox,
@@ -106,7 +110,7 @@ pub(crate) async fn settle(
 }
 
 /// What a lifetime looks like. Asks the host how long the sandbox has been idle, but does without its answer.
-pub(crate) async fn show(sandboxes: &Sandboxes, record: &SandboxRecord) -> Lifecycle {
+pub async fn show(sandboxes: &Sandboxes, record: &SandboxRecord) -> Lifecycle {
     let seen = match sandboxes.hosts.client(&record.host) {
         Ok(client) => describe(&client, record).await.ok(),
         Err(_) => None,
@@ -127,7 +131,7 @@ pub(crate) async fn show(sandboxes: &Sandboxes, record: &SandboxRecord) -> Lifec
 }
 
 /// Wakes a sandbox and keeps it from counting as idle for a while; zero seconds end an earlier lease.
-pub(crate) async fn keep_awake(
+pub async fn keep_awake(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
@@ -151,12 +155,12 @@ pub(crate) async fn keep_awake(
 }
 
 /// Changes a lifetime: at the host what it watches for, then in the record.
-pub(crate) async fn patch(
+pub async fn patch(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     request: PatchLifecycle,
 ) -> Result<SandboxRecord> {
-    crate::sandboxes::validate::patch(&request)?;
+    crate::validate::patch(&request)?;
     if request == PatchLifecycle::default() {
         return Err(Error::bad_request(
             "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds, on_timeout or checkpoints",

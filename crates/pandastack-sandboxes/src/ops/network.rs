@@ -8,12 +8,12 @@ use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::network::NetworkPolicy;
 
 use super::{MOVE_WAIT, call_on, check_live};
-use crate::sandboxes::Sandboxes;
-use crate::store::{Amendment, SandboxRecord};
+use crate::Sandboxes;
+use pandastack_store::{Amendment, SandboxRecord};
 
 /// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of one sandbox come one
 /// after the other, so that both have the same last one. Runs to its end even if the caller is dropped. Never wakes a sleeper.
-pub(crate) async fn set(
+pub async fn set(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     policy: NetworkPolicy,

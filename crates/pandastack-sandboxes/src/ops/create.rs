@@ -10,14 +10,14 @@ use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
 
 use super::{MAKE_WAIT, call_on, remove_machine};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::hosts::Promise;
-use crate::sandboxes::in_flight::Mark;
-use crate::sandboxes::volumes::attach::{Derived, OfTemplate, Wanted};
-use crate::store::record::after_seconds;
-use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
+use crate::Sandboxes;
+use crate::hosts::Promise;
+use crate::in_flight::Mark;
+use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use tokio::time::Instant;
 
 /// Template of a request that names neither one nor a snapshot.
@@ -41,31 +41,31 @@ struct Plan {
 }
 
 /// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
-pub(crate) async fn create(
+pub async fn create(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateSandbox,
     key: Option<IdempotencyKey>,
 ) -> Result<SandboxRecord> {
-    crate::sandboxes::validate::create(&request)?;
+    crate::validate::create(&request)?;
     let own = Arc::clone(sandboxes);
     sandboxes.owned(async move { run(&own, workspace, request, key, None).await }).await
 }
 
 /// The same for a service, such as `app:<id>`, to which the machine belongs from its first moment on.
-pub(crate) async fn create_owned(
+pub async fn create_owned(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateSandbox,
     owner: Owner,
 ) -> Result<SandboxRecord> {
-    crate::sandboxes::validate::create(&request)?;
+    crate::validate::create(&request)?;
     let own = Arc::clone(sandboxes);
     sandboxes.owned(async move { run(&own, workspace, request, None, Some(owner)).await }).await
 }
 
 /// The same, and a template that is just being baked, or a host that has no room right now, is waited for.
-pub(crate) async fn create_patiently(
+pub async fn create_patiently(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateSandbox,
@@ -143,7 +143,7 @@ async fn make(
 }
 
 /// What the agent must know of a sandbox.
-pub(crate) fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
+pub fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
     SandboxSpec {
         id: record.id.clone(),
         incarnation: record.incarnation,
@@ -168,12 +168,7 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
 /// The intention is recorded first and in one step, as in a delete: a server that ends while the host is being asked must not
 /// leave a row in `creating`, which its successor would take for a create to be finished just before the machine goes, nor
 /// one in `failed`, which nobody would look at again.
-pub(crate) async fn undo(
-    sandboxes: &Sandboxes,
-    record: &SandboxRecord,
-    client: Option<&AgentClient>,
-    why: &str,
-) {
+pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
     let change = Change::at(now()).because(why);
     let go = async |transition| {
         if let Err(error) = sandboxes.transition(&record.id, transition, &change).await {
@@ -188,7 +183,7 @@ pub(crate) async fn undo(
         tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
     }
     go(Transition::Deleted).await;
-    crate::sandboxes::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
 }
 
 async fn plan_from_template(
@@ -201,8 +196,7 @@ async fn plan_from_template(
     let wanted = request.volumes.as_deref().unwrap_or_default();
     let own_volume = sandboxes.hosts.template_volume(template);
     let Wanted { volumes, host, of_template } =
-        crate::sandboxes::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner)
-            .await?;
+        crate::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner).await?;
     let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref())?;
     let info = &placed.template.template;
     let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };

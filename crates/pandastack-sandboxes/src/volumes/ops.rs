@@ -13,15 +13,15 @@ use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MIB, owned};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::Mark;
-use crate::sandboxes::ops::{MAKE_WAIT, MOVE_WAIT, NO_BODY};
-use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
+use crate::ops::{MAKE_WAIT, MOVE_WAIT, NO_BODY};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_store::clock::now;
+use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 
 /// Makes an empty volume. Runs to its end even if the caller is dropped.
-pub(crate) async fn create(
+pub async fn create(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: CreateVolume,
@@ -39,7 +39,7 @@ pub(crate) async fn create(
 }
 
 /// Makes a copy of a volume, to write or as a snapshot. Runs to its end even if the caller is dropped.
-pub(crate) async fn copy(
+pub async fn copy(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     name: &str,
@@ -102,11 +102,7 @@ async fn abandon(sandboxes: &Sandboxes, record: &VolumeRecord) {
 }
 
 /// Makes a volume larger.
-pub(crate) async fn grow(
-    sandboxes: &Arc<Sandboxes>,
-    record: VolumeRecord,
-    size_mb: u64,
-) -> Result<VolumeRecord> {
+pub async fn grow(sandboxes: &Arc<Sandboxes>, record: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
     check_size(size_mb)?;
     if record.spec.snapshot {
         let name = &record.name;
@@ -129,7 +125,7 @@ pub(crate) async fn grow(
 }
 
 /// Changes what protects a volume.
-pub(crate) async fn change(
+pub async fn change(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     name: &str,
@@ -146,7 +142,7 @@ pub(crate) async fn change(
 }
 
 /// Deletes a volume, or sees to it that it will be. Runs to its end even if the caller is dropped.
-pub(crate) async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, name: &str) -> Result<()> {
+pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, name: &str) -> Result<()> {
     let record = sandboxes.store.volume(workspace, name).await?;
     owned::check(&record, None)?;
     if record.spec.protected {
@@ -166,7 +162,7 @@ pub(crate) async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, 
 
 /// Removes the image and then the row of a volume that is being deleted. A host that does not answer does it when it
 /// reports. Safe to repeat.
-pub(crate) async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Result<()> {
+pub async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Result<()> {
     let path = format!("/volumes/{}", record.id);
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
@@ -195,11 +191,7 @@ async fn writer(sandboxes: &Sandboxes, record: &VolumeRecord) -> Result<Option<S
 }
 
 /// A volume that can be used.
-pub(crate) async fn ready(
-    sandboxes: &Sandboxes,
-    workspace: &WorkspaceId,
-    name: &str,
-) -> Result<VolumeRecord> {
+pub async fn ready(sandboxes: &Sandboxes, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
     let record = sandboxes.store.volume(workspace, name).await?;
     match record.state {
         VolumeState::Ready => Ok(record),
@@ -208,11 +200,7 @@ pub(crate) async fn ready(
 }
 
 /// A volume that can be used, and belongs to no service.
-pub(crate) async fn of_user(
-    sandboxes: &Sandboxes,
-    workspace: &WorkspaceId,
-    name: &str,
-) -> Result<VolumeRecord> {
+pub async fn of_user(sandboxes: &Sandboxes, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
     let record = ready(sandboxes, workspace, name).await?;
     owned::check(&record, None)?;
     Ok(record)
@@ -224,7 +212,7 @@ fn new_record(workspace: WorkspaceId, name: String, host: HostId, spec: VolumeSp
 }
 
 /// A name for a snapshot of the volume with that name, which there will not be again.
-pub(crate) fn snapshot_name(name: &str) -> String {
+pub fn snapshot_name(name: &str) -> String {
     let stamp = format!("-{}", now().strftime("%Y%m%d-%H%M%S"));
     let keep = VOLUME_NAME_CHARS_MAX.saturating_sub(stamp.len());
     let start: String = name.chars().take(keep).collect();
@@ -232,7 +220,7 @@ pub(crate) fn snapshot_name(name: &str) -> String {
 }
 
 /// Refuses what cannot be a volume's name.
-pub(crate) fn check_name(name: &str) -> Result<()> {
+pub fn check_name(name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let edges = name.starts_with('-') || name.ends_with('-');
     if (1..=VOLUME_NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(good) && !edges {

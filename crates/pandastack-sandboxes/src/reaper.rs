@@ -14,12 +14,12 @@ use pandastack_types::api::{Keep, OnTimeout};
 use pandastack_types::{Result, SandboxId, SandboxState, Transition};
 use tokio::time::Instant;
 
-use crate::clock;
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
-use crate::sandboxes::ops::lifecycle::Move;
-use crate::store::{Change, SandboxRecord, Select};
+use crate::Sandboxes;
+use crate::ops;
+use crate::ops::lifecycle::Move;
+use pandastack_store::clock;
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord, Select};
 
 /// How long a sandbox that could not be ended is left alone.
 const PUT_OFF: Duration = Duration::from_secs(15);
@@ -28,7 +28,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 /// Sandboxes ended at once.
 const ENDED_AT_ONCE: usize = 8;
 /// Ends lifetimes until shutdown.
-pub(crate) async fn run(sandboxes: Arc<Sandboxes>) {
+pub async fn run(sandboxes: Arc<Sandboxes>) {
     let mut put_off = HashMap::<SandboxId, Instant>::new();
     loop {
         let wake_at = match reap(&sandboxes, &mut put_off).await {

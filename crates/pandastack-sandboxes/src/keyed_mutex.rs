@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A keyed async mutex; unused entries are dropped.
-pub(crate) struct KeyedMutex<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
+pub struct KeyedMutex<K>(Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>);
 
 impl<K> Default for KeyedMutex<K> {
     fn default() -> Self {
@@ -14,7 +14,8 @@ impl<K> Default for KeyedMutex<K> {
 }
 
 impl<K: Hash + Eq> KeyedMutex<K> {
-    pub(crate) fn of(&self, thing: K) -> Arc<tokio::sync::Mutex<()>> {
+    /// The mutex of a key.
+    pub fn of(&self, thing: K) -> Arc<tokio::sync::Mutex<()>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turn) = all.get(&thing).and_then(Weak::upgrade) {
             return turn;

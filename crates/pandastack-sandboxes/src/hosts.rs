@@ -13,12 +13,12 @@ use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{HostId, VolumeId};
 
-use crate::sandboxes::placement::{Candidate, PlacementRefused, choose};
-use crate::store::HostRecord;
+use crate::placement::{Candidate, PlacementRefused, choose};
 use pandastack_agent_client::{AgentClient, AgentError};
+use pandastack_store::HostRecord;
 
 /// All hosts.
-pub(crate) struct Hosts {
+pub struct Hosts {
     key: LinkKey,
     lost_after: Duration,
     entries: Mutex<BTreeMap<HostId, Entry>>,
@@ -34,7 +34,7 @@ struct Entry {
 }
 
 /// Memory set aside on a host for a create that is under way.
-pub(crate) struct Promise {
+pub struct Promise {
     hosts: Arc<Hosts>,
     host: HostId,
     memory_mb: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Promise {
 
 impl Promise {
     /// The create succeeded: its memory is gone until a report says what is left.
-    pub(crate) fn keep(self) {
+    pub fn keep(self) {
         if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
             let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &mut entry.summary;
             *held = held.saturating_sub(self.memory_mb.saturating_sub(*free));
@@ -60,17 +60,24 @@ impl Drop for Promise {
 }
 
 /// Where a new sandbox goes.
-pub(crate) struct Placement {
-    pub(crate) host: HostId,
-    pub(crate) client: AgentClient,
-    pub(crate) template: AgentTemplate,
-    pub(crate) engine: String,
-    pub(crate) isolation: String,
-    pub(crate) promise: Promise,
+pub struct Placement {
+    /// The host.
+    pub host: HostId,
+    /// Calls its agent.
+    pub client: AgentClient,
+    /// The template, as that host has it.
+    pub template: AgentTemplate,
+    /// Its engine.
+    pub engine: String,
+    /// How it isolates machines.
+    pub isolation: String,
+    /// The memory set aside.
+    pub promise: Promise,
 }
 
 impl Hosts {
-    pub(crate) fn new(key: LinkKey, lost_after: Duration) -> Self {
+    /// No hosts yet. One that was not heard for `lost_after` counts as unreachable.
+    pub fn new(key: LinkKey, lost_after: Duration) -> Self {
         Self { key, lost_after, entries: Mutex::new(BTreeMap::new()) }
     }
 
@@ -80,7 +87,7 @@ impl Hosts {
     }
 
     /// Takes over what the store remembers. A host heard shortly before a restart counts as reachable.
-    pub(crate) fn load(&self, records: Vec<HostRecord>, now: Timestamp) {
+    pub fn load(&self, records: Vec<HostRecord>, now: Timestamp) {
         for record in records {
             let age = now.duration_since(record.last_seen_at).unsigned_abs();
             let heard = Instant::now().checked_sub(age.min(2 * self.lost_after));
@@ -92,14 +99,14 @@ impl Hosts {
     }
 
     /// Takes over what another replica heard just now.
-    pub(crate) fn told(&self, record: HostRecord) {
+    pub fn told(&self, record: HostRecord) {
         if let Err(error) = self.put(record.summary, Instant::now(), record.last_seen_at) {
             tracing::warn!(%error, "a host is not usable until it reports again");
         }
     }
 
     /// Notes a report; its lists of sandboxes and snapshots are not kept.
-    pub(crate) fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
+    pub fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
         self.put(summary.clone(), Instant::now(), at)?;
         let summary = HostReport {
             sandboxes: Vec::new(),
@@ -136,12 +143,12 @@ impl Hosts {
     }
 
     /// Whether the host was heard lately.
-    pub(crate) fn reachable(&self, host: &HostId) -> bool {
+    pub fn reachable(&self, host: &HostId) -> bool {
         self.lock().get(host).is_some_and(|entry| self.is_reachable(entry))
     }
 
     /// A client for a host that was heard lately.
-    pub(crate) fn client(&self, host: &HostId) -> Result<AgentClient, AgentError> {
+    pub fn client(&self, host: &HostId) -> Result<AgentClient, AgentError> {
         let entries = self.lock();
         let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
         let unreachable = || AgentError::Unreachable { host: host.clone(), source: None };
@@ -149,7 +156,7 @@ impl Hosts {
     }
 
     /// Where a host's agent is, if it was heard lately.
-    pub(crate) fn address(&self, host: &HostId) -> Result<String, AgentError> {
+    pub fn address(&self, host: &HostId) -> Result<String, AgentError> {
         let entries = self.lock();
         let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
         let unreachable = || AgentError::Unreachable { host: host.clone(), source: None };
@@ -157,7 +164,7 @@ impl Hosts {
     }
 
     /// Clients for all hosts that were heard lately.
-    pub(crate) fn clients(&self) -> Vec<(HostId, AgentClient)> {
+    pub fn clients(&self) -> Vec<(HostId, AgentClient)> {
         let entries = self.lock();
         let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));
         reachable.map(|(host, entry)| (host.clone(), entry.client.clone())).collect()
@@ -165,7 +172,7 @@ impl Hosts {
 
     /// Chooses a host for a template, by name or alias, and sets its memory aside there.
     /// With `only`, on that host: it holds what the sandbox needs.
-    pub(crate) fn place(
+    pub fn place(
         self: &Arc<Self>,
         template: &str,
         memory_mb: Option<u32>,
@@ -197,7 +204,7 @@ impl Hosts {
     }
 
     /// The host that should bake a template: one that has not, with the most memory; else any that has.
-    pub(crate) fn place_bake(&self, template: &str) -> Result<(String, AgentClient), PlacementRefused> {
+    pub fn place_bake(&self, template: &str) -> Result<(String, AgentClient), PlacementRefused> {
         let entries = self.lock();
         let reachable: Vec<_> = entries.values().filter(|entry| self.is_reachable(entry)).collect();
         if reachable.is_empty() {
@@ -214,13 +221,13 @@ impl Hosts {
     }
 
     /// The volume that sandboxes of a template come with.
-    pub(crate) fn template_volume(&self, template: &str) -> Option<TemplateVolume> {
+    pub fn template_volume(&self, template: &str) -> Option<TemplateVolume> {
         let entries = self.lock();
         entries.values().find_map(|entry| entry.template(template)?.template.volume.clone())
     }
 
     /// The host for a new volume: of those that answer, the one with the most disk free.
-    pub(crate) fn place_volume(&self) -> Result<(HostId, AgentClient), PlacementRefused> {
+    pub fn place_volume(&self) -> Result<(HostId, AgentClient), PlacementRefused> {
         let entries = self.lock();
         let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));
         reachable
@@ -230,19 +237,19 @@ impl Hosts {
     }
 
     /// A volume as its host reported it last.
-    pub(crate) fn volume(&self, host: &HostId, id: &VolumeId) -> Option<AgentVolume> {
+    pub fn volume(&self, host: &HostId, id: &VolumeId) -> Option<AgentVolume> {
         self.lock().get(host)?.summary.volumes.iter().find(|volume| volume.id == *id).cloned()
     }
 
     /// Engine and isolation of a host.
-    pub(crate) fn engine(&self, host: &HostId) -> (String, String) {
+    pub fn engine(&self, host: &HostId) -> (String, String) {
         let entries = self.lock();
         let summary = entries.get(host).map(|entry| &entry.summary);
         summary.map(|s| (s.engine.clone(), s.isolation.clone())).unwrap_or_default()
     }
 
     /// Templates of all hosts, merged by name: the best status any host has.
-    pub(crate) fn templates(&self) -> Vec<Template> {
+    pub fn templates(&self) -> Vec<Template> {
         let entries = self.lock();
         let mut merged = BTreeMap::<String, Template>::new();
         for entry in entries.values() {
@@ -265,7 +272,7 @@ impl Hosts {
     }
 
     /// All hosts, as operators see them.
-    pub(crate) fn list(&self) -> Vec<Host> {
+    pub fn list(&self) -> Vec<Host> {
         let entries = self.lock();
         let shown = entries.iter().map(|(id, entry)| Host {
             id: id.clone(),

@@ -3,7 +3,7 @@
 use pandastack_types::api::{Metadata, Sandbox, Snapshot};
 
 use super::hosts::Hosts;
-use crate::store::{SandboxRecord, SnapshotRecord};
+use pandastack_store::{SandboxRecord, SnapshotRecord};
 
 /// Labels with this start are written, never read back.
 const SECRET_START: &str = "secret.";
@@ -13,7 +13,7 @@ fn shown_metadata(metadata: Metadata) -> Metadata {
 }
 
 /// A sandbox.
-pub(crate) fn sandbox(hosts: &Hosts, record: SandboxRecord) -> Sandbox {
+pub fn sandbox(hosts: &Hosts, record: SandboxRecord) -> Sandbox {
     let spec = record.spec;
     Sandbox {
         id: record.id,
@@ -47,7 +47,7 @@ pub(crate) fn sandbox(hosts: &Hosts, record: SandboxRecord) -> Sandbox {
 }
 
 /// A snapshot.
-pub(crate) fn snapshot(record: SnapshotRecord) -> Snapshot {
+pub fn snapshot(record: SnapshotRecord) -> Snapshot {
     Snapshot {
         id: record.id,
         sandbox_id: record.sandbox,

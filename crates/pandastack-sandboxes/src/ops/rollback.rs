@@ -12,14 +12,14 @@ use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 
 use super::lifecycle::settle;
 use super::{MAKE_WAIT, call_on};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::Mark;
-use crate::store::{Amendment, Change, SandboxRecord, SnapshotRecord};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
 use pandastack_agent_client::AgentClient;
+use pandastack_store::clock::now;
+use pandastack_store::{Amendment, Change, SandboxRecord, SnapshotRecord};
 
 /// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
-pub(crate) async fn rollback(
+pub async fn rollback(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,

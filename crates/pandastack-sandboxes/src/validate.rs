@@ -22,7 +22,8 @@ fn refuse<T>(message: String) -> Result<T> {
     Err(Error::bad_request(message))
 }
 
-pub(crate) fn create(request: &CreateSandbox) -> Result<()> {
+/// Checks a request for a sandbox.
+pub fn create(request: &CreateSandbox) -> Result<()> {
     if let Some(template) = &request.template {
         template_name(template)?;
     }
@@ -43,7 +44,7 @@ pub(crate) fn create(request: &CreateSandbox) -> Result<()> {
 }
 
 /// Processors and memory, where a request names them.
-pub(crate) fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> Result<()> {
+pub fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> Result<()> {
     if cpu.is_some_and(|cpu| !(1..=SANDBOX_CPU_MAX).contains(&cpu)) {
         return refuse(format!("`cpu` must be 1 to {SANDBOX_CPU_MAX}"));
     }
@@ -58,7 +59,8 @@ pub(crate) fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> Result<()> {
 /// Longest name of a snapshot.
 const SNAPSHOT_NAME_BYTES_MAX: usize = 256;
 
-pub(crate) fn snapshot(request: &CreateSnapshot) -> Result<()> {
+/// Checks a request for a snapshot.
+pub fn snapshot(request: &CreateSnapshot) -> Result<()> {
     if let Some(metadata) = &request.metadata {
         self::metadata(metadata)?;
     }
@@ -93,13 +95,15 @@ fn checkpoints(wanted: Checkpoints) -> Result<()> {
     keep_last(wanted.keep_last)
 }
 
-pub(crate) fn patch(request: &PatchLifecycle) -> Result<()> {
+/// Checks a change of a lifetime.
+pub fn patch(request: &PatchLifecycle) -> Result<()> {
     lifetime("ttl_seconds", request.ttl_seconds)?;
     request.checkpoints.map_or(Ok(()), checkpoints)?;
     lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
 }
 
-pub(crate) fn template_name(name: &str) -> Result<()> {
+/// Checks the name of a template.
+pub fn template_name(name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if !(1..=TEMPLATE_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
         return refuse(format!(
@@ -119,7 +123,8 @@ fn lifetime(field: &str, seconds: Option<u64>) -> Result<()> {
     }
 }
 
-pub(crate) fn metadata(metadata: &Metadata) -> Result<()> {
+/// Checks labels.
+pub fn metadata(metadata: &Metadata) -> Result<()> {
     if metadata.len() > METADATA_PAIRS_MAX {
         return refuse(format!("metadata has {} pairs; at most {METADATA_PAIRS_MAX} fit", metadata.len()));
     }
@@ -133,7 +138,8 @@ pub(crate) fn metadata(metadata: &Metadata) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn env(env: &BTreeMap<String, String>) -> Result<()> {
+/// Checks environment variables.
+pub fn env(env: &BTreeMap<String, String>) -> Result<()> {
     if env.len() > ENV_PAIRS_MAX {
         return refuse(format!("env has {} variables; at most {ENV_PAIRS_MAX} fit", env.len()));
     }
@@ -149,7 +155,7 @@ pub(crate) fn env(env: &BTreeMap<String, String>) -> Result<()> {
 }
 
 /// As for exec; a terminal without a command is the user's shell.
-pub(crate) fn start_process(request: &StartProcess) -> Result<()> {
+pub fn start_process(request: &StartProcess) -> Result<()> {
     if let Some(size) = request.pty {
         terminal(size)?;
     }
@@ -162,7 +168,8 @@ pub(crate) fn start_process(request: &StartProcess) -> Result<()> {
     exec(&request.exec)
 }
 
-pub(crate) fn terminal(size: TerminalSize) -> Result<()> {
+/// Checks the size of a terminal.
+pub fn terminal(size: TerminalSize) -> Result<()> {
     let sides = 1..=TERMINAL_SIDE_MAX;
     if !sides.contains(&size.rows) || !sides.contains(&size.cols) {
         return refuse(format!("a terminal has 1 to {TERMINAL_SIDE_MAX} rows and columns"));
@@ -170,7 +177,8 @@ pub(crate) fn terminal(size: TerminalSize) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn exec(request: &ExecRequest) -> Result<()> {
+/// Checks a command.
+pub fn exec(request: &ExecRequest) -> Result<()> {
     let command = match (&request.cmd, &request.argv) {
         (Some(_), Some(_)) => return refuse("give `cmd` or `argv`, not both".to_owned()),
         (Some(cmd), None) if !cmd.trim().is_empty() => std::slice::from_ref(cmd),
@@ -200,7 +208,8 @@ pub(crate) fn exec(request: &ExecRequest) -> Result<()> {
     }
 }
 
-pub(crate) fn path(field: &str, path: &str) -> Result<()> {
+/// Checks a path inside a sandbox.
+pub fn path(field: &str, path: &str) -> Result<()> {
     if !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES_MAX {
         return refuse(format!("`{field}` must be an absolute path of at most {PATH_BYTES_MAX} bytes"));
     }

@@ -14,19 +14,21 @@
 //!
 //! Left to others: HTTP, keys, and every service. A service makes its machines for an [`Owner`](pandastack_types::Owner).
 
-pub(crate) mod agent_events;
-pub(crate) mod checkpoint;
-pub(crate) mod hosts;
-pub(crate) mod in_flight;
-pub(crate) mod keyed_mutex;
-pub(crate) mod location;
-pub(crate) mod ops;
-pub(crate) mod placement;
-pub(crate) mod reaper;
-pub(crate) mod report;
-pub(crate) mod validate;
-pub(crate) mod view;
-pub(crate) mod volumes;
+#![forbid(unsafe_code)]
+
+pub mod agent_events;
+pub mod checkpoint;
+pub mod hosts;
+pub mod in_flight;
+pub mod keyed_mutex;
+pub mod location;
+pub mod ops;
+pub mod placement;
+pub mod reaper;
+pub mod report;
+pub mod validate;
+pub mod view;
+pub mod volumes;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -50,50 +52,53 @@ use self::in_flight::{InFlight, Marks};
 use self::keyed_mutex::KeyedMutex;
 use self::location::LocationCache;
 use self::report::UsageClock;
-use crate::clock::now;
-use crate::store::{self, Amendment, Change, SandboxRecord, Store};
+use pandastack_store::clock::now;
+use pandastack_store::{self as store, Amendment, Change, SandboxRecord, Store};
 
 /// Events that a slow follower may be behind before it has to read them from the store.
 const EVENTS_BUFFERED_MAX: usize = 1024;
 
 /// The other servers on the same database.
 #[async_trait]
-pub(crate) trait Peers: Send + Sync {
+pub trait Peers: Send + Sync {
     /// What they are working on. Fails when one does not answer: then nothing may be taken for a leftover.
     async fn marks(&self) -> Result<Marks>;
 }
 
 /// The sandbox core.
-pub(crate) struct Sandboxes {
+pub struct Sandboxes {
     /// The record of truth.
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) hosts: Arc<Hosts>,
+    pub store: Arc<dyn Store>,
+    /// The hosts and their agents.
+    pub hosts: Arc<Hosts>,
     /// Forwards requests to servers inside sandboxes.
-    pub(crate) edge: Arc<Edge>,
+    pub edge: Arc<Edge>,
     /// Signs what this server and its agents send each other.
-    pub(crate) link: LinkKey,
+    pub link: LinkKey,
     /// Every event, as it is committed.
-    pub(crate) events: broadcast::Sender<EventNotice>,
+    pub events: broadcast::Sender<EventNotice>,
     /// Notified when a lifetime may have changed.
-    pub(crate) expiry_changed: Notify,
+    pub expiry_changed: Notify,
     /// What this process is working on.
-    pub(crate) in_flight: Arc<InFlight>,
-    pub(crate) locations: LocationCache,
+    pub in_flight: Arc<InFlight>,
+    /// Where sandboxes are.
+    pub locations: LocationCache,
     /// Held while the network policy of a sandbox changes.
-    pub(crate) network_locks: KeyedMutex<SandboxId>,
-    pub(crate) usage_clock: UsageClock,
-    pub(crate) checkpoints: CheckpointClock,
+    pub network_locks: KeyedMutex<SandboxId>,
+    usage_clock: UsageClock,
+    checkpoints: CheckpointClock,
     /// Connections and names that network policies refused.
-    pub(crate) egress_denied: AtomicU64,
+    pub egress_denied: AtomicU64,
     /// Background work that shutdown waits for.
-    pub(crate) tasks: TaskTracker,
-    pub(crate) shutdown: CancellationToken,
+    pub tasks: TaskTracker,
+    /// Cancelled when the server stops.
+    pub shutdown: CancellationToken,
     peers: Box<dyn Peers>,
 }
 
 /// What followers of events receive.
 #[derive(Debug, Clone)]
-pub(crate) enum EventNotice {
+pub enum EventNotice {
     /// A committed event.
     Event(Event),
     /// Events were missed; the store has them.
@@ -101,7 +106,7 @@ pub(crate) enum EventNotice {
 }
 
 /// Waits until a machine was lost.
-pub(crate) async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
+pub async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
     loop {
         match events.recv().await {
             Ok(EventNotice::Event(event)) if event.kind == Transition::Lost.as_str() => return,
@@ -115,7 +120,7 @@ pub(crate) async fn lost(events: &mut broadcast::Receiver<EventNotice>) {
 
 impl Sandboxes {
     /// The core of a server with these parts, ended by `shutdown`.
-    pub(crate) fn new(
+    pub fn new(
         store: Arc<dyn Store>,
         hosts: Arc<Hosts>,
         edge: Arc<Edge>,
@@ -143,7 +148,7 @@ impl Sandboxes {
     }
 
     /// Commits a change of state and tells followers.
-    pub(crate) async fn transition(
+    pub async fn transition(
         &self,
         id: &SandboxId,
         transition: Transition,
@@ -156,7 +161,7 @@ impl Sandboxes {
     }
 
     /// Commits a change that is not one of state, and tells followers.
-    pub(crate) async fn amend(&self, id: &SandboxId, amendment: &Amendment) -> store::Result<SandboxRecord> {
+    pub async fn amend(&self, id: &SandboxId, amendment: &Amendment) -> store::Result<SandboxRecord> {
         let moved = self.store.amend(id, amendment, now()).await?;
         self.publish(moved.event);
         self.expiry_changed.notify_one();
@@ -165,7 +170,7 @@ impl Sandboxes {
 
     /// Publishes what was committed here. Where the store tells all replicas, followers hear it from there, among the
     /// events of the others and in the order of commits.
-    pub(crate) fn publish(&self, events: impl IntoIterator<Item = Event>) {
+    pub fn publish(&self, events: impl IntoIterator<Item = Event>) {
         for event in events {
             match self.store.tells_news() {
                 true => self.forget(&event.sandbox_id),
@@ -175,14 +180,14 @@ impl Sandboxes {
     }
 
     /// Sends an event to its followers, and forgets what was cached of the sandbox.
-    pub(crate) fn tell(&self, event: Event) {
+    pub fn tell(&self, event: Event) {
         self.forget(&event.sandbox_id);
         self.expiry_changed.notify_one();
         let _ = self.events.send(EventNotice::Event(event));
     }
 
     /// Forgets everything that was cached of sandboxes, and tells followers that they missed events.
-    pub(crate) fn forget_all(&self) {
+    pub fn forget_all(&self) {
         self.locations.forget_all();
         self.edge.forget_route(None);
         self.expiry_changed.notify_one();
@@ -195,14 +200,14 @@ impl Sandboxes {
     }
 
     /// What any replica is working on. Fails when one does not answer.
-    pub(crate) async fn marks_of_all(&self) -> Result<Marks> {
+    pub async fn marks_of_all(&self) -> Result<Marks> {
         let mut marks = self.in_flight.marks();
         marks.extend(self.peers.marks().await?);
         Ok(marks)
     }
 
     /// Runs work that finishes even if the caller is dropped, and that shutdown waits for.
-    pub(crate) async fn owned<T: Send + 'static>(
+    pub async fn owned<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {

@@ -13,19 +13,15 @@ use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
 use serde::de::IgnoredAny;
 
 use super::{MOVE_WAIT, NO_BODY, SNAPSHOT_WAIT, call_on};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::Mark;
-use crate::store::record::{SnapshotSpecRecord, after_seconds};
-use crate::store::{SandboxRecord, SnapshotRecord, StoreError};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
 use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_store::clock::now;
+use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
+use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
 
 /// A snapshot of the workspace, by its id.
-pub(crate) async fn find(
-    sandboxes: &Sandboxes,
-    workspace: &WorkspaceId,
-    id: &SnapshotId,
-) -> Result<SnapshotRecord> {
+pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
     match sandboxes.store.snapshot(workspace, id).await {
         Err(error @ StoreError::NotFound { .. }) => {
             let hint =
@@ -37,14 +33,14 @@ pub(crate) async fn find(
 }
 
 /// Takes a snapshot. Runs to its end even if the caller is dropped.
-pub(crate) async fn take(
+pub async fn take(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,
     client: AgentClient,
     request: CreateSnapshot,
     kind: SnapshotKind,
 ) -> Result<SnapshotRecord> {
-    crate::sandboxes::validate::snapshot(&request)?;
+    crate::validate::snapshot(&request)?;
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
@@ -71,7 +67,7 @@ async fn prune(sandboxes: &Sandboxes, newest: &SnapshotRecord, keep_last: u32) -
 }
 
 /// Deletes the checkpoints of a sandbox that goes: they are there to return to, and nobody can any more.
-pub(crate) async fn remove_checkpoints(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+pub async fn remove_checkpoints(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
     for snapshot in sandboxes.store.snapshots(&record.workspace, Some(&record.id)).await? {
         if snapshot.spec.kind == SnapshotKind::Checkpoint {
             remove(sandboxes, &snapshot).await?;
@@ -133,7 +129,7 @@ async fn run(
 }
 
 /// Deletes a snapshot. Runs to its end even if the caller is dropped.
-pub(crate) async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: SnapshotId) -> Result<()> {
+pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: SnapshotId) -> Result<()> {
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
@@ -144,7 +140,7 @@ pub(crate) async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, i
 }
 
 /// Deletes a snapshot's row, then its files. One that is gone already is deleted.
-pub(crate) async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
+pub async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
     match sandboxes.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
         Ok((_, event)) => sandboxes.publish([event]),
         Err(StoreError::NotFound { .. }) => return Ok(()),

@@ -10,7 +10,7 @@ use pandastack_types::api::{Port, PortList};
 use tokio::time::Instant;
 
 use super::{NO_BODY, call_on};
-use crate::store::SandboxRecord;
+use pandastack_store::SandboxRecord;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 /// Looks at what a machine listens on, up to a deadline.
-pub(crate) struct Watch<'a> {
+pub struct Watch<'a> {
     machine: &'a SandboxRecord,
     client: &'a AgentClient,
     deadline: Instant,
@@ -27,12 +27,12 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Nothing is looked at yet.
-    pub(crate) fn new(machine: &'a SandboxRecord, client: &'a AgentClient, deadline: Instant) -> Self {
+    pub fn new(machine: &'a SandboxRecord, client: &'a AgentClient, deadline: Instant) -> Self {
         Self { machine, client, deadline, looked_at: None }
     }
 
     /// What listens: at once the first time, then a moment after the last look. `None` after the deadline.
-    pub(crate) async fn next(&mut self) -> Result<Option<Vec<Port>>> {
+    pub async fn next(&mut self) -> Result<Option<Vec<Port>>> {
         if let Some(last) = self.looked_at {
             tokio::time::sleep_until(last + LOOK_EVERY).await;
         }

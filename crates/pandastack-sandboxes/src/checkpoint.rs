@@ -13,14 +13,14 @@ use pandastack_types::agent_api::{AgentSandbox, HostReport};
 use pandastack_types::api::{Checkpoints, CreateSnapshot, SnapshotKind};
 use pandastack_types::{HostId, Result, SandboxId, SandboxState};
 
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
-use crate::store::SandboxRecord;
+use crate::Sandboxes;
+use crate::ops;
+use pandastack_store::SandboxRecord;
+use pandastack_store::clock::now;
 
 /// When each sandbox with checkpoints was last saved, or tried to be, by host.
 #[derive(Default)]
-pub(crate) struct CheckpointClock(Mutex<HashMap<HostId, HashMap<SandboxId, Timestamp>>>);
+pub struct CheckpointClock(Mutex<HashMap<HostId, HashMap<SandboxId, Timestamp>>>);
 
 impl CheckpointClock {
     /// What is known of a host's sandboxes; what is not handed back is forgotten.
@@ -36,11 +36,7 @@ impl CheckpointClock {
 }
 
 /// Takes the checkpoints that are due by this report.
-pub(crate) async fn take_due(
-    sandboxes: &Arc<Sandboxes>,
-    rows: &[SandboxRecord],
-    report: &HostReport,
-) -> Result<()> {
+pub async fn take_due(sandboxes: &Arc<Sandboxes>, rows: &[SandboxRecord], report: &HostReport) -> Result<()> {
     let before = sandboxes.checkpoints.take(&report.host);
     let mut known = HashMap::new();
     for row in rows {

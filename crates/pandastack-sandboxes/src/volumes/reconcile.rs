@@ -11,13 +11,13 @@ use pandastack_types::agent_api::HostReport;
 use pandastack_types::{Result, VolumeId};
 
 use super::ops;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::Mark;
-use crate::store::SandboxRecord;
-use crate::store::volumes::{VolumeRecord, VolumeState};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
+use pandastack_store::SandboxRecord;
+use pandastack_store::volumes::{VolumeRecord, VolumeState};
 
 /// Brings the rows of a host's volumes to where they hold. Safe to repeat.
-pub(crate) async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()> {
+pub async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()> {
     let rows = sandboxes.store.volumes_on(&report.host).await?;
     let seen: HashSet<&VolumeId> = report.volumes.iter().map(|volume| &volume.id).collect();
     let known: HashSet<&VolumeId> = rows.iter().map(|row| &row.id).collect();
@@ -59,7 +59,7 @@ async fn settle(sandboxes: &Arc<Sandboxes>, row: &VolumeRecord, is_there: bool) 
 }
 
 /// Deletes the volumes that go with a sandbox whose row is gone.
-pub(crate) async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
+pub async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord) {
     if sandbox.spec.volumes.is_empty() {
         return;
     }
@@ -82,7 +82,7 @@ pub(crate) async fn sandbox_gone(sandboxes: &Sandboxes, sandbox: &SandboxRecord)
 async fn delete_unheld(sandboxes: &Sandboxes, row: &VolumeRecord) -> Result<()> {
     match sandboxes.store.delete_volume(&row.id).await {
         Ok(()) => ops::finish_delete(sandboxes, row).await,
-        Err(crate::store::StoreError::Held(_)) => Ok(()),
+        Err(pandastack_store::StoreError::Held(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

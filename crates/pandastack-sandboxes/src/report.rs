@@ -16,20 +16,20 @@ use std::time::{Duration, Instant};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
 use pandastack_types::{HostId, Result, SandboxId, SandboxState, SnapshotId, Transition};
 
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::checkpoint;
-use crate::sandboxes::in_flight::{Mark, Marks};
-use crate::sandboxes::ops;
-use crate::sandboxes::ops::lifecycle::{settle, towards};
-use crate::store::{Amendment, Change, SandboxRecord, Select, StoreError};
+use crate::Sandboxes;
+use crate::checkpoint;
+use crate::in_flight::{Mark, Marks};
+use crate::ops;
+use crate::ops::lifecycle::{settle, towards};
+use pandastack_store::clock::now;
+use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
 
 /// How often the totals of a host's sandboxes become usage events. Also at each transition.
 const USAGE_EVERY: Duration = Duration::from_secs(60);
 
 /// When each host's usage was last recorded.
 #[derive(Default)]
-pub(crate) struct UsageClock(Mutex<HashMap<HostId, Instant>>);
+pub struct UsageClock(Mutex<HashMap<HostId, Instant>>);
 
 impl UsageClock {
     fn is_due(&self, host: &HostId) -> bool {
@@ -70,7 +70,7 @@ impl Findings {
 }
 
 /// Takes a report in and answers what the host shall forget.
-pub(crate) async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
+pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
     let record = sandboxes.hosts.heard(report.clone(), now())?;
     sandboxes.store.put_host(&record).await?;
     note_denials(sandboxes, &report).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Resu
             }
         });
     }
-    crate::sandboxes::volumes::reconcile::take(sandboxes, &report).await?;
+    crate::volumes::reconcile::take(sandboxes, &report).await?;
     Ok(ReportAnswer { forget_sandboxes: findings.unknown, forget_snapshots: findings.unknown_snapshots })
 }
 

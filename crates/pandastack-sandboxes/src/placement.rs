@@ -8,30 +8,40 @@ use pandastack_types::{Error, ErrorCode, HostId};
 
 /// What placement knows of a host, for one template.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Candidate {
-    pub(crate) host: HostId,
-    pub(crate) reachable: bool,
-    pub(crate) memory_free_mb: u64,
+pub struct Candidate {
+    /// The host.
+    pub host: HostId,
+    /// It was heard lately.
+    pub reachable: bool,
+    /// Memory that nobody was promised.
+    pub memory_free_mb: u64,
     /// With what sandboxes in light sleep give up.
-    pub(crate) memory_obtainable_mb: u64,
+    pub memory_obtainable_mb: u64,
     /// Percent of a sandbox's memory that has to be free.
-    pub(crate) memory_promised_percent: u32,
-    pub(crate) slots_free: u32,
+    pub memory_promised_percent: u32,
+    /// Network slots that are free.
+    pub slots_free: u32,
     /// The template there, if its catalogue has it, with the memory it needs.
-    pub(crate) template: Option<(TemplateStatus, u32)>,
+    pub template: Option<(TemplateStatus, u32)>,
 }
 
 /// Why no host takes it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PlacementRefused {
+pub enum PlacementRefused {
+    /// No host has it in its catalogue.
     #[error("there is no template `{0}`; GET /v1/templates lists those there are")]
     UnknownTemplate(String),
+    /// No host was heard lately.
     #[error("no host answers at present; try again in a few seconds")]
     NoHosts,
+    /// Hosts that have it have no room.
     #[error(
         "no host has room for {memory_mb} MiB of memory and a network slot free; delete or hibernate some sandboxes, or add a host"
     )]
-    Full { memory_mb: u32 },
+    Full {
+        /// What it needs.
+        memory_mb: u32,
+    },
 }
 
 impl From<PlacementRefused> for Error {
@@ -45,7 +55,7 @@ impl From<PlacementRefused> for Error {
 }
 
 /// Picks a host.
-pub(crate) fn choose(template: &str, candidates: &[Candidate]) -> Result<HostId, PlacementRefused> {
+pub fn choose(template: &str, candidates: &[Candidate]) -> Result<HostId, PlacementRefused> {
     if !candidates.iter().any(|candidate| candidate.reachable) {
         return Err(PlacementRefused::NoHosts);
     }

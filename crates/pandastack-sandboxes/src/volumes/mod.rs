@@ -15,20 +15,20 @@
 //!
 //! Left to others: images, locks and space (agents), mounting (guests).
 
-pub(crate) mod attach;
-pub(crate) mod ops;
-pub(crate) mod owned;
-pub(crate) mod reconcile;
+pub mod attach;
+pub mod ops;
+pub mod owned;
+pub mod reconcile;
 
 use pandastack_types::api::{Volume, VolumeHolder};
 
-use crate::sandboxes::hosts::Hosts;
-use crate::store::volumes::{VolumeHolderRecord, VolumeRecord};
+use crate::hosts::Hosts;
+use pandastack_store::volumes::{VolumeHolderRecord, VolumeRecord};
 
 const MIB: u64 = 1 << 20;
 
 /// A volume as clients see it; `holders` may name other volumes too.
-pub(crate) fn view(hosts: &Hosts, record: VolumeRecord, holders: &[VolumeHolderRecord]) -> Volume {
+pub fn view(hosts: &Hosts, record: VolumeRecord, holders: &[VolumeHolderRecord]) -> Volume {
     let seen = hosts.volume(&record.host, &record.id);
     let size_bytes = record.spec.size_bytes.max(seen.as_ref().map_or(0, |seen| seen.size_bytes));
     let own = holders.iter().filter(|holder| holder.volume == record.id);

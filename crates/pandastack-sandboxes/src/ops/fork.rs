@@ -13,13 +13,13 @@ use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition
 
 use super::create::{agent_spec, undo};
 use super::{MAKE_WAIT, call_on, delete};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::Mark;
-use crate::sandboxes::volumes::attach::Derived;
-use crate::store::record::after_seconds;
-use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
+use crate::volumes::attach::Derived;
 use pandastack_agent_client::AgentClient;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
 const TREE_LABEL: &str = "fork_tree_id";
@@ -30,15 +30,19 @@ const CANDIDATE_TTL_LABEL: &str = "explore_ttl";
 const DELETES_AT_ONCE: usize = 8;
 
 /// What became of a fork.
-pub(crate) struct Forked {
-    pub(crate) tree: TreeId,
-    pub(crate) pause_ms: f64,
-    pub(crate) children: Vec<SandboxRecord>,
-    pub(crate) errors: Vec<ForkError>,
+pub struct Forked {
+    /// Names the fork.
+    pub tree: TreeId,
+    /// How long the parent stood still.
+    pub pause_ms: f64,
+    /// Those that were made.
+    pub children: Vec<SandboxRecord>,
+    /// Why the others were not.
+    pub errors: Vec<ForkError>,
 }
 
 /// Forks a machine of a service into one for another of its things, such as `database:<id>`.
-pub(crate) async fn fork_owned(
+pub async fn fork_owned(
     sandboxes: &Arc<Sandboxes>,
     parent: SandboxRecord,
     client: AgentClient,
@@ -59,7 +63,7 @@ pub(crate) async fn fork_owned(
 }
 
 /// Forks `count` children. Fails if none was made. Runs to its end even if the caller is dropped.
-pub(crate) async fn fork(
+pub async fn fork(
     sandboxes: &Arc<Sandboxes>,
     parent: SandboxRecord,
     client: AgentClient,
@@ -67,7 +71,7 @@ pub(crate) async fn fork(
     count: u32,
     key: Option<IdempotencyKey>,
 ) -> Result<Forked> {
-    crate::sandboxes::validate::metadata(&metadata)?;
+    crate::validate::metadata(&metadata)?;
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
@@ -202,7 +206,7 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
 
 /// Makes a candidate stay and, if asked, deletes the other children of its tree that were not promoted before. The store
 /// decides in one step, so of two at the same time one is refused. Runs to its end even if the caller is dropped.
-pub(crate) async fn promote(
+pub async fn promote(
     sandboxes: &Arc<Sandboxes>,
     winner: SandboxRecord,
     request: &Promote,
@@ -254,7 +258,7 @@ async fn promote_in(
 }
 
 /// Where a sandbox stands among its relatives.
-pub(crate) async fn lineage(sandboxes: &Sandboxes, record: SandboxRecord) -> Result<Lineage> {
+pub async fn lineage(sandboxes: &Sandboxes, record: SandboxRecord) -> Result<Lineage> {
     let workspace = record.workspace.clone();
     let children = Select::Children(workspace.clone(), record.id.clone());
     let children = sandboxes.store.sandboxes(&children).await?;
@@ -264,7 +268,7 @@ pub(crate) async fn lineage(sandboxes: &Sandboxes, record: SandboxRecord) -> Res
     };
     siblings.retain(|sibling| sibling.id != record.id);
     let shown = |records: Vec<SandboxRecord>| {
-        records.into_iter().map(|record| crate::sandboxes::view::sandbox(&sandboxes.hosts, record)).collect()
+        records.into_iter().map(|record| crate::view::sandbox(&sandboxes.hosts, record)).collect()
     };
     Ok(Lineage {
         id: record.id,

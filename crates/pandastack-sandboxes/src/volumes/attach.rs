@@ -7,11 +7,11 @@ use pandastack_types::limits::{VOLUME_NAME_CHARS_MAX, VOLUMES_PER_SANDBOX_MAX};
 use pandastack_types::{Error, HostId, Owner, Result, SandboxId, VolumeId, WorkspaceId};
 
 use super::{MIB, ops, owned};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::{InFlightMark, Mark};
-use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
-use crate::store::{SandboxRecord, StoreError};
+use crate::Sandboxes;
+use crate::in_flight::{InFlightMark, Mark};
+use pandastack_store::clock::now;
+use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
+use pandastack_store::{SandboxRecord, StoreError};
 
 /// Where volumes are mounted unless said.
 const MOUNT_ROOT: &str = "/volumes";
@@ -36,17 +36,17 @@ const FORBIDDEN: [&str; 14] = [
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// What a sandbox that asks for volumes gets.
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// Volumes that exist, by their places; those of the template come first.
-    pub(crate) volumes: Vec<AttachedVolume>,
+    pub volumes: Vec<AttachedVolume>,
     /// The host that has them.
-    pub(crate) host: Option<HostId>,
+    pub host: Option<HostId>,
     /// What is at the place of the template's own volume.
-    pub(crate) of_template: OfTemplate,
+    pub of_template: OfTemplate,
 }
 
 /// What is at the place of the volume that a template comes with.
-pub(crate) enum OfTemplate {
+pub enum OfTemplate {
     /// The template has none.
     None,
     /// A copy of the template's, which is to get that name if one was asked for.
@@ -58,7 +58,7 @@ pub(crate) enum OfTemplate {
 /// Looks up what a sandbox asks for. A volume at the path of the template's own takes its place: one that exists is used as
 /// it is, and another name becomes the name of the copy, which then outlives the sandbox. `owner` is the service that the
 /// sandbox is for.
-pub(crate) async fn resolve(
+pub async fn resolve(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     wanted: &[AttachVolume],
@@ -139,7 +139,7 @@ fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
     for (index, volume) in wanted.iter().enumerate() {
         ops::check_name(&volume.name)?;
         let path = mount_path(volume);
-        crate::sandboxes::validate::path("volumes.path", &path)?;
+        crate::validate::path("volumes.path", &path)?;
         let odd = path.split('/').skip(1).any(|part| part.is_empty() || part == "." || part == "..");
         let is_kernels = KERNELS.iter().any(|of| Path::new(&path).starts_with(of));
         if odd || is_kernels || FORBIDDEN.contains(&path.as_str()) {
@@ -158,7 +158,7 @@ fn check(wanted: &[AttachVolume], room: usize) -> Result<()> {
 
 /// Volumes of sandboxes that are being made as copies. Reconciling leaves them alone while this lives.
 #[derive(Default)]
-pub(crate) struct Derived {
+pub struct Derived {
     records: Vec<VolumeRecord>,
     /// The one that is to outlive its sandbox, once that exists: before, it goes with what could not be made.
     kept: Option<VolumeId>,
@@ -168,7 +168,7 @@ pub(crate) struct Derived {
 impl Derived {
     /// Gives `child`, a copy of a sandbox that had `originals`, volumes of its own in the places of those it would
     /// write. They are deleted with it, unless someone changes that. What is only read is shared.
-    pub(crate) async fn add(
+    pub async fn add(
         &mut self,
         sandboxes: &Sandboxes,
         child: &mut SandboxRecord,
@@ -200,7 +200,7 @@ impl Derived {
     }
 
     /// Gives a new sandbox its copy of the template's volume. With a name it outlives the sandbox.
-    pub(crate) async fn add_named(
+    pub async fn add_named(
         &mut self,
         sandboxes: &Sandboxes,
         child: &mut SandboxRecord,
@@ -222,7 +222,7 @@ impl Derived {
     }
 
     /// The sandboxes were made: what shall outlive them does from now on.
-    pub(crate) async fn keep(&self, sandboxes: &Sandboxes) -> Result<()> {
+    pub async fn keep(&self, sandboxes: &Sandboxes) -> Result<()> {
         for record in self.records.iter().filter(|record| Some(&record.id) == self.kept.as_ref()) {
             let spec = VolumeSpecRecord { delete_with_sandbox: false, ..record.spec.clone() };
             sandboxes.store.update_volume(&record.id, &spec).await?;
@@ -231,7 +231,7 @@ impl Derived {
     }
 
     /// Writes them down; before the rows of their sandboxes.
-    pub(crate) async fn insert(&self, sandboxes: &Sandboxes) -> Result<()> {
+    pub async fn insert(&self, sandboxes: &Sandboxes) -> Result<()> {
         match self.records.is_empty() {
             true => Ok(()),
             false => Ok(sandboxes.store.insert_volumes(&self.records).await?),

@@ -3,15 +3,15 @@
 //! Must hold: a row exists before its host is asked for the machine, and a machine is gone before its row is. So
 //! whatever a host has without a row is garbage and may be forgotten, also after a crash in the middle of anything.
 
-pub(crate) mod create;
-pub(crate) mod delete;
-pub(crate) mod exec;
-pub(crate) mod fork;
-pub(crate) mod lifecycle;
-pub(crate) mod listening;
-pub(crate) mod network;
-pub(crate) mod rollback;
-pub(crate) mod snapshot;
+pub mod create;
+pub mod delete;
+pub mod exec;
+pub mod fork;
+pub mod lifecycle;
+pub mod listening;
+pub mod network;
+pub mod rollback;
+pub mod snapshot;
 
 use std::time::Duration;
 
@@ -19,26 +19,26 @@ use http::Method;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
 
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::location::Location;
-use crate::store::{Change, SandboxRecord};
+use crate::Sandboxes;
+use crate::location::Location;
 use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord};
 
 /// How long a host may take to make sandboxes: the hold for a bake, and the making.
-pub(crate) const MAKE_WAIT: Duration = Duration::from_secs(90);
+pub const MAKE_WAIT: Duration = Duration::from_secs(90);
 /// How long a host may take to stop, wake or remove a sandbox.
-pub(crate) const MOVE_WAIT: Duration = Duration::from_secs(60);
+pub const MOVE_WAIT: Duration = Duration::from_secs(60);
 /// How long a host may take for a snapshot; published clients wait as long.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
 /// How long a look at a sandbox may take.
 const LOOK_WAIT: Duration = Duration::from_secs(5);
 
 /// No body.
-pub(crate) const NO_BODY: Option<&()> = None;
+pub const NO_BODY: Option<&()> = None;
 
 /// A call on a sandbox, with its incarnation.
-pub(crate) fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: Duration) -> Call<'a> {
+pub fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: Duration) -> Call<'a> {
     Call { method, path, incarnation: Some(record.incarnation), wait }
 }
 
@@ -57,16 +57,13 @@ async fn remove_machine(
 }
 
 /// The sandbox as its host sees it now.
-pub(crate) async fn describe(
-    client: &AgentClient,
-    record: &SandboxRecord,
-) -> Result<AgentSandbox, AgentError> {
+pub async fn describe(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
     let path = format!("/sandboxes/{}", record.id);
     client.call(call_on(record, Method::GET, &path, LOOK_WAIT), NO_BODY).await
 }
 
 /// Refuses calls on a sandbox that has no machine.
-pub(crate) fn check_live(record: &SandboxRecord) -> Result<()> {
+pub fn check_live(record: &SandboxRecord) -> Result<()> {
     let id = &record.id;
     match record.state {
         SandboxState::Running | SandboxState::Paused | SandboxState::Hibernated => Ok(()),
@@ -97,7 +94,7 @@ fn check_unsealed(record: &SandboxRecord) -> Result<()> {
 }
 
 /// Where a live sandbox of the workspace is, and a client of its host. Does not ask the store on every call.
-pub(crate) async fn locate(
+pub async fn locate(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,
@@ -119,12 +116,7 @@ pub(crate) async fn locate(
 
 /// Writes down that a call woke a sandbox, before its client hears of the call's success. The host reports it too, but a
 /// client that looks at once could be faster.
-pub(crate) async fn note_wake(
-    sandboxes: &Sandboxes,
-    location: &Location,
-    id: &SandboxId,
-    client: &AgentClient,
-) {
+pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxId, client: &AgentClient) {
     if !location.asleep {
         return;
     }
@@ -144,7 +136,7 @@ pub(crate) async fn note_wake(
 }
 
 /// A sandbox of the workspace, whatever its state, that users may do something to.
-pub(crate) async fn unsealed(
+pub async fn unsealed(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,
@@ -165,7 +157,7 @@ async fn live_record(
 }
 
 /// A live sandbox of the workspace and a client of its host.
-pub(crate) async fn live(
+pub async fn live(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,

@@ -1,7 +1,7 @@
 //! Deleting a sandbox.
 //!
 //! The intention is recorded first and cannot be taken back, so the call succeeds even when the host does not answer:
-//! the row stays `stopping` and [`crate::sandboxes::report`] finishes the work when the host reports again.
+//! the row stays `stopping` and [`crate::report`] finishes the work when the host reports again.
 
 use std::sync::Arc;
 
@@ -9,18 +9,14 @@ use pandastack_fault as fault;
 use pandastack_types::{Result, Transition};
 
 use super::{describe, remove_machine};
-use crate::clock::now;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::in_flight::Mark;
-use crate::store::{Change, SandboxRecord, StoreError};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
 use pandastack_agent_client::AgentError;
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord, StoreError};
 
 /// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
-pub(crate) async fn delete(
-    sandboxes: &Arc<Sandboxes>,
-    record: SandboxRecord,
-    why: Option<&str>,
-) -> Result<()> {
+pub async fn delete(sandboxes: &Arc<Sandboxes>, record: SandboxRecord, why: Option<&str>) -> Result<()> {
     let (own, why) = (Arc::clone(sandboxes), why.map(str::to_owned));
     sandboxes
         .owned(async move {
@@ -44,7 +40,7 @@ pub(super) async fn carry_out(sandboxes: &Sandboxes, record: &SandboxRecord) -> 
 }
 
 /// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.
-pub(crate) async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
     let Some(_marked) = sandboxes.in_flight.mark(&Mark::Delete(record.id.clone())) else { return Ok(()) };
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
@@ -69,7 +65,7 @@ pub(crate) async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Res
         Ok(_) | Err(StoreError::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    crate::sandboxes::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
     fault::point("control.delete.done").await;
     Ok(())
 }

@@ -17,17 +17,20 @@ const REMEMBERED_MAX: usize = 10_000;
 
 /// Where a live sandbox is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Location {
-    pub(crate) workspace: WorkspaceId,
-    pub(crate) host: HostId,
-    pub(crate) incarnation: u64,
+pub struct Location {
+    /// Whose it is.
+    pub workspace: WorkspaceId,
+    /// The host that has it.
+    pub host: HostId,
+    /// Which life of it.
+    pub incarnation: u64,
     /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards must see that.
-    pub(crate) asleep: bool,
+    pub asleep: bool,
 }
 
 /// The locations of live sandboxes that were used lately.
 #[derive(Default)]
-pub(crate) struct LocationCache(Mutex<Known>);
+pub struct LocationCache(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -38,7 +41,7 @@ struct Known {
 
 /// Taken before the store is read; see [`LocationCache::remember`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading(u64);
+pub struct Reading(u64);
 
 impl LocationCache {
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -47,7 +50,7 @@ impl LocationCache {
     }
 
     /// The sandbox's location if it is known, else what to remember it with.
-    pub(crate) fn find(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Location, Reading> {
+    pub fn find(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Location, Reading> {
         let known = self.known();
         let location = known
             .locations
@@ -57,7 +60,7 @@ impl LocationCache {
     }
 
     /// Remembers what was read since [`LocationCache::find`], unless something changed meanwhile.
-    pub(crate) fn remember(&self, reading: Reading, id: &SandboxId, location: &Location) {
+    pub fn remember(&self, reading: Reading, id: &SandboxId, location: &Location) {
         let mut known = self.known();
         if known.forgotten != reading.0 {
             return;
@@ -69,14 +72,14 @@ impl LocationCache {
     }
 
     /// Forgets all: what changed is not known.
-    pub(crate) fn forget_all(&self) {
+    pub fn forget_all(&self) {
         let mut known = self.known();
         known.forgotten += 1;
         known.locations.clear();
     }
 
     /// Forgets a sandbox that changed.
-    pub(crate) fn forget(&self, id: &SandboxId) {
+    pub fn forget(&self, id: &SandboxId) {
         let mut known = self.known();
         known.forgotten += 1;
         known.locations.remove(id);

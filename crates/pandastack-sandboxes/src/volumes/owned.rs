@@ -8,12 +8,12 @@ use std::sync::Arc;
 use pandastack_types::{Error, Owner, Result, WorkspaceId};
 
 use super::ops;
-use crate::sandboxes::Sandboxes;
-use crate::store::SandboxRecord;
-use crate::store::volumes::{VolumeRecord, VolumeSpecRecord};
+use crate::Sandboxes;
+use pandastack_store::SandboxRecord;
+use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord};
 
 /// Gives a service the volumes that its new machine came with: from here on they do not go with the machine.
-pub(crate) async fn claim(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
+pub async fn claim(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
     let rows = sandboxes.store.volumes(&machine.workspace).await?;
     let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.into_iter().filter(had) {
@@ -25,7 +25,7 @@ pub(crate) async fn claim(sandboxes: &Sandboxes, machine: &SandboxRecord, owner:
 }
 
 /// Keeps everybody else from the volumes of a service's machine, with which they go.
-pub(crate) async fn seal(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
+pub async fn seal(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner) -> Result<()> {
     let rows = sandboxes.store.volumes(&machine.workspace).await?;
     let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.into_iter().filter(had) {
@@ -36,33 +36,25 @@ pub(crate) async fn seal(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: 
 }
 
 /// Leaves a volume to the machine that has it, with which it goes. `to` is what it belongs to until then.
-pub(crate) async fn release(sandboxes: &Sandboxes, volume: VolumeRecord, to: &Owner) -> Result<()> {
+pub async fn release(sandboxes: &Sandboxes, volume: VolumeRecord, to: &Owner) -> Result<()> {
     let owner = Some(to.to_string());
     let spec = VolumeSpecRecord { owner, delete_with_sandbox: true, ..volume.spec };
     Ok(sandboxes.store.update_volume(&volume.id, &spec).await?)
 }
 
 /// Those of a service.
-pub(crate) async fn of(
-    sandboxes: &Sandboxes,
-    workspace: &WorkspaceId,
-    owner: &Owner,
-) -> Result<Vec<VolumeRecord>> {
+pub async fn of(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &Owner) -> Result<Vec<VolumeRecord>> {
     let (rows, owner) = (sandboxes.store.volumes(workspace).await?, owner.to_string());
     Ok(rows.into_iter().filter(|row| row.spec.owner.as_ref() == Some(&owner)).collect())
 }
 
 /// Makes one of a service larger.
-pub(crate) async fn grow(
-    sandboxes: &Arc<Sandboxes>,
-    volume: VolumeRecord,
-    size_mb: u64,
-) -> Result<VolumeRecord> {
+pub async fn grow(sandboxes: &Arc<Sandboxes>, volume: VolumeRecord, size_mb: u64) -> Result<VolumeRecord> {
     ops::grow(sandboxes, volume, size_mb).await
 }
 
 /// Deletes all of a service, whose machines are gone. Safe to repeat.
-pub(crate) async fn delete_all(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &Owner) -> Result<()> {
+pub async fn delete_all(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &Owner) -> Result<()> {
     for row in of(sandboxes, workspace, owner).await? {
         sandboxes.store.delete_volume(&row.id).await?;
         ops::finish_delete(sandboxes, &row).await?;

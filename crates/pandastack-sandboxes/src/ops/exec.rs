@@ -13,16 +13,16 @@ use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use tokio_util::sync::CancellationToken;
 
 use super::call_on;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops;
-use crate::store::SandboxRecord;
+use crate::Sandboxes;
+use crate::ops;
 use pandastack_agent_client::Call;
+use pandastack_store::SandboxRecord;
 
 /// How much longer than the command its host may take to answer, and its sandbox to live.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs a command in a sandbox of a workspace, which is woken for it. `tag` names its process, so that [`kill`] finds it.
-pub(crate) async fn exec(
+pub async fn exec(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
     id: &SandboxId,
@@ -39,12 +39,7 @@ pub(crate) async fn exec(
 }
 
 /// Ends the processes of a sandbox with that tag, and everything they started.
-pub(crate) async fn kill(
-    sandboxes: &Sandboxes,
-    workspace: &WorkspaceId,
-    id: &SandboxId,
-    tag: &str,
-) -> Result<()> {
+pub async fn kill(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SandboxId, tag: &str) -> Result<()> {
     let (place, client) = ops::locate(sandboxes, workspace, id).await?;
     let (path, incarnation) = (format!("/sandboxes/{id}/processes"), Some(place.incarnation));
     let call = Call { method: Method::GET, path: &path, incarnation, wait: GRACE };
@@ -63,7 +58,7 @@ pub(crate) async fn kill(
 }
 
 /// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped; `gone` ends it early.
-pub(crate) async fn run(
+pub async fn run(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,
     request: RunRequest,
@@ -96,7 +91,7 @@ pub(crate) async fn run(
 }
 
 /// Runs a command in a machine, whoever it belongs to.
-pub(crate) async fn exec_in(
+pub async fn exec_in(
     sandboxes: &Sandboxes,
     record: &SandboxRecord,
     request: &ExecRequest,
