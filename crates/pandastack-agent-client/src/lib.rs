@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod failure;
 pub mod request_id;
 
 use std::path::PathBuf;

@@ -15,6 +15,7 @@ pub mod apps;
 pub mod clock;
 pub mod databases;
 mod error;
+mod failure;
 pub mod functions;
 pub mod ledger;
 pub mod quotas;

@@ -12,6 +12,7 @@ use pandastack_detect::{
     MANIFEST, Manifest, Plan, PythonWish, Serve, Undetected, VENV, View, Wishes, detect, manifest,
 };
 use pandastack_fault as fault;
+use pandastack_types::Error;
 use pandastack_types::api::EnvStage;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
 use tokio::time::Instant;
@@ -27,7 +28,6 @@ use super::room::Room;
 use super::says::{self, Place, PlaceError};
 use super::source::{self, shell, step};
 use crate::app::App;
-use crate::error::ApiError;
 
 /// Where the key of what is installed lies.
 const INSTALLED: &str = "/srv/installed";
@@ -59,7 +59,7 @@ pub(crate) enum BuildError {
     Undetected(#[from] Undetected),
     /// The platform failed.
     #[error(transparent)]
-    Platform(#[from] ApiError),
+    Platform(#[from] Error),
 }
 
 impl BuildError {
@@ -337,7 +337,7 @@ pub(super) async fn build_machine(
     of: &AppRecord,
     cache: Option<&pandastack_types::SnapshotId>,
     log: Option<&Log>,
-) -> Result<Machine, ApiError> {
+) -> Result<Machine, Error> {
     if let Some(cache) = cache {
         match Machine::create(app, of, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),

@@ -78,7 +78,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pandastack_postgres::Inside;
 pub(crate) use pandastack_store::apps::{self as store, record};
-use pandastack_types::{AppId, DeploymentId};
+use pandastack_types::{AppId, DeploymentId, Owner};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -88,8 +88,8 @@ use self::record::DeploymentRecord;
 pub(crate) const SOURCE_DIR: &str = "/srv/app";
 
 /// The owner of an app's machines.
-pub(crate) fn owner_of(app: &AppId) -> String {
-    format!("app:{app}")
+pub(crate) fn owner_of(app: &AppId) -> Owner {
+    Owner::App(app.clone())
 }
 
 /// What the parts of this service share while the process runs. Nothing in it is needed after a restart.

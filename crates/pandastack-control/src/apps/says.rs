@@ -9,14 +9,14 @@
 //! Commands and the kind of app are left to `pandastack-detect`, by the same rule.
 
 use pandastack_detect::{Manifest, Undetected};
+use pandastack_types::Result;
 
 use super::check;
 use super::record::{AppSpec, EnvEntry, SourceConfig};
 use crate::app::now;
-use crate::error::ApiResult;
 
 /// Takes over what a file says, within the limits of an app's own settings.
-pub(super) fn source_config(manifest: Manifest, app: &AppSpec) -> ApiResult<SourceConfig> {
+pub(super) fn source_config(manifest: Manifest, app: &AppSpec) -> Result<SourceConfig> {
     manifest.port.map_or(Ok(()), check::port)?;
     manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
     // Both together are what a machine gets.
@@ -74,7 +74,7 @@ pub(super) enum PlaceError {
     Unreadable(#[from] Undetected),
     /// It names what is no directory of the source.
     #[error(transparent)]
-    Outside(#[from] crate::error::ApiError),
+    Outside(#[from] pandastack_types::Error),
 }
 
 #[cfg(test)]
