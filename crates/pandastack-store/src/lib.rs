@@ -17,6 +17,7 @@ pub mod databases;
 mod error;
 pub mod functions;
 pub mod ledger;
+mod owner;
 pub mod quotas;
 pub mod record;
 pub mod replicas;
@@ -28,6 +29,7 @@ pub mod workspaces;
 use async_trait::async_trait;
 pub use error::{Result, StoreError};
 use jiff::Timestamp;
+pub use owner::{Owner, OwnerError};
 use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
 use pandastack_types::{HostId, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
@@ -128,7 +130,7 @@ pub enum Select {
     /// Of a workspace, oldest first, without those that belong to a service.
     Workspace(WorkspaceId),
     /// That belong to one service, oldest first.
-    Owner(String),
+    Owner(Owner),
     /// On a host.
     Host(HostId),
     /// Children of one fork, oldest first.

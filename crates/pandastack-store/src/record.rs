@@ -13,7 +13,7 @@ use pandastack_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use super::{Owner, StoreError};
 
 /// A key, hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +62,8 @@ pub struct SandboxRecord {
     pub parent: Option<SandboxId>,
     /// The fork it came from.
     pub tree: Option<TreeId>,
-    /// The service it belongs to, such as `app:<id>`. Who only looks at sandboxes neither lists nor deletes it.
-    pub owner: Option<String>,
+    /// The service it belongs to, if any. The sandbox API neither lists nor deletes such a machine.
+    pub owner: Option<Owner>,
     /// When it was asked for.
     pub created_at: Timestamp,
     /// When its state last changed.

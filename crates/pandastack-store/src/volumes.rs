@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
-use super::Result;
+use super::{Owner, Result};
 
 /// A volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,8 +71,8 @@ pub struct VolumeSpecRecord {
     pub snapshot: bool,
     /// Volume it was made from.
     pub cloned_from: Option<VolumeId>,
-    /// Service that it belongs to, such as `database:<id>`.
-    pub owner: Option<String>,
+    /// The service it belongs to, if any.
+    pub owner: Option<Owner>,
 }
 
 /// A sandbox that has a volume.

@@ -18,7 +18,7 @@ use super::previews;
 use crate::app::App;
 use crate::databases::StoredDatabases;
 use crate::error::ApiResult;
-use crate::store::StoreError;
+use crate::store::{Owner, StoreError};
 
 /// The databases of one machine.
 struct Attached {
@@ -56,10 +56,8 @@ impl Attached {
     async fn reachable(&self) -> ApiResult<Vec<DatabaseId>> {
         let store = self.app.store.as_ref();
         let machine = store.sandbox(None, &self.machine).await?;
-        let Some(owner) = machine.owner.as_deref().and_then(|owner| owner.strip_prefix("app:")) else {
-            return Ok(Vec::new());
-        };
-        let of = match store.app(None, owner).await {
+        let Some(Owner::App(id)) = &machine.owner else { return Ok(Vec::new()) };
+        let of = match store.app(None, id.as_str()).await {
             Ok(of) => previews::settled(store, of).await?,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),

@@ -83,13 +83,14 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::record::DeploymentRecord;
+use crate::store::Owner;
 
 /// Where the source of an app is in its machines.
 pub(crate) const SOURCE_DIR: &str = "/srv/app";
 
 /// The owner of an app's machines.
-pub(crate) fn owner_of(app: &AppId) -> String {
-    format!("app:{app}")
+pub(crate) fn owner_of(app: &AppId) -> Owner {
+    Owner::App(app.clone())
 }
 
 /// What the parts of this service share while the process runs. Nothing in it is needed after a restart.

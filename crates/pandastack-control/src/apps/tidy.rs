@@ -83,7 +83,7 @@ pub(super) async fn app(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
     if !is_uploading || of.spec.deleting {
         delete_others(app, machines, &needed.machines).await?;
     }
-    let owner = owner_of(id);
+    let owner = owner_of(id).to_string();
     for snapshot in app.store.snapshots(&of.workspace, None).await? {
         let ours = snapshot.spec.kind == SnapshotKind::Service
             && snapshot.spec.metadata.get(OWNER_LABEL).is_some_and(|label| *label == owner);

@@ -11,8 +11,8 @@ use super::{backups, mark, ops, owner, revive};
 use crate::app::App;
 use crate::error::ApiResult;
 use crate::ops as machines;
-use crate::store::Select;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::store::{Owner, Select};
 use crate::volumes::owned;
 
 /// Why a database is not there though somebody asked for it.
@@ -84,7 +84,7 @@ async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
     for machine in others {
         for volume in owned::of(app, &record.workspace, &of).await? {
             if machine.spec.volumes.iter().any(|mounted| mounted.id == volume.id) {
-                owned::release(app, volume).await?;
+                owned::release(app, volume, Owner::ReplacedDatabase(record.id.clone())).await?;
             }
         }
         tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");

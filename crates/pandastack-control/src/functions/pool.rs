@@ -27,6 +27,7 @@ use super::settings::Limits;
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
 use crate::ops;
+use crate::store::Owner;
 
 /// A machine is not used again once it is this old: what a handler leaks ends with it.
 const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -326,8 +327,8 @@ fn full(limits: Limits) -> ApiError {
 }
 
 /// Who a function's machines belong to.
-pub(crate) fn owner(function: &FunctionId) -> String {
-    format!("function:{function}")
+pub(crate) fn owner(function: &FunctionId) -> Owner {
+    Owner::Function(function.clone())
 }
 
 async fn make(app: &Arc<App>, source: &Source) -> ApiResult<Instance> {

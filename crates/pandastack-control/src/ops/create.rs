@@ -14,7 +14,7 @@ use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::hosts::Promise;
 use crate::store::record::after_seconds;
-use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
+use crate::store::{Change, IdempotencyKey, Owner, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
 use tokio::time::Instant;
@@ -51,12 +51,12 @@ pub(crate) async fn create(
     app.owned(async move { run(&for_task, workspace, request, key, None).await }).await
 }
 
-/// The same for a service, such as `app:<id>`, to which the machine belongs from its first moment on.
+/// The same for a service, to which the machine belongs from its first moment on.
 pub(crate) async fn create_owned(
     app: &Arc<App>,
     workspace: WorkspaceId,
     request: CreateSandbox,
-    owner: String,
+    owner: Owner,
 ) -> ApiResult<SandboxRecord> {
     crate::validate::create(&request)?;
     let for_task = Arc::clone(app);
@@ -68,7 +68,7 @@ pub(crate) async fn create_patiently(
     app: &Arc<App>,
     workspace: WorkspaceId,
     request: CreateSandbox,
-    owner: String,
+    owner: Owner,
 ) -> ApiResult<SandboxRecord> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -87,7 +87,7 @@ async fn run(
     workspace: WorkspaceId,
     mut request: CreateSandbox,
     key: Option<IdempotencyKey>,
-    owner: Option<String>,
+    owner: Option<Owner>,
 ) -> ApiResult<SandboxRecord> {
     // A service says itself how its machines are reached; what users want of their sandboxes must not close an app.
     if request.visibility.is_none() && owner.is_none() {
@@ -95,7 +95,7 @@ async fn run(
     }
     let mut plan = match &request.from_snapshot {
         Some(_) => plan_from_snapshot(app, workspace, &request).await?,
-        None => plan_from_template(app, workspace, &request, owner.as_deref()).await?,
+        None => plan_from_template(app, workspace, &request, owner.as_ref()).await?,
     };
     plan.record.owner = owner;
     let record = &plan.record;
@@ -189,7 +189,7 @@ async fn plan_from_template(
     app: &App,
     workspace: WorkspaceId,
     request: &CreateSandbox,
-    owner: Option<&str>,
+    owner: Option<&Owner>,
 ) -> ApiResult<Plan> {
     let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
     let wanted = request.volumes.as_deref().unwrap_or_default();

@@ -16,7 +16,7 @@ use super::{MAKE_WAIT, call_on, delete};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::record::after_seconds;
-use crate::store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
+use crate::store::{Change, IdempotencyKey, Owner, SandboxRecord, SandboxSpecRecord, Select, StoreError};
 use crate::volumes::attach::Derived;
 use pandastack_agent_client::AgentClient;
 
@@ -36,12 +36,12 @@ pub(crate) struct Forked {
     pub(crate) errors: Vec<ForkError>,
 }
 
-/// Forks a machine of a service into one for another of its things, such as `database:<id>`.
+/// Forks a machine of a service into one for another of its things, such as a database.
 pub(crate) async fn fork_owned(
     app: &Arc<App>,
     parent: SandboxRecord,
     client: AgentClient,
-    owner: String,
+    owner: Owner,
 ) -> ApiResult<SandboxRecord> {
     let for_task = Arc::clone(app);
     app.owned(async move {

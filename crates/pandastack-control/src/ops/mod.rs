@@ -22,7 +22,7 @@ use pandastack_types::{ErrorCode, SandboxId, SandboxState, WorkspaceId};
 use crate::app::{App, now};
 use crate::error::{ApiError, ApiResult};
 use crate::places::Place;
-use crate::store::{Change, SandboxRecord};
+use crate::store::{Change, Owner, SandboxRecord};
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to make sandboxes: the hold for a bake, and the making.
@@ -83,9 +83,14 @@ pub(crate) fn check_live(record: &SandboxRecord) -> ApiResult<()> {
 
 /// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser of the server.
 fn check_unsealed(record: &SandboxRecord) -> ApiResult<()> {
-    match record.owner.as_deref().and_then(crate::databases::sealed_for) {
-        None => Ok(()),
-        Some(database) => Err(ApiError::conflict(format!(
+    match &record.owner {
+        None | Some(Owner::App(_) | Owner::Function(_)) => Ok(()),
+        Some(
+            Owner::Database(database)
+            | Owner::NextDatabase(database)
+            | Owner::ReplacedDatabase(database)
+            | Owner::Drill(database),
+        ) => Err(ApiError::conflict(format!(
             "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",
             record.id
         ))),

@@ -59,7 +59,7 @@ pub(crate) async fn delete(
 ) -> ApiResult<StatusCode> {
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
     if let Some(owner) = &record.owner {
-        let (service, name) = owner.split_once(':').unwrap_or(("service", owner));
+        let (service, name) = (owner.kind(), owner.id());
         return Err(ApiError::conflict(format!(
             "sandbox `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more; delete the {service} instead"
         )));

@@ -10,7 +10,7 @@ use super::{MIB, ops, owned};
 use crate::app::{App, Marked, now};
 use crate::error::{ApiError, ApiResult};
 use crate::store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
-use crate::store::{SandboxRecord, StoreError};
+use crate::store::{Owner, SandboxRecord, StoreError};
 
 /// Where volumes are mounted unless said.
 const MOUNT_ROOT: &str = "/volumes";
@@ -62,7 +62,7 @@ pub(crate) async fn resolve(
     workspace: &WorkspaceId,
     wanted: &[AttachVolume],
     template: Option<&TemplateVolume>,
-    owner: Option<&str>,
+    owner: Option<&Owner>,
 ) -> ApiResult<Wanted> {
     let room = VOLUMES_PER_SANDBOX_MAX - usize::from(template.is_some());
     let is_own = |volume: &AttachVolume| template.is_some_and(|own| mount_path(volume) == own.path);
@@ -95,7 +95,7 @@ async fn existing(
     app: &App,
     workspace: &WorkspaceId,
     wanted: &[AttachVolume],
-    owner: Option<&str>,
+    owner: Option<&Owner>,
 ) -> ApiResult<(Vec<AttachedVolume>, Option<HostId>)> {
     let (mut attached, mut host) = (Vec::new(), None::<HostId>);
     for volume in wanted {

@@ -13,8 +13,8 @@ use super::rows::{SandboxRow, records, signed, state, time, to_json, unsigned};
 use super::{SqlStore, Write, insert_event};
 use crate::record::usage_since;
 use crate::{
-    Amendment, Change, Durability, IdempotencyKey, Moved, Promotion, Result, SandboxRecord, SandboxStore,
-    Select, StoreError, durability_of,
+    Amendment, Change, Durability, IdempotencyKey, Moved, Owner, Promotion, Result, SandboxRecord,
+    SandboxStore, Select, StoreError, durability_of,
 };
 
 const BY_ID: &str = "SELECT * FROM sandboxes WHERE id = $1";
@@ -72,7 +72,7 @@ impl SandboxStore for SqlStore {
     async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>> {
         let query = match select {
             Select::Workspace(workspace) => sqlx::query_as(BY_WORKSPACE).bind(workspace.as_str()),
-            Select::Owner(owner) => sqlx::query_as(BY_OWNER).bind(owner.as_str()),
+            Select::Owner(owner) => sqlx::query_as(BY_OWNER).bind(owner.to_string()),
             Select::Host(host) => sqlx::query_as(BY_HOST).bind(host.as_str()),
             Select::Tree(workspace, tree) => {
                 sqlx::query_as(BY_TREE).bind(workspace.as_str()).bind(tree.as_str())
@@ -215,7 +215,7 @@ async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> 
     .bind(record.expires_at.map(Timestamp::as_microsecond))
     .bind(to_json("sandbox metadata", &record.metadata)?)
     .bind(to_json("sandbox spec", &record.spec)?)
-    .bind(&record.owner)
+    .bind(record.owner.as_ref().map(Owner::to_string))
     .bind(i64::from(record.spec.cpu))
     .bind(i64::from(record.spec.memory_mb))
     .execute(conn)

@@ -14,7 +14,7 @@ use crate::databases::ops;
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::DatabaseRecord;
-use crate::store::{SandboxRecord, Select};
+use crate::store::{Owner, SandboxRecord, Select};
 use crate::volumes::owned;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
@@ -25,8 +25,8 @@ const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
      export PGOPTIONS='-c default_transaction_read_only=off -c statement_timeout=0 -c lock_timeout=0'; \
      $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";
 
-fn owner(id: &DatabaseId) -> String {
-    format!("drill:{id}")
+fn owner(id: &DatabaseId) -> Owner {
+    Owner::Drill(id.clone())
 }
 
 /// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.

@@ -14,7 +14,7 @@ use crate::databases::{ops, owner, reset, server};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
 use crate::store::databases::DatabaseRecord;
-use crate::store::{SandboxRecord, Select};
+use crate::store::{Owner, SandboxRecord, Select};
 use crate::volumes::owned;
 
 /// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
@@ -60,7 +60,7 @@ async fn make(
     found: &pandastack_backup::Restore,
 ) -> ApiResult<()> {
     // Not the database's before it takes over, and nobody else's.
-    owned::seal(app, machine, &format!("{}:next", owner(&record.id))).await?;
+    owned::seal(app, machine, &Owner::NextDatabase(record.id.clone())).await?;
     let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, machine, found, room, &record.id).await?;
     reset::catch_up(app, record, &machine.id).await?;
@@ -76,7 +76,7 @@ async fn take_over(
 ) -> ApiResult<DatabaseRecord> {
     let of = owner(&record.id);
     for volume in owned::of(app, &record.workspace, &of).await? {
-        owned::release(app, volume).await?;
+        owned::release(app, volume, Owner::ReplacedDatabase(record.id.clone())).await?;
     }
     owned::claim(app, &machine, &of).await?;
     record.sandbox = Some(machine.id.clone());
@@ -87,8 +87,8 @@ async fn take_over(
     Ok(record)
 }
 
-async fn remove_others(app: &Arc<App>, of: &str, but: &SandboxId) -> ApiResult<()> {
-    for machine in app.store.sandboxes(&Select::Owner(of.to_owned())).await? {
+async fn remove_others(app: &Arc<App>, of: &Owner, but: &SandboxId) -> ApiResult<()> {
+    for machine in app.store.sandboxes(&Select::Owner(of.clone())).await? {
         if machine.id != *but {
             machines::delete::delete(app, machine, Some("another machine took over")).await?;
         }

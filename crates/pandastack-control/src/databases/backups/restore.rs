@@ -28,8 +28,8 @@ use crate::databases::server::{self, Descent};
 use crate::databases::{DATA_PATH, ops, owner};
 use crate::error::{ApiError, ApiResult};
 use crate::ops as machines;
-use crate::store::SandboxRecord;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
+use crate::store::{Owner, SandboxRecord};
 use crate::volumes::owned;
 
 /// How long the archive may take to have what was written before a restore was asked for.
@@ -133,7 +133,7 @@ pub(super) async fn machine(
     app: &Arc<App>,
     like: &DatabaseRecord,
     request: CreateSandbox,
-    owner: String,
+    owner: Owner,
 ) -> ApiResult<SandboxRecord> {
     machines::create::create_patiently(app, like.workspace.clone(), request, owner).await
 }

@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::app::App;
-use crate::databases::{owned_by, revive};
-use crate::store::SandboxRecord;
+use crate::databases::revive;
+use crate::store::{Owner, SandboxRecord};
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(in crate::databases) async fn connect(
 
 /// Has the server of a machine that runs without it started: nobody else may come for a while.
 fn restart(app: &Arc<App>, machine: &SandboxRecord) {
-    let Some(id) = machine.owner.as_deref().and_then(owned_by) else { return };
+    let Some(Owner::Database(id)) = machine.owner.clone() else { return };
     let (app, sandbox) = (Arc::clone(app), machine.id.clone());
     app.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&app, &id, &sandbox).await {
