@@ -193,7 +193,7 @@ impl Machine {
     /// may not see.
     pub(super) async fn snapshot_built(&self, name: &str) -> Result<SnapshotRecord> {
         self.end_builds().await?;
-        let owner = self.record.owner.clone().unwrap_or_default();
+        let owner = self.record.owner.as_ref().map(ToString::to_string).unwrap_or_default();
         let request = CreateSnapshot {
             name: Some(name.to_owned()),
             metadata: Some([(OWNER_LABEL.to_owned(), owner)].into()),
