@@ -1,5 +1,7 @@
 //! `cargo xtask tidy`: formatting, and the house rules that no compiler checks.
 
+mod circles;
+
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -21,10 +23,17 @@ pub struct Args {
     /// Only look, do not format
     #[arg(long)]
     check: bool,
+    /// Show the largest import circle of each crate, and the edges to cut
+    #[arg(long)]
+    circles: bool,
 }
 
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
+    if args.circles {
+        print!("{}", circles::report()?);
+        return Ok(ExitCode::SUCCESS);
+    }
     program::run(cargo(if args.check { &["fmt", "--all", "--check"] } else { &["fmt", "--all"] }))?;
     let problems = problems()?;
     problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -42,6 +51,7 @@ pub fn problems() -> Result<Vec<String>> {
         let text = text.with_context(|| format!("read {}", path.display()))?;
         problems.extend(problems_of(&path, &text));
     }
+    problems.extend(circles::problems()?);
     Ok(problems)
 }
 
