@@ -1,12 +1,14 @@
 //! The times of sources, across clones.
 //!
-//! Cargo tells by a file's time whether it changed. In a fresh clone every file is new, so every crate of ours would be
-//! compiled again though its build output is in the cache. Content and time of every file and directory are noted
-//! beside the build output, and what has the same content in the next clone gets its time back.
+//! Cargo tells by a file's time whether it changed. In a fresh clone every file is new, so every
+//! crate of ours would be compiled again though its build output is in the cache. Content and time
+//! of every file and directory are noted beside the build output, and what has the same content in
+//! the next clone gets its time back.
 //!
-//! What must hold: a time goes back only if the build output is that of the noted content. Whoever else builds into the
-//! same directory leaves output that is newer than the note; then the note says nothing. Nor does it for a clone at
-//! another place: programs have the place of their sources in them, and cargo does not compile them again for that.
+//! What must hold: a time goes back only if the build output is that of the noted content. Whoever
+//! else builds into the same directory leaves output that is newer than the note; then the note
+//! says nothing. Nor does it for a clone at another place: programs have the place of their sources
+//! in them, and cargo does not compile them again for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, FileTimes};
@@ -66,7 +68,8 @@ impl Sources {
         Ok(Self { root: root.to_owned(), target: target.to_owned(), sources })
     }
 
-    /// Notes that the build output is that of these sources, where it is there at all: cargo finds the rest missing.
+    /// Notes that the build output is that of these sources, where it is there at all: cargo finds
+    /// the rest missing.
     pub fn were_built(&self) -> Result<()> {
         let built = newest_output(&self.target);
         let note = Note { root: self.root.clone(), built, sources: self.sources.clone() };

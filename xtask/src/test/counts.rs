@@ -52,8 +52,8 @@ impl Counts {
     }
 }
 
-/// Reads `cargo test -- --show-output`. A test that prints a line beginning with "skip" ran nothing: the test harness
-/// counts it as passed, we do not.
+/// Reads `cargo test -- --show-output`. A test that prints a line beginning with "skip" ran
+/// nothing: the test harness counts it as passed, we do not.
 pub fn of_cargo(output: &str) -> Counts {
     let mut counts = Counts::default();
     let mut section: Option<&str> = None;

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything, real machines included.
 //!
-//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts. What could not run on
-//! this host is named with its reason, what failed by its name: the whole output is in the cache's `logs`. The last line is exactly `N passed, N failed, N skipped`.
+//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts.
+//! What could not run on this host is named with its reason, what failed by its name: the whole
+//! output is in the cache's `logs`. The last line is exactly `N passed, N failed, N skipped`.
 
 mod counts;
 mod lanes;
@@ -42,7 +43,8 @@ pub struct Args {
     /// Only these suites
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<Suite>,
-    /// Also what takes many minutes: every slot of a host, every step at which something can be killed, an app of every framework
+    /// Also what takes many minutes: every slot of a host, every step at which something can be
+    /// killed, an app of every framework
     #[arg(long)]
     full: bool,
 }

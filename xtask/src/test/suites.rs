@@ -151,13 +151,15 @@ impl Session {
     }
 }
 
-/// Builds every crate's tests, and with them the `pandastack` program. Built by itself, the program would have other
-/// features of shared dependencies, and all that stands on those would be compiled twice.
+/// Builds every crate's tests, and with them the `pandastack` program. Built by itself, the program
+/// would have other features of shared dependencies, and all that stands on those would be compiled
+/// twice.
 fn build_tests() -> Result<()> {
     program::run(cargo(&["test", "--release", "--workspace", "--no-run"]))
 }
 
-/// The program with the tests of the QEMU engine. Cargo is asked for all crates' tests, for the reason that [`build_tests`] has.
+/// The program with the tests of the QEMU engine. Cargo is asked for all crates' tests, for the
+/// reason that [`build_tests`] has.
 fn engine_tests() -> Result<PathBuf> {
     #[derive(serde::Deserialize)]
     struct Artifact {

@@ -1,8 +1,12 @@
 //! `cargo xtask tidy`: formatting, and the house rules that no compiler checks.
 
+mod allowance;
 mod circles;
+mod phrases;
+mod text;
+mod wrap;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -10,10 +14,6 @@ use anyhow::{Context, Result};
 use crate::program::{self, cargo};
 use crate::tree;
 
-/// Longer source files want to be two.
-const LINES_MAX: usize = 600;
-/// Names that say nothing about what is inside.
-const EMPTY_NAMES: [&str; 5] = ["utils", "util", "common", "helpers", "manager"];
 /// Kinds of files that people write.
 const SOURCES: [&str; 7] = ["rs", "py", "ts", "mjs", "toml", "md", "sh"];
 
@@ -23,6 +23,9 @@ pub struct Args {
     /// Only look, do not format
     #[arg(long)]
     check: bool,
+    /// Wrap comments that are too wide
+    #[arg(long, conflicts_with = "check")]
+    wrap: bool,
     /// Show the largest import circle of each crate, and the edges to cut
     #[arg(long)]
     circles: bool,
@@ -34,69 +37,55 @@ pub fn run(args: Args) -> Result<ExitCode> {
         print!("{}", circles::report()?);
         return Ok(ExitCode::SUCCESS);
     }
+    if args.wrap {
+        wrap_comments()?;
+    }
     program::run(cargo(if args.check { &["fmt", "--all", "--check"] } else { &["fmt", "--all"] }))?;
     let problems = problems()?;
     problems.iter().for_each(|problem| eprintln!("{problem}"));
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every broken rule, as `path:line: what`.
+/// Every broken rule, as `path:line: what` where it is in one place.
 pub fn problems() -> Result<Vec<String>> {
-    let mut problems = Vec::new();
-    for path in tree::files()? {
-        if !path.extension().is_some_and(|kind| SOURCES.iter().any(|source| kind == *source)) {
-            continue;
+    let (mut problems, mut wide, mut phrases) =
+        (Vec::new(), text::Wide::default(), phrases::Phrases::default());
+    for path in sources()? {
+        let text = read(&path)?;
+        problems.extend(text::problems(&path, &text));
+        phrases.read(&path, &text);
+        if is_rust(&path) {
+            wide.read(&path, &text);
         }
-        let text = std::fs::read_to_string(tree::root().join(&path));
-        let text = text.with_context(|| format!("read {}", path.display()))?;
-        problems.extend(problems_of(&path, &text));
     }
+    problems.extend(wide.problem());
+    problems.extend(phrases.problems());
     problems.extend(circles::problems()?);
     Ok(problems)
 }
 
-fn problems_of(path: &Path, text: &str) -> Vec<String> {
-    let mut problems = Vec::new();
-    let is_code =
-        path.extension().is_some_and(|kind| ["rs", "py", "ts", "mjs"].iter().any(|code| kind == *code));
-    let lines = text.lines().count();
-    if is_code && lines > LINES_MAX && !text.contains("@generated") {
-        problems.push(format!("{}:{lines}: longer than {LINES_MAX} lines; split it", path.display()));
-    }
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    if is_code && EMPTY_NAMES.contains(&stem) {
-        problems.push(format!("{}:1: `{stem}` says nothing; name the one thing in it", path.display()));
-    }
-    for (number, line) in text.lines().enumerate() {
-        let forbidden = forbidden().into_iter().find(|word| line.contains(word.as_str()));
-        if let Some(word) = forbidden {
-            problems.push(format!("{}:{}: `{word}` does not belong here", path.display(), number + 1));
+fn wrap_comments() -> Result<()> {
+    for path in sources()?.iter().filter(|path| is_rust(path)) {
+        let text = read(path)?;
+        let wrapped = wrap::comments(&text).with_context(|| format!("wrap {}", path.display()))?;
+        if wrapped != text {
+            std::fs::write(tree::root().join(path), wrapped)
+                .with_context(|| format!("write {}", path.display()))?;
         }
     }
-    problems
+    Ok(())
 }
 
-/// Marks of unfinished work. Put together here, so that this file does not contain them.
-fn forbidden() -> [String; 4] {
-    [("TO", "DO"), ("FIX", "ME"), ("XX", "X:"), ("HA", "CK:")].map(|(a, b)| format!("{a}{b}"))
+fn sources() -> Result<Vec<PathBuf>> {
+    let is_source =
+        |path: &PathBuf| path.extension().is_some_and(|kind| SOURCES.iter().any(|source| kind == *source));
+    Ok(tree::files()?.into_iter().filter(is_source).collect())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn is_rust(path: &Path) -> bool {
+    path.extension().is_some_and(|kind| kind == "rs")
+}
 
-    #[track_caller]
-    fn check(path: &str, text: &str, expect: usize) {
-        let problems = problems_of(Path::new(path), text);
-        assert_eq!(problems.len(), expect, "{problems:?}");
-    }
-
-    #[test]
-    fn rules_are_checked() {
-        check("a/b.rs", "fn main() {}\n", 0);
-        check("a/utils.rs", "", 1);
-        check("a/b.rs", &format!("// {}: later\n", forbidden()[0]), 1);
-        check("a/b.rs", &"x\n".repeat(601), 1);
-        check("a/b.md", &"x\n".repeat(601), 0);
-    }
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(tree::root().join(path)).with_context(|| format!("read {}", path.display()))
 }

@@ -56,8 +56,9 @@ impl Graph {
         circle.into_iter().map(|file| self.files[file].as_path()).collect()
     }
 
-    /// The edges to remove, one after the other, until no circle has more than `limit` files: at most `count` of them,
-    /// each the one that leaves the smallest circle, and of those the one that is named at the fewest lines.
+    /// The edges to remove, one after the other, until no circle has more than `limit` files: at
+    /// most `count` of them, each the one that leaves the smallest circle, and of those the one
+    /// that is named at the fewest lines.
     pub fn cuts(&self, limit: usize, count: usize) -> Vec<Cut> {
         let mut left: BTreeSet<Edge> = self.edges.keys().copied().collect();
         let mut cuts = Vec::new();

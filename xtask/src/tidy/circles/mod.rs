@@ -1,8 +1,8 @@
 //! Import circles: files of a crate that need each other, directly or through others.
 //!
-//! A file needs another when one of its paths leads there, in a `use` declaration or in code. Inside a circle no file can
-//! be understood, tested or moved without the rest, so a circle may have few files. A `mod` declaration alone is no need,
-//! and test-only code does not count.
+//! A file needs another when one of its paths leads there, in a `use` declaration or in code.
+//! Inside a circle no file can be understood, tested or moved without the rest, so a circle may
+//! have few files. A `mod` declaration alone is no need, and test-only code does not count.
 
 mod graph;
 mod modules;
@@ -22,8 +22,8 @@ use resolve::Resolver;
 
 /// Most files in one circle.
 const FILES_MAX: usize = 5;
-/// Crates that are not there yet, with the size of their largest circle. A number only goes down: the check also fails
-/// when the circle has become smaller than its allowance.
+/// Crates that are not there yet, with the size of their largest circle. A number only goes down:
+/// the check also fails when the circle has become smaller than its allowance.
 const ALLOWED: [(&str, usize); 10] = [
     ("pandastack", 21),
     ("pandastack-agent", 43),
@@ -82,7 +82,8 @@ pub fn report() -> Result<String> {
     Ok(report)
 }
 
-/// The files of each library and program. Those of one package are told apart: neither can name the other's files.
+/// The files of each library and program. Those of one package are told apart: neither can name the
+/// other's files.
 fn graphs() -> Result<Vec<(String, Graph)>> {
     let metadata = read(cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]))?;
     let metadata: Metadata = serde_json::from_str(&metadata).context("read what `cargo metadata` printed")?;

@@ -1,7 +1,7 @@
 //! The modules of a crate: which file each is in, what it defines, and which paths its code names.
 //!
-//! Left out: test-only code (`#[cfg(test)]`), visibilities (`pub(in path)`), and what macros expand to. Paths in the
-//! arguments of a macro are read.
+//! Left out: test-only code (`#[cfg(test)]`), visibilities (`pub(in path)`), and what macros expand
+//! to. Paths in the arguments of a macro are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

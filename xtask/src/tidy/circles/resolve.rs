@@ -1,7 +1,7 @@
 //! Which file a path leads to.
 //!
-//! A path leads to the file that defines what it names: re-exports and globs are followed. What a macro defines cannot be
-//! found, so a path to it leads to the last module on its way.
+//! A path leads to the file that defines what it names: re-exports and globs are followed. What a
+//! macro defines cannot be found, so a path to it leads to the last module on its way.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -85,7 +85,8 @@ impl Resolver {
         Some(Target::Module(current))
     }
 
-    /// Looks a name up in a module. A module and a function may share a name: the last name of a path is the function.
+    /// Looks a name up in a module. A module and a function may share a name: the last name of a
+    /// path is the function.
     fn lookup(&self, module: usize, name: &str, is_last: bool, seen: &mut Seen) -> Option<Target> {
         let Module { children, items, imports, .. } = &self.modules[module];
         let child = children.get(name).map(|child| Target::Module(*child));

@@ -40,8 +40,8 @@ impl Drop for Crate {
     }
 }
 
-/// Checks the edges of a crate whose `lib.rs` declares `a` (with a child `a::inner`), `b` and `c`, and whose `b` defines
-/// a few names.
+/// Checks the edges of a crate whose `lib.rs` declares `a` (with a child `a::inner`), `b` and `c`,
+/// and whose `b` defines a few names.
 #[track_caller]
 fn check(name: &str, a: &str, expect: &[&str]) {
     let fixture = Crate::new(
