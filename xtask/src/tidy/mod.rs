@@ -2,6 +2,8 @@
 
 mod allowance;
 mod circles;
+mod dependencies;
+mod licence;
 mod phrases;
 mod text;
 mod wrap;
@@ -23,9 +25,9 @@ pub struct Args {
     /// Only look, do not format
     #[arg(long)]
     check: bool,
-    /// Wrap comments that are too wide
-    #[arg(long, conflicts_with = "check")]
-    wrap: bool,
+    /// Wrap comments that are too wide, in files below PATH
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = "", conflicts_with = "check")]
+    wrap: Option<PathBuf>,
     /// Show the largest import circle of each crate, and the edges to cut
     #[arg(long)]
     circles: bool,
@@ -37,8 +39,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         print!("{}", circles::report()?);
         return Ok(ExitCode::SUCCESS);
     }
-    if args.wrap {
-        wrap_comments()?;
+    if let Some(below) = &args.wrap {
+        wrap_comments(below)?;
     }
     program::run(cargo(if args.check { &["fmt", "--all", "--check"] } else { &["fmt", "--all"] }))?;
     let problems = problems()?;
@@ -61,11 +63,12 @@ pub fn problems() -> Result<Vec<String>> {
     problems.extend(wide.problem());
     problems.extend(phrases.problems());
     problems.extend(circles::problems()?);
+    problems.extend(dependencies::problems()?);
     Ok(problems)
 }
 
-fn wrap_comments() -> Result<()> {
-    for path in sources()?.iter().filter(|path| is_rust(path)) {
+fn wrap_comments(below: &Path) -> Result<()> {
+    for path in sources()?.iter().filter(|path| is_rust(path) && path.starts_with(below)) {
         let text = read(path)?;
         let wrapped = wrap::comments(&text).with_context(|| format!("wrap {}", path.display()))?;
         if wrapped != text {

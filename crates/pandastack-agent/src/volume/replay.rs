@@ -144,6 +144,7 @@ fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
+        #[expect(clippy::disallowed_methods, reason = "a blocking thread; a wait with a deadline")]
         std::thread::sleep(REPLAY_LOOK);
     }
     Ok(None)
@@ -201,6 +202,7 @@ mod tests {
             (meta.uid(), meta.ctime(), meta.ctime_nsec(), std::fs::read(&path).unwrap())
         };
         let before = state();
+        #[expect(clippy::disallowed_methods, reason = "the clock moves in steps")]
         std::thread::sleep(CLOCK_TICK);
         // Nobody has it open: nothing but its empty journal protects it.
         replay_left(&path, &id, USER).unwrap();
