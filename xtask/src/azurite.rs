@@ -1,4 +1,5 @@
-//! Azure's object store for tests: Microsoft's own emulator, from npm. It is installed into the cache, not on the host.
+//! Azure's object store for tests: Microsoft's own emulator, from npm. It is installed into the
+//! cache, not on the host.
 
 use std::path::PathBuf;
 
@@ -12,7 +13,8 @@ const PACKAGE: &str = "azurite@3.35.0";
 /// Major version of Node that packages of the emulator ask for.
 const NODE_MIN: u32 = 20;
 
-/// The program that Node runs; `None` where Node is older than it asks for, and tests that need it say that they were skipped.
+/// The program that Node runs; `None` where Node is older than it asks for, and tests that need it
+/// say that they were skipped.
 pub fn ensure() -> Result<Option<PathBuf>> {
     if node_major()? < NODE_MIN {
         return Ok(None);

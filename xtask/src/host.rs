@@ -147,7 +147,8 @@ fn install(mut packages: Vec<String>) -> Result<()> {
         );
     }
     eprintln!("Installing {names} with what they need");
-    // A bare machine may have no package lists, or old ones; fresh ones are fetched only when they are needed.
+    // A bare machine may have no package lists, or old ones; fresh ones are fetched only when they
+    // are needed.
     if is_known_to_apt(&packages) && run(apt_install(&packages)).is_ok() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Every developer command: `cargo xtask up|test|bench|openapi|template|tidy`.
 //!
-//! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of the product, so that
-//! it compiles in seconds on a bare machine and can then show what it does.
+//! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of
+//! the product, so that it compiles in seconds on a bare machine and can then show what it does.
 
 #![forbid(unsafe_code)]
 

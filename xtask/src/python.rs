@@ -8,8 +8,9 @@ use anyhow::{Context, Result};
 use crate::program::{program, read, run};
 use crate::tree;
 
-/// The interpreter of a virtual environment that has this clone's SDK, its test tools, and other people's clients; in
-/// `published/` beside them, where nothing finds it by itself, the published client that has the name of ours.
+/// The interpreter of a virtual environment that has this clone's SDK, its test tools, and other
+/// people's clients; in `published/` beside them, where nothing finds it by itself, the published
+/// client that has the name of ours.
 pub fn ensure() -> Result<PathBuf> {
     let sdk = tree::root().join("sdk/python");
     let manifest = std::fs::read(sdk.join("pyproject.toml")).context("read sdk/python/pyproject.toml")?;

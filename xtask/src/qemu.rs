@@ -1,5 +1,6 @@
-//! A newer QEMU for tests than the one a Debian 12 installs: Debian's own build of it for that release. It is unpacked into
-//! the cache, not installed, and stands in the installed one's place for one program and what that starts.
+//! A newer QEMU for tests than the one a Debian 12 installs: Debian's own build of it for that
+//! release. It is unpacked into the cache, not installed, and stands in the installed one's place
+//! for one program and what that starts.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -13,8 +14,8 @@ use crate::tree;
 
 /// Major version.
 pub const MAJOR: u32 = 10;
-/// Packages as a Debian archive has them, with their SHA-256. An archive drops what it has something newer for: this list is
-/// made anew then, from the index of `bookworm-backports`.
+/// Packages as a Debian archive has them, with their SHA-256. An archive drops what it has
+/// something newer for: this list is made anew then, from the index of `bookworm-backports`.
 const PACKAGES: [(&str, &str); 3] = [
     (
         "pool/main/q/qemu/qemu-system-x86_10.0.2+ds-2+deb13u1~bpo12+1_amd64.deb",
@@ -31,7 +32,8 @@ const PACKAGES: [(&str, &str); 3] = [
 ];
 /// The emulator, installed or unpacked.
 const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
-/// What it reads is where it was built to look for it, wherever it is itself: it has to be mounted there, out of others' sight.
+/// What it reads is where it was built to look for it, wherever it is itself: it has to be mounted
+/// there, out of others' sight.
 const IN_PLACE: &str = r#"
 for path in usr/bin/qemu-system-x86_64 usr/share/qemu usr/share/seabios; do
     mount --bind "$0/$path" "/$path" || exit

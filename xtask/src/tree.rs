@@ -27,14 +27,15 @@ pub fn files() -> Result<Vec<PathBuf>> {
     Ok(listed.lines().map(PathBuf::from).filter(|path| clone_root().join(path).is_file()).collect())
 }
 
-/// Images and kernels, and the data of scratch platforms: what root's processes write. Never in a person's home: that
-/// may be closed to the users that machines run as, and root's files in it would be in the way.
+/// Images and kernels, and the data of scratch platforms: what root's processes write. Never in a
+/// person's home: that may be closed to the users that machines run as, and root's files in it
+/// would be in the way.
 pub fn machine_cache_dir() -> PathBuf {
     given_cache_dir().unwrap_or_else(|| "/var/cache/pandastack".into())
 }
 
-/// Virtual environments, npm's cache and CI's build output: what the caller writes. Outside the clone, shared by all
-/// clones.
+/// Virtual environments, npm's cache and CI's build output: what the caller writes. Outside the
+/// clone, shared by all clones.
 pub fn cache_dir() -> PathBuf {
     if Uid::effective().is_root() {
         return machine_cache_dir();

@@ -1,11 +1,14 @@
 //! `cargo xtask test`: everything, real machines included.
 //!
-//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts. What could not run on
-//! this host is named with its reason, what failed by its name: the whole output is in the cache's `logs`. The last line is exactly `N passed, N failed, N skipped`.
+//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts.
+//! What could not run on this host is named with its reason, what failed by its name: the whole
+//! output is in the cache's `logs`. The slowest suites and tests are listed. The last line is
+//! exactly `N passed, N failed, N skipped`.
 
 mod counts;
 mod lanes;
 mod suites;
+mod timings;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -42,7 +45,8 @@ pub struct Args {
     /// Only these suites
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<Suite>,
-    /// Also what takes many minutes: every slot of a host, every step at which something can be killed, an app of every framework
+    /// Also what takes many minutes: every slot of a host, every step at which something can be
+    /// killed, an app of every framework
     #[arg(long)]
     full: bool,
 }
@@ -100,6 +104,9 @@ fn summary(lines: &[Line]) -> ExitCode {
         println!("{name:<18} {counts} ({:.1} s)", took.as_secs_f64());
         total.add(counts);
     }
+    let took: Duration = lines.iter().map(|line| line.took).sum();
+    println!("{:<18} {:.1} min", "all of it", took.as_secs_f64() / 60.0);
+    print!("{}", total.timings.tables());
     if !total.reasons.is_empty() {
         println!("\nskipped:");
         total.reasons.iter().for_each(|reason| println!("  {reason}"));

@@ -100,6 +100,7 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        #[expect(clippy::disallowed_methods, reason = "a test; any condition")]
         std::thread::sleep(Duration::from_millis(20));
     }
 }
