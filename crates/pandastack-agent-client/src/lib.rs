@@ -1,12 +1,14 @@
 //! Calls to one host's agent, over a unix socket or TCP by one mechanism.
 //!
-//! Calls are described by [`pandastack_types::agent_api::endpoints`]: [`AgentClient::call_endpoint`] for those that answer a
-//! value, [`AgentClient::stream`] for those that answer bytes or events, [`AgentClient::upgrade`] for those that turn
-//! the connection into a stream both ways, and [`AgentClient::pass_through`] for a client's request that is handed on.
+//! Calls are described by [`pandastack_types::agent_api::endpoints`]:
+//! [`AgentClient::call_endpoint`] for those that answer a value, [`AgentClient::stream`] for those
+//! that answer bytes or events, [`AgentClient::upgrade`] for those that turn the connection into a
+//! stream both ways, and [`AgentClient::pass_through`] for a client's request that is handed on.
 //!
-//! Every request is signed and goes over a pooled connection that is kept alive, so a call costs no connection setup.
-//! Nothing is ever sent twice: the pool repeats a request only if not a byte of it was written. Dropping the returned
-//! future or response body closes the connection, which is how the agent learns that a client went away.
+//! Every request is signed and goes over a pooled connection that is kept alive, so a call costs no
+//! connection setup. Nothing is ever sent twice: the pool repeats a request only if not a byte of
+//! it was written. Dropping the returned future or response body closes the connection, which is
+//! how the agent learns that a client went away.
 
 #![forbid(unsafe_code)]
 
@@ -43,8 +45,8 @@ use crate::request_id::REQUEST_ID;
 
 /// Idle connections kept to one agent.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Largest JSON answer of an agent to control itself: a `run` with both streams full and every byte escaped. What
-/// passes through to clients has no such limit.
+/// Largest JSON answer of an agent to control itself: a `run` with both streams full and every byte
+/// escaped. What passes through to clients has no such limit.
 const ANSWER_BYTES_MAX: usize = 12 * pandastack_types::limits::EXEC_OUTPUT_BYTES_MAX + 64 * 1024;
 /// Largest error body read from an agent.
 const ERROR_BYTES_MAX: usize = 64 * 1024;

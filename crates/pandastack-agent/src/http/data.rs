@@ -33,7 +33,8 @@ pub(super) async fn exec_stream(call: SandboxCall<ExecStream>) -> Result<EventRe
     Ok(output(Exec::from_request(call.body)?.stream(call.sandbox, style).await?))
 }
 
-/// A process's events, and in a header which process they are of: what a client needs to come back for the rest.
+/// A process's events, and in a header which process they are of: what a client needs to come back
+/// for the rest.
 pub(super) fn output(events: OutputEvents) -> EventResponse {
     let process = events.process();
     let stream = futures::stream::unfold(events, |mut events: OutputEvents| async move {

@@ -1,4 +1,5 @@
-//! Streams for edges: the door of a sandbox, and tunnels to its ports for edges that cannot reach its address.
+//! Streams for edges: the door of a sandbox, and tunnels to its ports for edges that cannot reach
+//! its address.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use super::endpoint::{SandboxCall, Switching};
 use crate::error::{AgentError, Result};
 use crate::sandbox::{ActivityGuard, DoorEnd};
 
-/// How long a guest may take to accept a connection. It is on this machine; only an overloaded one takes longer.
+/// How long a guest may take to accept a connection. It is on this machine; only an overloaded one
+/// takes longer.
 const DIAL_WAIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a guest that an edge has nothing more to say to is still there.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
@@ -32,7 +34,8 @@ pub(super) async fn door(mut call: SandboxCall<OpenDoor>) -> Result<Switching<Do
     Ok(switching)
 }
 
-/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake, and ends its side of this with it.
+/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake, and
+/// ends its side of this with it.
 pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switching<TunnelProtocol>> {
     let (upgrade, switching) = call.upgrade()?;
     let SandboxCall { host, sandbox, endpoint, .. } = call;
@@ -53,8 +56,9 @@ pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switchin
     Ok(switching)
 }
 
-/// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still answer, for as long as it is there:
-/// one that was stopped says no last word, and its address becomes another's.
+/// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still
+/// answer, for as long as it is there: one that was stopped says no last word, and its address
+/// becomes another's.
 async fn carry(
     edge: impl AsyncRead + AsyncWrite,
     guest: impl AsyncRead + AsyncWrite,
@@ -85,7 +89,7 @@ async fn carry(
     }
 }
 
-async fn dial(handle: &crate::sandbox::SandboxHandle, port: u16) -> Result<TcpStream> {
+async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Result<TcpStream> {
     let address = handle.view().guest_ip;
     let address = address.ok_or_else(|| AgentError::Conflict("the sandbox is not awake".to_owned()))?;
     let dialed = tokio::time::timeout(DIAL_WAIT, TcpStream::connect(format!("{address}:{port}"))).await;

@@ -1,7 +1,8 @@
 //! Handlers, registered by the endpoints that they serve.
 //!
-//! Method, path, parameters, request and response of a handler are those of its endpoint's description: a handler that
-//! does not fit does not compile. [`Routes`] also remembers what was registered, so that a test finds what is missing.
+//! Method, path, parameters, request and response of a handler are those of its endpoint's
+//! description: a handler that does not fit does not compile. [`Routes`] also remembers what was
+//! registered, so that a test finds what is missing.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::sandbox::SandboxHandle;
+use crate::sandbox::handle::SandboxHandle;
 
 /// What a handler is given of a request's body.
 type RequestOf<E> = <<E as Endpoint>::Request as ReadRequest>::Value;

@@ -1,6 +1,7 @@
 //! The agent's HTTP API, as described in `pandastack_types::agent_api`.
 //!
-//! Every request is signed by control; the check is a layer around all routes. Handlers translate, nothing more.
+//! Every request is signed by control; the check is a layer around all routes. Handlers translate,
+//! nothing more.
 
 mod builds;
 mod data;
@@ -91,7 +92,8 @@ fn routes() -> Routes {
         .sandbox(door::tunnel)
 }
 
-/// Puts the id that control gave a request, and the sandbox it is about, beside everything that is logged for it.
+/// Puts the id that control gave a request, and the sandbox it is about, beside everything that is
+/// logged for it.
 async fn traced(request: Request, next: Next) -> Response {
     let id = request.headers().get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok()).unwrap_or("-");
     let path = request.uri().path();

@@ -19,7 +19,7 @@ use pandastack_guest_proto::message::{ExitStatus, OutputStream};
 use pandastack_types::agent_api::OutputEncoding;
 use serde_json::{Value, json};
 
-use super::{Feed, Offsets};
+use super::feed::{Feed, Offsets};
 use crate::error::AgentError;
 
 /// How events look.

@@ -153,7 +153,7 @@ fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
 mod tests {
     use super::*;
 
-    const USER: u32 = crate::host::UID_FIRST;
+    const USER: u32 = crate::host_resources::UID_FIRST;
 
     /// An image, and whether its journal was left with something in it.
     fn image(path: &Path, left: bool) {

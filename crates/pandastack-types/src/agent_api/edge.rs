@@ -32,7 +32,8 @@ pub enum EdgeName {
         /// Further ones that serve the same.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         more: Vec<SandboxId>,
-        /// How many of them all, from the first on, share requests; each further one is used while those before it are busy.
+        /// How many of them all, from the first on, share requests; each further one is used while
+        /// those before it are busy.
         #[serde(default)]
         always: usize,
     },
@@ -43,5 +44,6 @@ pub enum EdgeName {
     },
 }
 
-/// The line by which control tells edges that names may lead elsewhere. Edges that do not know it read all routes anew.
+/// The line by which control tells edges that names may lead elsewhere. Edges that do not know it
+/// read all routes anew.
 pub const NAMES_CHANGED: &str = "@names";

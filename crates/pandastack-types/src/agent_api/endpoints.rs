@@ -18,8 +18,8 @@ use crate::{BuildId, SandboxId, SnapshotId, VolumeId};
 
 /// `Name: METHOD "path" [path parameters] ? Query, Request => Response;`
 ///
-/// Makes a type of each line: its fields are the path parameters, and `query` if it has one. That the braces in the path and
-/// the parameters are the same is checked by `format!`.
+/// Makes a type of each line: its fields are the path parameters, and `query` if it has one. That
+/// the braces in the path and the parameters are the same is checked by `format!`.
 macro_rules! endpoints {
     ($($(#[$doc:meta])* $name:ident: $method:ident $path:literal [$($param:ident: $type:ty),*] $(? $query:ty)?,
         $request:ty => $response:ty;)*) => {
@@ -167,7 +167,8 @@ endpoints! {
     /// Reads a build of a template.
     ReadBuild: Get "/builds/{build}" [build: BuildId] ? BuildQuery, Empty => Json<api::Build>;
 
-    // The data path: the shapes of the public API, so that control passes bodies through. It wakes a sleeping sandbox.
+    // The data path: the shapes of the public API, so that control passes bodies through. It wakes
+    // a sleeping sandbox.
 
     /// Runs a command and waits for it.
     Exec: Post "/sandboxes/{sandbox}/exec" [sandbox: SandboxId] ? ExecQuery,

@@ -135,8 +135,8 @@ impl AgentDenial {
 /// Answer to a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportAnswer {
-    /// Sandboxes that control does not know (a create whose answer was lost, a delete that found the host down): the
-    /// agent removes them.
+    /// Sandboxes that control does not know (a create whose answer was lost, a delete that found
+    /// the host down): the agent removes them.
     pub forget_sandboxes: Vec<SandboxId>,
     /// Likewise snapshots.
     pub forget_snapshots: Vec<SnapshotId>,

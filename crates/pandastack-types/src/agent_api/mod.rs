@@ -1,20 +1,23 @@
 //! The private API between control and agents. Every request is signed ([`crate::link`]).
 //!
-//! Control and edges call an agent under [`PREFIX`]. [`endpoints`] describes every call once: method, path, query, request
-//! and response. The agent registers its handlers by these types and `pandastack-agent-client` takes values of them, so that
-//! a path or a body that does not fit the other side does not compile.
+//! Control and edges call an agent under [`PREFIX`]. [`endpoints`] describes every call once:
+//! method, path, query, request and response. The agent registers its handlers by these types and
+//! `pandastack-agent-client` takes values of them, so that a path or a body that does not fit the
+//! other side does not compile.
 //!
 //! Must hold:
-//! - A call on a sandbox carries the sandbox's incarnation in [`INCARNATION_HEADER`]. The agent refuses a stale one with 409.
+//! - A call on a sandbox carries the sandbox's incarnation in [`INCARNATION_HEADER`]. The agent
+//!   refuses a stale one with 409.
 //! - An error response has the public [`crate::ErrorBody`].
-//! - Control and agents of different versions work together: a described path, parameter or field is never given another
-//!   meaning, and unknown parameters are ignored.
+//! - Control and agents of different versions work together: a described path, parameter or field
+//!   is never given another meaning, and unknown parameters are ignored.
 //!
-//! An agent calls control under `/internal/v1`: `POST /hosts/{host}/report` ([`HostReport`], every [`REPORT_SECONDS`] and
-//! after every change) answers [`ReportAnswer`]. Reports are complete, so a lost report is made good by the next.
-//! An edge calls `GET /routes/{sandbox}` ([`EdgeRoute`]) there and follows `GET /routes`. A connection of a machine to
-//! [`crate::network::DATABASES_ADDRESS`] becomes `GET /databases/{sandbox}` with an upgrade to [`DATABASE_UPGRADE`]; control
-//! decides which databases the machine may reach.
+//! An agent calls control under `/internal/v1`: `POST /hosts/{host}/report` ([`HostReport`], every
+//! [`REPORT_SECONDS`] and after every change) answers [`ReportAnswer`]. Reports are complete, so a
+//! lost report is made good by the next. An edge calls `GET /routes/{sandbox}` ([`EdgeRoute`])
+//! there and follows `GET /routes`. A connection of a machine to
+//! [`crate::network::DATABASES_ADDRESS`] becomes `GET /databases/{sandbox}` with an upgrade to
+//! [`DATABASE_UPGRADE`]; control decides which databases the machine may reach.
 
 mod edge;
 mod endpoint;

@@ -7,7 +7,8 @@ use super::BadParameter;
 
 /// A query as it is sent, empty if it has no parameters.
 pub(super) fn encode_query(query: &impl Serialize) -> String {
-    // Structs of text, numbers and flags always encode. A slash needs no escape, and paths are easier to read without.
+    // Structs of text, numbers and flags always encode. A slash needs no escape, and paths are
+    // easier to read without.
     serde_urlencoded::to_string(query).unwrap_or_default().replace("%2F", "/")
 }
 
@@ -87,7 +88,8 @@ queries! {
         pub tag: Option<String>,
     }
 
-    /// Query of [`ExecStream`](super::endpoints::ExecStream) and [`CommandSocket`](super::endpoints::CommandSocket).
+    /// Query of [`ExecStream`](super::endpoints::ExecStream) and
+    /// [`CommandSocket`](super::endpoints::CommandSocket).
     StreamQuery {
         /// How output is written.
         #[serde(default, skip_serializing_if = "is_default")]

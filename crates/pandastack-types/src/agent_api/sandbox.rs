@@ -15,8 +15,8 @@ use crate::{Residency, SandboxId, SandboxState, SnapshotId};
 pub enum Source {
     /// A template, by name.
     Template(String),
-    /// A template's disk, by the template's name, booted: for a volume at the place of the template's own that has seen more
-    /// than the template's memory knows of.
+    /// A template's disk, by the template's name, booted: for a volume at the place of the
+    /// template's own that has seen more than the template's memory knows of.
     TemplateDisk(String),
     /// A snapshot on that host.
     Snapshot(SnapshotId),

@@ -14,8 +14,8 @@ pub struct VolumeSpec {
     /// Only read.
     #[serde(default)]
     pub read_only: bool,
-    /// The volume's generation for this sandbox: the fencing token of everything it does with it. An older one than the
-    /// host knows is refused.
+    /// The volume's generation for this sandbox: the fencing token of everything it does with it.
+    /// An older one than the host knows is refused.
     pub generation: u64,
 }
 
