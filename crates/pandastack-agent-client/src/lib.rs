@@ -15,6 +15,7 @@
 mod body;
 mod connector;
 mod error;
+mod failure;
 pub mod request_id;
 
 use std::time::Duration;

@@ -11,11 +11,11 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::Method;
+use pandastack_rest::Caller;
+use pandastack_rest::request_id::{REQUEST_ID, sandbox_of};
 use pandastack_types::api::AuditEntry;
 
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::request_id::REQUEST_ID;
 use crate::store::ledger::AuditRecord;
 use crate::store::{self, Store};
 use crate::write_behind::{Behind, WriteBehind};
@@ -67,9 +67,4 @@ pub(crate) async fn audited(
     entry.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     app.audit.put(AuditRecord { workspace: caller.workspace, entry }).await;
     response
-}
-
-/// The sandbox that a path names.
-pub(crate) fn sandbox_of(path: &str) -> Option<pandastack_types::SandboxId> {
-    path.strip_prefix("/v1/sandboxes/")?.split('/').next()?.parse().ok()
 }

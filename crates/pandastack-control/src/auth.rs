@@ -16,13 +16,13 @@ use axum::response::Response;
 use http::header::AUTHORIZATION;
 use jiff::Timestamp;
 use pandastack_e2b::OnBehalf;
+use pandastack_rest::{ApiResult, Caller};
 use pandastack_types::api::Scope;
-use pandastack_types::{ErrorCode, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::replicas::PASSED_ON_FOR;
 use crate::store::TokenRecord;
 use crate::{scope, signed_url};
@@ -37,15 +37,6 @@ const TOKEN_HOLDER: &str = "e2b";
 const REMEMBERED: Duration = Duration::from_secs(5);
 /// Keys remembered at once; beyond it all are forgotten and looked up again.
 const REMEMBERED_MAX: usize = 10_000;
-
-/// Who calls.
-#[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    pub(crate) workspace: WorkspaceId,
-    pub(crate) prefix: String,
-    pub(crate) label: String,
-    pub(crate) scope: Scope,
-}
 
 /// A new key and its row.
 pub(crate) struct NewKey {
@@ -148,14 +139,14 @@ pub(crate) async fn authenticate(
     app.rates.admit(&caller.workspace, Instant::now())?;
     let needed = scope::needed(request.method(), request.uri().path(), request.headers());
     if caller.scope < needed {
-        return Err(scope::refusal(&caller, needed));
+        return Err(scope::refusal(&caller, needed).into());
     }
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }
 
 /// Who holds a sandbox's own access token, which the facade checked: what they do is done in its workspace.
-async fn holder(app: &App, sandbox: &SandboxId) -> ApiResult<Caller> {
+async fn holder(app: &App, sandbox: &SandboxId) -> Result<Caller> {
     let workspace = app.store.sandbox(None, sandbox).await?.workspace;
     let label = format!("access token of {sandbox}");
     Ok(Caller { workspace, prefix: TOKEN_HOLDER.to_owned(), label, scope: Scope::Sandboxes })
@@ -172,7 +163,7 @@ fn presented(request: &Request) -> Option<String> {
 }
 
 /// Lets a key of one workspace pass that may do more than read: for what is called outside the API.
-pub(crate) async fn check_for(app: &App, bearer: Option<&str>, workspace: &WorkspaceId) -> ApiResult<()> {
+pub(crate) async fn check_for(app: &App, bearer: Option<&str>, workspace: &WorkspaceId) -> Result<()> {
     let missing = "this needs an API key of its workspace: send `Authorization: Bearer pds_...`";
     let secret = bearer.and_then(|value| value.split_once(' ')).map(|(_, secret)| secret.trim());
     let caller = check(app, secret.ok_or_else(|| unauthorized(missing))?).await?;
@@ -193,7 +184,7 @@ fn address_of(request: &Request) -> Option<IpAddr> {
 
 /// Checks a key, unless too many that were not good came from that address. A key that was good lately is always looked
 /// at: whoever shares an address with somebody who guesses must not be shut out.
-async fn check_from(app: &App, address: Option<IpAddr>, secret: &str) -> ApiResult<Caller> {
+async fn check_from(app: &App, address: Option<IpAddr>, secret: &str) -> Result<Caller> {
     if !app.keys.was_good(&hash(secret)) {
         app.key_failures.admit(address, Instant::now())?;
     }
@@ -204,7 +195,7 @@ async fn check_from(app: &App, address: Option<IpAddr>, secret: &str) -> ApiResu
     checked
 }
 
-async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
+async fn check(app: &App, secret: &str) -> Result<Caller> {
     let refused = || unauthorized("this API key is not known here; it may have been deleted or expired");
     let prefix = secret.get(..PREFIX_CHARS).filter(|_| secret.starts_with(KEY_START)).ok_or_else(refused)?;
     let (given, at) = (hash(secret), now());
@@ -225,9 +216,9 @@ async fn check(app: &App, secret: &str) -> ApiResult<Caller> {
     Ok(caller)
 }
 
-fn unauthorized(what: &str) -> ApiError {
+fn unauthorized(what: &str) -> Error {
     let next = "`pandastack up` writes a key to ~/.config/pandastack/config.json, `pandastack token create` makes more";
-    ApiError::new(ErrorCode::Unauthorized, format!("{what}; {next}"))
+    Error::new(ErrorCode::Unauthorized, format!("{what}; {next}"))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use pandastack_types::api::Sandbox;
 use pandastack_types::{SandboxId, SandboxState};
 
 use crate::app::App;
+use crate::sandboxes::view;
 use crate::store::{SandboxRecord, Select, StoreError};
-use crate::view;
 
 /// Sandboxes of all workspaces.
 pub(crate) struct StoredDirectory(pub(crate) Arc<App>);
@@ -27,7 +27,7 @@ fn is_live(record: &SandboxRecord) -> bool {
 impl Directory for StoredDirectory {
     async fn find(&self, id: &SandboxId) -> Result<Option<Sandbox>, DirectoryUnavailable> {
         match self.0.store.sandbox(None, id).await {
-            Ok(record) if is_live(&record) => Ok(Some(view::sandbox(&self.0, record))),
+            Ok(record) if is_live(&record) => Ok(Some(view::sandbox(&self.0.hosts, record))),
             Ok(_) | Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(unavailable(error)),
         }

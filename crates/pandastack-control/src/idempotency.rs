@@ -7,27 +7,49 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use jiff::{SignedDuration, Timestamp};
-use pandastack_types::limits::IDEMPOTENCY_SECONDS;
-use pandastack_types::{ErrorCode, SandboxState};
+use pandastack_rest::extract::read_body;
+use pandastack_rest::{ApiResult, Caller};
+use pandastack_types::limits::{IDEMPOTENCY_KEY_BYTES_MAX, IDEMPOTENCY_SECONDS};
+use pandastack_types::{Error, ErrorCode, Result, SandboxState};
 use sha2::{Digest, Sha256};
 
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{idempotency_key, read_body};
-use crate::ops;
+use crate::sandboxes::ops;
+use crate::sandboxes::view;
 use crate::store::{IdempotencyClaim, IdempotencyKey, IdempotencyOutcome, SandboxRecord};
-use crate::view;
 
 /// Largest answer that is kept. A larger one is given, but its repetition is a new request.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+
+/// The claimed `Idempotency-Key` of this request, if it has one.
+pub(crate) struct Claimed(pub(crate) Option<IdempotencyKey>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Claimed {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Claimed(parts.extensions.get::<IdempotencyKey>().cloned()))
+    }
+}
+
+/// The `Idempotency-Key` header, checked.
+pub(crate) fn idempotency_key(headers: &http::HeaderMap) -> Result<Option<String>> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    match value.to_str() {
+        Ok(key) if (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) => Ok(Some(key.to_owned())),
+        _ => Err(Error::bad_request(format!(
+            "Idempotency-Key must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters"
+        ))),
+    }
+}
 
 /// Layer around calls that make something.
 pub(crate) async fn once(
@@ -57,19 +79,20 @@ pub(crate) async fn once(
     match outcome {
         IdempotencyOutcome::Fresh => {}
         IdempotencyOutcome::Replay { status, body } => return Ok(replay(status, body)),
-        IdempotencyOutcome::Running => return Err(running()),
+        IdempotencyOutcome::Running => return Err(running().into()),
         IdempotencyOutcome::Mismatch => {
-            return Err(ApiError::new(
+            return Err(Error::new(
                 ErrorCode::IdempotencyConflict,
                 "this Idempotency-Key was used for a different request; use a fresh key for each request",
-            ));
+            )
+            .into());
         }
-        IdempotencyOutcome::Orphan(record) => return adopt(&app, &key, *record).await,
+        IdempotencyOutcome::Orphan(record) => return Ok(adopt(&app, &key, *record).await?),
     }
     parts.extensions.insert(key.clone());
     let request = Request::from_parts(parts, Body::from(body));
     let owner = Arc::clone(&app);
-    app.owned(async move { keep(&owner, &key, next.run(request).await).await }).await
+    Ok(app.owned(async move { keep(&owner, &key, next.run(request).await).await }).await?)
 }
 
 fn window_start() -> Timestamp {
@@ -86,15 +109,15 @@ fn fingerprint(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     hasher.finalize().to_vec()
 }
 
-fn running() -> ApiError {
-    ApiError::new(
+fn running() -> Error {
+    Error::new(
         ErrorCode::IdempotencyConflict,
         "the first request with this Idempotency-Key is still being worked on; ask again in a moment",
     )
 }
 
 /// Stores an answer if it is final, else lets the key be used again.
-async fn keep(app: &App, key: &IdempotencyKey, response: Response) -> ApiResult<Response> {
+async fn keep(app: &App, key: &IdempotencyKey, response: Response) -> Result<Response> {
     let status = response.status();
     let is_final = !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS;
     let known_length = response.headers().get(header::CONTENT_LENGTH);
@@ -108,7 +131,7 @@ async fn keep(app: &App, key: &IdempotencyKey, response: Response) -> ApiResult<
     let (parts, body) = response.into_parts();
     let bytes = match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
         Ok(collected) => collected.to_bytes(),
-        Err(error) => return Err(ApiError::internal(error)),
+        Err(error) => return Err(Error::internal(error)),
     };
     app.store.idempotency_finish(key, Some((status.as_u16(), &bytes))).await?;
     Ok(Response::from_parts(parts, Body::from(bytes)))
@@ -124,18 +147,18 @@ fn replay(status: u16, body: Vec<u8>) -> Response {
 }
 
 /// The process that worked on it died, and so did the machine: nobody was told of it, so it is made again.
-async fn discard(app: &Arc<App>, key: &IdempotencyKey, record: SandboxRecord) -> ApiResult<()> {
-    ops::delete::delete(app, record, Some("it failed before anybody was told of it")).await?;
+async fn discard(app: &Arc<App>, key: &IdempotencyKey, record: SandboxRecord) -> Result<()> {
+    ops::delete::delete(&app.sandboxes, record, Some("it failed before anybody was told of it")).await?;
     Ok(app.store.idempotency_finish(key, None).await?)
 }
 
 /// The process that worked on it died, but its sandbox was found and finished: that is the answer.
-async fn adopt(app: &App, key: &IdempotencyKey, record: SandboxRecord) -> ApiResult<Response> {
+async fn adopt(app: &App, key: &IdempotencyKey, record: SandboxRecord) -> Result<Response> {
     if matches!(record.state, SandboxState::Creating | SandboxState::Stopping) {
         return Err(running());
     }
-    let shown = view::sandbox(app, record);
-    let body = serde_json::to_vec(&shown).map_err(ApiError::internal)?;
+    let shown = view::sandbox(&app.hosts, record);
+    let body = serde_json::to_vec(&shown).map_err(Error::internal)?;
     app.store.idempotency_finish(key, Some((StatusCode::CREATED.as_u16(), &body))).await?;
     Ok((StatusCode::CREATED, Json(shown)).into_response())
 }

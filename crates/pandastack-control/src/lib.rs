@@ -1,4 +1,4 @@
-//! The control plane: REST API, store, placement, auth, reapers.
+//! The control plane: REST API, placement, auth, reapers.
 //!
 //! ```text
 //!   clients --/v1--> routes --> ops --> agent_client --/agent/v1--> agents
@@ -16,50 +16,37 @@
 
 #![forbid(unsafe_code)]
 
-mod agent_events;
 mod app;
 mod apps;
 mod audit;
 mod auth;
 mod bootstrap;
-mod checkpoint;
-pub mod clock;
 mod config;
 mod contexts;
 mod databases;
 mod e2b_directory;
-mod error;
-mod extract;
 mod functions;
-mod hosts;
+mod housekeeping;
 mod idempotency;
 mod metrics;
 mod openapi;
-mod ops;
-mod placement;
-mod places;
 mod postgres_listener;
 mod preview_routes;
 mod rate;
-mod reaper;
 mod replicas;
-mod report;
-mod request_id;
 mod routes;
 mod schedules;
 mod scope;
 mod serve;
 mod signed_url;
-pub mod store;
-mod turns;
 mod unread_body;
-mod validate;
-mod view;
-mod volumes;
 mod write_behind;
 
 pub use config::{BackupConfig, ControlConfig, DatabaseUrl, PostgresConfig};
 pub use functions::local::{LocalError, LocalFunction, LocalRuntime, local_router};
 pub use openapi::openapi_json;
 pub use pandastack_postgres::ALPN as POSTGRES_ALPN;
+use pandastack_sandboxes as sandboxes;
+use pandastack_store as store;
+pub use pandastack_store::clock;
 pub use serve::{Control, ServeError, serve};

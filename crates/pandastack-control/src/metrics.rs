@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
 
 use pandastack_types::SandboxState;
 use pandastack_types::api::Host;
+
+use crate::app::App;
 
 /// Upper bounds of the latency histogram.
 const BUCKETS_SECONDS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
@@ -61,18 +67,25 @@ impl Family {
     }
 }
 
+/// Layer that counts and times requests.
+pub(crate) async fn counted(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or("unknown", MatchedPath::as_str);
+    app.metrics.count_request(method.as_str(), route, response.status().as_u16(), began.elapsed());
+    response
+}
+
 /// What happened so far.
 pub(crate) struct Metrics {
     requests: Family,
-    egress_denied: AtomicU64,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self {
-            requests: Family::new("pandastack_http_request_seconds", "Time to the head of the answer."),
-            egress_denied: AtomicU64::new(0),
-        }
+        Self { requests: Family::new("pandastack_http_request_seconds", "Time to the head of the answer.") }
     }
 }
 
@@ -87,21 +100,20 @@ impl Metrics {
         self.requests.observe(labels, took.as_secs_f64());
     }
 
-    /// Connections or names were refused to a sandbox.
-    pub(crate) fn count_denied(&self, count: u64) {
-        self.egress_denied.fetch_add(count, Ordering::Relaxed);
-    }
-
     /// The whole page.
-    pub(crate) fn render(&self, states: &[(SandboxState, u64)], hosts: &[Host]) -> String {
+    pub(crate) fn render(
+        &self,
+        states: &[(SandboxState, u64)],
+        hosts: &[Host],
+        egress_denied: u64,
+    ) -> String {
         let mut page = String::new();
         render_gauges(&mut page, states, hosts);
         render_process(&mut page);
         let _ = write!(
             page,
             "# HELP pandastack_egress_denied_total Connections and names that network policies refused.\n\
-             # TYPE pandastack_egress_denied_total counter\npandastack_egress_denied_total {}\n",
-            self.egress_denied.load(Ordering::Relaxed),
+             # TYPE pandastack_egress_denied_total counter\npandastack_egress_denied_total {egress_denied}\n",
         );
         self.requests.render(&mut page);
         page

@@ -8,12 +8,12 @@ use crate::contexts::routes as contexts;
 use crate::databases::backups::routes as backups;
 use crate::databases::routes as databases;
 use crate::functions::{call_routes, deploy_routes, logs as function_logs, routes as functions};
+use crate::routes::volumes;
 use crate::routes::{
     data, events, files, fork, health, hosts, lifecycle, network, observe, preview, processes, quota, run,
     sandboxes, snapshots, sockets, templates, tokens, workspace,
 };
 use crate::schedules::routes as schedules;
-use crate::volumes::routes as volumes;
 
 #[derive(OpenApi)]
 #[openapi(

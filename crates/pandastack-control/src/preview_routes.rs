@@ -1,4 +1,4 @@
-//! Routes of sandboxes for the edge: read from the record of truth. [`crate::app::App::tell`] says when one may have changed.
+//! Routes of sandboxes for the edge: read from the record of truth. [`crate::sandboxes::Sandboxes::tell`] says when one may have changed.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use pandastack_types::link::LinkKey;
 use pandastack_types::preview::PreviewKey;
 use pandastack_types::{SandboxId, SandboxState};
 
-use crate::hosts::Hosts;
+use crate::sandboxes::hosts::Hosts;
 use crate::store::{Store, StoreError};
 
 /// Routes from the store.

@@ -11,9 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use pandastack_types::limits::{KEY_FAILURES_BURST, KEY_FAILURES_PER_SECOND, REQUEST_BURST_SECONDS};
-use pandastack_types::{ErrorCode, WorkspaceId};
-
-use crate::error::ApiError;
+use pandastack_types::{Error, ErrorCode, WorkspaceId};
 
 /// Buckets remembered at once; beyond it those that are full are forgotten, which changes nothing for them.
 const BUCKETS_MAX: usize = 10_000;
@@ -90,7 +88,7 @@ impl Rates {
     }
 
     /// Takes one request out of a workspace's bucket, or refuses it.
-    pub(crate) fn admit(&self, workspace: &WorkspaceId, now: Instant) -> Result<(), ApiError> {
+    pub(crate) fn admit(&self, workspace: &WorkspaceId, now: Instant) -> Result<(), Error> {
         let Some(per_second) = self.of(workspace) else { return Ok(()) };
         let rate = f64::from(per_second.get());
         let flow = Flow { per_second: rate, full: rate * f64::from(REQUEST_BURST_SECONDS) };
@@ -100,7 +98,7 @@ impl Rates {
         let what = format!(
             "this workspace may make {per_second} requests per second (`requests_per_second`) and made more; slow down"
         );
-        Err(ApiError::new(ErrorCode::RateLimited, what))
+        Err(Error::new(ErrorCode::RateLimited, what))
     }
 }
 
@@ -112,11 +110,11 @@ impl KeyFailures {
     const FLOW: Flow = Flow { per_second: KEY_FAILURES_PER_SECOND, full: KEY_FAILURES_BURST };
 
     /// Refuses an address that tried too many.
-    pub(crate) fn admit(&self, address: Option<IpAddr>, now: Instant) -> Result<(), ApiError> {
+    pub(crate) fn admit(&self, address: Option<IpAddr>, now: Instant) -> Result<(), Error> {
         match address {
             Some(address) if !self.0.take(&address, Self::FLOW, 0.0, now) => {
                 let what = "too many keys that are not known came from this address; check the key, and try again later";
-                Err(ApiError::new(ErrorCode::RateLimited, what))
+                Err(Error::new(ErrorCode::RateLimited, what))
             }
             _ => Ok(()),
         }

@@ -3,11 +3,9 @@
 //! One rule for every route, so that a new one is closed to keys that only read unless it only reads.
 
 use http::{HeaderMap, Method, header};
-use pandastack_types::ErrorCode;
+use pandastack_rest::Caller;
 use pandastack_types::api::Scope;
-
-use crate::auth::Caller;
-use crate::error::ApiError;
+use pandastack_types::{Error, ErrorCode};
 
 /// Routes about the installation and its keys, below `/v1`.
 const ADMIN_ROUTES: [&str; 3] = ["/me/tokens", "/hosts", "/audit"];
@@ -29,13 +27,13 @@ pub(crate) fn needed(method: &Method, path: &str, headers: &HeaderMap) -> Scope 
 }
 
 /// The answer to a key that may not do it.
-pub(crate) fn refusal(caller: &Caller, needed: Scope) -> ApiError {
+pub(crate) fn refusal(caller: &Caller, needed: Scope) -> Error {
     let (prefix, has) = (&caller.prefix, caller.scope);
     let what = format!(
         "this needs a key with scope `{needed}`, and `{prefix}...` has `{has}`; \
          `pandastack token create --scope {needed}` makes one, with an admin key"
     );
-    ApiError::new(ErrorCode::Forbidden, what)
+    Error::new(ErrorCode::Forbidden, what)
 }
 
 #[cfg(test)]

@@ -17,16 +17,14 @@ use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_types::{DatabaseId, SandboxId};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::app::{App, EVENTS_BUFFERED_MAX, now};
+use crate::app::{App, now};
 use crate::apps::Apps;
 use crate::audit::AuditLog;
 use crate::auth::KeyCache;
-use crate::checkpoint::CheckpointClock;
 use crate::config::ControlConfig;
 use crate::databases::StoredDatabases;
 use crate::databases::backups::Backups;
@@ -34,24 +32,25 @@ use crate::databases::revive::Revivals;
 use crate::databases::room::Rooms;
 use crate::e2b_directory::StoredDirectory;
 use crate::functions::Functions;
-use crate::hosts::Hosts;
+use crate::housekeeping::{self, PruneHook};
 use crate::metrics::Metrics;
-use crate::places::Places;
 use crate::postgres_listener::PostgresListener;
 use crate::preview_routes::StoredRoutes;
 use crate::rate::{KeyFailures, Rates};
-use crate::replicas::{self, LeadershipLost, Replicas};
-use crate::report::UsageClock;
+use crate::replicas::{self, LeaderTask, LeadershipLost, ReplicaPeers, Replicas};
+use crate::sandboxes::hosts::Hosts;
+use crate::sandboxes::{Sandboxes, reaper};
 use crate::schedules::Schedules;
 use crate::store::databases::{DatabaseState, DatabaseStore};
 use crate::store::replicas::Session;
 use crate::store::sql::SqlStore;
 use crate::store::{Store, StoreError};
-use crate::turns::Turns;
-use crate::{bootstrap, reaper, routes};
+use crate::{apps, bootstrap, databases, functions, routes, schedules};
 
 /// How long work in progress may take after a stop was asked for. Streams are cut then.
 const STOP_WAIT: Duration = Duration::from_secs(5);
+/// Changes of names that a slow edge may be behind before it forgets all of them.
+const NAMES_BUFFERED_MAX: usize = 1024;
 
 /// Why the control plane did not start.
 #[derive(Debug, thiserror::Error)]
@@ -156,8 +155,7 @@ impl Control {
             replicas.lead();
             bootstrap::ensure_first_key(&store, &config.bootstrap_token_path()).await?;
         }
-        let mut app = new_app(Arc::new(store), hosts, &config, log, replicas);
-        app.shutdown = shutdown;
+        let mut app = new_app(Arc::new(store), hosts, &config, log, replicas, shutdown);
         app.postgres = postgres.as_ref().map(|listener| listener.address.clone());
         app.database_ports = postgres.as_mut().and_then(|listener| listener.ports.take());
         let (app, tls) = (Arc::new(app), config.tls);
@@ -197,7 +195,7 @@ impl Control {
             servers.spawn(serve_tcp(listener, private.clone(), app.shutdown.clone()));
         }
         servers.spawn(serve_unix(self.internal_socket, private, app.shutdown.clone()));
-        servers.spawn(reaper::keep_keys(Arc::clone(&app)));
+        servers.spawn(housekeeping::keep_keys(Arc::clone(&app)));
         // Stopped last: answers that are still being given are written down, too.
         let audit_stop = CancellationToken::new();
         let auditor = {
@@ -207,8 +205,8 @@ impl Control {
                 tokio::join!(app.audit.write(store, &stop), app.functions.runs.write(store, &stop));
             })
         };
-        let leave = CancellationToken::new();
-        let mut membership = std::pin::pin!(replicas::run(&app, self.session, self.leads, &leave));
+        let (leave, tasks) = (CancellationToken::new(), leader_tasks(&app));
+        let mut membership = std::pin::pin!(replicas::run(&app, self.session, self.leads, &leave, &tasks));
         tokio::select! {
             () = shutdown.cancelled() => {}
             Err(LeadershipLost(error)) = &mut membership => return Err(ServeError::LeadershipLost(error)),
@@ -231,7 +229,7 @@ impl Control {
         if let Err(failed) = auditor.await {
             tracing::error!(%failed, "the audit log was not finished");
         }
-        if let Err(error) = reaper::touch_keys(&app).await {
+        if let Err(error) = housekeeping::touch_keys(&app).await {
             tracing::debug!(%error, "last-used times of keys were not written");
         }
         // Last, so that nobody else begins what is being finished here.
@@ -252,33 +250,51 @@ fn advertised(config: &ControlConfig, internal: Option<&TcpListener>) -> String 
     }
 }
 
+/// What the services forget after a while.
+const PRUNE_HOOKS: &[PruneHook] = &[functions::prune_runs];
+
+/// Background tasks of the leader, in the order in which they begin.
+fn leader_tasks(app: &Arc<App>) -> Vec<LeaderTask> {
+    fn task<F: Future<Output = ()> + Send + 'static>(app: &Arc<App>, run: fn(Arc<App>) -> F) -> LeaderTask {
+        let app = Arc::clone(app);
+        Box::new(move || Box::pin(run(Arc::clone(&app))))
+    }
+    vec![
+        task(app, databases::recover),
+        task(app, databases::revive::run),
+        task(app, databases::room::run),
+        task(app, databases::backups::keeper::run),
+        task(app, apps::deployer::run),
+        task(app, apps::reporter::run),
+        task(app, apps::poller::run),
+        task(app, |app| reaper::run(Arc::clone(&app.sandboxes))),
+        task(app, |app| housekeeping::prune(app, PRUNE_HOOKS)),
+        task(app, functions::run),
+        task(app, schedules::run),
+    ]
+}
+
 fn new_app(
     store: Arc<dyn Store>,
     hosts: Hosts,
     config: &ControlConfig,
     log: AccessLog,
     replicas: Replicas,
+    shutdown: CancellationToken,
 ) -> App {
-    let (hosts, link) = (Arc::new(hosts), config.link_key.clone());
-    let routes = StoredRoutes { store: Arc::clone(&store), hosts: Arc::clone(&hosts), link };
+    let (hosts, link, replicas) = (Arc::new(hosts), config.link_key.clone(), Arc::new(replicas));
+    let routes = StoredRoutes { store: Arc::clone(&store), hosts: Arc::clone(&hosts), link: link.clone() };
+    let edge = Edge::new(Arc::new(routes), log);
+    let peers =
+        ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
     App {
-        store,
-        hosts,
-        edge: Edge::new(Arc::new(routes), log),
+        sandboxes: Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown)),
         postgres: None,
         database_ports: None,
-        link: config.link_key.clone(),
-        events: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
-        names: broadcast::Sender::new(EVENTS_BUFFERED_MAX),
-        expiry_changed: Notify::new(),
-        under_way: Arc::default(),
+        names: broadcast::Sender::new(NAMES_BUFFERED_MAX),
         keys: KeyCache::default(),
-        places: Places::default(),
-        network_turns: Turns::default(),
         rates: Rates::new(config.requests_per_second),
         key_failures: KeyFailures::default(),
-        usage_clock: UsageClock::default(),
-        checkpoints: CheckpointClock::default(),
         metrics: Metrics::default(),
         audit: AuditLog::default(),
         functions: Functions::default(),
@@ -287,8 +303,6 @@ fn new_app(
         revivals: Revivals::default(),
         rooms: Rooms::default(),
         backups: Backups::new(config.backups.clone()),
-        tasks: TaskTracker::new(),
-        shutdown: CancellationToken::new(),
         replicas,
     }
 }

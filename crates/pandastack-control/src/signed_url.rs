@@ -12,13 +12,12 @@
 use axum::extract::Request;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{Method, header};
-use pandastack_types::{ErrorCode, SandboxId};
+use pandastack_rest::Caller;
+use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
 use crate::store::TokenRecord;
 
 /// Version of what is signed; the first part of every signature.
@@ -65,10 +64,10 @@ impl Signed {
     }
 
     /// Whom the URL speaks for.
-    pub(crate) async fn check(&self, app: &App) -> ApiResult<Caller> {
+    pub(crate) async fn check(&self, app: &App) -> Result<Caller> {
         let refused = || {
             let why = "this signed URL is not valid: it was changed, it has expired, or its key was deleted";
-            ApiError::new(ErrorCode::Unauthorized, format!("{why}; ask for a new one"))
+            Error::new(ErrorCode::Unauthorized, format!("{why}; ask for a new one"))
         };
         let prefix = self.one("key").ok_or_else(refused)?;
         let token = app.store.token(prefix).await?.ok_or_else(refused)?;

@@ -36,6 +36,12 @@ pub enum TimingError {
     Every,
 }
 
+impl From<TimingError> for pandastack_types::Error {
+    fn from(error: TimingError) -> Self {
+        Self::bad_request(error.to_string())
+    }
+}
+
 /// When a schedule runs.
 #[derive(Debug, Clone)]
 pub enum Timing {

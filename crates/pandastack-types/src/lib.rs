@@ -10,16 +10,20 @@ pub mod agent_api;
 pub mod api;
 pub mod door;
 mod error;
+mod failure;
 mod id;
 pub mod limits;
 pub mod link;
 pub mod network;
+mod owner;
 pub mod preview;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
+pub use failure::{Cause, Error, Result};
 pub use id::{
     AppId, BuildId, DatabaseId, DeploymentId, FunctionId, HostId, IdError, RunId, SandboxId, ScheduleId,
     ScheduleRunId, SnapshotId, TreeId, VolumeId, WorkspaceId,
 };
+pub use owner::{Owner, OwnerError};
 pub use state::{Residency, SandboxState, Transition, TransitionRefused};

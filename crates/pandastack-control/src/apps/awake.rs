@@ -8,15 +8,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use futures::future::join_all;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{KeepAwake, Lifecycle};
-use pandastack_types::{ErrorBody, SandboxState};
+use pandastack_types::{Error, ErrorBody, Result, SandboxState};
 
 use super::routes::OfApp;
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// Keep an app from falling asleep, for work in the background: its first machine, which wakes, and those beside it that are awake.
 #[utoipa::path(post, path = "/v1/apps/{id}/keep-awake", tag = "apps", operation_id = "app_keep_awake", params(("id" = String, Path)),
@@ -30,13 +28,13 @@ pub(crate) async fn keep_awake(
 ) -> ApiResult<Json<Lifecycle>> {
     let record = of.find(&app, &caller).await?;
     let none =
-        || ApiError::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
+        || Error::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
     let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
     let (mut asked, mut lost) = (Vec::new(), Vec::new());
     for id in live.spec.machines() {
         match ops::live(&app, &record.workspace, id).await {
             Ok((machine, client)) if asked.is_empty() || machine.state == SandboxState::Running => {
-                asked.push(ops::lifecycle::keep_awake(&app, machine, client, request.seconds));
+                asked.push(ops::lifecycle::keep_awake(&app.sandboxes, machine, client, request.seconds));
             }
             Ok(_) => {}
             Err(error) => lost.push(Err(error)),
@@ -46,12 +44,12 @@ pub(crate) async fn keep_awake(
     for error in tried.iter().filter_map(|one| one.as_ref().err()) {
         tracing::info!(app = %record.id, %error, "a machine of an app was not given its lease");
     }
-    let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
+    let first = first_good(tried).unwrap_or_else(|| Err(none().into()))?;
     Ok(Json(ops::lifecycle::show(&app, &first).await))
 }
 
 /// The first that went well, or else the first failure: a lease that some machine has is there, and the others serve no less than before.
-fn first_good<T>(tried: Vec<ApiResult<T>>) -> Option<ApiResult<T>> {
+fn first_good<T>(tried: Vec<Result<T>>) -> Option<Result<T>> {
     let at = tried.iter().position(Result::is_ok).unwrap_or(0);
     tried.into_iter().nth(at)
 }
@@ -62,10 +60,10 @@ mod tests {
 
     #[test]
     fn a_lease_that_one_machine_took_is_no_failure() {
-        let failed = |why: &str| Err(ApiError::conflict(why));
+        let failed = |why: &str| Err(Error::conflict(why));
         let kept =
-            |tried: Vec<ApiResult<u8>>| first_good(tried).map(|one| one.map_err(|error| error.to_string()));
-        let error = |why: &str| failed(why).map_err(|error: ApiError| error.to_string());
+            |tried: Vec<Result<u8>>| first_good(tried).map(|one| one.map_err(|error| error.to_string()));
+        let error = |why: &str| failed(why).map_err(|error: Error| error.to_string());
         assert_eq!(kept(vec![Ok(1), failed("lost")]), Some(Ok(1)));
         assert_eq!(kept(vec![failed("lost"), Ok(2), Ok(3)]), Some(Ok(2)));
         assert_eq!(kept(vec![failed("first"), failed("second")]), Some(error("first")));

@@ -12,6 +12,7 @@ use pandastack_detect::{
     MANIFEST, Manifest, Plan, PythonWish, Serve, Undetected, VENV, View, Wishes, detect, manifest,
 };
 use pandastack_fault as fault;
+use pandastack_types::Error;
 use pandastack_types::api::EnvStage;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
 use tokio::time::Instant;
@@ -22,12 +23,11 @@ use super::deploy::change;
 use super::log::Log;
 use super::machine::{Machine, Purpose};
 use super::output::Exit;
-use super::record::{AppRecord, DeploymentRecord, Shape, Source, SourceSays, StartSpec};
+use super::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
 use super::room::Room;
-use super::says::{Place, PlaceError};
+use super::says::{self, Place, PlaceError};
 use super::source::{self, shell, step};
 use crate::app::App;
-use crate::error::ApiError;
 
 /// Where the key of what is installed lies.
 const INSTALLED: &str = "/srv/installed";
@@ -59,7 +59,7 @@ pub(crate) enum BuildError {
     Undetected(#[from] Undetected),
     /// The platform failed.
     #[error(transparent)]
-    Platform(#[from] ApiError),
+    Platform(#[from] Error),
 }
 
 impl BuildError {
@@ -107,7 +107,7 @@ struct Found {
     /// Where its app is, in the machine.
     directory: String,
     plan: Plan,
-    says: SourceSays,
+    says: SourceConfig,
 }
 
 impl Build<'_> {
@@ -152,7 +152,7 @@ impl Build<'_> {
     async fn find(&self, machine: &Machine) -> Result<Found, BuildError> {
         let (directory, view) = self.look(machine).await?;
         let spec = &self.of.spec;
-        let says = SourceSays::of(manifest(&view)?, spec)
+        let says = says::source_config(manifest(&view)?, spec)
             .map_err(|error| BuildError::Step(format!("{MANIFEST} cannot be used: {}", error.message)))?;
         let wishes = Wishes {
             framework: spec.framework.clone(),
@@ -337,7 +337,7 @@ pub(super) async fn build_machine(
     of: &AppRecord,
     cache: Option<&pandastack_types::SnapshotId>,
     log: Option<&Log>,
-) -> Result<Machine, ApiError> {
+) -> Result<Machine, Error> {
     if let Some(cache) = cache {
         match Machine::create(app, of, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),

@@ -7,12 +7,12 @@ use pandastack_types::api::AppSettings;
 use pandastack_types::limits::{
     APP_TEXT_BYTES_MAX, ENV_PAIRS_MAX, INSTANCES_MAX, POLL_SECONDS_RANGE, TTL_SECONDS_MAX,
 };
+use pandastack_types::{Error, Result};
 
 use super::git::{self, Repository};
 use super::previews;
 use super::record::{AppSpec, EnvEntry};
 use crate::app::now;
-use crate::error::{ApiError, ApiResult};
 
 /// Longest name: with a dash and an id before it, it still is a host name label.
 const NAME_CHARS_MAX: usize = 40;
@@ -30,12 +30,12 @@ const ENV_VARIABLES_MAX: usize = ENV_PAIRS_MAX - 32;
 /// Shortest idle time: below it an app would sleep between two clicks.
 const IDLE_SECONDS_MIN: u64 = 5;
 
-fn refuse<T>(message: String) -> ApiResult<T> {
-    Err(ApiError::bad_request(message))
+fn refuse<T>(message: String) -> Result<T> {
+    Err(Error::bad_request(message))
 }
 
 /// A name, which becomes a host name label beside those of sandboxes, functions and the API at `api_host`.
-pub(super) fn name(name: &str, api_host: &str) -> ApiResult<()> {
+pub(super) fn name(name: &str, api_host: &str) -> Result<()> {
     let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
     if name.len() > NAME_CHARS_MAX || !starts || name.ends_with('-') || !name.chars().all(label) {
@@ -52,7 +52,7 @@ pub(super) fn name(name: &str, api_host: &str) -> ApiResult<()> {
 }
 
 /// Applies what a request says; an empty text takes a setting back.
-pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> {
+pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> Result<()> {
     let texts = [
         ("git_branch", &settings.git_branch),
         ("git_token", &settings.git_token),
@@ -121,7 +121,7 @@ pub(super) fn apply(spec: &mut AppSpec, settings: AppSettings) -> ApiResult<()> 
 }
 
 /// A path that is asked whether an app is well.
-pub(super) fn health_path(path: &str) -> ApiResult<()> {
+pub(super) fn health_path(path: &str) -> Result<()> {
     let is_path = path.starts_with('/') && path.parse::<http::uri::PathAndQuery>().is_ok();
     if !is_path || path.len() > APP_TEXT_BYTES_MAX {
         return refuse("`health_path` must be a path such as /healthz".to_owned());
@@ -130,11 +130,11 @@ pub(super) fn health_path(path: &str) -> ApiResult<()> {
 }
 
 /// A port that an app listens on.
-pub(super) fn port(port: u16) -> ApiResult<()> {
+pub(super) fn port(port: u16) -> Result<()> {
     if port == 0 { refuse("`port` must be 1 to 65535".to_owned()) } else { Ok(()) }
 }
 
-fn apply_poll(spec: &mut AppSpec, seconds: Option<u64>) -> ApiResult<()> {
+fn apply_poll(spec: &mut AppSpec, seconds: Option<u64>) -> Result<()> {
     let Some(seconds) = seconds else { return Ok(()) };
     let (least, most) = (POLL_SECONDS_RANGE.start(), POLL_SECONDS_RANGE.end());
     if seconds != 0 && !POLL_SECONDS_RANGE.contains(&seconds) {
@@ -145,7 +145,7 @@ fn apply_poll(spec: &mut AppSpec, seconds: Option<u64>) -> ApiResult<()> {
     Ok(())
 }
 
-fn apply_instances(spec: &mut AppSpec, least: Option<u32>, most: Option<u32>) -> ApiResult<()> {
+fn apply_instances(spec: &mut AppSpec, least: Option<u32>, most: Option<u32>) -> Result<()> {
     let (least, most) = (least.unwrap_or(spec.min_instances), most.unwrap_or(spec.max_instances));
     if !(1..=INSTANCES_MAX).contains(&most) {
         return refuse(format!("`max_instances` must be 1 to {INSTANCES_MAX}"));
@@ -159,7 +159,7 @@ fn apply_instances(spec: &mut AppSpec, least: Option<u32>, most: Option<u32>) ->
     Ok(())
 }
 
-fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> ApiResult<()> {
+fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> Result<()> {
     if let Some(port) = port {
         self::port(port)?;
         spec.port = port;
@@ -176,7 +176,7 @@ fn apply_numbers(spec: &mut AppSpec, port: Option<u16>, idle: Option<u64>) -> Ap
 }
 
 /// Where a repository is; an empty text takes it back.
-fn repository(text: &str) -> ApiResult<()> {
+fn repository(text: &str) -> Result<()> {
     if !text.is_empty() && (Repository::parse(text).is_none() || text.len() > APP_TEXT_BYTES_MAX) {
         return refuse(
             "`git_url` must be an address such as https://git.example.com/me/app.git or git@git.example.com:me/app.git"
@@ -187,15 +187,15 @@ fn repository(text: &str) -> ApiResult<()> {
 }
 
 /// A private key as it is kept; an empty text takes it back.
-fn deploy_key(text: &str) -> ApiResult<String> {
+fn deploy_key(text: &str) -> Result<String> {
     if text.trim().is_empty() {
         return Ok(String::new());
     }
-    super::deploy_key::parse(text).map_err(|why| ApiError::bad_request(format!("`git_deploy_key` {why}")))
+    super::deploy_key::parse(text).map_err(|why| Error::bad_request(format!("`git_deploy_key` {why}")))
 }
 
 /// Where the API of a repository's host is; an empty text takes it back.
-fn address(field: &str, text: &str) -> ApiResult<()> {
+fn address(field: &str, text: &str) -> Result<()> {
     if text.is_empty() {
         return Ok(());
     }
@@ -208,7 +208,7 @@ fn address(field: &str, text: &str) -> ApiResult<()> {
 }
 
 /// A branch, tag or commit. What git would read as an option or a pattern is refused.
-pub(super) fn git_ref(text: &str) -> ApiResult<()> {
+pub(super) fn git_ref(text: &str) -> Result<()> {
     let odd = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
     if text.starts_with('-') || text.contains("..") || text.contains(odd) || text.len() > APP_TEXT_BYTES_MAX {
         return refuse(format!(
@@ -219,7 +219,7 @@ pub(super) fn git_ref(text: &str) -> ApiResult<()> {
     Ok(())
 }
 
-fn framework(text: &str) -> ApiResult<()> {
+fn framework(text: &str) -> Result<()> {
     if !text.is_empty() && Framework::parse(text).is_none() {
         return refuse(format!("`framework` must be one of {}", Framework::NAMES.join(", ")));
     }
@@ -227,7 +227,7 @@ fn framework(text: &str) -> ApiResult<()> {
 }
 
 /// A directory within a source; an empty text takes it back.
-pub(super) fn root_directory(text: &str) -> ApiResult<()> {
+pub(super) fn root_directory(text: &str) -> Result<()> {
     let outside = text.split('/').any(|part| part == "..");
     if outside || text.contains('\0') || text.len() > APP_TEXT_BYTES_MAX {
         return refuse("`root_directory` must be a directory within the source".to_owned());
@@ -236,7 +236,7 @@ pub(super) fn root_directory(text: &str) -> ApiResult<()> {
 }
 
 /// Puts a variable into an app, within its limits.
-pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> ApiResult<()> {
+pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> Result<()> {
     if let Some(attached) = spec.databases.get(key) {
         let id = &attached.database;
         return refuse(format!(
@@ -247,11 +247,7 @@ pub(super) fn put_env(spec: &mut AppSpec, key: &str, entry: EnvEntry) -> ApiResu
 }
 
 /// Puts a variable among others, within the limits of an app or a repository.
-pub(super) fn put_variable(
-    env: &mut BTreeMap<String, EnvEntry>,
-    key: &str,
-    entry: EnvEntry,
-) -> ApiResult<()> {
+pub(super) fn put_variable(env: &mut BTreeMap<String, EnvEntry>, key: &str, entry: EnvEntry) -> Result<()> {
     env_name(key)?;
     if entry.value.len() > ENV_VALUE_BYTES_MAX || entry.value.contains('\0') {
         return refuse(format!("the value of `{key}` is at most {ENV_VALUE_BYTES_MAX} bytes without NUL"));
@@ -261,7 +257,7 @@ pub(super) fn put_variable(
 }
 
 /// Refuses more variables than a machine has room for, beside those that the platform adds.
-pub(super) fn env_room(env: &BTreeMap<String, EnvEntry>) -> ApiResult<()> {
+pub(super) fn env_room(env: &BTreeMap<String, EnvEntry>) -> Result<()> {
     if env.len() > ENV_VARIABLES_MAX {
         return refuse(format!(
             "there are {} variables, and at most {ENV_VARIABLES_MAX} fit; those of an app, of its `pandastack.toml` and, for a \
@@ -273,7 +269,7 @@ pub(super) fn env_room(env: &BTreeMap<String, EnvEntry>) -> ApiResult<()> {
 }
 
 /// Refuses what cannot be the name of a variable that somebody sets.
-pub(super) fn env_name(key: &str) -> ApiResult<()> {
+pub(super) fn env_name(key: &str) -> Result<()> {
     if !is_env_name(key) {
         let shown: String = key.chars().take(40).collect();
         return refuse(format!(
@@ -296,7 +292,7 @@ pub(super) fn is_env_name(key: &str) -> bool {
 }
 
 /// A domain in lowercase. `own` is the platform's, where first labels are names of apps.
-pub(super) fn domain(text: &str, own: &str) -> ApiResult<String> {
+pub(super) fn domain(text: &str, own: &str) -> Result<String> {
     let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
     let label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -381,7 +377,7 @@ mod tests {
     #[test]
     fn what_was_said_is_noted() {
         let mut spec = AppSpec::default();
-        let port = AppSettings { port: Some(super::super::PORT_DEFAULT), ..AppSettings::default() };
+        let port = AppSettings { port: Some(super::super::record::PORT_DEFAULT), ..AppSettings::default() };
         apply(&mut spec, port).unwrap();
         let health = AppSettings { health_path: Some("/".into()), ..AppSettings::default() };
         apply(&mut spec, health).unwrap();

@@ -10,14 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use pandastack_postgres::{Backend, ConnectError, Databases, Endpoint, Entrance};
-use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_types::{DatabaseId, Owner, Result, SandboxId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::previews;
 use crate::app::App;
 use crate::databases::StoredDatabases;
-use crate::error::ApiResult;
 use crate::store::StoreError;
 
 /// The databases of one machine.
@@ -53,13 +52,13 @@ pub(crate) async fn serve(app: Arc<App>, machine: SandboxId, stream: impl AsyncR
 
 impl Attached {
     /// Databases that the machine may mean.
-    async fn reachable(&self) -> ApiResult<Vec<DatabaseId>> {
+    async fn reachable(&self) -> Result<Vec<DatabaseId>> {
         let store = self.app.store.as_ref();
         let machine = store.sandbox(None, &self.machine).await?;
-        let Some(owner) = machine.owner.as_deref().and_then(|owner| owner.strip_prefix("app:")) else {
+        let Some(Ok(Owner::App(app))) = machine.owner.as_deref().map(str::parse) else {
             return Ok(Vec::new());
         };
-        let of = match store.app(None, owner).await {
+        let of = match store.app(None, app.as_str()).await {
             Ok(of) => previews::settled(store, of).await?,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),

@@ -9,19 +9,17 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{AppDatabase, AttachDatabase, EnvScope, EnvStage};
 use pandastack_types::limits::DATABASES_PER_APP_MAX;
-use pandastack_types::{DatabaseId, ErrorBody, ErrorCode};
+use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 
 use super::check;
 use super::deploy::change;
 use super::record::{AppRecord, AppSpec, AttachedDatabase};
 use super::routes::OfApp;
 use crate::app::App;
-use crate::auth::Caller;
 use crate::databases::{inside_url, take_mark};
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 
 /// Variable that holds a database's address unless another is named.
@@ -48,7 +46,7 @@ pub(crate) async fn attach(
     // Nobody deletes it meanwhile.
     let _marked = take_mark(&app, &database)?;
     if app.store.database(Some(&caller.workspace), &database).await?.state == DatabaseState::Deleting {
-        return Err(ApiError::conflict(format!("database `{database}` is being deleted")));
+        return Err(Error::conflict(format!("database `{database}` is being deleted")).into());
     }
     put(&mut record.spec.clone(), &env, &attached)?;
     let mut is_put = Ok(());
@@ -71,7 +69,7 @@ pub(crate) async fn detach(State(app): State<Arc<App>>, caller: Caller, of: OfAp
     let record = of.find_own(&app, &caller).await?;
     let database = id_of(&of)?;
     if !record.spec.databases.values().any(|one| one.database == database) {
-        return Err(ApiError::not_found("attached database", &of.second));
+        return Err(Error::not_found("attached database", &of.second).into());
     }
     change(&app, &record.id, |record| record.spec.databases.retain(|_, one| one.database != database))
         .await?;
@@ -79,27 +77,27 @@ pub(crate) async fn detach(State(app): State<Arc<App>>, caller: Caller, of: OfAp
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn id_of(of: &OfApp) -> ApiResult<DatabaseId> {
-    of.second.parse().map_err(|_| ApiError::not_found("database", &of.second))
+fn id_of(of: &OfApp) -> Result<DatabaseId> {
+    of.second.parse().map_err(|_| Error::not_found("database", &of.second))
 }
 
 /// Notes a database, in place of what was said of it before. What is refused changes nothing.
-fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> ApiResult<()> {
+fn put(spec: &mut AppSpec, env: &str, attached: &AttachedDatabase) -> Result<()> {
     let is_other = |one: &&AttachedDatabase| one.database != attached.database;
     if let Some(other) = spec.databases.get(env).filter(is_other) {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "`{env}` holds the address of database `{}`; give another `env`",
             other.database
         )));
     }
     if spec.env.contains_key(env) {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "the app has a variable `{env}` of its own; remove that one, or give another `env`"
         )));
     }
     if spec.databases.values().filter(is_other).count() >= DATABASES_PER_APP_MAX {
         let message = format!("an app has at most {DATABASES_PER_APP_MAX} databases; detach one first");
-        return Err(ApiError::new(ErrorCode::QuotaExceeded, message));
+        return Err(Error::new(ErrorCode::QuotaExceeded, message));
     }
     spec.databases.retain(|_, one| one.database != attached.database);
     spec.databases.insert(env.to_owned(), attached.clone());
@@ -118,7 +116,7 @@ pub(super) fn shown(spec: &AppSpec) -> Vec<AppDatabase> {
 }
 
 /// Connection strings that the machines of an app get, by variable.
-pub(super) async fn urls(app: &App, of: &AppRecord, stage: EnvStage) -> ApiResult<BTreeMap<String, String>> {
+pub(super) async fn urls(app: &App, of: &AppRecord, stage: EnvStage) -> Result<BTreeMap<String, String>> {
     let mut urls = BTreeMap::new();
     for (env, one) in of.spec.seen_databases().filter(|(_, one)| stage == EnvStage::Run || one.build) {
         let record = app.store.database(Some(&of.workspace), &one.database).await?;
@@ -128,7 +126,7 @@ pub(super) async fn urls(app: &App, of: &AppRecord, stage: EnvStage) -> ApiResul
 }
 
 /// Name of an app that a database is attached to.
-pub(crate) async fn holder(app: &App, database: &DatabaseRecord) -> ApiResult<Option<String>> {
+pub(crate) async fn holder(app: &App, database: &DatabaseRecord) -> Result<Option<String>> {
     let has = |of: &AppRecord| {
         !of.spec.deleting && of.spec.databases.values().any(|one| one.database == database.id)
     };

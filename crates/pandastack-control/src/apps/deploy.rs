@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use pandastack_fault as fault;
-use pandastack_types::DeploymentId;
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::BUILD_SECONDS_MAX;
+use pandastack_types::{DeploymentId, Error, Result};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,6 @@ use super::record::{AppRecord, DeploymentRecord};
 use super::serve::Serving;
 use super::{Stop, check, previews, tidy};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::StoreError;
 
 /// After a switch the old version sleeps once it was idle for this long; requests under way keep it awake. Sleep ends WebSockets, and
@@ -70,8 +69,8 @@ struct Deploy {
 
 impl Deploy {
     async fn steps(&mut self) -> Result<(), BuildError> {
-        let of = self.app.store.app(None, self.record.app.as_str()).await.map_err(ApiError::from)?;
-        let of = previews::settled(self.app.store.as_ref(), of).await.map_err(ApiError::from)?;
+        let of = self.app.store.app(None, self.record.app.as_str()).await.map_err(Error::from)?;
+        let of = previews::settled(self.app.store.as_ref(), of).await.map_err(Error::from)?;
         self.record.spec.attempts += 1;
         self.go(DeploymentStatus::Building).await?;
         fault::point("control.deploy.begun").await;
@@ -114,7 +113,7 @@ impl Deploy {
         let was = self.record.status;
         self.record.status = status;
         self.record.updated_at = now();
-        if !self.app.store.put_deployment(&self.record, was).await.map_err(ApiError::from)? {
+        if !self.app.store.put_deployment(&self.record, was).await.map_err(Error::from)? {
             return Err(BuildError::Step("it was stopped meanwhile".to_owned()));
         }
         self.app.apps.tell();
@@ -123,7 +122,7 @@ impl Deploy {
 
     /// From here on requests go to the new version.
     async fn switch(&mut self, of: &AppRecord, machines: Vec<Machine>) -> Result<(), BuildError> {
-        let before = self.app.store.app(None, of.id.as_str()).await.map_err(ApiError::from)?.active;
+        let before = self.app.store.app(None, of.id.as_str()).await.map_err(Error::from)?.active;
         if !self.app.apps.switch(&self.record.id) {
             return Err(BuildError::Step("it was stopped meanwhile".to_owned()));
         }
@@ -136,7 +135,7 @@ impl Deploy {
             "rollback" => DeploymentStatus::RolledBack,
             _ => DeploymentStatus::Superseded,
         };
-        self.app.store.go_live(&self.record, replaced).await.map_err(ApiError::from)?;
+        self.app.store.go_live(&self.record, replaced).await.map_err(Error::from)?;
         fault::point("control.deploy.switched").await;
         self.app.names_changed();
         self.log.say("live").await;
@@ -157,7 +156,7 @@ impl Deploy {
             if is_surplus { machine.sleep().await } else { machine.set_idle(DRAIN_IDLE_SECONDS).await }
         });
         for retired in join_all(retired).await {
-            let retired: ApiResult<()> = retired;
+            let retired: Result<()> = retired;
             if let Err(error) = retired {
                 tracing::info!(app = %of.id, %error, "an old machine is told later when to sleep");
             }
@@ -197,7 +196,7 @@ impl Deploy {
     }
 
     /// Tries to. `false` if it was over already: canceled before it began, deleted with its app, or live although the store said no.
-    async fn write_end(&mut self, status: DeploymentStatus, error: &str) -> ApiResult<bool> {
+    async fn write_end(&mut self, status: DeploymentStatus, error: &str) -> Result<bool> {
         // Read again: a step that was given up may have been written down after this copy was made.
         let stored = match self.app.store.deployment(&self.record.app, &self.record.id).await {
             Err(StoreError::NotFound { .. }) => return Ok(false),
@@ -209,7 +208,7 @@ impl Deploy {
             return Ok(false);
         };
         if !self.app.store.put_deployment(&ended, was).await? {
-            return Err(ApiError::conflict("the deployment was changed at the same time"));
+            return Err(Error::conflict("the deployment was changed at the same time"));
         }
         self.record = ended;
         Ok(true)
@@ -240,7 +239,7 @@ pub(crate) async fn change(
     app: &App,
     id: &pandastack_types::AppId,
     mut change: impl FnMut(&mut AppRecord),
-) -> ApiResult<AppRecord> {
+) -> Result<AppRecord> {
     for _ in 0..PUT_TRIES {
         let mut record = app.store.app(None, id.as_str()).await?;
         change(&mut record);
@@ -250,7 +249,7 @@ pub(crate) async fn change(
             return Ok(record);
         }
     }
-    Err(ApiError::conflict("the app is being changed by others at the same time; try again"))
+    Err(Error::conflict("the app is being changed by others at the same time; try again"))
 }
 
 #[cfg(test)]

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::limits::DEPLOYS_AT_ONCE_MAX;
-use pandastack_types::{AppId, DeploymentId};
+use pandastack_types::{AppId, DeploymentId, Result};
 
 use super::record::DeploymentRecord;
 use super::{Stop, deploy, log, mend, removal, tidy};
-use crate::app::{App, lost, now};
-use crate::error::ApiResult;
+use crate::app::{App, now};
+use crate::sandboxes::lost;
 
 /// How often a deployment is begun before it fails.
 const ATTEMPTS_MAX: u32 = 3;
@@ -47,7 +47,7 @@ pub(crate) async fn run(app: Arc<App>) {
     }
 }
 
-async fn look(app: &Arc<App>, is_tidied: &mut bool) -> ApiResult<()> {
+async fn look(app: &Arc<App>, is_tidied: &mut bool) -> Result<()> {
     take_up(app).await?;
     if !*is_tidied {
         tidy_all(app).await?;
@@ -60,7 +60,7 @@ async fn look(app: &Arc<App>, is_tidied: &mut bool) -> ApiResult<()> {
 }
 
 /// Takes up what is under way and nobody works on.
-async fn take_up(app: &Arc<App>) -> ApiResult<()> {
+async fn take_up(app: &Arc<App>) -> Result<()> {
     for left in app.store.deployments_under_way().await? {
         let was = left.status;
         if was == DeploymentStatus::Queued || app.apps.is_running(&left.id) {
@@ -95,7 +95,7 @@ fn taken_up(mut left: DeploymentRecord) -> (DeploymentRecord, String) {
 }
 
 /// Deletes what another process left.
-async fn tidy_all(app: &Arc<App>) -> ApiResult<()> {
+async fn tidy_all(app: &Arc<App>) -> Result<()> {
     for one in app.store.apps(None).await? {
         if let Err(error) = tidy::app(app, &one.id).await {
             tracing::warn!(app = %one.id, %error, "an app is tidied up after its next deployment");
@@ -116,7 +116,7 @@ async fn tidy_left(app: &Arc<App>) {
 }
 
 /// Begins what may begin.
-async fn begin_due(app: &Arc<App>) -> ApiResult<()> {
+async fn begin_due(app: &Arc<App>) -> Result<()> {
     let mut by_app = BTreeMap::<AppId, Vec<DeploymentRecord>>::new();
     for one in app.store.deployments_under_way().await? {
         if one.status == DeploymentStatus::Queued {
@@ -197,7 +197,7 @@ impl Drop for Turn {
 }
 
 /// A newer one is there before this one began.
-async fn supersede(app: &Arc<App>, mut old: DeploymentRecord) -> ApiResult<()> {
+async fn supersede(app: &Arc<App>, mut old: DeploymentRecord) -> Result<()> {
     old.status = DeploymentStatus::Superseded;
     old.updated_at = now();
     old.finished_at = Some(now());

@@ -5,17 +5,15 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
-use pandastack_types::ErrorBody;
+use pandastack_rest::url::beside;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{AddAppDomain, AppDomain, AppDomainList, DnsRecord};
+use pandastack_types::{Error, ErrorBody, Result};
 
 use super::check;
 use super::record::{AppRecord, DeploymentRecord, DomainRecord};
 use super::routes::OfApp;
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
-use crate::routes::preview::beside;
 use crate::store::StoreError;
 
 /// The host name of an app, as the caller would reach it.
@@ -64,7 +62,7 @@ pub(crate) async fn add(
     refuse_address(&app, &record, &domain).await?;
     let host = headers.get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
     if host.split(':').next().is_some_and(|host| host.eq_ignore_ascii_case(&domain)) {
-        return Err(ApiError::bad_request(format!("`{domain}` is the name of the API itself")));
+        return Err(Error::bad_request(format!("`{domain}` is the name of the API itself")).into());
     }
     let new = DomainRecord { domain, app: record.id.clone(), created_at: now() };
     app.store.insert_domain(&new).await?;
@@ -73,7 +71,7 @@ pub(crate) async fn add(
 }
 
 /// Refuses the address of another app, by whatever name the caller reached the API: it is known from deployments of that app.
-async fn refuse_address(app: &App, of: &AppRecord, domain: &str) -> ApiResult<()> {
+async fn refuse_address(app: &App, of: &AppRecord, domain: &str) -> Result<()> {
     let label = domain.split('.').next().unwrap_or_default();
     let other = match app.store.app(None, label).await {
         Ok(other) if other.id != of.id => other,
@@ -83,7 +81,7 @@ async fn refuse_address(app: &App, of: &AppRecord, domain: &str) -> ApiResult<()
     let is_there =
         |one: &DeploymentRecord| one.spec.address.as_deref().is_some_and(|url| leads_to(url, domain));
     match app.store.deployments(&other.id).await?.iter().any(is_there) {
-        true => Err(ApiError::conflict(format!("`{domain}` is the address of another app"))),
+        true => Err(Error::conflict(format!("`{domain}` is the address of another app"))),
         false => Ok(()),
     }
 }
@@ -121,7 +119,7 @@ pub(crate) async fn show(
     let record = of.find(&app, &caller).await?;
     let domains = app.store.domains(&record.id).await?;
     let found = domains.into_iter().find(|one| one.domain == of.second.to_ascii_lowercase());
-    let found = found.ok_or_else(|| ApiError::not_found("domain", &of.second))?;
+    let found = found.ok_or_else(|| Error::not_found("domain", &of.second))?;
     Ok(Json(shown(&headers, &record, found)))
 }
 

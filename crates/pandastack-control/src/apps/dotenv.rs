@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use super::check;
-use crate::error::{ApiError, ApiResult};
+use pandastack_types::{Error, Result};
 
 /// A variable of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,19 +26,19 @@ pub(super) struct Pair {
 
 impl Pair {
     /// An error about it, with its line.
-    pub(super) fn refused(&self, mut error: ApiError) -> ApiError {
+    pub(super) fn refused(&self, mut error: Error) -> Error {
         error.message = format!("line {}: {}", self.line, error.message);
         error
     }
 }
 
 /// The variables of a text. A later one of the same name wins.
-pub(super) fn parse(text: &str) -> ApiResult<Vec<Pair>> {
+pub(super) fn parse(text: &str) -> Result<Vec<Pair>> {
     let text = text.replace("\r\n", "\n");
     let (mut rest, mut number) = (text.as_str(), 1);
     let mut pairs = BTreeMap::new();
     while !rest.is_empty() {
-        let refuse = |why: &str| ApiError::bad_request(format!("line {number} {why}"));
+        let refuse = |why: &str| Error::bad_request(format!("line {number} {why}"));
         let (line, mut after) = first_line(rest);
         let is_blank = line.trim().is_empty() || line.trim_start().starts_with('#');
         if !is_blank {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_types::ErrorBody;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{
     AppEnv, AppEnvImported, AppEnvList, AppEnvSet, EnvScope, EnvStage, ImportAppEnv, SetAppEnv,
 };
+use pandastack_types::{Error, ErrorBody, Result};
 
 use super::deploy::change;
 use super::record::{AppRecord, AppSpec, EnvEntry};
@@ -17,9 +18,6 @@ use super::routes::OfApp;
 use super::view::MASK;
 use super::{check, dotenv};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
 
 /// Beginnings of variables that builds write into their output.
 const BUILD_ONLY: [&str; 4] = ["VITE_", "NEXT_PUBLIC_", "REACT_APP_", "PUBLIC_"];
@@ -92,8 +90,8 @@ impl Kind {
 async fn change_env(
     app: &App,
     record: &AppRecord,
-    put: impl Fn(&mut AppSpec) -> ApiResult<()> + Send,
-) -> ApiResult<AppRecord> {
+    put: impl Fn(&mut AppSpec) -> Result<()> + Send,
+) -> Result<AppRecord> {
     // Looked at first, so that what is refused does not count as a change.
     put(&mut record.spec.clone())?;
     let mut done = Ok(());
@@ -107,9 +105,9 @@ async fn change_env(
 }
 
 /// Answer to setting a variable, which is among these now.
-pub(super) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> ApiResult<Json<AppEnvSet>> {
+pub(super) fn was_set(env: &BTreeMap<String, EnvEntry>, key: String) -> Result<Json<AppEnvSet>> {
     // Somebody else may have removed it meanwhile.
-    let entry = env.get(&key).ok_or_else(|| ApiError::not_found("variable", &key))?;
+    let entry = env.get(&key).ok_or_else(|| Error::not_found("variable", &key))?;
     let EnvEntry { secret, scope, stage, .. } = *entry;
     let note = Some(note(&key, stage));
     Ok(Json(AppEnvSet { key, secret, scope, stage, note }))
@@ -133,7 +131,7 @@ pub(crate) async fn set(
         check::put_env(spec, &key, entry)
     };
     let changed = change_env(&app, &record, put).await?;
-    was_set(&changed.spec.env, key)
+    Ok(was_set(&changed.spec.env, key)?)
 }
 
 /// Remove a variable.
@@ -142,7 +140,7 @@ pub(crate) async fn set(
 pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfApp) -> ApiResult<StatusCode> {
     let record = of.find_own(&app, &caller).await?;
     if !record.spec.env.contains_key(&of.second) {
-        return Err(ApiError::not_found("variable", &of.second));
+        return Err(Error::not_found("variable", &of.second).into());
     }
     change(&app, &record.id, |record| {
         record.spec.env.remove(&of.second);

@@ -20,7 +20,7 @@ use super::machine::Machine;
 use super::record::{AppRecord, AppSpec};
 use super::source::shell;
 use crate::app::App;
-use crate::error::ApiResult;
+use pandastack_types::Result;
 
 /// Prepares git. What it needs for one fetch is in a directory that is gone when the shell ends; the token comes by the
 /// environment and is asked for by a program, which knows for whom.
@@ -298,7 +298,7 @@ fn known_hosts(spec: &AppSpec) -> Option<&str> {
 }
 
 /// After the first connection: notes the key that the host showed. `true` if it was the first.
-pub(super) async fn pin_host(app: &Arc<App>, of: &AppRecord, machine: &Machine) -> ApiResult<bool> {
+pub(super) async fn pin_host(app: &Arc<App>, of: &AppRecord, machine: &Machine) -> Result<bool> {
     if ssh_host(&of.spec).is_none() || known_hosts(&of.spec).is_some() {
         return Ok(false);
     }

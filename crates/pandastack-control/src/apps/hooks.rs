@@ -23,9 +23,11 @@ use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_fault as fault;
+use pandastack_rest::url::beside;
+use pandastack_rest::{ApiResult, Id};
 use pandastack_types::api::{GitHost, HookAnswer};
 use pandastack_types::limits::HOOK_BODY_BYTES_MAX;
-use pandastack_types::{ErrorBody, ErrorCode};
+use pandastack_types::{Error, ErrorBody, ErrorCode, Result};
 use serde::Deserialize;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
@@ -36,9 +38,6 @@ use super::record::{AppRecord, DeploymentRecord};
 use super::routes::queued;
 use super::{check, poller, preview_repos, previews};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
-use crate::extract::Id;
-use crate::routes::preview::beside;
 
 /// Bytes of a delivery's name that are kept.
 const DELIVERY_BYTES_MAX: usize = 200;
@@ -84,21 +83,20 @@ pub(crate) async fn hook(
 ) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
     let (parts, body) = request.into_parts();
     let record = app.store.app(None, &id).await?;
-    let closed = || {
-        ApiError::new(ErrorCode::Unauthorized, "this app has no webhook secret; set `webhook_secret` first")
-    };
+    let closed =
+        || Error::new(ErrorCode::Unauthorized, "this app has no webhook secret; set `webhook_secret` first");
     let secret = record.spec.webhook_secret.clone().filter(|_| !record.spec.deleting).ok_or_else(closed)?;
     let body = match Limited::new(body, HOOK_BODY_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
             let message = format!("a delivery is at most {HOOK_BODY_BYTES_MAX} bytes");
-            return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+            return Err(Error::new(ErrorCode::BodyTooLarge, message).into());
         }
-        Err(_) => return Err(ApiError::bad_request("the delivery ended before it was complete")),
+        Err(_) => return Err(Error::bad_request("the delivery ended before it was complete").into()),
     };
     if !is_proved(&parts.headers, &secret, &body) {
         let message = "the delivery is not signed with this app's webhook secret";
-        return Err(ApiError::new(ErrorCode::Unauthorized, message));
+        return Err(Error::new(ErrorCode::Unauthorized, message).into());
     }
     // GitHub's first delivery, a ping, tells this as well as any other.
     let record = match host_of(&parts.headers) {
@@ -110,7 +108,7 @@ pub(crate) async fn hook(
         told => told,
     };
     let owner = Arc::clone(&app);
-    app.owned(async move { take_once(&owner, &record, told, &parts.headers).await }).await
+    Ok(app.owned(async move { take_once(&owner, &record, told, &parts.headers).await }).await?)
 }
 
 /// Carries out a delivery that was not before. One that fails may come again.
@@ -119,12 +117,12 @@ async fn take_once(
     record: &AppRecord,
     told: Told,
     headers: &HeaderMap,
-) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+) -> Result<(StatusCode, Json<HookAnswer>)> {
     let Some(delivery) = delivery(headers) else { return note_and_take(app, record, told, headers).await };
     let Some(_taking) = app.apps.taking(&record.id, &delivery) else {
         // Not a success: the attempt under way may fail, and its host would not send the delivery again.
         let message = "this delivery is being taken already; send it again to see what became of it";
-        return Err(ApiError::new(ErrorCode::Unavailable, message));
+        return Err(Error::new(ErrorCode::Unavailable, message));
     };
     if app.store.has_delivery(&record.id, &delivery).await? {
         return Ok(ignored("this delivery was taken before".to_owned()));
@@ -141,7 +139,7 @@ async fn note_and_take(
     record: &AppRecord,
     told: Told,
     headers: &HeaderMap,
-) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+) -> Result<(StatusCode, Json<HookAnswer>)> {
     note_host(app, record, headers).await?;
     take(app, record, told, headers).await
 }
@@ -152,7 +150,7 @@ async fn take(
     record: &AppRecord,
     told: Told,
     headers: &HeaderMap,
-) -> ApiResult<(StatusCode, Json<HookAnswer>)> {
+) -> Result<(StatusCode, Json<HookAnswer>)> {
     match told {
         Told::Nothing(why) => Ok(ignored(why)),
         Told::Pull(pull) => {
@@ -206,7 +204,7 @@ fn host_of(headers: &HeaderMap) -> Option<GitHost> {
 }
 
 /// Remembers what kind of host this is: it is told how deployments go in its own way.
-async fn note_host(app: &App, record: &AppRecord, headers: &HeaderMap) -> ApiResult<()> {
+async fn note_host(app: &App, record: &AppRecord, headers: &HeaderMap) -> Result<()> {
     let seen = host_of(headers);
     if seen.is_some() && seen != record.spec.git_host_seen {
         change(app, &record.id, |record| record.spec.git_host_seen = seen).await?;
@@ -257,7 +255,7 @@ enum Told {
 }
 
 /// What a delivery means for an app.
-fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> ApiResult<Told> {
+fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> Result<Told> {
     let nothing = |why: &str| Ok(Told::Nothing(why.to_owned()));
     let names = ["x-github-event", "x-gitea-event", "x-gitlab-event"];
     let event = names.into_iter().find_map(|name| header(headers, name));
@@ -266,13 +264,13 @@ fn told(headers: &HeaderMap, body: &[u8], app: &AppRecord) -> ApiResult<Told> {
         Some(_) if app.spec.git_url.is_none() => return nothing("the app has no git_url"),
         Some(_) => {}
         None => {
-            return Err(ApiError::bad_request(
+            return Err(Error::bad_request(
                 "the delivery does not say what happened: no X-GitHub-Event or alike",
             ));
         }
     }
     let unreadable =
-        |error: serde_json::Error| ApiError::bad_request(format!("the delivery is not readable: {error}"));
+        |error: serde_json::Error| Error::bad_request(format!("the delivery is not readable: {error}"));
     let payload = payload(headers, body);
     let pull = match event.unwrap_or_default() {
         "push" | "Push Hook" => {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use pandastack_rest::sse;
 use pandastack_types::DeploymentId;
 use pandastack_types::limits::{DEPLOY_LOG_LINE_BYTES_MAX, DEPLOY_LOG_LINES_MAX};
 use tokio::sync::{mpsc, watch};
@@ -13,7 +14,6 @@ use tokio::task::JoinHandle;
 
 use super::record::DeploymentRecord;
 use crate::app::App;
-use crate::routes::sse;
 use crate::store;
 
 /// Lines that wait to be written; when it is full, the program that prints waits.

@@ -13,7 +13,7 @@ use pandastack_types::api::{
     CreateSandbox, CreateSnapshot, ExecRequest, ExecResult, Keep, OnTimeout, PatchLifecycle, Process,
     ProcessList, Signal, SignalProcess, SnapshotKind, StartProcess,
 };
-use pandastack_types::{ErrorCode, SandboxId, SnapshotId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, SnapshotId};
 use tokio::time::Instant;
 
 use super::log::Log;
@@ -21,10 +21,9 @@ use super::output::{Events, Exit, Lines, OutputEvent};
 use super::owner_of;
 use super::record::AppRecord;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
-use crate::ops::lifecycle::Move;
-use crate::ops::listening::Watch;
-use crate::ops::{self, NOTHING, call_on};
+use crate::sandboxes::ops::lifecycle::Move;
+use crate::sandboxes::ops::listening::Watch;
+use crate::sandboxes::ops::{self, NO_BODY, call_on};
 use crate::store::{SandboxRecord, SnapshotRecord};
 
 /// How long a short call may take; it may have to wake the machine.
@@ -71,7 +70,7 @@ impl Machine {
         of: &AppRecord,
         from: Option<&SnapshotId>,
         purpose: Purpose,
-    ) -> ApiResult<Self> {
+    ) -> Result<Self> {
         let template = from.is_none().then(|| of.spec.template.clone());
         let mut request =
             CreateSandbox { template, from_snapshot: from.cloned(), ..CreateSandbox::default() };
@@ -91,13 +90,13 @@ impl Machine {
             }
         }
         let (workspace, owner) = (of.workspace.clone(), owner_of(&of.id));
-        let record = ops::create::create_patiently(app, workspace, request, owner).await?;
+        let record = ops::create::create_patiently(&app.sandboxes, workspace, request, owner).await?;
         let client = app.hosts.client(&record.host)?;
         Ok(Self { app: Arc::clone(app), record, client })
     }
 
     /// One that exists.
-    pub(super) async fn open(app: &Arc<App>, of: &AppRecord, id: &SandboxId) -> ApiResult<Self> {
+    pub(super) async fn open(app: &Arc<App>, of: &AppRecord, id: &SandboxId) -> Result<Self> {
         let (record, client) = ops::live(app, &of.workspace, id).await?;
         Ok(Self { app: Arc::clone(app), record, client })
     }
@@ -111,26 +110,26 @@ impl Machine {
     }
 
     /// Runs a short command and answers what it printed.
-    pub(super) async fn exec(&self, request: &ExecRequest) -> ApiResult<ExecResult> {
+    pub(super) async fn exec(&self, request: &ExecRequest) -> Result<ExecResult> {
         let path = self.path("exec");
         Ok(self.client.call(call_on(&self.record, Method::POST, &path, CALL_WAIT), Some(request)).await?)
     }
 
     /// Starts a process and leaves it to itself.
-    pub(super) async fn start(&self, request: &StartProcess) -> ApiResult<Process> {
+    pub(super) async fn start(&self, request: &StartProcess) -> Result<Process> {
         let path = self.path("processes");
         Ok(self.client.call(call_on(&self.record, Method::POST, &path, CALL_WAIT), Some(request)).await?)
     }
 
     /// All processes.
-    pub(super) async fn processes(&self) -> ApiResult<Vec<Process>> {
+    pub(super) async fn processes(&self) -> Result<Vec<Process>> {
         let path = self.path("processes");
         let call = call_on(&self.record, Method::GET, &path, CALL_WAIT);
-        Ok(self.client.call::<ProcessList>(call, NOTHING).await?.processes)
+        Ok(self.client.call::<ProcessList>(call, NO_BODY).await?.processes)
     }
 
     /// Ends a process and everything it started.
-    pub(super) async fn kill(&self, process: u64) -> ApiResult<()> {
+    pub(super) async fn kill(&self, process: u64) -> Result<()> {
         let path = self.path(&format!("processes/{process}/signal"));
         let body = SignalProcess { signal: Signal::KILL };
         let call = call_on(&self.record, Method::POST, &path, CALL_WAIT);
@@ -138,7 +137,7 @@ impl Machine {
     }
 
     /// Ends what builds left running in it: steps that were cut off, and what others started and did not wait for.
-    pub(super) async fn end_builds(&self) -> ApiResult<()> {
+    pub(super) async fn end_builds(&self) -> Result<()> {
         for process in self.processes().await?.iter().filter(|process| is_left_by_build(process)) {
             match self.kill(process.id).await {
                 // It ended by itself since it was listed, long enough ago to be forgotten.
@@ -155,42 +154,44 @@ impl Machine {
     }
 
     /// Writes a file; the content streams.
-    pub(super) async fn write(&self, file: &str, content: Body) -> ApiResult<()> {
+    pub(super) async fn write(&self, file: &str, content: Body) -> Result<()> {
         let uri = format!("/agent/v1{}?path={file}", self.path("fs"));
         let request = Request::put(uri).header(header::CONTENT_TYPE, "application/octet-stream");
-        let request = request.body(content).map_err(ApiError::internal)?;
+        let request = request.body(content).map_err(Error::internal)?;
         self.client.send(request, Some(self.record.incarnation)).await?;
         Ok(())
     }
 
     /// Sets after how many idle seconds it sleeps.
-    pub(super) async fn set_idle(&self, seconds: u64) -> ApiResult<()> {
+    pub(super) async fn set_idle(&self, seconds: u64) -> Result<()> {
         let patch = PatchLifecycle { idle_timeout_seconds: Some(seconds), ..PatchLifecycle::default() };
         let record = self.app.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::patch(&self.app, record, patch).await.map(|_| ())
+        ops::lifecycle::patch(&self.app.sandboxes, record, patch).await.map(|_| ())
     }
 
     /// Until when a lease keeps it awake, as its host says.
-    pub(super) async fn awake_until(&self) -> ApiResult<Option<Timestamp>> {
-        Ok(ops::look(&self.client, &self.record).await?.awake_until)
+    pub(super) async fn awake_until(&self) -> Result<Option<Timestamp>> {
+        Ok(ops::describe(&self.client, &self.record).await?.awake_until)
     }
 
     /// Wakes it, if it sleeps.
-    pub(super) async fn wake(&self) -> ApiResult<()> {
+    pub(super) async fn wake(&self) -> Result<()> {
         let record = self.app.store.sandbox(None, &self.record.id).await?;
-        ops::lifecycle::go(&self.app, record, self.client.clone(), Move::Wake, false).await.map(drop)
+        ops::lifecycle::go(&self.app.sandboxes, record, self.client.clone(), Move::Wake, false)
+            .await
+            .map(drop)
     }
 
     /// Puts it to sleep once the requests under way to it ended.
-    pub(super) async fn sleep(&self) -> ApiResult<()> {
+    pub(super) async fn sleep(&self) -> Result<()> {
         let record = self.app.store.sandbox(None, &self.record.id).await?;
         let asleep = Move::Hibernate(Keep::default());
-        ops::lifecycle::go(&self.app, record, self.client.clone(), asleep, false).await.map(drop)
+        ops::lifecycle::go(&self.app.sandboxes, record, self.client.clone(), asleep, false).await.map(drop)
     }
 
     /// Keeps it as it is now, memory and all, but for what builds left running: that has their variables, which those who serve
     /// may not see.
-    pub(super) async fn snapshot_built(&self, name: &str) -> ApiResult<SnapshotRecord> {
+    pub(super) async fn snapshot_built(&self, name: &str) -> Result<SnapshotRecord> {
         self.end_builds().await?;
         let owner = self.record.owner.clone().unwrap_or_default();
         let request = CreateSnapshot {
@@ -199,15 +200,15 @@ impl Machine {
             ..CreateSnapshot::default()
         };
         let (record, client) = (self.record.clone(), self.client.clone());
-        ops::snapshot::take(&self.app, record, client, request, SnapshotKind::Service).await
+        ops::snapshot::take(&self.app.sandboxes, record, client, request, SnapshotKind::Service).await
     }
 
     /// Runs a command whose output goes to the log, until it ends. An agent that is restarted meanwhile loses nothing.
-    pub(super) async fn run(&self, request: &StartProcess, log: &Log) -> ApiResult<Exit> {
-        let body = serde_json::to_vec(request).map_err(ApiError::internal)?;
+    pub(super) async fn run(&self, request: &StartProcess, log: &Log) -> Result<Exit> {
+        let body = serde_json::to_vec(request).map_err(Error::internal)?;
         let uri = format!("/agent/v1{}?follow=1", self.path("processes"));
         let started = Request::post(uri).header(header::CONTENT_TYPE, "application/json");
-        let started = started.body(Body::from(body)).map_err(ApiError::internal)?;
+        let started = started.body(Body::from(body)).map_err(Error::internal)?;
         let response = self.client.send(started, Some(self.record.incarnation)).await?;
         let process = response.headers().get("x-pandastack-process").and_then(|id| id.to_str().ok());
         let process = process.map(str::to_owned);
@@ -240,7 +241,7 @@ impl Machine {
         process: u64,
         count: usize,
         is_wanted: impl Fn(&String) -> bool,
-    ) -> ApiResult<Vec<String>> {
+    ) -> Result<Vec<String>> {
         let mut body = self.reattach(&process.to_string(), None).await?;
         let (mut events, mut lines, mut last) = (Events::default(), Lines::default(), VecDeque::new());
         // A process that still runs has no end to wait for: what comes at once is what it printed so far.
@@ -260,7 +261,7 @@ impl Machine {
     }
 
     /// Follows what a process prints, raw as its agent tells it.
-    pub(super) async fn output(&self, process: u64) -> ApiResult<hyper::body::Incoming> {
+    pub(super) async fn output(&self, process: u64) -> Result<hyper::body::Incoming> {
         Ok(self.reattach(&process.to_string(), None).await?)
     }
 
@@ -307,7 +308,7 @@ async fn follow(
     lines: &mut Lines,
     last: &mut VecDeque<String>,
     log: &Log,
-) -> ApiResult<Option<Exit>> {
+) -> Result<Option<Exit>> {
     let Some(mut body) = body else { return Ok(None) };
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(bytes) = frame.into_data() else { continue };
@@ -344,8 +345,8 @@ fn is_restart(error: &AgentError) -> bool {
     }
 }
 
-fn lost(why: &str) -> ApiError {
-    ApiError::new(ErrorCode::GuestUnavailable, format!("a command's output was lost: {why}"))
+fn lost(why: &str) -> Error {
+    Error::new(ErrorCode::GuestUnavailable, format!("a command's output was lost: {why}"))
 }
 
 #[cfg(test)]

@@ -16,14 +16,13 @@ use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 
 use pandastack_types::api::DeploymentStatus;
-use pandastack_types::{AppId, SandboxId, SandboxState};
+use pandastack_types::{AppId, Result, SandboxId, SandboxState};
 
 use super::deploy::DRAIN_IDLE_SECONDS;
 use super::machine::Machine;
 use super::record::{AppRecord, DeploymentRecord};
 use super::{log, tidy};
 use crate::app::{App, now};
-use crate::error::ApiResult;
 use crate::store::{SandboxRecord, StoreError};
 
 /// What begins a deployment that replaces lost machines.
@@ -48,7 +47,7 @@ pub(super) enum Asked {
 }
 
 /// Mends every app that needs it.
-pub(super) async fn all(app: &Arc<App>) -> ApiResult<()> {
+pub(super) async fn all(app: &Arc<App>) -> Result<()> {
     for of in app.store.apps(None).await? {
         self::app(app, &of, Asked::ByItself).await?;
     }
@@ -56,7 +55,7 @@ pub(super) async fn all(app: &Arc<App>) -> ApiResult<()> {
 }
 
 /// Queues what brings the live version to its machines, unless something is under way anyway: that ends in another look.
-pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> ApiResult<()> {
+pub(super) async fn app(app: &Arc<App>, of: &AppRecord, asked: Asked) -> Result<()> {
     let Some(active) = of.active.as_ref().filter(|_| !of.spec.deleting) else { return Ok(()) };
     let all = app.store.deployments(&of.id).await?;
     let Some(live) = all.iter().find(|one| one.id == *active) else { return Ok(()) };
@@ -131,7 +130,7 @@ impl Drop for Retiring {
 
 /// Tells one machine when to sleep, and puts it to sleep if it had its time and has no lease. Looks before each whether it is still not
 /// needed: meanwhile a rollback may return to it.
-async fn retire(app: &Arc<App>, of: &AppId, id: &SandboxId) -> ApiResult<()> {
+async fn retire(app: &Arc<App>, of: &AppId, id: &SandboxId) -> Result<()> {
     let Some((record, _)) = left_now(app, of, id).await? else { return Ok(()) };
     let machine = Machine::open(app, &record, id).await?;
     if is_left(&machine.record) {
@@ -145,7 +144,7 @@ async fn retire(app: &Arc<App>, of: &AppId, id: &SandboxId) -> ApiResult<()> {
 }
 
 /// The app, and since when a machine of it serves no more, as it is written now.
-async fn left_now(app: &App, of: &AppId, id: &SandboxId) -> ApiResult<Option<(AppRecord, Timestamp)>> {
+async fn left_now(app: &App, of: &AppId, id: &SandboxId) -> Result<Option<(AppRecord, Timestamp)>> {
     let record = app.store.app(None, of.as_str()).await?;
     let since = left_since(&record, &app.store.deployments(of).await?, id);
     Ok(since.map(|since| (record, since)))
@@ -194,7 +193,7 @@ fn next_try(failed: &DeploymentRecord) -> Timestamp {
 }
 
 /// Queues what failed once more. What somebody asked for meanwhile is newer, and takes its place.
-async fn try_again(app: &Arc<App>, failed: &DeploymentRecord, new: DeploymentRecord) -> ApiResult<()> {
+async fn try_again(app: &Arc<App>, failed: &DeploymentRecord, new: DeploymentRecord) -> Result<()> {
     let again = again(failed, new);
     if app.store.put_deployment(&again, DeploymentStatus::Failed).await? {
         log::append(app, &again.id, &format!("tried again, for the {}. time", again.spec.retries)).await?;
@@ -218,7 +217,7 @@ fn needed(count: usize, good: usize, wanted: usize) -> Option<&'static str> {
     }
 }
 
-async fn is_lost(app: &App, machine: &SandboxId) -> ApiResult<bool> {
+async fn is_lost(app: &App, machine: &SandboxId) -> Result<bool> {
     match app.store.sandbox(None, machine).await {
         Ok(machine) => Ok(machine.state == SandboxState::Failed),
         Err(StoreError::NotFound { .. }) => Ok(true),

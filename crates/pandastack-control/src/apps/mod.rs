@@ -12,7 +12,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `record`, `store`, `cache` | what is written down, and what of that builds may begin from |
+//! | `record`, `store` | what is written down, in `pandastack-store` |
 //! | `routes`, `settings`, `upload`, `env`, `dotenv`, `domains`, `runtime_logs`, `usage`, `awake`, `hooks`, `view`, `check` | the API |
 //! | `databases`, `database_way` | databases of apps, and how their machines reach them |
 //! | `pulls`, `previews` | what pull requests say, and what becomes of them |
@@ -36,7 +36,6 @@
 
 pub(crate) mod awake;
 pub(crate) mod build;
-mod cache;
 pub(crate) mod check;
 mod commit_status;
 pub(crate) mod database_way;
@@ -60,7 +59,6 @@ pub(crate) mod preview_env;
 pub(crate) mod preview_repos;
 pub(crate) mod previews;
 mod pulls;
-pub mod record;
 mod removal;
 pub(crate) mod reporter;
 mod room;
@@ -70,9 +68,6 @@ mod says;
 mod serve;
 pub(crate) mod settings;
 mod source;
-pub mod store;
-#[cfg(test)]
-pub(crate) mod suite;
 mod tidy;
 pub(crate) mod upload;
 pub(crate) mod usage;
@@ -82,22 +77,19 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pandastack_postgres::Inside;
-use pandastack_types::{AppId, DeploymentId};
+pub(crate) use pandastack_store::apps::{self as store, record};
+use pandastack_types::{AppId, DeploymentId, Owner};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::record::DeploymentRecord;
 
-/// `$PORT` of an app that names none.
-pub(crate) const PORT_DEFAULT: u16 = 8080;
-/// Path of the health check of an app that names none.
-pub(crate) const HEALTH_PATH_DEFAULT: &str = "/";
 /// Where the source of an app is in its machines.
 pub(crate) const SOURCE_DIR: &str = "/srv/app";
 
 /// The owner of an app's machines.
-pub(crate) fn owner_of(app: &AppId) -> String {
-    format!("app:{app}")
+pub(crate) fn owner_of(app: &AppId) -> Owner {
+    Owner::App(app.clone())
 }
 
 /// What the parts of this service share while the process runs. Nothing in it is needed after a restart.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use serde::Deserialize;
 
-use crate::agent_events::{AgentEvent, AgentEvents};
+use crate::sandboxes::agent_events::{AgentEvent, AgentEvents};
 
 /// Bytes of a line that is not complete; beyond it the line is cut.
 const LINE_BYTES_MAX: usize = 64 * 1024;

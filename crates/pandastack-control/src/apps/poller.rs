@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use pandastack_types::AppId;
+use pandastack_types::{AppId, Error, Result};
 use tokio::time::Instant;
 
 use super::commit_status::is_commit;
@@ -20,8 +20,7 @@ use super::machine::{Machine, Purpose};
 use super::record::{AppRecord, DeploymentRecord, Source};
 use super::source::step;
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// What began a deployment.
 pub(super) const TRIGGER: &str = "poll";
@@ -84,7 +83,7 @@ pub(crate) async fn run(app: Arc<App>) {
     }
 }
 
-async fn polled(app: &App) -> ApiResult<Vec<AppRecord>> {
+async fn polled(app: &App) -> Result<Vec<AppRecord>> {
     let is_polled = |one: &AppRecord| {
         let spec = &one.spec;
         !spec.deleting && one.preview_of.is_none() && spec.poll_seconds.is_some() && spec.git_url.is_some()
@@ -105,7 +104,7 @@ async fn look_at(app: &Arc<App>, due: Vec<AppRecord>) {
 }
 
 /// Looks at one repository and deploys what is new.
-async fn look(app: &Arc<App>, of: &AppRecord) -> ApiResult<()> {
+async fn look(app: &Arc<App>, of: &AppRecord) -> Result<()> {
     let commit = head_of(app, of).await?;
     let all = app.store.deployments(&of.id).await?;
     let mut new = DeploymentRecord::queued(of, TRIGGER, now());
@@ -145,9 +144,9 @@ fn newest_from_repository(all: &[DeploymentRecord]) -> Option<&DeploymentRecord>
 }
 
 /// The commit of an app's branch.
-async fn head_of(app: &Arc<App>, of: &AppRecord) -> ApiResult<String> {
+async fn head_of(app: &Arc<App>, of: &AppRecord) -> Result<String> {
     // A deployment that ends meanwhile may take the machine for one that nobody needs; then the next look finds out.
-    let mut env = git::variables(app, of).map_err(ApiError::bad_request)?;
+    let mut env = git::variables(app, of).map_err(Error::bad_request)?;
     env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
     let machine = Machine::create(app, of, None, Purpose::Build).await?;
     let script = format!("{PREPARE}\n{LS_REMOTE}\n{KEEP_HOSTS}");
@@ -156,13 +155,14 @@ async fn head_of(app: &Arc<App>, of: &AppRecord) -> ApiResult<String> {
         git::pin_host(app, of, &machine).await.map(|_| printed)
     };
     let printed = looked.await;
-    let removed = ops::delete::delete(app, machine.record, Some("its look at a repository is over")).await;
+    let removed =
+        ops::delete::delete(&app.sandboxes, machine.record, Some("its look at a repository is over")).await;
     let printed = printed?;
     removed?;
     let line = printed.stdout.split_whitespace().next().unwrap_or_default();
     if printed.exit_code != 0 || !is_commit(line) {
         let said: String = printed.stderr.chars().filter(|c| !c.is_control()).take(200).collect();
-        return Err(ApiError::bad_request(format!("no branch `{}` was found: {said}", of.spec.branch())));
+        return Err(Error::bad_request(format!("no branch `{}` was found: {said}", of.spec.branch())));
     }
     Ok(line.to_owned())
 }

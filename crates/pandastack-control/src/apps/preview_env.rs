@@ -8,19 +8,17 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_types::ErrorBody;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{
     AppEnvImported, AppEnvList, AppEnvSet, EnvScope, EnvStage, GithubRepoId, ImportPreviewEnv, SetPreviewEnv,
 };
+use pandastack_types::{Error, ErrorBody, Result};
 
 use super::env::{self, Kind};
 use super::preview_repos::OfRepo;
 use super::record::PreviewRepoRecord;
 use super::{check, dotenv};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
 
 /// What is said of a variable of a repository.
 fn kind(secret: Option<bool>) -> Kind {
@@ -32,8 +30,8 @@ async fn change(
     app: &App,
     caller: &Caller,
     id: GithubRepoId,
-    mut edit: impl FnMut(&mut PreviewRepoRecord) -> ApiResult<()> + Send,
-) -> ApiResult<PreviewRepoRecord> {
+    mut edit: impl FnMut(&mut PreviewRepoRecord) -> Result<()> + Send,
+) -> Result<PreviewRepoRecord> {
     let mut edited = Ok(());
     let mut note = |repo: &mut PreviewRepoRecord| {
         edited = edit(repo);
@@ -72,7 +70,7 @@ pub(crate) async fn set(
         check::put_variable(&mut repo.env, &key, entry)
     });
     let env = changed.await?.env;
-    env::was_set(&env, key)
+    Ok(env::was_set(&env, key)?)
 }
 
 /// Remove a variable of a repository's previews.
@@ -83,7 +81,7 @@ pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfRe
     let key = of.second;
     change(&app, &caller, of.id, |repo| match repo.env.remove(&key) {
         Some(_) => Ok(()),
-        None => Err(ApiError::not_found("variable", &key)),
+        None => Err(Error::not_found("variable", &key).into()),
     })
     .await?;
     Ok(StatusCode::NO_CONTENT)

@@ -15,19 +15,17 @@ use axum::Json;
 use axum::extract::{FromRequestParts, RawPathParams, State};
 use http::StatusCode;
 use http::request::Parts;
+use pandastack_rest::{ApiError, ApiResult, Caller, JsonBody};
 use pandastack_types::api::{
     AppPreviews, EnablePreviewRepo, GitHost, GithubRepoId, PreviewRepo, PreviewRepoList,
 };
-use pandastack_types::{ErrorBody, ErrorCode, WorkspaceId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, Result, WorkspaceId};
 use serde::Deserialize;
 
 use super::deploy::change;
 use super::record::{AppRecord, AppSpec, PreviewRepoRecord};
 use super::{commit_status, git};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
 
 /// Characters of an owner or a name; GitHub's own limits are 39 and 100.
 const NAME_CHARS_MAX: usize = 100;
@@ -42,12 +40,12 @@ impl<S: Send + Sync> FromRequestParts<S> for OfRepo {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
-        let unknown = |_| ApiError::not_found("repository", "?");
+        let unknown = |_| Error::not_found("repository", "?");
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(unknown)?;
         let mut values = params.iter().map(|(_, value)| value.to_owned());
         let (id, second) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
         // Not a 404: whoever sends a name instead of the number should read so.
-        let id = id.parse::<GithubRepoId>().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let id = id.parse::<GithubRepoId>().map_err(|error| Error::bad_request(error.to_string()))?;
         Ok(Self { id, second })
     }
 }
@@ -84,7 +82,7 @@ pub(crate) async fn enable(
     let turned_on = app.owned(async move {
         turn_on(&owner, &caller.workspace, wanted.github_repo_id, full_name.as_deref()).await
     });
-    turned_on.await.map(|repo| Json(shown(repo)))
+    Ok(turned_on.await.map(|repo| Json(shown(repo)))?)
 }
 
 /// Turn previews off for a repository: apps of it get `previews` `off`. Those that are open stay until their pull request is closed.
@@ -107,7 +105,7 @@ async fn turn_on(
     workspace: &WorkspaceId,
     id: GithubRepoId,
     full_name: Option<&str>,
-) -> ApiResult<PreviewRepoRecord> {
+) -> Result<PreviewRepoRecord> {
     let at = now();
     let mut enable = |repo: &mut PreviewRepoRecord| {
         repo.enabled_at = Some(at);
@@ -130,10 +128,10 @@ async fn turn_on(
 }
 
 /// Forgets it last, for the same reason.
-async fn turn_off(app: &App, workspace: &WorkspaceId, id: GithubRepoId) -> ApiResult<()> {
+async fn turn_off(app: &App, workspace: &WorkspaceId, id: GithubRepoId) -> Result<()> {
     let repos = app.store.preview_repos(workspace).await?;
     if !repos.iter().any(|repo| repo.id == id && repo.enabled_at.is_some()) {
-        return Err(ApiError::not_found("repository with previews", &id.to_string()));
+        return Err(Error::not_found("repository with previews", &id.to_string()));
     }
     for one in apps_of(app, workspace, &repos, id).await? {
         change_there(app, &one, |spec| spec.say_previews(AppPreviews::Off, now())).await?;
@@ -144,7 +142,7 @@ async fn turn_off(app: &App, workspace: &WorkspaceId, id: GithubRepoId) -> ApiRe
 }
 
 /// Changes the settings of an app, unless it is gone meanwhile.
-async fn change_there(app: &App, one: &AppRecord, mut settle: impl FnMut(&mut AppSpec)) -> ApiResult<()> {
+async fn change_there(app: &App, one: &AppRecord, mut settle: impl FnMut(&mut AppSpec)) -> Result<()> {
     match change(app, &one.id, |record| settle(&mut record.spec)).await {
         Err(error) if error.code != ErrorCode::NotFound => Err(error),
         _ => Ok(()),
@@ -157,7 +155,7 @@ async fn apps_of(
     workspace: &WorkspaceId,
     repos: &[PreviewRepoRecord],
     id: GithubRepoId,
-) -> ApiResult<Vec<AppRecord>> {
+) -> Result<Vec<AppRecord>> {
     let mut all = app.store.apps(Some(workspace)).await?;
     all.retain(|one| {
         let is_app = one.preview_of.is_none() && !one.spec.deleting;
@@ -182,7 +180,7 @@ pub(super) fn of_app<'a>(repos: &'a [PreviewRepoRecord], app: &AppSpec) -> Optio
     repos.iter().rfind(is_named)
 }
 
-/// Turns an app's previews on if its repository's were, and nobody spoke of the app's own since. Answers whether it did.
+/// KeyedMutex an app's previews on if its repository's were, and nobody spoke of the app's own since. Answers whether it did.
 fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
     let Some(at) = of_app(repos, app).and_then(|repo| repo.enabled_at) else { return false };
     let follows = app.previews == AppPreviews::Off && app.previews_said_at.is_none_or(|said| said <= at);
@@ -215,7 +213,7 @@ fn told(app: &AppSpec, payload: &[u8]) -> Option<GithubRepoId> {
 }
 
 /// Notes which repository a delivery of GitHub comes from, if it says so and that is news. Only for what is proved.
-pub(super) async fn note(app: &App, record: AppRecord, payload: &[u8]) -> ApiResult<AppRecord> {
+pub(super) async fn note(app: &App, record: AppRecord, payload: &[u8]) -> Result<AppRecord> {
     let Some(id) = told(&record.spec, payload) else { return Ok(record) };
     let repos = app.store.preview_repos(&record.workspace).await?;
     change(app, &record.id, |record| {
@@ -225,7 +223,7 @@ pub(super) async fn note(app: &App, record: AppRecord, payload: &[u8]) -> ApiRes
     .await
 }
 
-fn check_full_name(text: &str) -> ApiResult<()> {
+fn check_full_name(text: &str) -> Result<()> {
     let is_name = |part: &str| {
         let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         (1..=NAME_CHARS_MAX).contains(&part.len()) && part.chars().all(good)
@@ -234,7 +232,7 @@ fn check_full_name(text: &str) -> ApiResult<()> {
         return Ok(());
     }
     let message = "`repo_full_name` must be the owner and the name of a repository, such as me/shop";
-    Err(ApiError::bad_request(message))
+    Err(Error::bad_request(message))
 }
 
 #[cfg(test)]

@@ -21,9 +21,11 @@ use axum::Json;
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use jiff::Timestamp;
-use pandastack_types::ErrorBody;
+use pandastack_rest::url::beside;
+use pandastack_rest::{ApiResult, Caller};
 use pandastack_types::api::{self, AppPreviews, HookAnswer, Items};
 use pandastack_types::limits::CLOSED_PULLS_KEPT;
+use pandastack_types::{Error, ErrorBody, Result};
 
 use super::deploy::change;
 use super::git::shown_url;
@@ -33,9 +35,6 @@ use super::record::{AppRecord, AppSpec, DeploymentRecord, EnvEntry, PullSpec};
 use super::routes::{OfApp, queued};
 use super::{preview_repos, removal, view};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::routes::preview::beside;
 use crate::store::{self, Store, StoreError};
 
 /// What began a preview's deployment.
@@ -101,7 +100,7 @@ pub(super) async fn take(
     of: &AppRecord,
     pull: Pull,
     headers: &HeaderMap,
-) -> ApiResult<(StatusCode, HookAnswer)> {
+) -> Result<(StatusCode, HookAnswer)> {
     let answer = HookAnswer { deployment_id: None, preview: Some(name_of(of, pull.number)), ignored: None };
     let ignored = |why: &str| HookAnswer { preview: None, ignored: Some(why.to_owned()), ..answer.clone() };
     if pull.change == Change::Closed {
@@ -132,7 +131,7 @@ pub(super) async fn take(
 }
 
 /// The preview of a pull request, made or brought up to date. `None` if it knows of a newer change.
-async fn ensure(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<Option<AppRecord>> {
+async fn ensure(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> Result<Option<AppRecord>> {
     let name = name_of(of, pull.number);
     let found = match app.store.app(None, &name).await {
         Ok(found) => found,
@@ -152,7 +151,7 @@ async fn ensure(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<Option
     };
     if found.preview_of.as_ref() != Some(&of.id) {
         let message = format!("the name `{name}` is another app's; delete that one to have this preview");
-        return Err(ApiError::conflict(message));
+        return Err(Error::conflict(message));
     }
     if found.spec.deleting {
         // Its host tells of this once: a refusal would leave a pull request that is open without a preview.
@@ -210,7 +209,7 @@ enum Closed {
 }
 
 /// Notes that a pull request is closed and begins to remove its preview.
-async fn close(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> ApiResult<Closed> {
+async fn close(app: &Arc<App>, of: &AppRecord, pull: &Pull) -> Result<Closed> {
     let at = pull.at.unwrap_or_else(now);
     change(app, &of.id, |record| note_closed(&mut record.spec, pull.number, at)).await?;
     let preview = match app.store.app(None, &name_of(of, pull.number)).await {
@@ -248,9 +247,9 @@ fn note_closed(spec: &mut AppSpec, number: u32, at: Timestamp) {
 }
 
 /// The preview that a path names.
-async fn of_path(app: &App, caller: &Caller, of: &OfApp) -> ApiResult<AppRecord> {
+async fn of_path(app: &App, caller: &Caller, of: &OfApp) -> Result<AppRecord> {
     let record = of.find(app, caller).await?;
-    let unknown = || ApiError::not_found("preview", &of.second);
+    let unknown = || Error::not_found("preview", &of.second);
     let number: u32 = of.second.parse().map_err(|_| unknown())?;
     let mut all = app.store.previews(&record.id).await?.into_iter();
     all.find(|one| one.spec.pull.as_ref().is_some_and(|pull| pull.number == number) && !one.spec.deleting)

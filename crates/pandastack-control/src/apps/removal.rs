@@ -8,33 +8,32 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pandastack_types::{AppId, ErrorCode};
+use pandastack_types::{AppId, Error, ErrorCode, Result};
 use tokio::sync::broadcast::error::RecvError;
 
 use super::deploy::change;
 use super::record::{AppRecord, AppSpec};
 use super::{Stop, tidy};
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::store::StoreError;
 
 /// Longest wait for an app that is being removed; its machines end within seconds where their hosts answer.
 const GONE_WAIT: Duration = Duration::from_secs(300);
 
 /// Deletes an app with its previews; finishes even if the caller goes away.
-pub(super) async fn run(app: &Arc<App>, id: AppId) -> ApiResult<()> {
+pub(super) async fn run(app: &Arc<App>, id: AppId) -> Result<()> {
     mark(app, &id).await?;
     let owner = Arc::clone(app);
     app.owned(async move { finish(&owner, &id).await }).await
 }
 
 /// From here on nothing finds it.
-pub(super) async fn mark(app: &App, id: &AppId) -> ApiResult<()> {
+pub(super) async fn mark(app: &App, id: &AppId) -> Result<()> {
     mark_if(app, id, |_| true).await.map(drop)
 }
 
 /// The same, unless its settings speak against it at the moment of writing. Answers whether it is marked.
-pub(super) async fn mark_if(app: &App, id: &AppId, may: impl Fn(&AppSpec) -> bool) -> ApiResult<bool> {
+pub(super) async fn mark_if(app: &App, id: &AppId, may: impl Fn(&AppSpec) -> bool) -> Result<bool> {
     let changed = change(app, id, |record| record.spec.deleting |= may(&record.spec)).await?;
     app.names_changed();
     Ok(changed.spec.deleting)
@@ -51,7 +50,7 @@ pub(super) fn begin(app: &Arc<App>, id: AppId) {
 }
 
 /// Waits until an app that is marked is gone.
-pub(super) async fn wait(app: &App, of: &AppRecord) -> ApiResult<()> {
+pub(super) async fn wait(app: &App, of: &AppRecord) -> Result<()> {
     let mut changes = app.names.subscribe();
     let gone = async {
         loop {
@@ -66,7 +65,7 @@ pub(super) async fn wait(app: &App, of: &AppRecord) -> ApiResult<()> {
     };
     let late = || {
         let message = format!("`{}` is still being removed; deliver this again in a moment", of.name);
-        ApiError::new(ErrorCode::Unavailable, message)
+        Error::new(ErrorCode::Unavailable, message)
     };
     tokio::select! {
         gone = gone => gone,
@@ -75,7 +74,7 @@ pub(super) async fn wait(app: &App, of: &AppRecord) -> ApiResult<()> {
     }
 }
 
-async fn finish(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
+async fn finish(app: &Arc<App>, id: &AppId) -> Result<()> {
     for preview in app.store.previews(id).await? {
         mark(app, &preview.id).await?;
         finish_one(app, &preview.id).await?;
@@ -83,7 +82,7 @@ async fn finish(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
     finish_one(app, id).await
 }
 
-async fn finish_one(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
+async fn finish_one(app: &Arc<App>, id: &AppId) -> Result<()> {
     // Two at once would stumble over each other's machines.
     let Some(_removing) = app.apps.removing(id) else { return Ok(()) };
     match app.apps.running(id) {
@@ -94,7 +93,7 @@ async fn finish_one(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
 }
 
 /// Removes what was marked and is still there, and previews without an app.
-pub(super) async fn sweep(app: &Arc<App>) -> ApiResult<()> {
+pub(super) async fn sweep(app: &Arc<App>) -> Result<()> {
     let all = app.store.apps(None).await?;
     let there: HashSet<_> = all.iter().filter(|one| !one.spec.deleting).map(|one| one.id.clone()).collect();
     for one in &all {

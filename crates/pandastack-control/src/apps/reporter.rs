@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use pandastack_types::{AppId, DeploymentId};
+use pandastack_types::{AppId, DeploymentId, Result};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -20,7 +20,6 @@ use super::log;
 use super::record::{AppRecord, DeploymentRecord};
 use super::store::Untold;
 use crate::app::App;
-use crate::error::ApiResult;
 use crate::store::StoreError;
 
 /// Times that one state of a deployment is tried to be told.
@@ -76,7 +75,7 @@ async fn pause(news: &mut watch::Receiver<u64>, tried: &HashMap<DeploymentId, Tr
     let _ = tokio::time::timeout_at(next.map_or(latest, |next| next.min(latest)), news.changed()).await;
 }
 
-async fn look(app: &Arc<App>, tried: &mut HashMap<DeploymentId, Tried>) -> ApiResult<()> {
+async fn look(app: &Arc<App>, tried: &mut HashMap<DeploymentId, Tried>) -> Result<()> {
     let now = Instant::now();
     let all = app.store.untold_deployments(REPORTS_PER_LOOK).await?;
     tried.retain(|id, _| all.iter().any(|one| one.deployment.id == *id));
@@ -107,7 +106,7 @@ async fn settle(
     tried: &mut HashMap<DeploymentId, Tried>,
     one: Untold,
     outcome: Outcome,
-) -> ApiResult<()> {
+) -> Result<()> {
     let (id, pending) = (&one.deployment.id, is_pending(&one.deployment));
     let times = tried.get(id).map_or(0, |tried| tried.times) + 1;
     match outcome {
@@ -139,7 +138,7 @@ async fn settle(
     Ok(app.store.put_told(id, !pending).await?)
 }
 
-async fn tell(app: &App, deployment: &DeploymentRecord) -> ApiResult<Outcome> {
+async fn tell(app: &App, deployment: &DeploymentRecord) -> Result<Outcome> {
     let hooks = app.schedules.webhooks();
     for report in reports(app, deployment).await? {
         match hooks.tell_with("git_api_url", &report.url, report.headers, &report.body).await {
@@ -151,7 +150,7 @@ async fn tell(app: &App, deployment: &DeploymentRecord) -> ApiResult<Outcome> {
     Ok(Outcome::Settled)
 }
 
-async fn reports(app: &App, deployment: &DeploymentRecord) -> ApiResult<Vec<Report>> {
+async fn reports(app: &App, deployment: &DeploymentRecord) -> Result<Vec<Report>> {
     if !commit_status::is_told(deployment) {
         return Ok(Vec::new());
     }
@@ -171,7 +170,7 @@ async fn reports(app: &App, deployment: &DeploymentRecord) -> ApiResult<Vec<Repo
     Ok(commit_status::reports(&of.spec, deployment, &context))
 }
 
-async fn find(app: &App, id: &AppId) -> ApiResult<Option<AppRecord>> {
+async fn find(app: &App, id: &AppId) -> Result<Option<AppRecord>> {
     match app.store.app(None, id.as_str()).await {
         Ok(found) => Ok(Some(found)),
         Err(StoreError::NotFound { .. }) => Ok(None),

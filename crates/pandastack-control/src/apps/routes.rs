@@ -8,8 +8,10 @@ use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiError, ApiResult, Caller, JsonBody, Query};
 use pandastack_types::api::{self, CreateApp, Deployment, DeploymentStatus, Items, RollbackApp, UpdateApp};
-use pandastack_types::{DeploymentId, ErrorBody};
+use pandastack_types::{DeploymentId, Error, ErrorBody, Result};
 use serde::Deserialize;
 
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
@@ -18,10 +20,6 @@ use super::{
     upload, view,
 };
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{JsonBody, Query};
-use crate::routes::events::is_set;
 
 /// Calls that make something and take an `Idempotency-Key`.
 pub(crate) fn once_only() -> Router<Arc<App>> {
@@ -66,7 +64,7 @@ impl<S: Send + Sync> FromRequestParts<S> for OfApp {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
-        let unknown = |_| ApiError::not_found("app", "?");
+        let unknown = |_| Error::not_found("app", "?");
         let params = RawPathParams::from_request_parts(parts, state).await.map_err(unknown)?;
         let mut values = params.iter().map(|(_, value)| value.to_owned());
         let (id, second) = (values.next().unwrap_or_default(), values.next().unwrap_or_default());
@@ -76,8 +74,8 @@ impl<S: Send + Sync> FromRequestParts<S> for OfApp {
 
 impl OfApp {
     /// The app, if it is the caller's. A preview has the settings of its app.
-    pub(super) async fn find(&self, app: &App, caller: &Caller) -> ApiResult<AppRecord> {
-        let unknown = || ApiError::not_found("app", &self.id);
+    pub(super) async fn find(&self, app: &App, caller: &Caller) -> Result<AppRecord> {
+        let unknown = || Error::not_found("app", &self.id);
         let record = app.store.app(Some(&caller.workspace), &self.id).await?;
         if record.spec.deleting {
             return Err(unknown());
@@ -86,20 +84,20 @@ impl OfApp {
     }
 
     /// The same for a call that changes settings, which a preview has none of its own.
-    pub(super) async fn find_own(&self, app: &App, caller: &Caller) -> ApiResult<AppRecord> {
+    pub(super) async fn find_own(&self, app: &App, caller: &Caller) -> Result<AppRecord> {
         let record = self.find(app, caller).await?;
         match &record.preview_of {
             None => Ok(record),
-            Some(of) => Err(ApiError::conflict(format!(
+            Some(of) => Err(Error::conflict(format!(
                 "`{}` is a preview and has the settings of its app; change those of `{of}`",
                 record.name
             ))),
         }
     }
 
-    async fn deployment(&self, app: &App, of: &AppRecord) -> ApiResult<DeploymentRecord> {
+    async fn deployment(&self, app: &App, of: &AppRecord) -> Result<DeploymentRecord> {
         let id: DeploymentId =
-            self.second.parse().map_err(|_| ApiError::not_found("deployment", &self.second))?;
+            self.second.parse().map_err(|_| Error::not_found("deployment", &self.second))?;
         Ok(app.store.deployment(&of.id, &id).await?)
     }
 }
@@ -251,16 +249,13 @@ pub(crate) async fn cancel(
     if !app.apps.stop(&one.id, Stop::Canceled) {
         let message =
             format!("deployment `{}` is {}; there is nothing to cancel", one.id, one.status.as_str());
-        return Err(ApiError::conflict(message));
+        return Err(Error::conflict(message).into());
     }
     Ok((StatusCode::ACCEPTED, Json(view::deployment(one, false))))
 }
 
 /// Queues a deployment.
-pub(super) async fn queue(
-    app: &App,
-    deployment: DeploymentRecord,
-) -> ApiResult<(StatusCode, Json<Deployment>)> {
+pub(super) async fn queue(app: &App, deployment: DeploymentRecord) -> Result<(StatusCode, Json<Deployment>)> {
     app.store.insert_deployment(&deployment).await?;
     Ok(queued(app, deployment))
 }
@@ -287,10 +282,9 @@ pub(crate) async fn rollback(
     let kept = tidy::needed(&record, &all).versions;
     let live = all.iter().find(|one| Some(&one.id) == record.active.as_ref());
     let target = match &request.deployment_id {
-        Some(id) => all
-            .iter()
-            .find(|one| one.id == *id)
-            .ok_or_else(|| ApiError::not_found("deployment", id.as_str()))?,
+        Some(id) => {
+            all.iter().find(|one| one.id == *id).ok_or_else(|| Error::not_found("deployment", id.as_str()))?
+        }
         None => {
             // Not one that was left by a rollback, nor one that is the live version under another id.
             let earlier = |one: &&DeploymentRecord| {
@@ -299,19 +293,20 @@ pub(crate) async fn rollback(
                     && live.is_none_or(|live| !live.shares_machines(one))
             };
             let none =
-                || ApiError::conflict(format!("app `{}` has no earlier version to return to", record.name));
+                || Error::conflict(format!("app `{}` has no earlier version to return to", record.name));
             all.iter().find(earlier).ok_or_else(none)?
         }
     };
     if !kept.contains(&target.id) {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "deployment `{}` is not kept any more; deploy its commit again, or choose one that is `kept`",
             target.id
-        )));
+        ))
+        .into());
     }
     let mut new = DeploymentRecord::returning_to(&record, target, "rollback", now());
     new.spec.set_machines(target.spec.machines().cloned());
-    queue(&app, new).await
+    Ok(queue(&app, new).await?)
 }
 
 /// Start the live version in new machines, with the settings and variables of now, and without building it again.
@@ -324,7 +319,7 @@ pub(crate) async fn restart(
 ) -> ApiResult<(StatusCode, Json<Deployment>)> {
     let record = of.find(&app, &caller).await?;
     let none =
-        || ApiError::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
+        || Error::conflict(format!("app `{}` has no version that serves; deploy it first", record.name));
     let live = app.store.deployment(&record.id, record.active.as_ref().ok_or_else(none)?).await?;
-    queue(&app, DeploymentRecord::returning_to(&record, &live, "restart", now())).await
+    Ok(queue(&app, DeploymentRecord::returning_to(&record, &live, "restart", now())).await?)
 }

@@ -9,7 +9,9 @@ use axum::extract::State;
 use axum::response::Response;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use pandastack_types::{DeploymentId, ErrorBody, SandboxId};
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiResult, Caller, Query, sse};
+use pandastack_types::{DeploymentId, Error, ErrorBody, Result, SandboxId};
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,11 +23,6 @@ use super::record::AppRecord;
 use super::routes::OfApp;
 use super::serve::SERVE_TAG;
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::Query;
-use crate::routes::events::is_set;
-use crate::routes::sse;
 
 /// Lines without a `tail`.
 const TAIL_DEFAULT: usize = 1_000;
@@ -61,9 +58,7 @@ pub(crate) async fn runtime_logs(
     let record = of.find(&app, &caller).await?;
     let live = Live::of(&app, &record).await?;
     let place = match &args.instance {
-        Some(wanted) => {
-            live.place_of(wanted).ok_or_else(|| ApiError::not_found("instance", wanted.as_str()))?
-        }
+        Some(wanted) => live.place_of(wanted).ok_or_else(|| Error::not_found("instance", wanted.as_str()))?,
         None => 0,
     };
     let (machine, process) = live.process(&app, &record, place).await?;
@@ -100,7 +95,7 @@ struct Live {
 }
 
 impl Live {
-    async fn of(app: &App, record: &AppRecord) -> ApiResult<Self> {
+    async fn of(app: &App, record: &AppRecord) -> Result<Self> {
         let deployment = record.active.clone().ok_or_else(|| none(record))?;
         let machines =
             app.store.deployment(&record.id, &deployment).await?.spec.machines().cloned().collect();
@@ -119,7 +114,7 @@ impl Live {
     }
 
     /// One of its machines, and the process that serves there.
-    async fn process(&self, app: &Arc<App>, record: &AppRecord, place: usize) -> ApiResult<(Machine, u64)> {
+    async fn process(&self, app: &Arc<App>, record: &AppRecord, place: usize) -> Result<(Machine, u64)> {
         let machine =
             Machine::open(app, record, self.machines.get(place).ok_or_else(|| none(record))?).await?;
         let mut processes = machine.processes().await?.into_iter();
@@ -129,8 +124,8 @@ impl Live {
     }
 }
 
-fn none(record: &AppRecord) -> ApiError {
-    ApiError::conflict(format!("app `{}` has no version that serves; deploy it first", record.name))
+fn none(record: &AppRecord) -> Error {
+    Error::conflict(format!("app `{}` has no version that serves; deploy it first", record.name))
 }
 
 /// What one process prints.
@@ -142,7 +137,7 @@ struct Output {
 }
 
 impl Output {
-    async fn of(machine: &Machine, process: u64) -> ApiResult<Self> {
+    async fn of(machine: &Machine, process: u64) -> Result<Self> {
         let body = machine.output(process).await?;
         Ok(Self { body, events: Events::default(), lines: Lines::default(), ended: false })
     }
@@ -226,7 +221,7 @@ impl Follower {
     }
 
     /// The version that serves, and the machine to follow there, unless it is the same version.
-    async fn changed(&mut self) -> ApiResult<Option<(Live, usize)>> {
+    async fn changed(&mut self) -> Result<Option<(Live, usize)>> {
         self.record = self.app.store.app(None, self.record.id.as_str()).await?;
         if self.record.active.as_ref() == Some(&self.live.deployment) {
             return Ok(None);
@@ -236,7 +231,7 @@ impl Follower {
         Ok(Some((live, place)))
     }
 
-    async fn go_on(&mut self, live: Live, place: usize, lines: &mut Vec<String>) -> ApiResult<()> {
+    async fn go_on(&mut self, live: Live, place: usize, lines: &mut Vec<String>) -> Result<()> {
         let is_same = live.machines.get(place) == self.live.machines.get(self.place);
         if !is_same || self.output.ended {
             let (machine, process) = live.process(&self.app, &self.record, place).await?;

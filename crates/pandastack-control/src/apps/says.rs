@@ -8,90 +8,31 @@
 //!
 //! Commands and the kind of app are left to `pandastack-detect`, by the same rule.
 
-use std::collections::BTreeMap;
-
 use pandastack_detect::{Manifest, Undetected};
-use pandastack_types::api::EnvStage;
-use serde::{Deserialize, Serialize};
+use pandastack_types::Result;
 
 use super::check;
-use super::record::{AppRecord, AppSpec, EnvEntry};
+use super::record::{AppSpec, EnvEntry, SourceConfig};
 use crate::app::now;
-use crate::error::ApiResult;
 
-/// Settings that have a value also if nobody said one. Records from before this was noted count as unsaid: their values came from the
-/// file in the source as often as from a person.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Said {
-    /// `root_directory`.
-    pub root_directory: bool,
-    /// `port`.
-    pub port: bool,
-    /// `health_path`.
-    pub health_path: bool,
-}
-
-/// What a source says that counts when it is started. New fields need a default.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct SourceSays {
-    /// Its `$PORT`.
-    pub port: Option<u16>,
-    /// Path of its health check.
-    pub health_path: Option<String>,
-    /// Its plain variables.
-    pub env: BTreeMap<String, String>,
-    /// Those of builds alone.
-    pub build_env: BTreeMap<String, String>,
-    /// Those of machines that serve alone.
-    pub run_env: BTreeMap<String, String>,
-}
-
-impl SourceSays {
-    /// Takes over what a file says, within the limits of an app's own settings.
-    pub(super) fn of(manifest: Manifest, app: &AppSpec) -> ApiResult<Self> {
-        manifest.port.map_or(Ok(()), check::port)?;
-        manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
-        // Both together are what a machine gets.
-        let mut all = AppSpec { env: app.env.clone(), ..AppSpec::default() };
-        for (key, value) in [&manifest.env, &manifest.build_env, &manifest.run_env].into_iter().flatten() {
-            let entry = EnvEntry {
-                value: value.clone(),
-                secret: false,
-                scope: Default::default(),
-                stage: Default::default(),
-                updated_at: now(),
-            };
-            check::put_env(&mut all, key, entry)?;
-        }
-        let Manifest { port, health_path, env, build_env, run_env, .. } = manifest;
-        Ok(Self { port, health_path, env, build_env, run_env })
+/// Takes over what a file says, within the limits of an app's own settings.
+pub(super) fn source_config(manifest: Manifest, app: &AppSpec) -> Result<SourceConfig> {
+    manifest.port.map_or(Ok(()), check::port)?;
+    manifest.health_path.as_deref().map_or(Ok(()), check::health_path)?;
+    // Both together are what a machine gets.
+    let mut all = AppSpec { env: app.env.clone(), ..AppSpec::default() };
+    for (key, value) in [&manifest.env, &manifest.build_env, &manifest.run_env].into_iter().flatten() {
+        let entry = EnvEntry {
+            value: value.clone(),
+            secret: false,
+            scope: Default::default(),
+            stage: Default::default(),
+            updated_at: now(),
+        };
+        check::put_env(&mut all, key, entry)?;
     }
-
-    /// Its variables in a stage; what is said of that stage alone wins.
-    pub(super) fn env_values(&self, stage: EnvStage) -> BTreeMap<String, String> {
-        let mut env = self.env.clone();
-        match stage {
-            EnvStage::All => {}
-            EnvStage::Build => env.extend(self.build_env.clone()),
-            EnvStage::Run => env.extend(self.run_env.clone()),
-        }
-        env
-    }
-
-    /// An app as a version of this source is built and started.
-    pub(super) fn applied(&self, of: &AppRecord) -> AppRecord {
-        let mut of = of.clone();
-        let spec = &mut of.spec;
-        if let Some(port) = self.port.filter(|_| !spec.said.port) {
-            spec.port = port;
-        }
-        if let Some(path) = self.health_path.as_ref().filter(|_| !spec.said.health_path) {
-            spec.health_path.clone_from(path);
-        }
-        of
-    }
+    let Manifest { port, health_path, env, build_env, run_env, .. } = manifest;
+    Ok(SourceConfig { port, health_path, env, build_env, run_env })
 }
 
 /// Where an app is within its source.
@@ -133,11 +74,14 @@ pub(super) enum PlaceError {
     Unreadable(#[from] Undetected),
     /// It names what is no directory of the source.
     #[error(transparent)]
-    Outside(#[from] crate::error::ApiError),
+    Outside(#[from] pandastack_types::Error),
 }
 
 #[cfg(test)]
 mod tests {
+    use pandastack_types::api::EnvStage;
+
+    use super::super::record::{AppRecord, ExplicitSettings};
     use super::*;
 
     fn read(text: &str) -> Manifest {
@@ -150,15 +94,15 @@ mod tests {
 
     #[test]
     fn the_file_counts_where_nobody_said_otherwise() {
-        let says = |text: &str| SourceSays::of(read(text), &AppSpec::default());
+        let says = |text: &str| source_config(read(text), &AppSpec::default());
         let file = says("[app]\nport = 3000\nhealth_path = \"/up\"\n[env]\nMODE = \"fast\"\n").unwrap();
         assert_eq!(file.env["MODE"], "fast");
         let begun = file.applied(&of(AppSpec::default())).spec;
         assert_eq!((begun.port, begun.health_path.as_str()), (3000, "/up"));
-        let said = Said { port: true, health_path: true, ..Said::default() };
+        let said = ExplicitSettings { port: true, health_path: true, ..ExplicitSettings::default() };
         let said = file.applied(&of(AppSpec { said, ..AppSpec::default() })).spec;
         assert_eq!((said.port, said.health_path.as_str()), (8080, "/"));
-        let silent = SourceSays::default().applied(&of(AppSpec { port: 5000, ..AppSpec::default() })).spec;
+        let silent = SourceConfig::default().applied(&of(AppSpec { port: 5000, ..AppSpec::default() })).spec;
         assert_eq!(silent.port, 5000);
         for (bad, word) in [
             ("[app]\nport = 0\n", "port"),
@@ -173,16 +117,16 @@ mod tests {
     fn variables_of_one_stage_are_not_in_the_other() {
         let text =
             "[env]\nMODE = \"fast\"\n[env.build]\nMODE = \"small\"\nCACHE = 1\n[env.run]\nWORKERS = 2\n";
-        let says = SourceSays::of(read(text), &AppSpec::default()).unwrap();
+        let says = source_config(read(text), &AppSpec::default()).unwrap();
         let of = |stage| says.env_values(stage).into_iter().collect::<Vec<_>>();
         let pairs = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>()
         };
         assert_eq!(of(EnvStage::Build), pairs(&[("CACHE", "1"), ("MODE", "small")]));
         assert_eq!(of(EnvStage::Run), pairs(&[("MODE", "fast"), ("WORKERS", "2")]));
-        let bad = SourceSays::of(read("[env.run]\n\"A-B\" = 1\n"), &AppSpec::default());
+        let bad = source_config(read("[env.run]\n\"A-B\" = 1\n"), &AppSpec::default());
         assert!(bad.unwrap_err().message.contains("A-B"));
-        let old: SourceSays = serde_json::from_str(r#"{"env":{"A":"b"}}"#).unwrap();
+        let old: SourceConfig = serde_json::from_str(r#"{"env":{"A":"b"}}"#).unwrap();
         assert_eq!(old.env_values(EnvStage::Run)["A"], "b", "written before there were stages");
     }
 
@@ -190,7 +134,7 @@ mod tests {
     fn the_directory_is_the_apps_own_or_the_one_that_the_root_names() {
         let spec = |own: Option<&str>, is_said| AppSpec {
             root_directory: own.map(str::to_owned),
-            said: Said { root_directory: is_said, ..Said::default() },
+            said: ExplicitSettings { root_directory: is_said, ..ExplicitSettings::default() },
             ..AppSpec::default()
         };
         let check = |spec: &AppSpec, root: Option<&str>, directory: &str, is_named_by_root| {

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use pandastack_fault as fault;
 use pandastack_types::api::{EnvStage, ExecRequest, Port, Process, ProcessState, StartProcess};
 use pandastack_types::limits::HEALTH_SECONDS_MAX;
-use pandastack_types::{SandboxId, SnapshotId};
+use pandastack_types::{Error, SandboxId, SnapshotId};
 use tokio::time::Instant;
 
 use super::build::BuildError;
@@ -21,7 +21,6 @@ use super::output::Exit;
 use super::record::{AppRecord, DeploymentRecord, DeploymentSpec, StartSpec};
 use super::source::shell;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 
 /// Tag of the process that serves.
 pub(super) const SERVE_TAG: &str = "pandastack-app";
@@ -238,7 +237,7 @@ impl Serving<'_> {
     }
 
     async fn check_runs(&self, machine: &Machine, process: &Process) -> Result<()> {
-        let gone = || BuildError::Platform(ApiError::not_found("process", "of the start command"));
+        let gone = || BuildError::Platform(Error::not_found("process", "of the start command"));
         let now = machine.processes().await?.into_iter().find(|one| one.id == process.id).ok_or_else(gone)?;
         if now.state == ProcessState::Running {
             return Ok(());
@@ -278,7 +277,7 @@ pub(super) async fn follow_idle(app: &Arc<App>, of: &AppRecord) {
         if of.spec.never_sleeps(place) { machine.wake().await } else { Ok(()) }
     });
     for told in join_all(told).await {
-        let told: ApiResult<()> = told;
+        let told: pandastack_types::Result<()> = told;
         if let Err(error) = told {
             tracing::info!(app = %of.id, %error, "when to sleep holds from the next deployment on");
         }

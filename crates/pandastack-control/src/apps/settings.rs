@@ -6,8 +6,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::HeaderMap;
-use pandastack_types::ErrorBody;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{self, AppSettings, CreateSandbox, UpdateApp};
+use pandastack_types::{Error, ErrorBody, Result};
 
 use super::deploy::change;
 use super::env::Kind;
@@ -17,9 +18,6 @@ use super::routes::OfApp;
 use super::view::MASK;
 use super::{check, mend, serve, view};
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
 
 /// Change an app's settings. They hold from its next deployment or restart on; `template`, `cpu` and `memory_mb` from its next build
 /// on, since a restart starts what is built; how many machines serve it, at once.
@@ -56,7 +54,7 @@ pub(crate) async fn update(
 }
 
 /// What becomes of an app's settings by what somebody says.
-pub(super) fn revised(app: &App, was: &AppSpec, wanted: UpdateApp) -> ApiResult<AppSpec> {
+pub(super) fn revised(app: &App, was: &AppSpec, wanted: UpdateApp) -> Result<AppSpec> {
     let UpdateApp { settings, env, template, cpu, memory_mb } = wanted;
     let mut spec = was.clone();
     check_api_url(app, &settings)?;
@@ -65,13 +63,13 @@ pub(super) fn revised(app: &App, was: &AppSpec, wanted: UpdateApp) -> ApiResult<
     if let Some(template) = template.filter(|name| !name.is_empty()) {
         let mut templates = app.hosts.templates().into_iter();
         let found = templates.find(|one| one.name == template || one.aliases.contains(&template));
-        spec.template = found.ok_or_else(|| ApiError::not_found("template", &template))?.name;
+        spec.template = found.ok_or_else(|| Error::not_found("template", &template))?.name;
     }
     // Published clients send 0 for "as the template has it".
     spec.cpu = cpu.or(was.cpu).filter(|cpu| *cpu > 0);
     spec.memory_mb = memory_mb.or(was.memory_mb).filter(|mb| *mb > 0);
     let machine = CreateSandbox { cpu: spec.cpu, memory_mb: spec.memory_mb, ..CreateSandbox::default() };
-    crate::validate::create(&machine)?;
+    crate::sandboxes::validate::create(&machine)?;
     if spec.cache.is_some() {
         // Kept before its kind was noted, so of the one that held until now.
         spec.cache_shape.get_or_insert_with(|| was.shape());
@@ -81,7 +79,7 @@ pub(super) fn revised(app: &App, was: &AppSpec, wanted: UpdateApp) -> ApiResult<
 
 /// Sets variables. One that is there keeps who sees it and when; a secret that comes back as it is shown stays, and one that was
 /// deleted since it was shown stays deleted.
-fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> ApiResult<()> {
+fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> Result<()> {
     for (key, value) in env {
         let known = spec.env.get(&key);
         if value == MASK && known.is_none_or(|known| known.secret) {
@@ -94,7 +92,7 @@ fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> ApiResult<()> {
 }
 
 /// Refuses an address that this server would not call.
-fn check_api_url(app: &App, settings: &AppSettings) -> ApiResult<()> {
+fn check_api_url(app: &App, settings: &AppSettings) -> Result<()> {
     match settings.git_api_url.as_deref() {
         None | Some("") => Ok(()),
         Some(url) => app.schedules.webhooks().check_url("git_api_url", url).map(|_| ()),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use pandastack_detect::{DEPTH_MAX, FILES_MAX, TEXT_BYTES_MAX, View, interesting};
 use pandastack_types::api::{ExecRequest, StartProcess};
+use pandastack_types::{Error, Result};
 
 use super::SOURCE_DIR;
 use super::build::BuildError;
@@ -17,7 +18,6 @@ use super::log::Log;
 use super::machine::{BUILD_TAG, Machine};
 use super::record::{AppRecord, DeploymentRecord, Source};
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 
 /// Where an uploaded archive lies.
 pub(super) const ARCHIVE: &str = "/srv/source.archive";
@@ -125,7 +125,7 @@ async fn told_before(
     if deployment.spec.trigger != "push" || of.preview_of.is_some() {
         return Ok((String::new(), false));
     }
-    let all = app.store.deployments(&of.id).await.map_err(ApiError::from)?;
+    let all = app.store.deployments(&of.id).await.map_err(Error::from)?;
     Ok((may_be_at(&all, deployment).join(" "), is_left(&all, deployment)))
 }
 
@@ -196,7 +196,7 @@ pub(super) fn shell(script: &str, env: &[(&str, &str)]) -> ExecRequest {
 }
 
 /// The text of a file at the root of the source in a machine, if it is there.
-pub(super) async fn root_text(machine: &Machine, name: &str) -> ApiResult<Option<String>> {
+pub(super) async fn root_text(machine: &Machine, name: &str) -> Result<Option<String>> {
     let (file, bytes) = (format!("{SOURCE_DIR}/{name}"), TEXT_BYTES_MAX.to_string());
     let read =
         shell(r#"[ ! -f "$FILE" ] || head -c "$BYTES" -- "$FILE""#, &[("FILE", &file), ("BYTES", &bytes)]);
@@ -204,7 +204,7 @@ pub(super) async fn root_text(machine: &Machine, name: &str) -> ApiResult<Option
 }
 
 /// What is known of the source in a machine.
-pub(super) async fn view(machine: &Machine, directory: &str) -> ApiResult<View> {
+pub(super) async fn view(machine: &Machine, directory: &str) -> Result<View> {
     let (depth, max) = (DEPTH_MAX.to_string(), FILES_MAX.to_string());
     let listed = machine.exec(&shell(LIST, &[("DIR", directory), ("DEPTH", &depth), ("MAX", &max)])).await?;
     let names = listed.stdout.lines().filter_map(|line| line.strip_prefix("./"));

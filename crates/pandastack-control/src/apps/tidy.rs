@@ -9,14 +9,13 @@ use std::sync::Arc;
 
 use pandastack_types::api::{DeploymentStatus, SnapshotKind};
 use pandastack_types::limits::{PREVIEW_VERSIONS_KEPT, VERSIONS_KEPT};
-use pandastack_types::{AppId, DeploymentId, SandboxId, SnapshotId};
+use pandastack_types::{AppId, DeploymentId, Result, SandboxId, SnapshotId};
 
 use super::machine::OWNER_LABEL;
 use super::owner_of;
 use super::record::{AppRecord, DeploymentRecord};
 use crate::app::App;
-use crate::error::ApiResult;
-use crate::ops;
+use crate::sandboxes::ops;
 use crate::store::{SandboxRecord, Select, StoreError};
 
 /// What an app needs.
@@ -66,9 +65,9 @@ pub(super) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
 }
 
 /// Deletes what an app does not need; and the app itself when it is being deleted.
-pub(super) async fn app(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
+pub(super) async fn app(app: &Arc<App>, id: &AppId) -> Result<()> {
     // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
-    let machines = app.store.sandboxes(&Select::Owner(owner_of(id))).await?;
+    let machines = app.store.sandboxes(&Select::Owner(owner_of(id).to_string())).await?;
     let is_uploading = app.apps.put_off_tidying(id);
     let of = match app.store.app(None, id.as_str()).await {
         // A source came to it while it was deleted.
@@ -83,7 +82,7 @@ pub(super) async fn app(app: &Arc<App>, id: &AppId) -> ApiResult<()> {
     if !is_uploading || of.spec.deleting {
         delete_others(app, machines, &needed.machines).await?;
     }
-    let owner = owner_of(id);
+    let owner = owner_of(id).to_string();
     for snapshot in app.store.snapshots(&of.workspace, None).await? {
         let ours = snapshot.spec.kind == SnapshotKind::Service
             && snapshot.spec.metadata.get(OWNER_LABEL).is_some_and(|label| *label == owner);
@@ -102,10 +101,10 @@ async fn delete_others(
     app: &Arc<App>,
     machines: Vec<SandboxRecord>,
     needed: &HashSet<SandboxId>,
-) -> ApiResult<()> {
+) -> Result<()> {
     for machine in machines {
         if !needed.contains(&machine.id) {
-            ops::delete::delete(app, machine, Some("its app needs it no more")).await?;
+            ops::delete::delete(&app.sandboxes, machine, Some("its app needs it no more")).await?;
         }
     }
     Ok(())
@@ -122,9 +121,11 @@ pub(super) fn machine_behind(app: &Arc<App>, id: SandboxId) {
 }
 
 /// Deletes one machine that no deployment has any more. Unlike [`app`], also while one of the same app is under way.
-pub(super) async fn machine(app: &Arc<App>, id: &SandboxId) -> ApiResult<()> {
+pub(super) async fn machine(app: &Arc<App>, id: &SandboxId) -> Result<()> {
     match app.store.sandbox(None, id).await {
-        Ok(machine) => ops::delete::delete(app, machine, Some("its deployment was not begun")).await,
+        Ok(machine) => {
+            ops::delete::delete(&app.sandboxes, machine, Some("its deployment was not begun")).await
+        }
         Err(StoreError::NotFound { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }

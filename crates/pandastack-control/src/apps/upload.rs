@@ -10,9 +10,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use http::{StatusCode, header};
 use http_body_util::Limited;
+use pandastack_rest::extract::{is_set, parse_json, read_body};
+use pandastack_rest::url::beside;
+use pandastack_rest::{ApiResult, Caller, Query};
 use pandastack_types::api::{DeployApp, Deployment};
 use pandastack_types::limits::SOURCE_BYTES_MAX;
-use pandastack_types::{AppId, ErrorBody, ErrorCode, SandboxId};
+use pandastack_types::{AppId, Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use super::build::build_machine;
@@ -22,12 +25,7 @@ use super::routes::{OfApp, queue};
 use super::source::ARCHIVE;
 use super::{check, tidy};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Query, parse_json, read_body};
-use crate::routes::events::is_set;
-use crate::routes::preview::beside;
-use crate::{ops, validate};
+use crate::sandboxes::{ops, validate};
 
 /// Kinds of content that are a source, not a request.
 const ARCHIVES: [&str; 6] = [
@@ -65,7 +63,8 @@ pub(crate) async fn deploy(
         request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if ARCHIVES.contains(&kind.split(';').next().unwrap_or_default().trim()) {
         let body = limited(request)?;
-        return from_archive(&app, record, body, Wanted { trigger: "upload", address, clear_cache }).await;
+        let wanted = Wanted { trigger: "upload", address, clear_cache };
+        return Ok(from_archive(&app, record, body, wanted).await?);
     }
     let mut wanted: DeployApp = parse_json(&read_body(request.into_body()).await?)?;
     wanted.clear_cache |= clear_cache;
@@ -75,9 +74,9 @@ pub(crate) async fn deploy(
             validate::path("path", path)?;
             let archive = pack(&app, &caller, sandbox, path).await?;
             let wanted = Wanted { trigger: "sandbox", address, clear_cache: wanted.clear_cache };
-            from_archive(&app, record, archive, wanted).await
+            Ok(from_archive(&app, record, archive, wanted).await?)
         }
-        None => from_git(&app, &record, wanted, address).await,
+        None => Ok(from_git(&app, &record, wanted, address).await?),
     }
 }
 
@@ -86,9 +85,9 @@ async fn from_git(
     of: &AppRecord,
     wanted: DeployApp,
     address: String,
-) -> ApiResult<(StatusCode, Json<Deployment>)> {
+) -> Result<(StatusCode, Json<Deployment>)> {
     if of.spec.git_url.is_none() {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "app `{}` has no git_url; set one, or send its source: `pandastack app deploy {} --dir .`",
             of.name, of.name
         )));
@@ -103,25 +102,25 @@ async fn from_git(
     queue(app, new).await
 }
 
-fn limited(request: Request) -> ApiResult<Body> {
+fn limited(request: Request) -> Result<Body> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > SOURCE_BYTES_MAX) {
         let message =
             format!("a source is at most {SOURCE_BYTES_MAX} bytes; leave out what a build makes anew");
-        return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+        return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let limit = usize::try_from(SOURCE_BYTES_MAX).unwrap_or(usize::MAX);
     Ok(Body::new(Limited::new(request.into_body(), limit)))
 }
 
 /// A directory of a sandbox as an archive that is made while it is read.
-async fn pack(app: &App, caller: &Caller, sandbox: &SandboxId, path: &str) -> ApiResult<Body> {
-    let (place, client) = ops::place(app, &caller.workspace, sandbox).await?;
+async fn pack(app: &App, caller: &Caller, sandbox: &SandboxId, path: &str) -> Result<Body> {
+    let (place, client) = ops::locate(app, &caller.workspace, sandbox).await?;
     let query: String =
         url::form_urlencoded::Serializer::new(String::new()).append_pair("path", path).finish();
     let uri = format!("/agent/v1/sandboxes/{sandbox}/fs/tar?{query}");
-    let request = http::Request::get(uri).body(Body::empty()).map_err(ApiError::internal)?;
+    let request = http::Request::get(uri).body(Body::empty()).map_err(Error::internal)?;
     let answer = client.send(request, Some(place.incarnation)).await?;
     let limit = usize::try_from(SOURCE_BYTES_MAX).unwrap_or(usize::MAX);
     Ok(Body::new(Limited::new(answer.into_body(), limit)))
@@ -139,7 +138,7 @@ async fn from_archive(
     of: AppRecord,
     archive: Body,
     wanted: Wanted,
-) -> ApiResult<(StatusCode, Json<Deployment>)> {
+) -> Result<(StatusCode, Json<Deployment>)> {
     let unclaimed = Unclaimed::make(app, &of, wanted.clear_cache).await?;
     unclaimed.machine.write(ARCHIVE, archive).await?;
     let mut new = DeploymentRecord::queued(&of, wanted.trigger, now());
@@ -166,7 +165,7 @@ struct Unclaimed {
 }
 
 impl Unclaimed {
-    async fn make(app: &Arc<App>, of: &AppRecord, clear_cache: bool) -> ApiResult<Self> {
+    async fn make(app: &Arc<App>, of: &AppRecord, clear_cache: bool) -> Result<Self> {
         let (app, of, owner) = (Arc::clone(app), of.clone(), app);
         // Owned: a machine that is there only after its client went away is dropped as the result of this, and so deleted.
         let made = async move {
@@ -176,7 +175,7 @@ impl Unclaimed {
                 made = build_machine(&app, &of, cache, None) => made?,
                 () = app.shutdown.cancelled() => {
                     let message = "the server is being restarted; deploy again in a moment";
-                    return Err(ApiError::new(ErrorCode::Unavailable, message));
+                    return Err(Error::new(ErrorCode::Unavailable, message));
                 }
             };
             Ok(Self { app, machine, is_claimed: false, _uploading: uploading })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use futures::future::join_all;
+use pandastack_rest::{ApiResult, Caller};
 use pandastack_types::api::{AppInstanceMetrics, AppMetrics, HostView};
 use pandastack_types::{ErrorBody, SandboxId};
 
@@ -12,8 +13,6 @@ use super::record::AppRecord;
 use super::routes::OfApp;
 use super::view;
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::ApiResult;
 use crate::routes::observe;
 
 /// What an app uses now: all machines of its live version together, and each. Never wakes a sleeper.

@@ -1,21 +1,20 @@
 //! Records of apps as clients see them.
 
 use http::HeaderMap;
+use pandastack_rest::url::beside;
 use pandastack_types::api::{self, AppInstance, AppStatus, DeploymentStatus};
-use pandastack_types::{SandboxId, SandboxState};
+use pandastack_types::{Result, SandboxId, SandboxState};
 
 use super::git::{self, shown_url};
 use super::record::{AppRecord, AppSpec, DeploymentRecord};
 use super::{commit_status, databases, tidy};
 use crate::app::App;
-use crate::error::ApiResult;
-use crate::routes::preview::beside;
 
 /// Stands for a value that is never shown.
 pub(super) const MASK: &str = "********";
 
 /// An app as the caller sees it.
-pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> ApiResult<api::App> {
+pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> Result<api::App> {
     let deployments = state.store.deployments(&record.id).await?;
     let live = deployments.iter().find(|one| Some(&one.id) == record.active.as_ref());
     let instances = instances(state, live).await;
@@ -69,11 +68,7 @@ pub(super) async fn app(state: &App, headers: &HeaderMap, record: AppRecord) -> 
 }
 
 /// A preview as the caller sees it.
-pub(super) async fn preview(
-    state: &App,
-    headers: &HeaderMap,
-    record: AppRecord,
-) -> ApiResult<api::AppPreview> {
+pub(super) async fn preview(state: &App, headers: &HeaderMap, record: AppRecord) -> Result<api::AppPreview> {
     let deployments = state.store.deployments(&record.id).await?;
     let live = deployments.iter().find(|one| Some(&one.id) == record.active.as_ref());
     let instances = instances(state, live).await;

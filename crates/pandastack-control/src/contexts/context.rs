@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use pandastack_types::api::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, Process, ProcessState};
 use pandastack_types::limits::PROCESS_TAG_BYTES_MAX;
+use pandastack_types::{Error, Result};
 
 use super::kernel;
 use super::machine::Machine;
 use crate::app::now;
-use crate::error::{ApiError, ApiResult};
 
 /// The only language so far.
 const PYTHON: &str = "python";
@@ -35,13 +35,13 @@ impl Context {
 }
 
 /// Refuses languages that there is no kernel for.
-pub(super) fn check_language(language: Option<&str>) -> ApiResult<()> {
+pub(super) fn check_language(language: Option<&str>) -> Result<()> {
     match language {
         None | Some("" | PYTHON | "python3" | "py") => Ok(()),
         Some(other) => {
             let shown: String = other.chars().take(40).collect();
             let what = format!("language `{shown}` is not supported here; there is `{PYTHON}`");
-            Err(ApiError::bad_request(what))
+            Err(Error::bad_request(what))
         }
     }
 }
@@ -63,33 +63,31 @@ fn parse(process: &Process) -> Option<Context> {
 }
 
 /// Those that there are.
-pub(super) async fn running(machine: &Machine) -> ApiResult<Vec<Context>> {
+pub(super) async fn running(machine: &Machine) -> Result<Vec<Context>> {
     let processes = machine.processes().await?;
     let alive = processes.iter().filter(|process| process.state == ProcessState::Running);
     Ok(alive.filter_map(parse).collect())
 }
 
 /// The context of that id. The default context is made if it is not there.
-pub(super) async fn find(machine: &Machine, id: &str) -> ApiResult<Context> {
+pub(super) async fn find(machine: &Machine, id: &str) -> Result<Context> {
     // The newest, should a restart have left two.
     let found = running(machine).await?.into_iter().rev().find(|context| context.id == id);
     match found {
         Some(context) => Ok(context),
         None if id == CONTEXT_DEFAULT => start(machine, id, None).await,
-        None => Err(ApiError::not_found("context", id)),
+        None => Err(Error::not_found("context", id)),
     }
 }
 
 /// Starts a context.
-pub(super) async fn start(machine: &Machine, id: &str, cwd: Option<&str>) -> ApiResult<Context> {
+pub(super) async fn start(machine: &Machine, id: &str, cwd: Option<&str>) -> Result<Context> {
     let cwd = cwd.filter(|cwd| !cwd.is_empty()).unwrap_or(DEFAULT_CWD);
     let begin = now();
     let tag = tag(id, cwd, begin);
     if tag.len() > PROCESS_TAG_BYTES_MAX || !cwd.starts_with('/') {
         let longest = (PROCESS_TAG_BYTES_MAX + cwd.len()).saturating_sub(tag.len());
-        return Err(ApiError::bad_request(format!(
-            "`cwd` must be an absolute path of at most {longest} bytes"
-        )));
+        return Err(Error::bad_request(format!("`cwd` must be an absolute path of at most {longest} bytes")));
     }
     let process = machine.start(&kernel::start(tag, cwd)).await?;
     let (id, cwd) = (id.to_owned(), cwd.to_owned());
@@ -97,9 +95,9 @@ pub(super) async fn start(machine: &Machine, id: &str, cwd: Option<&str>) -> Api
 }
 
 /// Ends a context: whoever lists contexts next does not see it.
-pub(super) async fn end(machine: &Machine, id: &str) -> ApiResult<Context> {
+pub(super) async fn end(machine: &Machine, id: &str) -> Result<Context> {
     let found = running(machine).await?.into_iter().rev().find(|context| context.id == id);
-    let context = found.ok_or_else(|| ApiError::not_found("context", id))?;
+    let context = found.ok_or_else(|| Error::not_found("context", id))?;
     machine.end(context.process).await?;
     Ok(context)
 }

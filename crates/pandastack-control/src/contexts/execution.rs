@@ -7,13 +7,13 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use pandastack_types::api::{Execution, RunCode};
 use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
+use pandastack_types::{Error, Result};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::context::Context;
 use super::machine::Machine;
-use crate::agent_events::{AgentEvent, AgentEvents};
-use crate::error::{ApiError, ApiResult};
+use crate::sandboxes::agent_events::{AgentEvent, AgentEvents};
 
 /// Representations of a result: the kernel's name, and the media type in answers.
 const REPRESENTATIONS: [(&str, &str); 10] = [
@@ -35,7 +35,7 @@ pub(super) struct Run {
     process: u64,
     id: String,
     body: Incoming,
-    heard: Heard,
+    heard: EventNotice,
     deadline: Option<(Instant, Duration)>,
     /// Its time was over.
     pub(super) timed_out: bool,
@@ -43,7 +43,7 @@ pub(super) struct Run {
 
 /// What was heard of a run.
 #[derive(Default)]
-struct Heard {
+struct EventNotice {
     events: AgentEvents,
     line: String,
     told: VecDeque<Value>,
@@ -55,14 +55,14 @@ struct Heard {
 
 impl Run {
     /// Listens, then asks: nothing of the answer can be missed.
-    pub(super) async fn begin(machine: Machine, context: Context, wanted: &RunCode) -> ApiResult<Self> {
+    pub(super) async fn begin(machine: Machine, context: Context, wanted: &RunCode) -> Result<Self> {
         let body = machine.output(context.process, context.heard).await?;
         let id = uuid::Uuid::new_v4().to_string();
         let request = json!({ "run": id, "code": wanted.code, "env": wanted.env });
         tell(&machine, context.process, &request).await?;
         let limit = wanted.timeout_ms.map(Duration::from_millis);
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
-        let heard = Heard::default();
+        let heard = EventNotice::default();
         Ok(Self { machine, process: context.process, id, body, heard, deadline, timed_out: false })
     }
 
@@ -129,7 +129,7 @@ impl Drop for Run {
 /// Name of the error of a run whose context is gone or cannot be heard.
 const LOST: &str = "ContextLost";
 
-impl Heard {
+impl EventNotice {
     fn take(&mut self, bytes: &[u8], run: &str) {
         self.events.push(bytes);
         while let Some(event) = self.events.next() {
@@ -242,8 +242,8 @@ fn append(to: &mut String, text: &str) -> bool {
     end == text.len()
 }
 
-async fn tell(machine: &Machine, process: u64, request: &Value) -> ApiResult<()> {
-    let mut line = serde_json::to_vec(request).map_err(ApiError::internal)?;
+async fn tell(machine: &Machine, process: u64, request: &Value) -> Result<()> {
+    let mut line = serde_json::to_vec(request).map_err(Error::internal)?;
     line.push(b'\n');
     machine.write(process, line).await
 }
@@ -256,8 +256,8 @@ mod tests {
         format!("event: stdout\ndata: {}\n\n", json!({ "chunk": text }))
     }
 
-    fn heard(frames: &[String]) -> Heard {
-        let mut heard = Heard::default();
+    fn heard(frames: &[String]) -> EventNotice {
+        let mut heard = EventNotice::default();
         frames.iter().for_each(|frame| heard.take(frame.as_bytes(), "mine"));
         heard
     }
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_given_up() {
         let chunk = stdout(&"x".repeat(1 << 20));
-        let mut heard = Heard::default();
+        let mut heard = EventNotice::default();
         for _ in 0..CONTEXT_LINE_BYTES_MAX >> 20 {
             heard.take(chunk.as_bytes(), "mine");
         }

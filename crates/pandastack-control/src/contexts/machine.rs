@@ -8,13 +8,12 @@ use http::{Method, Request, header};
 use hyper::body::Incoming;
 use pandastack_agent_client::Call;
 use pandastack_types::api::{Process, ProcessList, Signal, SignalProcess, StartProcess};
-use pandastack_types::{ErrorCode, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
-use crate::ops::{self, NOTHING};
+use crate::sandboxes::ops::{self, NO_BODY};
 
 /// How long a call may take; it may have to wake the sandbox.
 const CALL_WAIT: Duration = Duration::from_secs(60);
@@ -31,24 +30,24 @@ pub(super) struct Machine {
 
 impl Machine {
     /// Its processes, those that ended a short while ago included.
-    pub(super) async fn processes(&self) -> ApiResult<Vec<Process>> {
-        let list: ProcessList = self.call(Method::GET, "processes", NOTHING).await?;
+    pub(super) async fn processes(&self) -> Result<Vec<Process>> {
+        let list: ProcessList = self.call(Method::GET, "processes", NO_BODY).await?;
         Ok(list.processes)
     }
 
     /// Starts one.
-    pub(super) async fn start(&self, request: &StartProcess) -> ApiResult<Process> {
+    pub(super) async fn start(&self, request: &StartProcess) -> Result<Process> {
         self.call(Method::POST, "processes", Some(request)).await
     }
 
     /// Ends one with everything it started, and waits until it is gone. One that is gone already is fine.
-    pub(super) async fn end(&self, process: u64) -> ApiResult<()> {
+    pub(super) async fn end(&self, process: u64) -> Result<()> {
         let kill = SignalProcess { signal: Signal::KILL };
         let path = format!("processes/{process}");
         let ended = async {
             self.call::<IgnoredAny>(Method::POST, &format!("{path}/signal"), Some(&kill)).await?;
             let wait = format!("{path}/wait?timeout_seconds={END_WAIT_SECONDS}");
-            self.call::<IgnoredAny>(Method::GET, &wait, NOTHING).await
+            self.call::<IgnoredAny>(Method::GET, &wait, NO_BODY).await
         };
         match ended.await {
             Err(error) if !matches!(error.code, ErrorCode::NotFound | ErrorCode::Conflict) => Err(error),
@@ -57,19 +56,19 @@ impl Machine {
     }
 
     /// What one writes from these bytes of its standard output and error on, as its agent streams it.
-    pub(super) async fn output(&self, process: u64, (out, err): (u64, u64)) -> ApiResult<Incoming> {
+    pub(super) async fn output(&self, process: u64, (out, err): (u64, u64)) -> Result<Incoming> {
         let tail = format!("processes/{process}/output?stdout_offset={out}&stderr_offset={err}");
         self.send(Method::GET, &tail, Body::empty()).await
     }
 
     /// Writes to its standard input.
-    pub(super) async fn write(&self, process: u64, bytes: Vec<u8>) -> ApiResult<()> {
+    pub(super) async fn write(&self, process: u64, bytes: Vec<u8>) -> Result<()> {
         let tail = format!("processes/{process}/stdin");
         tokio::time::timeout(CALL_WAIT, self.send(Method::POST, &tail, Body::from(bytes)))
             .await
             .map_err(|_| {
                 let what = format!("the context did not take its code within {} s", CALL_WAIT.as_secs());
-                ApiError::new(ErrorCode::GuestUnavailable, what)
+                Error::new(ErrorCode::GuestUnavailable, what)
             })?
             .map(drop)
     }
@@ -79,8 +78,8 @@ impl Machine {
         method: Method,
         tail: &str,
         body: Option<&(impl Serialize + Sync)>,
-    ) -> ApiResult<T> {
-        let (place, client) = ops::place(&self.app, &self.workspace, &self.id).await?;
+    ) -> Result<T> {
+        let (place, client) = ops::locate(&self.app, &self.workspace, &self.id).await?;
         let path = format!("/sandboxes/{}/{tail}", self.id);
         let call = Call { method, path: &path, incarnation: Some(place.incarnation), wait: CALL_WAIT };
         let answer = client.call(call, body).await?;
@@ -88,12 +87,12 @@ impl Machine {
         Ok(answer)
     }
 
-    async fn send(&self, method: Method, tail: &str, body: Body) -> ApiResult<Incoming> {
-        let (place, client) = ops::place(&self.app, &self.workspace, &self.id).await?;
+    async fn send(&self, method: Method, tail: &str, body: Body) -> Result<Incoming> {
+        let (place, client) = ops::locate(&self.app, &self.workspace, &self.id).await?;
         let request =
             Request::builder().method(method).uri(format!("/agent/v1/sandboxes/{}/{tail}", self.id));
         let request = request.header(header::CONTENT_TYPE, "application/octet-stream").body(body);
-        let answer = client.send(request.map_err(ApiError::internal)?, Some(place.incarnation)).await?;
+        let answer = client.send(request.map_err(Error::internal)?, Some(place.incarnation)).await?;
         ops::note_wake(&self.app, &place, &self.id, &client).await;
         Ok(answer.into_body())
     }

@@ -10,21 +10,19 @@ use axum::{Json, Router};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
+use pandastack_rest::extract::parse_json;
+use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, sse};
 use pandastack_types::api::{CodeContext, CreateContext, Execution, Items, RunCode};
 use pandastack_types::limits::{CODE_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX};
-use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde_json::Value;
 
-use super::Turns;
+use super::KeyedMutex;
 use super::context::{self, check_language};
 use super::execution::Run;
 use super::machine::Machine;
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody, parse_json};
-use crate::routes::sse;
-use crate::validate;
+use crate::sandboxes::validate;
 
 /// Time of a run that names none and is waited for, as published clients expect it.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
@@ -39,7 +37,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/repl/sessions/{context}", delete(remove))
         .route("/sandboxes/{id}/repl/sessions/{context}/run", post(run))
         .route("/sandboxes/{id}/repl/sessions/{context}/restart", post(restart))
-        .layer(Extension(Arc::new(Turns::default())))
+        .layer(Extension(Arc::new(KeyedMutex::default())))
 }
 
 /// Sandbox and context of a path. Text that cannot be an id names nothing, so the answer is 404.
@@ -52,14 +50,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
-        let unknown = ApiError::not_found;
+        let unknown = Error::not_found;
         let params =
             RawPathParams::from_request_parts(parts, state).await.map_err(|_| unknown("route", "?"))?;
         let param = |name| params.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
         let (sandbox, context) = (param("id"), param("context"));
         let is_id = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         if !(1..=ID_BYTES_MAX).contains(&context.len()) || !context.bytes().all(is_id) {
-            return Err(unknown("context", context));
+            return Err(unknown("context", context).into());
         }
         let sandbox = sandbox.parse().map_err(|_| unknown("sandbox", sandbox))?;
         Ok(Self { sandbox, context: context.to_owned() })
@@ -110,7 +108,7 @@ pub(crate) async fn list(
     (status = 413, body = ErrorBody), (status = 504, body = ErrorBody)))]
 pub(crate) async fn run(
     State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<Turns>>,
+    Extension(turns): Extension<Arc<KeyedMutex>>,
     caller: Caller,
     Of { sandbox, context }: Of,
     request: Request,
@@ -131,7 +129,7 @@ pub(crate) async fn run(
     }
     let execution = run.finish().await;
     match run.timed_out {
-        true => Err(ApiError::new(ErrorCode::ExecTimeout, execution.error.unwrap_or_default())),
+        true => Err(Error::new(ErrorCode::ExecTimeout, execution.error.unwrap_or_default()).into()),
         false => Ok(Json(execution).into_response()),
     }
 }
@@ -142,7 +140,7 @@ pub(crate) async fn run(
     responses((status = 200, body = CodeContext), (status = 404, body = ErrorBody)))]
 pub(crate) async fn restart(
     State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<Turns>>,
+    Extension(turns): Extension<Arc<KeyedMutex>>,
     caller: Caller,
     Of { sandbox, context }: Of,
 ) -> ApiResult<Json<CodeContext>> {
@@ -160,7 +158,7 @@ pub(crate) async fn restart(
     responses((status = 204), (status = 404, body = ErrorBody)))]
 pub(crate) async fn remove(
     State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<Turns>>,
+    Extension(turns): Extension<Arc<KeyedMutex>>,
     caller: Caller,
     Of { sandbox, context }: Of,
 ) -> ApiResult<StatusCode> {
@@ -175,9 +173,9 @@ fn wants_events(headers: &HeaderMap) -> bool {
     accepted.is_some_and(|accepted| accepted.contains("text/event-stream"))
 }
 
-async fn read(request: Request) -> ApiResult<RunCode> {
+async fn read(request: Request) -> Result<RunCode> {
     let too_large = || {
-        ApiError::new(
+        Error::new(
             ErrorCode::BodyTooLarge,
             format!("code has at most {CODE_BYTES_MAX} bytes; write a file and run that"),
         )
@@ -192,7 +190,7 @@ async fn read(request: Request) -> ApiResult<RunCode> {
     let most = EXEC_TIMEOUT_SECONDS_MAX * 1000;
     match wanted.timeout_ms {
         Some(ms) if !(1..=most).contains(&ms) => {
-            Err(ApiError::bad_request(format!("timeout_ms must be 1 to {most}")))
+            Err(Error::bad_request(format!("timeout_ms must be 1 to {most}")))
         }
         _ => Ok(wanted),
     }

@@ -47,7 +47,9 @@ pub(crate) use recovery::recover;
 pub(crate) use view::{PublicAddress, inside_url};
 pub(crate) use way::StoredDatabases;
 
-use pandastack_types::DatabaseId;
+use pandastack_types::{DatabaseId, Owner};
+
+use crate::store::SandboxRecord;
 
 /// Template that databases are forked from.
 const TEMPLATE: &str = "postgres-16";
@@ -61,33 +63,14 @@ const SIZES_GIB: [u32; 5] = [1, 2, 4, 8, 16];
 const MIB_PER_GIB: u32 = 1024;
 
 /// What a machine of a database carries as its owner.
-fn owner(id: &DatabaseId) -> String {
-    format!("database:{id}")
+fn owner(id: &DatabaseId) -> Owner {
+    Owner::Database(id.clone())
 }
 
-/// The database that an owner means.
-fn owned_by(owner: &str) -> Option<DatabaseId> {
-    owner.strip_prefix("database:")?.parse().ok()
-}
-
-/// The database whose data a machine with this owner has: its own machine, or one that a restore is tried in.
-pub(crate) fn sealed_for(owner: &str) -> Option<&str> {
-    ["database:", "drill:"].iter().find_map(|kind| owner.strip_prefix(kind))
-}
-
-/// What marks a database while something is done to it.
-fn mark(id: &DatabaseId) -> String {
-    format!("database {id}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::sealed_for;
-
-    #[test]
-    fn machines_with_the_data_of_a_database_are_sealed() {
-        assert_eq!(sealed_for("database:a1"), Some("a1"));
-        assert_eq!(sealed_for("drill:a1"), Some("a1"));
-        assert_eq!(sealed_for("app:a1"), None);
+/// The database whose machine this is.
+fn machine_of(machine: &SandboxRecord) -> Option<DatabaseId> {
+    match machine.owner.as_deref()?.parse() {
+        Ok(Owner::Database(id)) => Some(id),
+        _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! Making, copying, changing and deleting databases.
 //!
-//! Whatever changes a database holds its mark, so one thing at a time is done to it; what finds it taken answers 409.
+//! Whatever changes a database holds its so one thing at a time is done to it; what finds it taken answers 409.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,18 @@ use pandastack_types::api::{
 };
 use pandastack_types::limits::{DATABASE_IDLE_SECONDS, DATABASE_LABEL_BYTES_MAX, TTL_SECONDS_MAX};
 use pandastack_types::preview::Visibility;
-use pandastack_types::{DatabaseId, ErrorCode, SandboxId, WorkspaceId};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId, WorkspaceId};
 
 use super::server::{self, Descent};
-use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, mark, owner, revive, room};
-use crate::app::{App, Marked, now};
-use crate::error::{ApiError, ApiResult};
-use crate::ops as machines;
-use crate::ops::lifecycle::Move;
+use super::{MIB_PER_GIB, SIZE_DEFAULT_GIB, SIZES_GIB, TEMPLATE, backups, owner, revive, room};
+use crate::app::{App, now};
+use crate::sandboxes::in_flight::{InFlightMark, Mark};
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::ops::lifecycle::Move;
+use crate::sandboxes::volumes::owned;
 use crate::store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
 use crate::store::volumes::VolumeRecord;
 use crate::store::{SandboxRecord, Select, StoreError};
-use crate::volumes::owned;
 
 /// How long a delete waits for what is being done to its database: who reads that a create was given up, and to delete it, may
 /// be faster than the end of that work.
@@ -33,7 +33,7 @@ pub(super) async fn create(
     app: &Arc<App>,
     workspace: WorkspaceId,
     request: CreateDatabase,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     check_label(request.label.as_deref())?;
     let size = size_gib(request.size.as_deref(), request.memory_mb)?;
     let spec = DatabaseSpecRecord {
@@ -53,10 +53,10 @@ pub(super) async fn branch(
     app: &Arc<App>,
     original: DatabaseRecord,
     request: CloneDatabase,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     check_label(request.label.as_deref())?;
     if request.size.as_ref().is_some_and(|size| *size != original.spec.size) {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "a copy has the size of its original, `{}`; leave `size` out",
             original.spec.size
         )));
@@ -111,7 +111,7 @@ async fn make(
     app: &Arc<App>,
     record: DatabaseRecord,
     original: Option<DatabaseRecord>,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
     app.owned(async move {
         let app = for_task;
@@ -141,17 +141,18 @@ async fn make_machine(
     app: &Arc<App>,
     record: &DatabaseRecord,
     original: Option<&DatabaseRecord>,
-) -> ApiResult<SandboxId> {
+) -> Result<SandboxId> {
     let (machine, descent) = match original {
         None => {
             let (workspace, owner) = (record.workspace.clone(), owner(&record.id));
             let request = machine_request(record)?;
-            let machine = machines::create::create_owned(app, workspace, request, owner).await;
+            let machine = machines::create::create_owned(&app.sandboxes, workspace, request, owner).await;
             (machine.map_err(as_database)?, Descent::Template)
         }
         Some(original) => {
             let (machine, client) = machine(app, original).await?;
-            let machine = machines::fork::fork_owned(app, machine, client, owner(&record.id)).await?;
+            let machine =
+                machines::fork::fork_owned(&app.sandboxes, machine, client, owner(&record.id)).await?;
             (machine, Descent::Copy(&original.id))
         }
     };
@@ -161,9 +162,9 @@ async fn make_machine(
 }
 
 /// Somebody who asked for a database knows nothing of sandboxes.
-fn as_database(error: ApiError) -> ApiError {
+fn as_database(error: Error) -> Error {
     match error.code {
-        ErrorCode::TemplateBaking => ApiError {
+        ErrorCode::TemplateBaking => Error {
             message: "PostgreSQL is being prepared on this host for the first time; try again shortly"
                 .to_owned(),
             ..error
@@ -172,7 +173,7 @@ fn as_database(error: ApiError) -> ApiError {
     }
 }
 
-pub(super) fn machine_request(record: &DatabaseRecord) -> ApiResult<CreateSandbox> {
+pub(super) fn machine_request(record: &DatabaseRecord) -> Result<CreateSandbox> {
     let size = size_gib(Some(&record.spec.size), None)?;
     Ok(CreateSandbox {
         template: Some(TEMPLATE.to_owned()),
@@ -195,7 +196,7 @@ pub(super) async fn change(
     app: &Arc<App>,
     record: DatabaseRecord,
     request: PatchDatabase,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
     app.owned(async move { change_marked(&for_task, record, request).await }).await
 }
@@ -204,9 +205,9 @@ async fn change_marked(
     app: &Arc<App>,
     record: DatabaseRecord,
     request: PatchDatabase,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     if request == PatchDatabase::default() {
-        return Err(ApiError::bad_request(
+        return Err(Error::bad_request(
             "nothing to change: give label, always_on, protected, storage_mb or size",
         ));
     }
@@ -217,16 +218,16 @@ async fn change_marked(
         let (machine, _) = machine(app, &record).await?;
         let idle_timeout_seconds = Some(idle_seconds(always_on));
         let patch = PatchLifecycle { idle_timeout_seconds, ..PatchLifecycle::default() };
-        machines::lifecycle::patch(app, machine, patch).await?;
+        machines::lifecycle::patch(&app.sandboxes, machine, patch).await?;
         record.spec.always_on = always_on;
     }
     if let Some(storage_mb) = request.storage_mb {
         let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
         let volume = volumes.into_iter().next();
-        let volume = volume.ok_or_else(|| ApiError::conflict("this database has no volume"))?;
+        let volume = volume.ok_or_else(|| Error::conflict("this database has no volume"))?;
         // A file system grows in a machine that runs, and one that is full sleeps as others do.
         go(app, &record, true).await?;
-        owned::grow(app, volume, storage_mb).await?;
+        owned::grow(&app.sandboxes, volume, storage_mb).await?;
         room::await_notice(app, &record).await;
     }
     record.spec.protected = request.protected.unwrap_or(record.spec.protected);
@@ -240,7 +241,7 @@ async fn change_marked(
 
 /// Gives a database a machine of another size. Its server stops cleanly first, so that it starts without replaying its log; whoever connects
 /// meanwhile is held.
-async fn resize(app: &Arc<App>, record: DatabaseRecord, size: &str) -> ApiResult<DatabaseRecord> {
+async fn resize(app: &Arc<App>, record: DatabaseRecord, size: &str) -> Result<DatabaseRecord> {
     let size = format!("{}g", size_gib(Some(size), None)?);
     if size == record.spec.size {
         return Ok(record);
@@ -261,7 +262,7 @@ async fn resize(app: &Arc<App>, record: DatabaseRecord, size: &str) -> ApiResult
 }
 
 /// Room for data, and what of it is taken, in bytes.
-pub(super) async fn storage(app: &App, record: &DatabaseRecord) -> ApiResult<(u64, u64)> {
+pub(super) async fn storage(app: &App, record: &DatabaseRecord) -> Result<(u64, u64)> {
     let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
     let used =
         |volume: &VolumeRecord| app.hosts.volume(&volume.host, &volume.id).map_or(0, |seen| seen.used_bytes);
@@ -269,29 +270,29 @@ pub(super) async fn storage(app: &App, record: &DatabaseRecord) -> ApiResult<(u6
 }
 
 /// Puts a database to sleep, or wakes it.
-pub(super) async fn go(app: &Arc<App>, record: &DatabaseRecord, awake: bool) -> ApiResult<()> {
+pub(super) async fn go(app: &Arc<App>, record: &DatabaseRecord, awake: bool) -> Result<()> {
     let (machine, client) = machine(app, record).await?;
     let movement = if awake { Move::Wake } else { Move::Hibernate(Keep::Memory) };
-    machines::lifecycle::go(app, machine, client, movement, false).await.map(drop)
+    machines::lifecycle::go(&app.sandboxes, machine, client, movement, false).await.map(drop)
 }
 
 /// Deletes a database, unless it is protected or an app's. Runs to its end even if the caller is dropped.
-pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
     let for_task = Arc::clone(app);
     app.owned(async move {
         let app = for_task;
-        let marked = app.under_way.mark_within(&mark(&record.id), DELETE_WAIT).await;
+        let marked = app.in_flight.mark_within(&Mark::Database(record.id.clone()), DELETE_WAIT).await;
         let _marked = marked.ok_or_else(|| taken(&record.id))?;
         let record = app.store.database(Some(&record.workspace), &record.id).await?;
         if record.spec.protected {
-            return Err(ApiError::conflict(format!(
+            return Err(Error::conflict(format!(
                 "database `{0}` is protected; take that back first: `pandastack db set {0} --protected false`, or PATCH it \
                  with `protected: false`",
                 record.id
             )));
         }
         if let Some(of) = crate::apps::databases::holder(&app, &record).await? {
-            return Err(ApiError::conflict(format!(
+            return Err(Error::conflict(format!(
                 "database `{}` is attached to app `{of}`; detach it first: pandastack app detach {of} {}",
                 record.id, record.id
             )));
@@ -306,7 +307,7 @@ pub(super) async fn delete(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<
 }
 
 /// Removes the machines of a database, its volume, its backups and then its row. Safe to repeat.
-pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     remove_machines(app, &record.id).await?;
     backups::remove_left(app, &record.id).await?;
     owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
@@ -321,20 +322,20 @@ pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult
 }
 
 /// Removes every machine that belongs to a database.
-pub(super) async fn remove_machines(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
-    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(app, machine, Some("its database is deleted")).await?;
+pub(super) async fn remove_machines(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
+    for machine in app.store.sandboxes(&Select::Owner(owner(id).to_string())).await? {
+        machines::delete::delete(&app.sandboxes, machine, Some("its database is deleted")).await?;
     }
     Ok(())
 }
 
 /// The machine of a database that is ready, and its host.
-pub(super) async fn machine(app: &App, record: &DatabaseRecord) -> ApiResult<(SandboxRecord, AgentClient)> {
+pub(super) async fn machine(app: &App, record: &DatabaseRecord) -> Result<(SandboxRecord, AgentClient)> {
     let sandbox = ready(record)?;
     let machine = match app.store.sandbox(Some(&record.workspace), sandbox).await {
         Ok(machine) => machine,
         Err(StoreError::NotFound { .. }) => {
-            return Err(ApiError::conflict(format!("the machine of database `{}` is gone", record.id)));
+            return Err(Error::conflict(format!("the machine of database `{}` is gone", record.id)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -344,41 +345,41 @@ pub(super) async fn machine(app: &App, record: &DatabaseRecord) -> ApiResult<(Sa
 }
 
 /// Refuses what needs a database that is ready.
-pub(super) fn ready(record: &DatabaseRecord) -> ApiResult<&SandboxId> {
+pub(super) fn ready(record: &DatabaseRecord) -> Result<&SandboxId> {
     let id = &record.id;
     match (record.state, &record.sandbox) {
         (DatabaseState::Ready, Some(sandbox)) => Ok(sandbox),
         (DatabaseState::Creating, _) => {
             let message = format!("database `{id}` is still being made; try again in a moment");
-            Err(ApiError::new(ErrorCode::Unavailable, message))
+            Err(Error::new(ErrorCode::Unavailable, message))
         }
-        (DatabaseState::Deleting, _) => Err(ApiError::conflict(format!("database `{id}` is being deleted"))),
+        (DatabaseState::Deleting, _) => Err(Error::conflict(format!("database `{id}` is being deleted"))),
         (DatabaseState::Failed | DatabaseState::Ready, _) => {
             let why = record.spec.failure.as_deref().unwrap_or("it was never finished");
-            Err(ApiError::conflict(format!("database `{id}` failed: {why}")))
+            Err(Error::conflict(format!("database `{id}` failed: {why}")))
         }
     }
 }
 
-pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> ApiResult<Marked> {
-    app.under_way.mark(&mark(id)).ok_or_else(|| taken(id))
+pub(crate) fn take_mark(app: &App, id: &DatabaseId) -> Result<InFlightMark> {
+    app.in_flight.mark(&Mark::Database(id.clone())).ok_or_else(|| taken(id))
 }
 
-fn taken(id: &DatabaseId) -> ApiError {
-    ApiError::conflict(format!("something else is being done to database `{id}`; try again shortly"))
+fn taken(id: &DatabaseId) -> Error {
+    Error::conflict(format!("something else is being done to database `{id}`; try again shortly"))
 }
 
-fn check_label(label: Option<&str>) -> ApiResult<()> {
+fn check_label(label: Option<&str>) -> Result<()> {
     match label {
         Some(label) if label.len() > DATABASE_LABEL_BYTES_MAX => {
-            Err(ApiError::bad_request(format!("`label` is at most {DATABASE_LABEL_BYTES_MAX} bytes")))
+            Err(Error::bad_request(format!("`label` is at most {DATABASE_LABEL_BYTES_MAX} bytes")))
         }
         _ => Ok(()),
     }
 }
 
 /// GiB of memory that a request means, by a size such as `4g` or by a number of MiB.
-fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> ApiResult<u32> {
+fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> Result<u32> {
     let by_size =
         size.map(|text| text.to_ascii_lowercase().strip_suffix('g').and_then(|gib| gib.parse().ok()));
     let by_memory = memory_mb.map(|mb| (mb % MIB_PER_GIB == 0).then_some(mb / MIB_PER_GIB));
@@ -389,7 +390,7 @@ fn size_gib(size: Option<&str>, memory_mb: Option<u32>) -> ApiResult<u32> {
     };
     wanted.filter(|gib| SIZES_GIB.contains(gib)).ok_or_else(|| {
         let sizes: Vec<String> = SIZES_GIB.iter().map(|gib| format!("`{gib}g`")).collect();
-        ApiError::bad_request(format!(
+        Error::bad_request(format!(
             "a database's size is one of {} of memory (`size`, or `memory_mb` in MiB)",
             sizes.join(", ")
         ))

@@ -7,13 +7,14 @@
 
 use std::sync::Arc;
 
-use super::{backups, mark, ops, owner, revive};
+use super::{backups, ops, owner, revive};
 use crate::app::App;
-use crate::error::ApiResult;
-use crate::ops as machines;
+use crate::sandboxes::in_flight::Mark;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::Select;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
-use crate::volumes::owned;
+use pandastack_types::{Owner, Result};
 
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while it was being made; delete it and make another";
@@ -37,9 +38,9 @@ pub(crate) async fn recover(app: Arc<App>) {
     }
 }
 
-async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
     // Somebody may have been faster than this: what is marked is under way now.
-    let Some(_marked) = app.under_way.mark(&mark(&record.id)) else { return Ok(()) };
+    let Some(_marked) = app.in_flight.mark(&Mark::Database(record.id.clone())) else { return Ok(()) };
     match record.state {
         DatabaseState::Creating => give_up(app, record).await,
         DatabaseState::Ready => {
@@ -51,7 +52,7 @@ async fn recover_one(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
     }
 }
 
-async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
+async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> Result<()> {
     ops::remove_machines(app, &record.id).await?;
     owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
     let mut failed = DatabaseRecord { state: DatabaseState::Failed, ..record };
@@ -63,7 +64,7 @@ async fn give_up(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<()> {
 
 /// The record has the last word on a failover that was cut off: the volumes of the machine it names are the database's, those of
 /// any other go with that one.
-async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     // Whoever brings a lost one back begins with removing all of its machines, and keeps the volume.
     let Some(named) = record.sandbox.as_ref().filter(|_| record.state == DatabaseState::Ready) else {
         return Ok(());
@@ -71,10 +72,10 @@ async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
     if revive::is_lost(app, record).await? {
         return Ok(());
     }
-    let of = owner(&record.id);
+    let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
     let (kept, others): (Vec<_>, Vec<_>) = app
         .store
-        .sandboxes(&Select::Owner(of.clone()))
+        .sandboxes(&Select::Owner(of.to_string()))
         .await?
         .into_iter()
         .partition(|machine| machine.id == *named);
@@ -84,11 +85,11 @@ async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
     for machine in others {
         for volume in owned::of(app, &record.workspace, &of).await? {
             if machine.spec.volumes.iter().any(|mounted| mounted.id == volume.id) {
-                owned::release(app, volume).await?;
+                owned::release(app, volume, &replaced).await?;
             }
         }
         tracing::warn!(database = %record.id, sandbox = %machine.id, "a machine that was to take over is deleted");
-        machines::delete::delete(app, machine, Some("it did not take over")).await?;
+        machines::delete::delete(&app.sandboxes, machine, Some("it did not take over")).await?;
     }
     Ok(())
 }

@@ -9,14 +9,13 @@ use std::time::Duration;
 use pandastack_edge::Trouble;
 use pandastack_postgres::{Endpoint, Entrance, LoginError, RunError, Session};
 use pandastack_types::api::ExecRequest;
-use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_types::{DatabaseId, Error, Result, SandboxId};
 use tokio::time::Instant;
 
 use super::credentials::administrator;
 use super::server::{plain, refusal, run_in, run_refusal};
 use super::way;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::store::SandboxRecord;
 use crate::store::databases::DatabaseRecord;
 
@@ -48,7 +47,7 @@ pub(super) enum Replay {
     /// It takes queries and goes on by itself.
     Over,
     /// It said that it still reads its log.
-    UnderWay,
+    InFlight,
     /// It said nothing in time.
     Unheard,
 }
@@ -61,27 +60,27 @@ enum Setback {
 }
 
 /// Starts the server of a machine that runs without it, and waits until it has replayed its log.
-pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> ApiResult<()> {
+pub(super) async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> Result<()> {
     let request = ExecRequest {
         cmd: Some(START.to_owned()),
         timeout_seconds: Some(START_SECONDS),
         ..ExecRequest::default()
     };
-    let started = crate::ops::exec::exec_in(app, machine, &request).await?;
+    let started = crate::sandboxes::ops::exec::exec_in(app, machine, &request).await?;
     match started.exit_code {
         0 if started.stdout.contains(REPLAYING) => await_replayed(app, &record.id, &machine.id).await,
         0 => Ok(()),
-        _ => Err(ApiError::internal(format!("its server did not start: {}", started.stderr.trim()))),
+        _ => Err(Error::internal(format!("its server did not start: {}", started.stderr.trim()))),
     }
 }
 
-async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> ApiResult<()> {
+async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> Result<()> {
     let began = Instant::now();
     let mut heard = began;
     loop {
         match look(app, id, sandbox).await? {
             Replay::Over => return Ok(()),
-            Replay::UnderWay => heard = Instant::now(),
+            Replay::InFlight => heard = Instant::now(),
             Replay::Unheard => {}
         }
         let too_long = [
@@ -89,14 +88,14 @@ async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) ->
             (heard, UNHEARD_MAX, "its server replays its log, and has not answered for"),
         ];
         if let Some((_, max, what)) = too_long.into_iter().find(|(since, max, _)| since.elapsed() >= *max) {
-            return Err(ApiError::internal(format!("{what} {} min", max.as_secs() / 60)));
+            return Err(Error::internal(format!("{what} {} min", max.as_secs() / 60)));
         }
         tokio::time::sleep(REPLAY_LOOK).await;
     }
 }
 
 /// Looks whether a server still reads its log. Its administrator is that of the database whose log it is. Fails when it never will be done.
-pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> ApiResult<Replay> {
+pub(super) async fn look(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> Result<Replay> {
     let setback = match ask(app, original, sandbox).await {
         Ok(found) => return Ok(found),
         Err(setback) => setback,
@@ -119,7 +118,7 @@ async fn ask(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> Resu
     let session = session.map_err(|error| Setback::Session(error.into()))?;
     let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
-    Ok(if answer == Some("f") { Replay::Over } else { Replay::UnderWay })
+    Ok(if answer == Some("f") { Replay::Over } else { Replay::InFlight })
 }
 
 fn endpoint(sandbox: &SandboxId) -> Endpoint {
@@ -139,7 +138,7 @@ fn despite(setback: &Setback) -> Option<Replay> {
         Setback::Session(RunError::Session(error)) => match error {
             LoginError::Late | LoginError::Broken(_) => Some(Replay::Unheard),
             LoginError::Sql(error) => match error.code.as_str() {
-                NOT_YET => Some(Replay::UnderWay),
+                NOT_YET => Some(Replay::InFlight),
                 CANCELLED | ENDED => Some(Replay::Unheard),
                 _ => None,
             },
@@ -183,7 +182,7 @@ mod tests {
         let session = |error: LoginError| Setback::Session(error.into());
         let sql = |code: &str| session(SqlError { code: code.to_owned(), ..SqlError::default() }.into());
         for (setback, expect) in [
-            (sql(NOT_YET), Some(Replay::UnderWay)),
+            (sql(NOT_YET), Some(Replay::InFlight)),
             (sql(CANCELLED), Some(Replay::Unheard)),
             (sql(ENDED), Some(Replay::Unheard)),
             (session(LoginError::Late), Some(Replay::Unheard)),

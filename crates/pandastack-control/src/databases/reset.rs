@@ -11,15 +11,14 @@
 
 use std::sync::Arc;
 
-use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_types::{DatabaseId, Result, SandboxId};
 
 use super::{ops, server};
 use crate::app::App;
-use crate::error::ApiResult;
 use crate::store::databases::DatabaseRecord;
 
 /// Gives the user of a database a new password; the old one and the old broker token work no more.
-pub(super) async fn reset_credentials(app: &Arc<App>, record: DatabaseRecord) -> ApiResult<DatabaseRecord> {
+pub(super) async fn reset_credentials(app: &Arc<App>, record: DatabaseRecord) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
     app.owned(async move {
         let app = for_task;
@@ -35,7 +34,7 @@ pub(super) async fn reset_credentials(app: &Arc<App>, record: DatabaseRecord) ->
 }
 
 /// Tells the server of a database what its record says already. Safe to repeat; wakes it.
-pub(super) async fn finish(app: &Arc<App>, mut record: DatabaseRecord) -> ApiResult<DatabaseRecord> {
+pub(super) async fn finish(app: &Arc<App>, mut record: DatabaseRecord) -> Result<DatabaseRecord> {
     let sandbox = ops::ready(&record)?.clone();
     server::renew_password(app, &record, &sandbox).await?;
     record.spec.reset_pending = false;
@@ -44,7 +43,7 @@ pub(super) async fn finish(app: &Arc<App>, mut record: DatabaseRecord) -> ApiRes
 }
 
 /// Tells a server that was restored of a reset that its log did not have.
-pub(super) async fn catch_up(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> ApiResult<()> {
+pub(super) async fn catch_up(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> Result<()> {
     if server::told_revision(app, record, sandbox).await? < record.spec.revision {
         server::renew_password(app, record, sandbox).await?;
     }
@@ -53,7 +52,7 @@ pub(super) async fn catch_up(app: &Arc<App>, record: &DatabaseRecord, sandbox: &
 
 /// Notes in a server that runs and was told of the last reset before servers noted any. Without that, a password that its tenant chose since
 /// would not outlast a failover.
-pub(super) async fn note_told(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> ApiResult<()> {
+pub(super) async fn note_told(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) -> Result<()> {
     let record = app.store.database(None, id).await?;
     if record.spec.revision == 0 || record.spec.reset_pending {
         return Ok(());

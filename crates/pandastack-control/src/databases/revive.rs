@@ -15,17 +15,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_types::api::AttachVolume;
-use pandastack_types::{DatabaseId, SandboxId, SandboxState};
+use pandastack_types::{DatabaseId, Error, Result, SandboxId, SandboxState};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{DATA_PATH, mark, ops, owner, replay, reset, server};
-use crate::app::{App, Marked, lost};
-use crate::error::{ApiError, ApiResult};
-use crate::ops as machines;
+use super::{DATA_PATH, ops, owner, replay, reset, server};
+use crate::app::App;
+use crate::sandboxes::in_flight::{InFlightMark, Mark};
+use crate::sandboxes::lost;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 use crate::store::{SandboxRecord, StoreError};
-use crate::volumes::owned;
 
 /// Longest pause between two looks, for what nobody tells.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -59,12 +60,12 @@ pub(crate) async fn run(app: Arc<App>) {
     }
 }
 
-async fn look(app: &Arc<App>) -> ApiResult<()> {
+async fn look(app: &Arc<App>) -> Result<()> {
     for record in app.store.databases_in(DatabaseState::Ready).await? {
         if !must_be_told(app, &record).await? && !is_lost(app, &record).await? {
             continue;
         }
-        let Some(marked) = app.under_way.mark(&mark(&record.id)) else { continue };
+        let Some(marked) = app.in_flight.mark(&Mark::Database(record.id.clone())) else { continue };
         let for_task = Arc::clone(app);
         app.tasks.spawn(async move {
             let app = for_task;
@@ -80,7 +81,7 @@ async fn look(app: &Arc<App>) -> ApiResult<()> {
 }
 
 /// Whether a server has yet to hear of a reset, and can. One whose host is silent is left to whoever lets it go on elsewhere.
-async fn must_be_told(app: &App, record: &DatabaseRecord) -> ApiResult<bool> {
+async fn must_be_told(app: &App, record: &DatabaseRecord) -> Result<bool> {
     let (true, Some(sandbox)) = (record.spec.reset_pending, &record.sandbox) else { return Ok(false) };
     match app.store.sandbox(None, sandbox).await {
         Ok(machine) => Ok(app.hosts.reachable(&machine.host)),
@@ -90,7 +91,7 @@ async fn must_be_told(app: &App, record: &DatabaseRecord) -> ApiResult<bool> {
 }
 
 /// Whether the machine of a database that is ready is no more.
-pub(super) async fn is_lost(app: &App, record: &DatabaseRecord) -> ApiResult<bool> {
+pub(super) async fn is_lost(app: &App, record: &DatabaseRecord) -> Result<bool> {
     let (DatabaseState::Ready, Some(sandbox)) = (record.state, &record.sandbox) else { return Ok(false) };
     match app.store.sandbox(None, sandbox).await {
         Ok(machine) => Ok(machine.state == SandboxState::Failed),
@@ -99,7 +100,7 @@ pub(super) async fn is_lost(app: &App, record: &DatabaseRecord) -> ApiResult<boo
     }
 }
 
-async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     // Read again now that nothing else changes it.
     let record = app.store.database(Some(&record.workspace), &record.id).await?;
     let id = record.id.clone();
@@ -114,17 +115,17 @@ async fn revive(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
 }
 
 /// Gives a database another machine with its volume, of the size that its record says. Whoever connects meanwhile is held.
-pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> ApiResult<SandboxId> {
+pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> Result<SandboxId> {
     let volumes = owned::of(app, &record.workspace, &owner(&record.id)).await?;
     let volume = volumes.first().ok_or_else(|| {
-        ApiError::conflict("its data was on the machine's own disk, which is lost; delete the database")
+        Error::conflict("its data was on the machine's own disk, which is lost; delete the database")
     })?;
     ops::remove_machines(app, &record.id).await?;
     let mut request = ops::machine_request(&record)?;
     let path = Some(DATA_PATH.to_owned());
     request.volumes = Some(vec![AttachVolume { name: volume.name.clone(), path, read_only: None }]);
     let (workspace, of) = (record.workspace.clone(), owner(&record.id));
-    let machine = machines::create::create_patiently(app, workspace, request, of).await?;
+    let machine = machines::create::create_patiently(&app.sandboxes, workspace, request, of).await?;
     start(app, &record, &machine).await?;
     record.sandbox = Some(machine.id.clone());
     record.spec.reset_pending = false;
@@ -134,20 +135,20 @@ pub(super) async fn replace(app: &Arc<App>, mut record: DatabaseRecord) -> ApiRe
 }
 
 /// Starts the server of a machine that was booted, and waits for it to answer.
-async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> ApiResult<()> {
+async fn start(app: &Arc<App>, record: &DatabaseRecord, machine: &SandboxRecord) -> Result<()> {
     replay::start(app, record, machine).await?;
     server::resume(app, record, &machine.id).await
 }
 
 /// Starts the server of a machine that runs without it, and answers when it takes queries. Whoever comes meanwhile waits for the first one's
 /// attempt. `closed` is the machine whose port was found closed; if the database has another one by now, that is the answer.
-pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId) -> ApiResult<SandboxId> {
+pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId) -> Result<SandboxId> {
     let deadline = Instant::now() + HOLD;
     loop {
         let done = app.revivals.done.notified();
         tokio::pin!(done);
         done.as_mut().enable();
-        if let Some(marked) = app.under_way.mark(&mark(id)) {
+        if let Some(marked) = app.in_flight.mark(&Mark::Database(id.clone())) {
             let (for_task, id, closed) = (Arc::clone(app), id.clone(), closed.clone());
             let restarting = async move { restart_marked(&for_task, &id, &closed, marked).await };
             return app.owned(restarting).await;
@@ -161,7 +162,7 @@ pub(super) async fn restart(app: &Arc<App>, id: &DatabaseId, closed: &SandboxId)
         }
         if Instant::now() >= deadline {
             let message = format!("the server of database `{id}` does not run and could not be started yet");
-            return Err(ApiError::conflict(message));
+            return Err(Error::conflict(message));
         }
     }
 }
@@ -170,8 +171,8 @@ async fn restart_marked(
     app: &Arc<App>,
     id: &DatabaseId,
     closed: &SandboxId,
-    marked: Marked,
-) -> ApiResult<SandboxId> {
+    marked: InFlightMark,
+) -> Result<SandboxId> {
     let record = app.store.database(None, id).await?;
     let sandbox = ops::ready(&record)?.clone();
     if sandbox != *closed {
@@ -192,7 +193,7 @@ async fn restart_marked(
 }
 
 /// Holds a client of a database whose machine was lost until it has another one, and answers that.
-pub(super) async fn await_machine(app: &App, id: &DatabaseId) -> ApiResult<SandboxId> {
+pub(super) async fn await_machine(app: &App, id: &DatabaseId) -> Result<SandboxId> {
     let deadline = Instant::now() + HOLD;
     loop {
         let done = app.revivals.done.notified();
@@ -207,7 +208,7 @@ pub(super) async fn await_machine(app: &App, id: &DatabaseId) -> ApiResult<Sandb
         let _ = tokio::time::timeout(HOLD_LOOK, done).await;
         if Instant::now() >= deadline {
             let message = format!("the machine of database `{id}` was lost and another one is not ready yet");
-            return Err(ApiError::conflict(message));
+            return Err(Error::conflict(message));
         }
     }
 }

@@ -14,15 +14,14 @@ use std::time::Duration;
 
 use pandastack_postgres::Backend;
 use pandastack_types::limits::VOLUME_MB_MAX;
-use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_types::{DatabaseId, Result, SandboxId};
 use tokio::time::Instant;
 
 use super::backups::{Purpose, Written, connect_awake};
 use super::{ops, server};
 use crate::app::App;
-use crate::error::ApiResult;
+use crate::sandboxes::keyed_mutex::KeyedMutex;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
-use crate::turns::Turns;
 
 /// Between two looks at all databases.
 const LOOK_EVERY: Duration = Duration::from_secs(15);
@@ -42,7 +41,7 @@ const DISK_FULL: &str = "53100";
 pub(crate) struct Rooms {
     found: Mutex<HashMap<DatabaseId, Found>>,
     /// Of those who ask because of an error: the others have the answer of the first.
-    turns: Turns<DatabaseId>,
+    turns: KeyedMutex<DatabaseId>,
 }
 
 #[derive(Clone, Copy)]
@@ -105,7 +104,7 @@ pub(crate) async fn run(app: Arc<App>) {
     }
 }
 
-async fn look_at_all(app: &Arc<App>) -> ApiResult<()> {
+async fn look_at_all(app: &Arc<App>) -> Result<()> {
     let ready = app.store.databases_in(DatabaseState::Ready).await?;
     app.rooms.lock().retain(|id, _| ready.iter().any(|record| record.id == *id));
     for record in ready {

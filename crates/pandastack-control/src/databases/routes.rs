@@ -11,20 +11,18 @@ use http::{HeaderMap, Method, StatusCode, header};
 use pandastack_postgres::{
     Bounds, Endpoint, Entrance, Outcome, Session, Statement, json_of, parameter, type_name,
 };
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{
     CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
     DatabaseStats, DatabaseStatus, DatabaseWaking, ExecRequest, ExecResult, Items, PatchDatabase, Scope,
 };
 use pandastack_types::limits::{DATABASE_QUERY_MS_MAX, DATABASE_ROWS_MAX};
-use pandastack_types::{DatabaseId, ErrorBody, ErrorCode};
+use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 
 use super::credentials::{DATABASE, is_broker_token, tenant};
 use super::{StoredDatabases, backups, ops, reset, server, view};
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody};
-use crate::ops::call_on;
+use crate::sandboxes::ops::call_on;
 use crate::store::databases::DatabaseRecord;
 
 /// How long a query may take that does not say.
@@ -58,7 +56,7 @@ pub(crate) fn broker() -> Router<Arc<App>> {
         .route("/v1/databases/{id}/proxy/v1/health", get(broker_health))
 }
 
-async fn find(app: &App, caller: &Caller, id: &DatabaseId) -> ApiResult<DatabaseRecord> {
+async fn find(app: &App, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
     Ok(app.store.database(Some(&caller.workspace), id).await?)
 }
 
@@ -142,17 +140,17 @@ pub(crate) async fn connection(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseConnection>> {
     if caller.scope == Scope::Read {
-        return Err(crate::scope::refusal(&caller, Scope::Sandboxes));
+        return Err(crate::scope::refusal(&caller, Scope::Sandboxes).into());
     }
     let record = find(&app, &caller, &id).await?;
     ops::ready(&record)?;
     let none = || {
-        ApiError::new(
+        Error::new(
             ErrorCode::Unavailable,
             "this server has no address for databases; start it with --postgres-listen",
         )
     };
-    view::connection(&app, &headers, &record).await.map(Json).ok_or_else(none)
+    Ok(view::connection(&app, &headers, &record).await.map(Json).ok_or_else(none)?)
 }
 
 /// Run one statement and return its rows.
@@ -168,25 +166,25 @@ pub(crate) async fn query(
     JsonBody(request): JsonBody<DatabaseQuery>,
 ) -> ApiResult<Json<DatabaseRows>> {
     let record = find(&app, &caller, &id).await?;
-    run_query(&app, &record, request).await.map(Json)
+    Ok(run_query(&app, &record, request).await.map(Json)?)
 }
 
 pub(crate) async fn run_query(
     app: &Arc<App>,
     record: &DatabaseRecord,
     request: DatabaseQuery,
-) -> ApiResult<DatabaseRows> {
+) -> Result<DatabaseRows> {
     ops::ready(record)?;
     let wait_ms = request.timeout_ms.unwrap_or(QUERY_MS_DEFAULT);
     if !(1..=DATABASE_QUERY_MS_MAX).contains(&wait_ms) {
-        return Err(ApiError::bad_request(format!("timeout_ms is 1 to {DATABASE_QUERY_MS_MAX}")));
+        return Err(Error::bad_request(format!("timeout_ms is 1 to {DATABASE_QUERY_MS_MAX}")));
     }
     let rows_max = request.max_rows.unwrap_or(DATABASE_ROWS_MAX);
     if !(1..=DATABASE_ROWS_MAX).contains(&rows_max) {
-        return Err(ApiError::bad_request(format!("max_rows is 1 to {DATABASE_ROWS_MAX}")));
+        return Err(Error::bad_request(format!("max_rows is 1 to {DATABASE_ROWS_MAX}")));
     }
     if request.sql.trim().is_empty() {
-        return Err(ApiError::bad_request("`sql` is empty: say what to run"));
+        return Err(Error::bad_request("`sql` is empty: say what to run"));
     }
     let began = Instant::now();
     let databases = StoredDatabases(Arc::clone(app));
@@ -335,11 +333,11 @@ pub(crate) async fn failover(
 }
 
 /// The database that a path and a bearer token mean.
-async fn broker_record(app: &App, id: &DatabaseId, headers: &HeaderMap) -> ApiResult<DatabaseRecord> {
+async fn broker_record(app: &App, id: &DatabaseId, headers: &HeaderMap) -> Result<DatabaseRecord> {
     let bearer =
         headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let refused = || {
-        ApiError::new(
+        Error::new(
             ErrorCode::Unauthorized,
             "the broker takes `Authorization: Bearer <broker_token>` of this database",
         )
@@ -357,8 +355,8 @@ async fn broker_query(
 ) -> ApiResult<Json<DatabaseRows>> {
     let (parts, body) = request.into_parts();
     let record = broker_record(&app, &id, &parts.headers).await?;
-    let request = crate::extract::parse_json(&crate::extract::read_body(body).await?)?;
-    run_query(&app, &record, request).await.map(Json)
+    let request = pandastack_rest::extract::parse_json(&pandastack_rest::extract::read_body(body).await?)?;
+    Ok(run_query(&app, &record, request).await.map(Json)?)
 }
 
 async fn broker_health(

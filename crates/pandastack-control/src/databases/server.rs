@@ -9,12 +9,11 @@ use pandastack_postgres::{
     Session, SqlError, Statement, scram_verifier,
 };
 use pandastack_types::api::{DatabaseStats, ExecRequest};
-use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 
 use super::credentials::{ADMINISTRATOR, DATABASE, TENANT, administrator, password, tenant};
 use super::way::{OneMachine, connect_first};
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::store::databases::DatabaseRecord;
 
 /// How long one of these conversations may take. The machine is awake or waking.
@@ -55,7 +54,7 @@ pub(super) async fn settle(
     record: &DatabaseRecord,
     sandbox: &SandboxId,
     descent: Descent<'_>,
-) -> ApiResult<()> {
+) -> Result<()> {
     let own = administrator(&app.link, Some(&record.id)).password;
     let passwords = set_passwords(&[(ADMINISTRATOR, &own), (TENANT, &password(&app.link, record))]);
     match descent {
@@ -70,7 +69,7 @@ pub(super) async fn settle(
 }
 
 /// The first words to a template's server, in the session that waits for them. Where none does, one is opened.
-async fn begin(app: &Arc<App>, sandbox: &SandboxId, statements: &[Statement]) -> ApiResult<()> {
+async fn begin(app: &Arc<App>, sandbox: &SandboxId, statements: &[Statement]) -> Result<()> {
     let waiting = connect_first(app, sandbox).await.map_err(|error| refusal(error.into()))?;
     match waiting {
         Some(backend) => run_in(Session::resumed(backend), statements).await.map(drop).map_err(run_refusal),
@@ -80,18 +79,18 @@ async fn begin(app: &Arc<App>, sandbox: &SandboxId, statements: &[Statement]) ->
 
 /// The first words to a server that was brought back. Nothing here may depend on what a tenant can change: its password, whether its database
 /// is there and takes connections.
-pub(super) async fn resume(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> ApiResult<()> {
+pub(super) async fn resume(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> Result<()> {
     if record.spec.reset_pending {
         renew_password(app, record, sandbox).await?;
     }
     ask(app, &administrator(&app.link, Some(&record.id)), sandbox).await
 }
 
-async fn ask(app: &Arc<App>, who: &Credentials, sandbox: &SandboxId) -> ApiResult<()> {
+async fn ask(app: &Arc<App>, who: &Credentials, sandbox: &SandboxId) -> Result<()> {
     let first = run_as(app, sandbox, who, &[plain("SELECT 1")]).await?;
     match first.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref()) {
         Some("1") => Ok(()),
-        other => Err(ApiError::internal(format!("a database answered {other:?} to SELECT 1"))),
+        other => Err(Error::internal(format!("a database answered {other:?} to SELECT 1"))),
     }
 }
 
@@ -101,13 +100,13 @@ pub(super) async fn renew_password(
     app: &Arc<App>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
-) -> ApiResult<()> {
+) -> Result<()> {
     let statements = [set_passwords(&[(TENANT, &password(&app.link, record))]), plain(&note(record))];
     run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &statements).await.map(drop)
 }
 
 /// Notes in a server which reset it was told of last, unless it has a note of its own already.
-pub(super) async fn note_told(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> ApiResult<()> {
+pub(super) async fn note_told(app: &Arc<App>, record: &DatabaseRecord, sandbox: &SandboxId) -> Result<()> {
     let who = administrator(&app.link, Some(&record.id));
     run_as(app, sandbox, &who, &[plain(&first_note(record))]).await.map(drop)
 }
@@ -117,7 +116,7 @@ pub(super) async fn told_revision(
     app: &Arc<App>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
-) -> ApiResult<u64> {
+) -> Result<u64> {
     let who = administrator(&app.link, Some(&record.id));
     let outcomes = run_as(app, sandbox, &who, &[plain(TOLD)]).await?;
     let note = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
@@ -144,22 +143,22 @@ fn revision_in(note: &str, id: &DatabaseId) -> Option<u64> {
 }
 
 /// Stops the server of a database cleanly: everything is on its volume. Wakes it.
-pub(super) async fn stop(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+pub(super) async fn stop(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     let (machine, _) = super::ops::machine(app, record).await?;
     let request = ExecRequest {
         cmd: Some(STOP.to_owned()),
         timeout_seconds: Some(STOP_SECONDS),
         ..ExecRequest::default()
     };
-    let stopped = crate::ops::exec::exec_in(app, &machine, &request).await?;
+    let stopped = crate::sandboxes::ops::exec::exec_in(app, &machine, &request).await?;
     match stopped.exit_code {
         0 => Ok(()),
-        _ => Err(ApiError::internal(format!("its server did not stop: {}", stopped.stderr.trim()))),
+        _ => Err(Error::internal(format!("its server did not stop: {}", stopped.stderr.trim()))),
     }
 }
 
 /// Whether its volume is so full that the server is read only. Over a way of the caller's, which decides whether that is use.
-pub(super) async fn is_full(app: &Arc<App>, id: &DatabaseId, backend: Backend) -> ApiResult<bool> {
+pub(super) async fn is_full(app: &Arc<App>, id: &DatabaseId, backend: Backend) -> Result<bool> {
     let session = Session::over(backend, &administrator(&app.link, Some(id))).await.map_err(refusal)?;
     let outcomes = run_in(session, &[plain(IS_FULL)]).await.map_err(run_refusal)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.clone());
@@ -190,10 +189,10 @@ pub(super) async fn stats(
     app: &Arc<App>,
     record: &DatabaseRecord,
     sandbox: &SandboxId,
-) -> ApiResult<DatabaseStats> {
+) -> Result<DatabaseStats> {
     let outcomes = run_as(app, sandbox, &administrator(&app.link, Some(&record.id)), &[plain(STATS)]).await?;
     let row = outcomes.into_iter().next().and_then(|outcome| outcome.rows.into_iter().next());
-    let row = row.ok_or_else(|| ApiError::internal("a server has no statistics"))?;
+    let row = row.ok_or_else(|| Error::internal("a server has no statistics"))?;
     let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
     let number = |at| text(at).parse::<u64>().unwrap_or(0);
     let small = |at| u32::try_from(number(at)).unwrap_or(u32::MAX);
@@ -233,7 +232,7 @@ async fn run_as(
     sandbox: &SandboxId,
     credentials: &Credentials,
     statements: &[Statement],
-) -> ApiResult<Vec<Outcome>> {
+) -> Result<Vec<Outcome>> {
     let (machine, endpoint) = one_machine(app, sandbox);
     let mut session = Session::open(&machine, &endpoint, credentials).await.map_err(refusal)?;
     let bounds = Bounds { rows_max: 0, wait: WAIT };
@@ -248,28 +247,28 @@ fn one_machine(app: &Arc<App>, sandbox: &SandboxId) -> (OneMachine, Endpoint) {
 }
 
 /// A session that could not be opened, as the API says it.
-pub(super) fn refusal(error: LoginError) -> ApiError {
+pub(super) fn refusal(error: LoginError) -> Error {
     match error {
         LoginError::Sql(error) => sql_refusal(&error),
         LoginError::Connect(_) | LoginError::Late | LoginError::Broken(_) => {
-            ApiError::new(ErrorCode::GuestUnavailable, error.to_string())
+            Error::new(ErrorCode::GuestUnavailable, error.to_string())
         }
     }
 }
 
 /// What a server said. Whatever passes is no mistake of the caller's.
-fn sql_refusal(error: &SqlError) -> ApiError {
+fn sql_refusal(error: &SqlError) -> Error {
     let more = [error.field('D'), error.field('H')].into_iter().flatten();
     let more: String = more.map(|sentence| format!(". {sentence}")).collect();
     let code = if error.is_passing() { ErrorCode::Unavailable } else { ErrorCode::BadRequest };
-    ApiError::new(code, format!("{error}{more}"))
+    Error::new(code, format!("{error}{more}"))
 }
 
 /// Statements that came to nothing, as the API says it.
-pub(super) fn run_refusal(error: RunError) -> ApiError {
+pub(super) fn run_refusal(error: RunError) -> Error {
     match error {
         RunError::Session(error) => refusal(error),
-        RunError::TooLarge => ApiError::new(ErrorCode::BodyTooLarge, error.to_string()),
+        RunError::TooLarge => Error::new(ErrorCode::BodyTooLarge, error.to_string()),
     }
 }
 

@@ -3,12 +3,11 @@
 use http::HeaderMap;
 use pandastack_types::api::{Database, DatabaseConnection, DatabaseStatus};
 use pandastack_types::network::DATABASES_ADDRESS;
-use pandastack_types::{DatabaseId, SandboxState};
+use pandastack_types::{DatabaseId, Result, SandboxState};
 
 use super::credentials::{DATABASE, TENANT, broker_token, password};
 use super::{TEMPLATE, backups, room};
 use crate::app::App;
-use crate::error::ApiResult;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 
 /// Where clients find the server for databases.
@@ -43,7 +42,7 @@ impl PublicAddress {
 }
 
 /// A database as lists show it.
-pub(super) async fn listed(app: &App, record: DatabaseRecord) -> ApiResult<Database> {
+pub(super) async fn listed(app: &App, record: DatabaseRecord) -> Result<Database> {
     let (status, failure) = status(app, &record).await;
     let failover_available = backups::can_fail_over(app, &record).await;
     Ok(Database {
@@ -64,7 +63,7 @@ pub(super) async fn listed(app: &App, record: DatabaseRecord) -> ApiResult<Datab
 }
 
 /// A database with how to connect, for those who may change it.
-pub(super) async fn shown(app: &App, headers: &HeaderMap, record: DatabaseRecord) -> ApiResult<Database> {
+pub(super) async fn shown(app: &App, headers: &HeaderMap, record: DatabaseRecord) -> Result<Database> {
     let connection = connection(app, headers, &record).await;
     Ok(Database { connection, ..listed(app, record).await? })
 }

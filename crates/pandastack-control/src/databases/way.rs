@@ -10,7 +10,8 @@ use pandastack_types::{DatabaseId, SandboxId};
 use tokio::time::Instant;
 
 use super::{revive, room};
-use crate::app::{App, lost};
+use crate::app::App;
+use crate::sandboxes::lost;
 use crate::store::StoreError;
 use crate::store::databases::DatabaseState;
 

@@ -24,7 +24,7 @@ use pandastack_types::api::{
 };
 use pandastack_types::limits::{INIT_SECONDS_MAX, INSTALL_SECONDS_MAX};
 use pandastack_types::preview::Visibility;
-use pandastack_types::{ErrorCode, SnapshotId};
+use pandastack_types::{Error, ErrorCode, Result, SnapshotId};
 use serde::de::IgnoredAny;
 
 use super::bundle::{self, Checked};
@@ -32,9 +32,8 @@ use super::connection::Connection;
 use super::pool::owner;
 use super::requirements::{REQUIREMENTS, Requirements};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
-use crate::ops;
-use crate::ops::listening::Watch;
+use crate::sandboxes::ops;
+use crate::sandboxes::ops::listening::Watch;
 use crate::store::SandboxRecord;
 use crate::store::functions::{FunctionRecord, VersionRecord};
 
@@ -104,7 +103,7 @@ async fn build(
     version: &mut VersionRecord,
     checked: &Checked,
     log: &mut String,
-) -> ApiResult<()> {
+) -> Result<()> {
     let layer = match &version.layer_key {
         Some(key) => reusable_layer(app, version, key).await?,
         None => None,
@@ -115,7 +114,7 @@ async fn build(
     let mut build = Build { app, version: version.clone(), machine, client, log: String::new() };
     let steps = tokio::select! {
         steps = build.steps(checked, reused) => steps,
-        () = app.shutdown.cancelled() => Err(ApiError::new(ErrorCode::Unavailable, "the server stopped during the deploy; deploy again")),
+        () = app.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deploy; deploy again")),
     };
     log.push_str(&build.log);
     version.spec = build.version.spec;
@@ -124,7 +123,7 @@ async fn build(
 }
 
 /// A snapshot with the same dependencies, from an earlier deploy of this workspace.
-async fn reusable_layer(app: &App, version: &VersionRecord, key: &str) -> ApiResult<Option<SnapshotId>> {
+async fn reusable_layer(app: &App, version: &VersionRecord, key: &str) -> Result<Option<SnapshotId>> {
     for earlier in app.store.versions_with_layer(&version.workspace, key).await? {
         let Some(layer) = earlier.spec.layer_snapshot else { continue };
         if let Ok(snapshot) = app.store.snapshot(&version.workspace, &layer).await
@@ -140,7 +139,7 @@ async fn make_machine(
     app: &Arc<App>,
     version: &mut VersionRecord,
     layer: Option<SnapshotId>,
-) -> ApiResult<(SandboxRecord, bool)> {
+) -> Result<(SandboxRecord, bool)> {
     let request = CreateSandbox {
         template: layer.is_none().then(|| version.spec.template.clone()),
         from_snapshot: layer.clone(),
@@ -156,8 +155,8 @@ async fn make_machine(
     let workspace = version.workspace.clone();
     let (asked, of) = (request.clone(), belongs.clone());
     let made = match &layer {
-        Some(_) => ops::create::create_owned(app, workspace.clone(), asked, of).await,
-        None => ops::create::create_patiently(app, workspace.clone(), asked, of).await,
+        Some(_) => ops::create::create_owned(&app.sandboxes, workspace.clone(), asked, of).await,
+        None => ops::create::create_patiently(&app.sandboxes, workspace.clone(), asked, of).await,
     };
     match made {
         Ok(machine) => {
@@ -175,7 +174,7 @@ async fn make_machine(
                 memory_mb: version.spec.memory_mb,
                 ..request
             };
-            let machine = ops::create::create_patiently(app, workspace, request, belongs).await?;
+            let machine = ops::create::create_patiently(&app.sandboxes, workspace, request, belongs).await?;
             Ok((machine, false))
         }
         Err(error) => Err(error),
@@ -183,7 +182,7 @@ async fn make_machine(
 }
 
 impl Build<'_> {
-    async fn steps(&mut self, checked: &Checked, reused: bool) -> ApiResult<()> {
+    async fn steps(&mut self, checked: &Checked, reused: bool) -> Result<()> {
         self.put_code().await?;
         if self.version.layer_key.is_some() && !reused {
             self.install(checked).await?;
@@ -199,7 +198,7 @@ impl Build<'_> {
     }
 
     /// Puts the bundle and the bootstraps in place, and nothing else there.
-    async fn put_code(&mut self) -> ApiResult<()> {
+    async fn put_code(&mut self) -> Result<()> {
         // By the guest program itself: the first processes of a restored machine take longer than all of this.
         for directory in [TASK_ROOT, DEPENDENCIES, RUNTIME_DIR] {
             self.change_path(Method::POST, "/fs/mkdir", directory).await?;
@@ -212,39 +211,39 @@ impl Build<'_> {
             ("bootstrap.py".to_owned(), PYTHON_BOOTSTRAP.into(), 0o644),
             ("bootstrap.mjs".to_owned(), NODE_BOOTSTRAP.into(), 0o644),
         ];
-        let bootstraps = bundle::pack(&bootstraps).map_err(ApiError::internal)?;
+        let bootstraps = bundle::pack(&bootstraps).map_err(Error::internal)?;
         self.unpack(RUNTIME_DIR, bundle::unpacked(bootstraps)).await
     }
 
     /// Makes or deletes a directory of the machine.
-    async fn change_path(&self, method: Method, call: &str, path: &str) -> ApiResult<()> {
+    async fn change_path(&self, method: Method, call: &str, path: &str) -> Result<()> {
         let call = format!("/sandboxes/{}{call}?path={path}", self.machine.id);
         let call = ops::call_on(&self.machine, method, &call, GRACE);
-        let _: IgnoredAny = self.client.call(call, ops::NOTHING).await?;
+        let _: IgnoredAny = self.client.call(call, ops::NO_BODY).await?;
         Ok(())
     }
 
-    async fn unpack(&self, directory: &str, archive: axum::body::Body) -> ApiResult<()> {
+    async fn unpack(&self, directory: &str, archive: axum::body::Body) -> Result<()> {
         let uri = format!("/agent/v1/sandboxes/{}/fs/tar?path={directory}", self.machine.id);
         let request = Request::builder()
             .method(Method::PUT)
             .uri(uri)
             .header(header::CONTENT_TYPE, "application/x-tar")
             .body(archive)
-            .map_err(ApiError::internal)?;
+            .map_err(Error::internal)?;
         let sent = self.client.send(request, Some(self.machine.incarnation));
         let answer = tokio::time::timeout(Duration::from_secs(STEP_SECONDS) + GRACE, sent).await;
-        let late = |_| ApiError::new(ErrorCode::GuestUnavailable, "the code could not be copied in time");
+        let late = |_| Error::new(ErrorCode::GuestUnavailable, "the code could not be copied in time");
         let answer = answer.map_err(late)??;
         if !answer.status().is_success() {
             let message = format!("the bundle could not be unpacked ({}); is it damaged?", answer.status());
-            return Err(ApiError::bad_request(message));
+            return Err(Error::bad_request(message));
         }
         Ok(())
     }
 
     /// Runs a command of ours; its failure is the deploy's.
-    async fn sh(&mut self, command: &str, seconds: u64) -> ApiResult<ExecResult> {
+    async fn sh(&mut self, command: &str, seconds: u64) -> Result<ExecResult> {
         let exec = ExecRequest {
             cmd: Some(command.to_owned()),
             cwd: Some("/".to_owned()),
@@ -260,23 +259,23 @@ impl Build<'_> {
         if result.exit_code != 0 {
             let why = last_line(&result.stderr).or_else(|| last_line(&result.stdout)).unwrap_or_default();
             let message = format!("`{command}` exited with {}: {why}", result.exit_code);
-            return Err(ApiError::bad_request(message));
+            return Err(Error::bad_request(message));
         }
         Ok(result)
     }
 
     /// The list for pip; what a `pyproject.toml` says is written to one.
-    async fn requirements(&self, checked: &Checked) -> ApiResult<String> {
+    async fn requirements(&self, checked: &Checked) -> Result<String> {
         if let Some(Requirements::Listed(lines)) = checked.requirements()? {
             let file = [(REQUIREMENTS.to_owned(), lines.into_bytes(), 0o644)];
-            let archive = bundle::pack(&file).map_err(ApiError::internal)?;
+            let archive = bundle::pack(&file).map_err(Error::internal)?;
             self.unpack(RUNTIME_DIR, bundle::unpacked(archive)).await?;
             return Ok(format!("{RUNTIME_DIR}/{REQUIREMENTS}"));
         }
         Ok(REQUIREMENTS.to_owned())
     }
 
-    async fn install(&mut self, checked: &Checked) -> ApiResult<()> {
+    async fn install(&mut self, checked: &Checked) -> Result<()> {
         let has = |name: &str| checked.manifests.iter().any(|(known, _)| known == name);
         let command = match self.version.spec.runtime {
             Runtime::Python => {
@@ -298,14 +297,14 @@ impl Build<'_> {
         };
         self.log.push_str(&format!("$ {command}\n"));
         let installed = self.sh(&command, INSTALL_SECONDS_MAX).await;
-        installed.map(drop).map_err(|error| ApiError {
+        installed.map(drop).map_err(|error| Error {
             message: format!("dependencies could not be installed: {}", error.message),
             ..error
         })
     }
 
     /// Starts the runtime and waits until the handler asks for its first event.
-    async fn start(&mut self) -> ApiResult<()> {
+    async fn start(&mut self) -> Result<()> {
         let start = StartProcess {
             exec: ExecRequest {
                 argv: Some(self.command()),
@@ -322,25 +321,25 @@ impl Build<'_> {
         let wait = Duration::from_secs(INIT_SECONDS_MAX);
         let mut connection = self.connect().await?;
         let ready = tokio::time::timeout(wait + GRACE, connection.await_ready(wait)).await;
-        let late = || ApiError::bad_request(format!("the handler was not ready within {INIT_SECONDS_MAX} s"));
+        let late = || Error::bad_request(format!("the handler was not ready within {INIT_SECONDS_MAX} s"));
         let ready = ready.map_err(|_| late())??;
         self.log.push_str(&ready.log);
         match (ready.ready, ready.failure) {
             (true, _) => Ok(()),
-            (false, Some(failure)) => Err(ApiError::bad_request(failure)),
+            (false, Some(failure)) => Err(Error::bad_request(failure)),
             (false, None) => Err(late()),
         }
     }
 
     /// The runtime was started a moment ago; it listens before it starts the handler.
-    async fn connect(&self) -> ApiResult<Connection> {
+    async fn connect(&self) -> Result<Connection> {
         let mut watch = Watch::new(&self.machine, &self.client, tokio::time::Instant::now() + GRACE);
         while let Some(ports) = watch.next().await? {
             if ports.iter().any(|port| port.port == PORT) {
                 return Connection::open(self.app, &self.machine.id).await;
             }
         }
-        Err(ApiError::new(
+        Err(Error::new(
             ErrorCode::GuestUnavailable,
             "the function runtime did not start in time; deploy again",
         ))
@@ -376,11 +375,12 @@ impl Build<'_> {
         own.chain(spec.env.clone()).collect()
     }
 
-    async fn snapshot(&self, what: &str) -> ApiResult<SnapshotId> {
+    async fn snapshot(&self, what: &str) -> Result<SnapshotId> {
         let name = format!("{what} {} version {}", self.version.function, self.version.version);
         let request = CreateSnapshot { name: Some(name), ..CreateSnapshot::default() };
         let (machine, client) = (self.machine.clone(), self.client.clone());
-        let taken = ops::snapshot::take(self.app, machine, client, request, SnapshotKind::Service).await?;
+        let taken =
+            ops::snapshot::take(&self.app.sandboxes, machine, client, request, SnapshotKind::Service).await?;
         Ok(taken.id)
     }
 }

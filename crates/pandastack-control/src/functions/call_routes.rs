@@ -10,9 +10,11 @@ use base64::Engine;
 use http::{HeaderValue, StatusCode, header};
 use jiff::SignedDuration;
 use pandastack_function_proto::Outcome;
+use pandastack_rest::extract::parse_json;
+use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, Query};
 use pandastack_types::api::{FunctionMetrics, InvokeFunction, Items, RecordRun, Redriven, Run, RunKind};
 use pandastack_types::limits::{ASYNC_EVENT_BYTES_MAX, EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX, RUNS_PAGE_MAX};
-use pandastack_types::{ErrorBody, ErrorCode, RunId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, Result, RunId};
 use serde::Deserialize;
 
 use super::deploy_routes::read_limited;
@@ -20,9 +22,6 @@ use super::invoke::{self, Asked};
 use super::routes::{Named, find};
 use super::{dead_letters, known, queue, shown};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody, Query, parse_json};
 use crate::store::functions::{FunctionRecord, RunSelect};
 
 /// Bytes of `X-Log-Result`, before base64.
@@ -56,15 +55,15 @@ pub(crate) async fn invoke(
     let text = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let kind = text("x-invocation-type");
     let refuse =
-        || ApiError::new(ErrorCode::BodyTooLarge, format!("an event is at most {EVENT_BYTES_MAX} bytes"));
+        || Error::new(ErrorCode::BodyTooLarge, format!("an event is at most {EVENT_BYTES_MAX} bytes"));
     let body = read_limited(body, EVENT_BYTES_MAX, refuse).await?;
     let version = super::version_for(&function, query.qualifier.as_deref())?;
     match kind.as_deref() {
         None => {
             let request: InvokeFunction = parse_json(&body)?;
-            let event = serde_json::to_vec(&request.input).map_err(ApiError::internal)?;
+            let event = serde_json::to_vec(&request.input).map_err(Error::internal)?;
             if request.is_async {
-                return enqueue(&app, &function, version, event.into()).await;
+                return Ok(enqueue(&app, &function, version, event.into()).await?);
             }
             let answered = call(&app, function, version, event.into()).await?;
             Ok(Json(answered.run).into_response())
@@ -73,23 +72,25 @@ pub(crate) async fn invoke(
             let answered = call(&app, function, version, event_of(body)?).await?;
             Ok(raw(answered, text("x-log-type").as_deref() == Some("Tail")))
         }
-        Some("Event") => enqueue(&app, &function, version, event_of(body)?).await,
+        Some("Event") => Ok(enqueue(&app, &function, version, event_of(body)?).await?),
         Some("DryRun") => {
             super::pool_of(&app, &function, version).await?;
             Ok(StatusCode::NO_CONTENT.into_response())
         }
-        Some(_) => Err(ApiError::bad_request("X-Invocation-Type must be RequestResponse, Event or DryRun")),
+        Some(_) => {
+            Err(Error::bad_request("X-Invocation-Type must be RequestResponse, Event or DryRun").into())
+        }
     }
 }
 
 /// An event is JSON; nothing counts as `{}`.
-pub(super) fn event_of(body: bytes::Bytes) -> ApiResult<bytes::Bytes> {
+pub(super) fn event_of(body: bytes::Bytes) -> Result<bytes::Bytes> {
     if body.trim_ascii().is_empty() {
         return Ok(bytes::Bytes::from_static(b"{}"));
     }
     match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
         Ok(_) => Ok(body),
-        Err(error) => Err(ApiError::bad_request(format!("the event is not JSON: {error}"))),
+        Err(error) => Err(Error::bad_request(format!("the event is not JSON: {error}"))),
     }
 }
 
@@ -98,7 +99,7 @@ async fn call(
     function: FunctionRecord,
     version: u32,
     event: bytes::Bytes,
-) -> ApiResult<invoke::Answered> {
+) -> Result<invoke::Answered> {
     let owner = Arc::clone(app);
     // Once it began it is finished: a client that goes away leaves no half-used machine.
     app.owned(async move { invoke::call(&owner, &function, Asked::new(RunKind::Sync, version, event)).await })
@@ -110,10 +111,10 @@ async fn enqueue(
     function: &FunctionRecord,
     version: u32,
     event: bytes::Bytes,
-) -> ApiResult<Response> {
+) -> Result<Response> {
     if event.len() > ASYNC_EVENT_BYTES_MAX {
         let message = format!("an event of a queued call is at most {ASYNC_EVENT_BYTES_MAX} bytes");
-        return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+        return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let run = queue::put(app, function, Asked::new(RunKind::Async, version, event)).await?;
     Ok((StatusCode::ACCEPTED, Json(run)).into_response())
@@ -125,8 +126,8 @@ fn raw(answered: invoke::Answered, with_log: bool) -> Response {
     let mut response = match outcome {
         Outcome::Success | Outcome::Error => Response::new(Body::from(body)),
         Outcome::Timeout => {
-            let error = ApiError::new(ErrorCode::ExecTimeout, run.error.clone().unwrap_or_default());
-            error.into_response()
+            let error = Error::new(ErrorCode::ExecTimeout, run.error.clone().unwrap_or_default());
+            ApiError(error).into_response()
         }
         Outcome::Crashed => {
             let error = serde_json::json!({"errorType": "Runtime.ExitError", "errorMessage": run.error});

@@ -8,11 +8,10 @@ use pandastack_function_proto::{
     Await, Call, End, FRAME_HEAD_BYTES, Head, Kind, PART_BYTES_MAX, PORT, Ready, Stream, decode_head,
     decode_json, encode_invoke, encode_json,
 };
-use pandastack_types::{ErrorCode, SandboxId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 
 /// Bytes read ahead.
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -40,7 +39,7 @@ pub(crate) enum Said {
 
 impl Connection {
     /// Connects to the runtime of a machine.
-    pub(crate) async fn open(app: &App, sandbox: &SandboxId) -> ApiResult<Self> {
+    pub(crate) async fn open(app: &App, sandbox: &SandboxId) -> Result<Self> {
         let opened = tokio::time::timeout(CONNECT_WAIT, app.edge.tunnel(sandbox, PORT)).await;
         let late = |_| lost(sandbox.as_str(), "its runtime did not accept a connection in time");
         let stream =
@@ -55,16 +54,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self { stream: BufReader::with_capacity(BUFFER_BYTES, stream), name: name.to_owned() }
     }
 
-    fn broken(&self, error: impl std::fmt::Display) -> ApiError {
+    fn broken(&self, error: impl std::fmt::Display) -> Error {
         lost(&self.name, &error.to_string())
     }
 
-    async fn send(&mut self, frame: &[u8]) -> ApiResult<()> {
+    async fn send(&mut self, frame: &[u8]) -> Result<()> {
         let sent = self.stream.get_mut().write_all(frame).await;
         sent.map_err(|error| self.broken(error))
     }
 
-    async fn receive(&mut self) -> ApiResult<(Kind, Vec<u8>)> {
+    async fn receive(&mut self) -> Result<(Kind, Vec<u8>)> {
         let mut head = [0; FRAME_HEAD_BYTES];
         let read = self.stream.read_exact(&mut head).await;
         read.map_err(|error| self.broken(error))?;
@@ -76,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Waits until the handler is ready, or never will be.
-    pub(crate) async fn await_ready(&mut self, wait: Duration) -> ApiResult<Ready> {
+    pub(crate) async fn await_ready(&mut self, wait: Duration) -> Result<Ready> {
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         self.send(&encode_json(Kind::Await, &Await { wait_ms })).await?;
         match self.receive().await? {
@@ -91,12 +90,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Begins a call; [`Connection::next`] tells what comes of it.
-    pub(crate) async fn begin(&mut self, call: &Call, event: &[u8]) -> ApiResult<()> {
+    pub(crate) async fn begin(&mut self, call: &Call, event: &[u8]) -> Result<()> {
         self.send(&encode_invoke(call, event)).await
     }
 
     /// What is said next. After [`Said::End`] another call may begin.
-    pub(crate) async fn next(&mut self) -> ApiResult<Said> {
+    pub(crate) async fn next(&mut self) -> Result<Said> {
         let (kind, payload) = self.receive().await?;
         let said = match kind {
             Kind::Log => {
@@ -117,9 +116,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 /// The machine of a call is not to be relied on any more.
-pub(crate) fn lost(name: &str, why: &str) -> ApiError {
+pub(crate) fn lost(name: &str, why: &str) -> Error {
     tracing::info!(name, why, "a function's machine was lost");
-    ApiError::new(
+    Error::new(
         ErrorCode::GuestUnavailable,
         "the machine of this call was lost before it answered; whether the handler ran is not known, so repeat the \
          call only if it may run twice",

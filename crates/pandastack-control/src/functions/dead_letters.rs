@@ -8,11 +8,11 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use pandastack_types::api::{FunctionRunStatus, FunctionSettings, Redriven, Run};
 use pandastack_types::limits::DEAD_LETTER_NOTICES_MAX;
+use pandastack_types::{Error, Result};
 use serde_json::json;
 
 use super::queue::{backoff, jitter_percent};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::functions::{FunctionRecord, RunRecord, RunSelect};
 
 /// Calls that are queued again in one request.
@@ -31,7 +31,7 @@ pub(super) fn give_up(settings: &FunctionSettings, record: &mut RunRecord) {
 }
 
 /// Tells of a dead letter, once. What comes of it is in the record, which the caller writes.
-pub(super) async fn tell(app: &Arc<App>, record: &mut RunRecord) -> ApiResult<()> {
+pub(super) async fn tell(app: &Arc<App>, record: &mut RunRecord) -> Result<()> {
     let function = match app.store.function(None, &record.run.function_id).await {
         Ok(function) => function,
         Err(error) => {
@@ -69,15 +69,15 @@ fn notice(function: &FunctionRecord, record: &RunRecord) -> serde_json::Value {
 }
 
 /// Queues a call that was given up again, as a new one with the same id: for the version that is called now.
-pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: RunRecord) -> ApiResult<Run> {
+pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: RunRecord) -> Result<Run> {
     if !record.run.dead_letter || record.event.is_none() {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "run {} was not given up: only calls with `dead_letter` can be queued again",
             record.run.id
         )));
     }
     if record.queued {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "dead_letter_url is being told of run {}; queue it again when that is over, shortly",
             record.run.id
         )));
@@ -103,7 +103,7 @@ pub(super) async fn redrive(app: &App, function: &FunctionRecord, mut record: Ru
 }
 
 /// Queues all of them again, oldest last; as many as one request does.
-pub(super) async fn redrive_all(app: &App, function: &FunctionRecord) -> ApiResult<Redriven> {
+pub(super) async fn redrive_all(app: &App, function: &FunctionRecord) -> Result<Redriven> {
     super::version_for(function, None)?;
     let select = RunSelect { dead_letters: true, limit: REDRIVEN_MAX };
     let mut redriven = 0;

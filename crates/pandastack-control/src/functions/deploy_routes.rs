@@ -9,16 +9,14 @@ use axum::extract::{FromRequest, Multipart, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{Alias, DeployStatus, Function, FunctionVersion, Items, RollbackFunction};
 use pandastack_types::limits::{BUNDLE_BYTES_MAX, DEPLOY_HOLD_SECONDS};
-use pandastack_types::{ErrorBody, ErrorCode, FunctionId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, FunctionId, Result};
 
 use super::routes::{Named, find, shown_now};
 use super::{build, bundle, settings, shown};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody};
 use crate::store::functions::{FunctionRecord, FunctionSpec, VersionRecord, VersionSpec};
 
 /// Deploy a bundle: `multipart/form-data` with `bundle` (a gzip-compressed tar archive or a zip archive) and `entrypoint`, or the
@@ -45,14 +43,14 @@ pub(crate) async fn deploy(
     }
     deploy_bundle(&app, &record, bundle).await?;
     let record = app.store.function(None, &record.id).await?;
-    shown_now(&app, record, &headers).await
+    Ok(shown_now(&app, record, &headers).await?)
 }
 
-fn too_large() -> ApiError {
-    ApiError::new(ErrorCode::BodyTooLarge, format!("a bundle is at most {BUNDLE_BYTES_MAX} bytes"))
+fn too_large() -> Error {
+    Error::new(ErrorCode::BodyTooLarge, format!("a bundle is at most {BUNDLE_BYTES_MAX} bytes"))
 }
 
-async fn read_bundle(request: Request) -> ApiResult<(Vec<u8>, Option<String>)> {
+async fn read_bundle(request: Request) -> Result<(Vec<u8>, Option<String>)> {
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     if !kind.is_some_and(|kind| kind.starts_with("multipart/form-data")) {
         return Ok((read_limited(request.into_body(), BUNDLE_BYTES_MAX, too_large).await?.to_vec(), None));
@@ -61,10 +59,10 @@ async fn read_bundle(request: Request) -> ApiResult<(Vec<u8>, Option<String>)> {
     let request = request.map(|body| Body::new(Limited::new(body, BUNDLE_BYTES_MAX + 64 * 1024)));
     let malformed = |error: axum::extract::multipart::MultipartError| match error.status() {
         StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-        _ => ApiError::bad_request(format!("the form is not readable: {}", error.body_text())),
+        _ => Error::bad_request(format!("the form is not readable: {}", error.body_text())),
     };
     let form = Multipart::from_request(request, &()).await;
-    let mut form = form.map_err(|error| ApiError::bad_request(error.body_text()))?;
+    let mut form = form.map_err(|error| Error::bad_request(error.body_text()))?;
     let (mut bundle, mut entrypoint) = (None, None);
     while let Some(field) = form.next_field().await.map_err(malformed)? {
         match field.name() {
@@ -73,7 +71,7 @@ async fn read_bundle(request: Request) -> ApiResult<(Vec<u8>, Option<String>)> {
             _ => {}
         }
     }
-    let bundle = bundle.ok_or_else(|| ApiError::bad_request("the form has no field `bundle`"))?;
+    let bundle = bundle.ok_or_else(|| Error::bad_request("the form has no field `bundle`"))?;
     if bundle.len() > BUNDLE_BYTES_MAX {
         return Err(too_large());
     }
@@ -83,26 +81,22 @@ async fn read_bundle(request: Request) -> ApiResult<(Vec<u8>, Option<String>)> {
 pub(super) async fn read_limited(
     body: Body,
     limit: usize,
-    refuse: impl Fn() -> ApiError,
-) -> ApiResult<bytes::Bytes> {
+    refuse: impl Fn() -> Error,
+) -> Result<bytes::Bytes> {
     match Limited::new(body, limit).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(refuse()),
-        Err(_) => Err(ApiError::bad_request("the request body ended before it was complete")),
+        Err(_) => Err(Error::bad_request("the request body ended before it was complete")),
     }
 }
 
 /// Begins a deploy and waits for it a while; its failure is the answer.
-pub(super) async fn deploy_bundle(
-    app: &Arc<App>,
-    function: &FunctionRecord,
-    bytes: Vec<u8>,
-) -> ApiResult<()> {
+pub(super) async fn deploy_bundle(app: &Arc<App>, function: &FunctionRecord, bytes: Vec<u8>) -> Result<()> {
     let looked_at = tokio::task::spawn_blocking(move || {
         let bytes = bundle::kept(bytes)?;
         bundle::check(&bytes).map(|checked| (checked, bytes))
     });
-    let (checked, bytes) = looked_at.await.map_err(ApiError::internal)??;
+    let (checked, bytes) = looked_at.await.map_err(Error::internal)??;
     let spec = &function.spec;
     checked.check_entrypoint(spec.runtime, &spec.entrypoint)?;
     app.store.put_bundle(&function.workspace, &checked.sha256, &bytes, now()).await?;
@@ -144,7 +138,7 @@ fn machine_kind(spec: &FunctionSpec) -> String {
     }
 }
 
-async fn await_built(app: &App, function: &FunctionId, version: u32) -> ApiResult<()> {
+async fn await_built(app: &App, function: &FunctionId, version: u32) -> Result<()> {
     let until = tokio::time::Instant::now() + Duration::from_secs(DEPLOY_HOLD_SECONDS);
     loop {
         let mut built = std::pin::pin!(app.functions.built.notified());
@@ -155,7 +149,7 @@ async fn await_built(app: &App, function: &FunctionId, version: u32) -> ApiResul
             DeployStatus::Failed => {
                 let why = record.spec.error.unwrap_or_else(|| "its log says why".to_owned());
                 let code = record.spec.error_code.unwrap_or(ErrorCode::BadRequest);
-                return Err(ApiError::new(code, format!("version {version} was not deployed: {why}")));
+                return Err(Error::new(code, format!("version {version} was not deployed: {why}")));
             }
             DeployStatus::Building => {}
         }
@@ -180,7 +174,7 @@ pub(crate) async fn code(
     let file = version.spec.entrypoint.split(':').next().unwrap_or_default().to_owned();
     let source = bundle::read_file(&bundle, &file);
     let bytes = match source {
-        Some(source) => bundle::gzip(&source).map_err(ApiError::internal)?,
+        Some(source) => bundle::gzip(&source).map_err(Error::internal)?,
         // A `module.function` names no file; the whole bundle is gzip too.
         None => bundle,
     };
@@ -211,7 +205,7 @@ pub(crate) async fn deploy_log(
     Id(version): Id<String>,
 ) -> ApiResult<String> {
     let function = find(&app, &caller, &name).await?;
-    let number = version.parse().map_err(|_| ApiError::not_found("version", &version))?;
+    let number = version.parse().map_err(|_| Error::not_found("version", &version))?;
     Ok(app.store.version(&function.id, number).await?.spec.log)
 }
 
@@ -234,7 +228,7 @@ pub(crate) async fn rollback(
             let ready = |version: &&VersionRecord| {
                 version.state == DeployStatus::Ready && version.version < record.version
             };
-            let none = || ApiError::conflict("there is no earlier version to return to".to_owned());
+            let none = || Error::conflict("there is no earlier version to return to".to_owned());
             earlier.iter().find(ready).map(|version| version.version).ok_or_else(none)?
         }
     };
@@ -242,15 +236,15 @@ pub(crate) async fn rollback(
     record.version = version;
     record.updated_at = now();
     app.store.call_version(&record.id, version, record.updated_at).await?;
-    shown_now(&app, record, &headers).await
+    Ok(shown_now(&app, record, &headers).await?)
 }
 
-async fn check_ready(app: &App, record: &FunctionRecord, version: u32) -> ApiResult<()> {
+async fn check_ready(app: &App, record: &FunctionRecord, version: u32) -> Result<()> {
     let found = app.store.version(&record.id, version).await?;
     if found.state != DeployStatus::Ready {
         let message =
             format!("version {version} is {}; only a ready one can be called", found.state.as_str());
-        return Err(ApiError::conflict(message));
+        return Err(Error::conflict(message));
     }
     Ok(())
 }
@@ -269,10 +263,12 @@ pub(crate) async fn set_alias(
 ) -> ApiResult<Json<Function>> {
     settings::check_name("alias", &alias)?;
     if alias.bytes().all(|byte| byte.is_ascii_digit()) || alias == "latest" {
-        return Err(ApiError::bad_request("an alias is neither a number nor `latest`: these name versions"));
+        return Err(
+            Error::bad_request("an alias is neither a number nor `latest`: these name versions").into()
+        );
     }
     if request.canary_percent > 100 {
-        return Err(ApiError::bad_request("`canary_percent` must be 0 to 100"));
+        return Err(Error::bad_request("`canary_percent` must be 0 to 100").into());
     }
     let mut record = find(&app, &caller, &name).await?;
     for version in std::iter::once(request.version).chain(request.canary_version) {
@@ -281,7 +277,7 @@ pub(crate) async fn set_alias(
     record.spec.aliases.insert(alias, request);
     record.updated_at = now();
     app.store.update_function(&record).await?;
-    shown_now(&app, record, &headers).await
+    Ok(shown_now(&app, record, &headers).await?)
 }
 
 /// Remove an alias.
@@ -294,7 +290,7 @@ pub(crate) async fn remove_alias(
     Id(alias): Id<String>,
 ) -> ApiResult<StatusCode> {
     let mut record = find(&app, &caller, &name).await?;
-    record.spec.aliases.remove(&alias).ok_or_else(|| ApiError::not_found("alias", &alias))?;
+    record.spec.aliases.remove(&alias).ok_or_else(|| Error::not_found("alias", &alias))?;
     record.updated_at = now();
     app.store.update_function(&record).await?;
     Ok(StatusCode::NO_CONTENT)

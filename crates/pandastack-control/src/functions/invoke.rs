@@ -7,14 +7,13 @@ use bytes::Bytes;
 use pandastack_function_proto::{Call, End, Head, Outcome, Stream};
 use pandastack_types::api::{FunctionRunStatus, Run, RunKind};
 use pandastack_types::limits::{EVENT_BYTES_MAX, RUN_OUTPUT_BYTES_MAX};
-use pandastack_types::{ErrorCode, RunId, SandboxId};
+use pandastack_types::{Error, ErrorCode, Result, RunId, SandboxId};
 
 use super::connection::Said;
 use super::pool::Lease;
 use super::settings;
 use super::tail::Line;
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::functions::{FunctionRecord, RunRecord};
 
 /// How much longer than its timeout a call is waited for: the runtime kills the handler and tells.
@@ -83,10 +82,10 @@ pub(crate) struct Answered {
 }
 
 /// Begins a call: waits for a place and sends the event.
-pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> ApiResult<Under> {
+pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> Result<Under> {
     if asked.event.len() > EVENT_BYTES_MAX {
         let message = format!("an event is at most {EVENT_BYTES_MAX} bytes");
-        return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+        return Err(Error::new(ErrorCode::BodyTooLarge, message));
     }
     let arrived = Instant::now();
     let pool = super::pool_of(app, function, asked.version).await?;
@@ -120,12 +119,12 @@ pub(crate) async fn begin(app: &Arc<App>, function: &FunctionRecord, asked: Aske
 
 impl Under {
     /// The next part of the answer. What is printed meanwhile is kept and shown to who follows.
-    pub(crate) async fn next(&mut self) -> ApiResult<Part> {
+    pub(crate) async fn next(&mut self) -> Result<Part> {
         loop {
             let connection = self.lease.connection().await?;
             let said = tokio::time::timeout_at(self.deadline, connection.next()).await;
             let silent =
-                |_| ApiError::new(ErrorCode::GuestUnavailable, "the machine of this call stopped answering");
+                |_| Error::new(ErrorCode::GuestUnavailable, "the machine of this call stopped answering");
             match said.map_err(silent)?? {
                 Said::Head(head) => return Ok(Part::Head(head)),
                 Said::Data(bytes) => return Ok(Part::Data(bytes)),
@@ -163,7 +162,7 @@ impl Under {
     }
 
     /// Records that it failed for reasons that are not the handler's. The machine is deleted.
-    pub(crate) async fn fail(self, error: &ApiError) -> Run {
+    pub(crate) async fn fail(self, error: &Error) -> Run {
         let end = End {
             outcome: Outcome::Crashed,
             message: Some(error.message.clone()),
@@ -232,7 +231,7 @@ fn handler_error(output: Option<&serde_json::Value>) -> String {
 }
 
 /// Makes a call and collects its answer.
-pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> ApiResult<Answered> {
+pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked) -> Result<Answered> {
     let mut under = begin(app, function, asked).await?;
     let mut body = Vec::new();
     loop {
@@ -244,7 +243,7 @@ pub(crate) async fn call(app: &Arc<App>, function: &FunctionRecord, asked: Asked
                 body.extend_from_slice(&part);
             }
             Ok(Part::Data(_)) => {
-                let error = ApiError::new(
+                let error = Error::new(
                     ErrorCode::GuestUnavailable,
                     "the answer is too large; stream it over the function's URL",
                 );

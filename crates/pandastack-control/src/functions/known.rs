@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pandastack_types::{FunctionId, WorkspaceId};
+use pandastack_types::{Error, FunctionId, Result, WorkspaceId};
 
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::store::functions::FunctionRecord;
 
 /// How long a function is not looked up again.
@@ -55,20 +54,20 @@ impl Known {
 }
 
 /// The function of that id or name in a workspace, to be called.
-pub(super) async fn to_call(app: &App, workspace: &WorkspaceId, text: &str) -> ApiResult<FunctionRecord> {
+pub(super) async fn to_call(app: &App, workspace: &WorkspaceId, text: &str) -> Result<FunctionRecord> {
     let key = (Some(workspace.clone()), text.to_owned());
     let changes = app.store.function_changes();
     if let Some(record) = app.functions.known.find(&key, changes) {
         return Ok(record);
     }
     let record = app.store.function_named(workspace, text).await?;
-    let record = record.ok_or_else(|| ApiError::not_found("function", text))?;
+    let record = record.ok_or_else(|| Error::not_found("function", text))?;
     app.functions.known.remember(key, changes, &record);
     Ok(record)
 }
 
 /// The function of that id in any workspace, to be called.
-pub(super) async fn to_call_by_id(app: &App, id: &FunctionId) -> ApiResult<FunctionRecord> {
+pub(super) async fn to_call_by_id(app: &App, id: &FunctionId) -> Result<FunctionRecord> {
     let key = (None, id.to_string());
     let changes = app.store.function_changes();
     if let Some(record) = app.functions.known.find(&key, changes) {

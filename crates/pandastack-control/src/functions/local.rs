@@ -20,9 +20,10 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Call, Outcome};
+use pandastack_rest::ApiError;
 use pandastack_types::api::Runtime;
 use pandastack_types::limits::{EVENT_BYTES_MAX, INIT_SECONDS_MAX};
-use pandastack_types::{ErrorCode, FunctionId, RunId};
+use pandastack_types::{Error, ErrorCode, FunctionId, Result, RunId};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
@@ -31,7 +32,6 @@ use super::build::{NODE_BOOTSTRAP, PYTHON_BOOTSTRAP};
 use super::connection::{Connection, Said};
 use super::deploy_routes::read_limited;
 use super::url;
-use crate::error::{ApiError, ApiResult};
 
 /// How long the runtime may take to listen.
 const LISTEN_WAIT: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ impl LocalRuntime {
     }
 
     async fn await_ready(&self) -> Result<(), LocalError> {
-        let lost = |error: ApiError| LocalError::Start(std::io::Error::other(error.message));
+        let lost = |error: Error| LocalError::Start(std::io::Error::other(error.message));
         let until = tokio::time::Instant::now() + LISTEN_WAIT;
         let mut connection = loop {
             match self.connect().await {
@@ -137,10 +137,10 @@ impl LocalRuntime {
         Err(LocalError::NotReady { why, log: ready.log })
     }
 
-    async fn connect(&self) -> ApiResult<Connection<TcpStream>> {
+    async fn connect(&self) -> Result<Connection<TcpStream>> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await;
         let stream = stream.map_err(|error| {
-            ApiError::new(ErrorCode::GuestUnavailable, format!("the function's runtime is gone: {error}"))
+            Error::new(ErrorCode::GuestUnavailable, format!("the function's runtime is gone: {error}"))
         })?;
         Ok(Connection::over(stream, "the local function"))
     }
@@ -156,7 +156,7 @@ impl LocalRuntime {
     }
 
     /// Makes a call; what it prints goes to standard error.
-    async fn call(&self, event: &[u8], http: bool) -> ApiResult<(Outcome, Bytes, Option<String>, String)> {
+    async fn call(&self, event: &[u8], http: bool) -> Result<(Outcome, Bytes, Option<String>, String)> {
         let call = Call {
             id: RunId::random().to_string(),
             timeout_ms: u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -187,10 +187,10 @@ impl LocalRuntime {
     }
 
     /// An event as the body, or any HTTP request.
-    async fn answer(&self, request: Request) -> ApiResult<Response> {
+    async fn answer(&self, request: Request) -> Result<Response> {
         let (parts, body) = request.into_parts();
         let refuse =
-            || ApiError::new(ErrorCode::BodyTooLarge, format!("an event is at most {EVENT_BYTES_MAX} bytes"));
+            || Error::new(ErrorCode::BodyTooLarge, format!("an event is at most {EVENT_BYTES_MAX} bytes"));
         let body = read_limited(body, EVENT_BYTES_MAX, refuse).await?;
         let http = !parts.headers.contains_key("x-invocation-type");
         let event: Bytes = match http {
@@ -201,12 +201,12 @@ impl LocalRuntime {
                     .and_then(|value| value.to_str().ok())
                     .unwrap_or("localhost");
                 let event = url::event(&parts, &body, &self.id, host, RunId::random().as_str());
-                serde_json::to_vec(&event).map_err(ApiError::internal)?.into()
+                serde_json::to_vec(&event).map_err(Error::internal)?.into()
             }
             false => super::call_routes::event_of(body)?,
         };
         let made = tokio::time::timeout(self.timeout + GRACE, self.call(&event, http)).await;
-        let late = |_| ApiError::new(ErrorCode::ExecTimeout, "the call took too long");
+        let late = |_| Error::new(ErrorCode::ExecTimeout, "the call took too long");
         let (outcome, body, message, content_type) = match made.map_err(late).and_then(|made| made) {
             Ok(ended) => ended,
             Err(error) => {
@@ -223,10 +223,10 @@ impl LocalRuntime {
             }
             (Outcome::Success, false) => Ok(json(body, false)),
             (Outcome::Error, false) => Ok(json(body, true)),
-            (Outcome::Timeout, _) => Err(ApiError::new(ErrorCode::ExecTimeout, message.unwrap_or_default())),
+            (Outcome::Timeout, _) => Err(Error::new(ErrorCode::ExecTimeout, message.unwrap_or_default())),
             _ => {
                 let why = message.unwrap_or_else(|| String::from_utf8_lossy(&body).into_owned());
-                Err(ApiError::new(ErrorCode::GuestUnavailable, format!("the function failed: {why}")))
+                Err(Error::new(ErrorCode::GuestUnavailable, format!("the function failed: {why}")))
             }
         }
     }
@@ -261,10 +261,10 @@ async fn serve(
     let now = running.borrow().clone();
     let answered = match now {
         Some(runtime) => runtime.answer(request).await,
-        None => Err(ApiError::new(
+        None => Err(Error::new(
             ErrorCode::Unavailable,
             "the function does not run; its error is where `fn dev` was started",
         )),
     };
-    answered.unwrap_or_else(IntoResponse::into_response)
+    answered.unwrap_or_else(|error| ApiError(error).into_response())
 }

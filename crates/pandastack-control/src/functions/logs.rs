@@ -6,16 +6,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use pandastack_types::ErrorBody;
+use pandastack_rest::{ApiResult, Caller, Query};
 use pandastack_types::limits::RUNS_PAGE_MAX;
+use pandastack_types::{ErrorBody, Result};
 use serde::Deserialize;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::routes::{Named, find};
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::Query;
 use crate::store::functions::RunSelect;
 
 #[derive(Deserialize)]

@@ -23,7 +23,7 @@
 //! across `kill -9`; one call's timeout, crash or output harms no other call; machines and snapshots of functions belong to
 //! them (`function:<id>`) and go with them.
 //!
-//! Left to others: making and deleting machines and snapshots ([`crate::ops`]), the runtime API inside the machine (the
+//! Left to others: making and deleting machines and snapshots ([`crate::sandboxes::ops`]), the runtime API inside the machine (the
 //! guest program's `function`), schedules.
 
 mod build;
@@ -43,8 +43,6 @@ pub(crate) mod routes;
 mod run_log;
 mod settings;
 mod shown;
-#[cfg(test)]
-pub(crate) mod suite;
 mod tail;
 mod url;
 mod zip_bundle;
@@ -53,15 +51,16 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures::future::BoxFuture;
+
 use pandastack_types::api::{DeployStatus, Run};
 use pandastack_types::limits::{FUNCTION_VERSIONS_KEPT, RUNS_KEPT_PER_FUNCTION};
-use pandastack_types::{ErrorCode, FunctionId, SnapshotId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, FunctionId, Result, SnapshotId, WorkspaceId};
 use tokio::sync::Notify;
 
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::metrics::Family;
-use crate::ops;
+use crate::sandboxes::ops;
 use crate::store::functions::{FunctionRecord, VersionRecord};
 use crate::store::{Select, StoreError};
 use pool::{Pool, Source, owner};
@@ -152,9 +151,9 @@ pub(crate) async fn run(app: Arc<App>) {
 }
 
 /// Sees to what a server left when it ended: machines, deploys, calls.
-async fn recover(app: &Arc<App>) -> ApiResult<()> {
+async fn recover(app: &Arc<App>) -> Result<()> {
     for function in app.store.functions(None).await? {
-        for machine in app.store.sandboxes(&Select::Owner(owner(&function.id))).await? {
+        for machine in app.store.sandboxes(&Select::Owner(owner(&function.id).to_string())).await? {
             pool::delete(app, machine.id);
         }
     }
@@ -166,23 +165,23 @@ async fn recover(app: &Arc<App>) -> ApiResult<()> {
     queue::recover(app).await
 }
 
-/// Forgets what is old.
-pub(crate) async fn keep_house(app: &App) -> ApiResult<()> {
-    app.store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?;
-    Ok(())
+/// Forgets old runs.
+pub(crate) fn prune_runs(app: &App) -> BoxFuture<'_, Result<()>> {
+    Box::pin(async {
+        app.store.prune_function_runs(RUNS_KEPT_PER_FUNCTION).await?;
+        Ok(())
+    })
 }
 
 /// The machines of a version.
-async fn pool_of(app: &App, function: &FunctionRecord, version: u32) -> ApiResult<Arc<Pool>> {
+async fn pool_of(app: &App, function: &FunctionRecord, version: u32) -> Result<Arc<Pool>> {
     let key = (function.id.clone(), version);
     if let Some(pool) = app.functions.pools().get(&key) {
         return Ok(Arc::clone(pool));
     }
     let record = app.store.version(&function.id, version).await?;
     let Some(snapshot) = record.spec.snapshot.filter(|_| record.state == DeployStatus::Ready) else {
-        return Err(ApiError::conflict(format!(
-            "version {version} of this function is not ready to be called"
-        )));
+        return Err(Error::conflict(format!("version {version} of this function is not ready to be called")));
     };
     let source = Source {
         function: function.id.clone(),
@@ -195,9 +194,9 @@ async fn pool_of(app: &App, function: &FunctionRecord, version: u32) -> ApiResul
 }
 
 /// The version that a call goes to: a number, an alias, or the present one.
-pub(crate) fn version_for(function: &FunctionRecord, qualifier: Option<&str>) -> ApiResult<u32> {
+pub(crate) fn version_for(function: &FunctionRecord, qualifier: Option<&str>) -> Result<u32> {
     let not_ready = || {
-        ApiError::conflict(format!(
+        Error::conflict(format!(
             "function `{}` has no code that can be called yet; deploy some, or see why its deploy failed",
             function.name
         ))
@@ -207,7 +206,7 @@ pub(crate) fn version_for(function: &FunctionRecord, qualifier: Option<&str>) ->
         Some(text) => match (text.parse::<u32>(), function.spec.aliases.get(text)) {
             (Ok(version), _) => version,
             (Err(_), Some(alias)) => by_weight(alias, random_percent()),
-            (Err(_), None) => return Err(ApiError::not_found("version or alias", text)),
+            (Err(_), None) => return Err(Error::not_found("version or alias", text)),
         },
     };
     if version == 0 { Err(not_ready()) } else { Ok(version) }
@@ -228,7 +227,7 @@ fn random_percent() -> u32 {
 }
 
 /// Removes versions that nothing names, beyond those that are kept.
-async fn prune(app: &Arc<App>, id: &FunctionId) -> ApiResult<()> {
+async fn prune(app: &Arc<App>, id: &FunctionId) -> Result<()> {
     let function = app.store.function(None, id).await?;
     let versions = app.store.versions(id).await?;
     let named = |version: u32| {
@@ -246,7 +245,7 @@ async fn prune(app: &Arc<App>, id: &FunctionId) -> ApiResult<()> {
     Ok(())
 }
 
-async fn remove_version(app: &Arc<App>, version: &VersionRecord) -> ApiResult<()> {
+async fn remove_version(app: &Arc<App>, version: &VersionRecord) -> Result<()> {
     let pool = app.functions.pools().remove(&(version.function.clone(), version.version));
     if let Some(pool) = pool {
         pool.close(app);
@@ -259,7 +258,7 @@ async fn remove_version(app: &Arc<App>, version: &VersionRecord) -> ApiResult<()
 }
 
 /// Deletes the snapshot with a version's dependencies if no other version stands on it.
-async fn remove_layer(app: &App, version: &VersionRecord) -> ApiResult<()> {
+async fn remove_layer(app: &App, version: &VersionRecord) -> Result<()> {
     let (Some(layer), Some(key)) = (&version.spec.layer_snapshot, &version.layer_key) else { return Ok(()) };
     let others = app.store.versions_with_layer(&version.workspace, key).await?;
     if others.iter().any(|other| other.spec.layer_snapshot.as_ref() == Some(layer)) {
@@ -268,7 +267,7 @@ async fn remove_layer(app: &App, version: &VersionRecord) -> ApiResult<()> {
     remove_snapshot(app, &version.workspace, layer).await
 }
 
-async fn remove_snapshot(app: &App, workspace: &WorkspaceId, id: &SnapshotId) -> ApiResult<()> {
+async fn remove_snapshot(app: &App, workspace: &WorkspaceId, id: &SnapshotId) -> Result<()> {
     match app.store.snapshot(workspace, id).await {
         Ok(snapshot) => ops::snapshot::remove(app, &snapshot).await,
         Err(StoreError::NotFound { .. }) => Ok(()),
@@ -277,10 +276,10 @@ async fn remove_snapshot(app: &App, workspace: &WorkspaceId, id: &SnapshotId) ->
 }
 
 /// Deletes a function with everything that belongs to it.
-async fn delete(app: &Arc<App>, function: &FunctionRecord) -> ApiResult<()> {
+async fn delete(app: &Arc<App>, function: &FunctionRecord) -> Result<()> {
     let versions = app.store.versions(&function.id).await?;
     if versions.iter().any(|version| version.state == DeployStatus::Building) {
-        return Err(ApiError::new(
+        return Err(Error::new(
             ErrorCode::Conflict,
             "a deploy of this function is under way; delete it when that ended",
         ));
@@ -289,7 +288,7 @@ async fn delete(app: &Arc<App>, function: &FunctionRecord) -> ApiResult<()> {
         remove_version(app, version).await?;
     }
     app.store.delete_function(&function.id).await?;
-    for machine in app.store.sandboxes(&Select::Owner(owner(&function.id))).await? {
+    for machine in app.store.sandboxes(&Select::Owner(owner(&function.id).to_string())).await? {
         pool::delete(app, machine.id);
     }
     app.store.prune_bundles(&function.workspace).await?;

@@ -19,14 +19,13 @@ use std::time::{Duration, Instant};
 
 use pandastack_types::api::{CreateSandbox, Isolation};
 use pandastack_types::preview::Visibility;
-use pandastack_types::{ErrorCode, FunctionId, SandboxId, SnapshotId, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, FunctionId, Owner, Result, SandboxId, SnapshotId, WorkspaceId};
 use tokio::sync::{Notify, oneshot};
 
 use super::connection::Connection;
 use super::settings::Limits;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// A machine is not used again once it is this old: what a handler leaks ends with it.
 const AGE_MAX: Duration = Duration::from_secs(6 * 3600);
@@ -64,7 +63,7 @@ struct Place {
 #[derive(Default)]
 struct State {
     free: Vec<Place>,
-    line: VecDeque<oneshot::Sender<ApiResult<Place>>>,
+    line: VecDeque<oneshot::Sender<Result<Place>>>,
     /// Those that live or begin.
     instances: usize,
     beginning: usize,
@@ -97,12 +96,12 @@ impl Lease {
     }
 
     /// The way to its runtime.
-    pub(crate) async fn connection(&mut self) -> ApiResult<&mut Connection> {
-        let place = self.place.as_mut().ok_or_else(|| ApiError::internal("a lease without a place"))?;
+    pub(crate) async fn connection(&mut self) -> Result<&mut Connection> {
+        let place = self.place.as_mut().ok_or_else(|| Error::internal("a lease without a place"))?;
         if place.connection.is_none() {
             place.connection = Some(Connection::open(&self.app, &place.instance.sandbox).await?);
         }
-        place.connection.as_mut().ok_or_else(|| ApiError::internal("a place without a connection"))
+        place.connection.as_mut().ok_or_else(|| Error::internal("a place without a connection"))
     }
 
     /// Forgets a connection that ended while nobody called, as after a restart of the agent.
@@ -144,7 +143,7 @@ impl Pool {
     }
 
     /// A place for a call, waited for in line.
-    pub(crate) async fn lease(self: &Arc<Self>, app: &Arc<App>, limits: Limits) -> ApiResult<Lease> {
+    pub(crate) async fn lease(self: &Arc<Self>, app: &Arc<App>, limits: Limits) -> Result<Lease> {
         let waiting = {
             let mut state = self.lock();
             state.limits = limits;
@@ -311,12 +310,12 @@ impl Pool {
     }
 }
 
-fn gone(function: &FunctionId) -> ApiError {
-    ApiError::not_found("function", function.as_str())
+fn gone(function: &FunctionId) -> Error {
+    Error::not_found("function", function.as_str())
 }
 
-fn full(limits: Limits) -> ApiError {
-    ApiError::new(
+fn full(limits: Limits) -> Error {
+    Error::new(
         ErrorCode::RateLimited,
         format!(
             "{} calls already wait for this function's {} machines; try again shortly, or raise max_instances or queue_max",
@@ -326,11 +325,11 @@ fn full(limits: Limits) -> ApiError {
 }
 
 /// Who a function's machines belong to.
-pub(crate) fn owner(function: &FunctionId) -> String {
-    format!("function:{function}")
+pub(crate) fn owner(function: &FunctionId) -> Owner {
+    Owner::Function(function.clone())
 }
 
-async fn make(app: &Arc<App>, source: &Source) -> ApiResult<Instance> {
+async fn make(app: &Arc<App>, source: &Source) -> Result<Instance> {
     let request = CreateSandbox {
         from_snapshot: Some(source.snapshot.clone()),
         ttl_seconds: Some(TTL_SECONDS),
@@ -339,7 +338,8 @@ async fn make(app: &Arc<App>, source: &Source) -> ApiResult<Instance> {
         ..CreateSandbox::default()
     };
     let workspace = source.workspace.clone();
-    let record = ops::create::create_owned(app, workspace, request, owner(&source.function)).await?;
+    let record =
+        ops::create::create_owned(&app.sandboxes, workspace, request, owner(&source.function)).await?;
     Ok(Instance { sandbox: record.id, began: Instant::now(), ended: AtomicBool::new(false) })
 }
 
@@ -348,7 +348,7 @@ pub(crate) fn delete(app: &Arc<App>, sandbox: SandboxId) {
     let owner = Arc::clone(app);
     app.tasks.spawn(async move {
         let deleted = match owner.store.sandbox(None, &sandbox).await {
-            Ok(record) => ops::delete::delete(&owner, record, None).await,
+            Ok(record) => ops::delete::delete(&owner.sandboxes, record, None).await,
             Err(error) => Err(error.into()),
         };
         if let Err(error) = deleted {

@@ -19,13 +19,12 @@ use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_types::api::{FunctionRunStatus, FunctionSettings, Run, RunKind};
 use pandastack_types::limits::{FUNCTION_AGE_SECONDS_DEFAULT, FUNCTION_RETRIES_DEFAULT};
-use pandastack_types::{ErrorCode, FunctionId};
+use pandastack_types::{Error, ErrorCode, FunctionId, Result};
 use tokio::sync::Semaphore;
 
 use super::invoke::{self, Asked};
 use super::{dead_letters, settings};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::StoreError;
 use crate::store::functions::{FunctionRecord, RunRecord};
 use crate::store::record::after_seconds;
@@ -49,52 +48,16 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Puts a call into the queue.
-pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> ApiResult<Run> {
-    let record = record(function, asked);
+pub(super) async fn put(app: &App, function: &FunctionRecord, asked: Asked) -> Result<Run> {
+    let event = asked.event.to_vec();
+    let record = RunRecord::queued(function, asked.id, asked.version, event, asked.asked_at);
     app.store.enqueue_run(&record).await?;
     app.functions.queued.notify_one();
     Ok(record.run)
 }
 
-/// A call that is due at once.
-pub(super) fn record(function: &FunctionRecord, asked: Asked) -> RunRecord {
-    let run = Run {
-        id: asked.id,
-        function_id: function.id.clone(),
-        schedule_id: None,
-        sandbox_id: None,
-        kind: RunKind::Async,
-        status: FunctionRunStatus::Queued,
-        exit_code: 0,
-        stdout: String::new(),
-        stderr: String::new(),
-        output: None,
-        error: None,
-        duration_ms: 0.0,
-        billed_ms: 0,
-        wait_ms: 0.0,
-        cold: false,
-        memory_peak_mb: 0,
-        version: asked.version,
-        attempt: 0,
-        dead_letter: false,
-        notices: 0,
-        next_attempt_at: Some(asked.asked_at),
-        started_at: asked.asked_at,
-        ended_at: None,
-    };
-    RunRecord {
-        workspace: function.workspace.clone(),
-        run,
-        queued: true,
-        due_at: Some(asked.asked_at),
-        event: Some(asked.event.to_vec()),
-        used_ms: None,
-    }
-}
-
 /// Takes up calls during which an earlier server ended.
-pub(super) async fn recover(app: &App) -> ApiResult<()> {
+pub(super) async fn recover(app: &App) -> Result<()> {
     for mut record in app.store.runs_interrupted().await? {
         if record.run.dead_letter {
             // Whoever is told of it may have been told already.
@@ -165,7 +128,7 @@ pub(super) async fn run(app: &Arc<App>) {
 }
 
 /// Begins what is due, as far as there is room; how long until the next look.
-async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>, under_way: &Arc<UnderWay>) -> ApiResult<Duration> {
+async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>, under_way: &Arc<UnderWay>) -> Result<Duration> {
     loop {
         let due = app.store.runs_due(now(), PAGE, &under_way.full()).await?;
         if due.is_empty() {
@@ -196,7 +159,7 @@ async fn begin_due(app: &Arc<App>, room: &Arc<Semaphore>, under_way: &Arc<UnderW
 }
 
 /// Counts the attempt before it begins; also how many its function may have under way.
-async fn begin(app: &App, mut record: RunRecord) -> ApiResult<(RunRecord, usize)> {
+async fn begin(app: &App, mut record: RunRecord) -> Result<(RunRecord, usize)> {
     let settings = match app.store.function(None, &record.run.function_id).await {
         Ok(function) => function.spec.settings,
         Err(StoreError::NotFound { .. }) => FunctionSettings::default(),
@@ -234,7 +197,7 @@ async fn attempt(app: &Arc<App>, mut record: RunRecord) {
     }
 }
 
-async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> ApiResult<()> {
+async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> Result<()> {
     let function = match app.store.function(None, &record.run.function_id).await {
         Ok(function) => function,
         Err(error) => {
@@ -273,7 +236,7 @@ async fn try_once(app: &Arc<App>, record: &mut RunRecord) -> ApiResult<()> {
     Ok(())
 }
 
-fn is_no_room(error: &ApiError) -> bool {
+fn is_no_room(error: &Error) -> bool {
     matches!(error.code, ErrorCode::RateLimited | ErrorCode::NoCapacity | ErrorCode::HostUnreachable)
 }
 

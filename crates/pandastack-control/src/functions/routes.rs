@@ -6,27 +6,18 @@ use axum::extract::State;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use http::{HeaderMap, StatusCode};
+use pandastack_rest::{ApiError, ApiResult, Caller, JsonBody};
 use pandastack_types::api::{CreateFunction, Function, FunctionSettings, Items, PatchFunction};
-use pandastack_types::{ErrorBody, FunctionId, RunId, WorkspaceId};
+use pandastack_types::{Error, ErrorBody, FunctionId, Result, WorkspaceId};
 
 use super::bundle::{self, BundleRefused};
 use super::deploy_routes::deploy_bundle;
 use super::{call_routes, deploy_routes, settings, shown};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{InPath, JsonBody};
 use crate::store::functions::{FunctionRecord, FunctionSpec};
 
 /// Template of a function that names none.
 const TEMPLATE_DEFAULT: &str = "base";
-
-impl InPath for FunctionId {
-    const WHAT: &'static str = "function";
-}
-impl InPath for RunId {
-    const WHAT: &'static str = "run";
-}
 
 /// Calls that make something and take an `Idempotency-Key`.
 pub(crate) fn once_only() -> Router<Arc<App>> {
@@ -58,9 +49,9 @@ pub(crate) fn repeatable() -> Router<Arc<App>> {
         )
 }
 
-impl From<BundleRefused> for ApiError {
+impl From<BundleRefused> for Error {
     fn from(refused: BundleRefused) -> Self {
-        ApiError::bad_request(refused.to_string())
+        Error::bad_request(refused.to_string())
     }
 }
 
@@ -68,20 +59,20 @@ pub(super) async fn shown_now(
     app: &App,
     record: FunctionRecord,
     headers: &HeaderMap,
-) -> ApiResult<Json<Function>> {
+) -> Result<Json<Function>> {
     let versions = app.store.versions(&record.id).await?;
     Ok(Json(shown::function(record, &versions, headers)))
 }
 
 /// The function of a path, by id or by name.
-pub(super) async fn find(app: &App, caller: &Caller, text: &str) -> ApiResult<FunctionRecord> {
+pub(super) async fn find(app: &App, caller: &Caller, text: &str) -> Result<FunctionRecord> {
     find_in(app, &caller.workspace, text).await
 }
 
 /// The function of that id or name in a workspace.
-pub(crate) async fn find_in(app: &App, workspace: &WorkspaceId, text: &str) -> ApiResult<FunctionRecord> {
+pub(crate) async fn find_in(app: &App, workspace: &WorkspaceId, text: &str) -> Result<FunctionRecord> {
     let found = app.store.function_named(workspace, text).await?;
-    found.ok_or_else(|| ApiError::not_found("function", text))
+    found.ok_or_else(|| Error::not_found("function", text))
 }
 
 /// The first parameter of a path: a function's id or name.
@@ -92,9 +83,9 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Named {
 
     async fn from_request_parts(parts: &mut http::request::Parts, state: &S) -> ApiResult<Self> {
         let params = axum::extract::RawPathParams::from_request_parts(parts, state).await;
-        let params = params.map_err(|_| ApiError::not_found("function", "?"))?;
+        let params = params.map_err(|_| Error::not_found("function", "?"))?;
         let first = params.iter().next().map(|(_, value)| value.to_owned());
-        first.map(Named).ok_or_else(|| ApiError::not_found("function", "?"))
+        Ok(first.map(Named).ok_or_else(|| Error::not_found("function", "?"))?)
     }
 }
 
@@ -117,7 +108,7 @@ pub(crate) async fn create(
     settings::check_env(&secrets)?;
     let template =
         request.template.filter(|name| !name.is_empty()).unwrap_or_else(|| TEMPLATE_DEFAULT.to_owned());
-    crate::validate::template_name(&template)?;
+    crate::sandboxes::validate::template_name(&template)?;
     let code = match request.code.as_deref() {
         Some(code) => bundle::of_source(&entrypoint, code)?,
         None => None,
@@ -145,7 +136,7 @@ pub(crate) async fn create(
         deploy_bundle(&app, &record, code).await?;
     }
     let record = app.store.function(None, &record.id).await?;
-    shown_now(&app, record, &headers).await
+    Ok(shown_now(&app, record, &headers).await?)
 }
 
 /// All functions of the workspace, by name.
@@ -173,7 +164,7 @@ pub(crate) async fn look(
     headers: HeaderMap,
 ) -> ApiResult<Json<Function>> {
     let record = find(&app, &caller, &name).await?;
-    shown_now(&app, record, &headers).await
+    Ok(shown_now(&app, record, &headers).await?)
 }
 
 /// Change a function. What a version holds (environment, secrets, entrypoint, template, size, concurrency) is deployed anew.
@@ -200,7 +191,7 @@ pub(crate) async fn patch(
         record.spec.entrypoint = entrypoint;
     }
     if let Some(template) = request.template {
-        crate::validate::template_name(&template)?;
+        crate::sandboxes::validate::template_name(&template)?;
         record.spec.template = template;
     }
     if let Some(env) = request.env {
@@ -222,10 +213,10 @@ pub(crate) async fn patch(
         deploy_bundle(&app, &record, code).await?;
     }
     let record = app.store.function(None, &record.id).await?;
-    shown_now(&app, record, &headers).await
+    Ok(shown_now(&app, record, &headers).await?)
 }
 
-fn check_dead_letter_url(app: &App, given: &FunctionSettings) -> ApiResult<()> {
+fn check_dead_letter_url(app: &App, given: &FunctionSettings) -> Result<()> {
     match given.dead_letter_url.as_deref() {
         None | Some("") => Ok(()),
         Some(url) => app.schedules.webhooks().check_url("dead_letter_url", url).map(drop),

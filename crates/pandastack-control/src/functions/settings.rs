@@ -10,8 +10,7 @@ use pandastack_types::limits::{
     FUNCTION_QUEUE_MAX, FUNCTION_RETRIES_DEFAULT, FUNCTION_RETRIES_MAX, FUNCTION_TIMEOUT_SECONDS_DEFAULT,
     FUNCTION_TIMEOUT_SECONDS_MAX,
 };
-
-use crate::error::{ApiError, ApiResult};
+use pandastack_types::{Error, Result};
 
 /// Longest name of a function or an alias.
 const NAME_BYTES_MAX: usize = 64;
@@ -86,7 +85,7 @@ pub(crate) fn timeout(given: &FunctionSettings) -> Duration {
 }
 
 /// Refuses what is out of range.
-pub(crate) fn check(given: &FunctionSettings) -> ApiResult<()> {
+pub(crate) fn check(given: &FunctionSettings) -> Result<()> {
     within("timeout_seconds", given.timeout_seconds, 1, FUNCTION_TIMEOUT_SECONDS_MAX)?;
     within("concurrency", given.concurrency.map(u64::from), 1, FUNCTION_CONCURRENCY_MAX.into())?;
     within("max_instances", given.max_instances.map(u64::from), 1, FUNCTION_INSTANCES_MAX.into())?;
@@ -94,29 +93,29 @@ pub(crate) fn check(given: &FunctionSettings) -> ApiResult<()> {
     within("idle_seconds", given.idle_seconds, 1, FUNCTION_IDLE_SECONDS_MAX)?;
     within("retries", given.retries.map(u64::from), 0, FUNCTION_RETRIES_MAX.into())?;
     within("max_age_seconds", given.max_age_seconds, 1, AGE_SECONDS_MAX)?;
-    crate::validate::size(given.cpu, given.memory_mb)?;
+    crate::sandboxes::validate::size(given.cpu, given.memory_mb)?;
     if given.isolation == Some(Isolation::Fresh) && given.concurrency.is_some_and(|count| count > 1) {
-        return Err(ApiError::bad_request(
+        return Err(Error::bad_request(
             "with `isolation: fresh` a machine serves one call: leave `concurrency` at 1",
         ));
     }
     Ok(())
 }
 
-fn within(field: &str, value: Option<u64>, least: u64, most: u64) -> ApiResult<()> {
+fn within(field: &str, value: Option<u64>, least: u64, most: u64) -> Result<()> {
     match value {
         Some(value) if !(least..=most).contains(&value) => {
-            Err(ApiError::bad_request(format!("`{field}` must be {least} to {most}")))
+            Err(Error::bad_request(format!("`{field}` must be {least} to {most}")))
         }
         _ => Ok(()),
     }
 }
 
 /// Refuses a name that cannot stand in a path or on a command line.
-pub(crate) fn check_name(what: &str, name: &str) -> ApiResult<()> {
+pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "a {what}'s name is 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
         )));
     }
@@ -124,14 +123,14 @@ pub(crate) fn check_name(what: &str, name: &str) -> ApiResult<()> {
 }
 
 /// Refuses an entrypoint that cannot be one.
-pub(crate) fn check_entrypoint(entrypoint: &str) -> ApiResult<()> {
+pub(crate) fn check_entrypoint(entrypoint: &str) -> Result<()> {
     let bad = entrypoint.is_empty()
         || entrypoint.len() > ENTRYPOINT_BYTES_MAX
         || entrypoint.starts_with(['/', '-'])
         || entrypoint.split('/').any(|part| part == "..")
         || entrypoint.chars().any(char::is_control);
     if bad {
-        return Err(ApiError::bad_request(
+        return Err(Error::bad_request(
             "`entrypoint` is `module.function` or a file of the bundle, such as `main.py`, without `..`",
         ));
     }
@@ -139,12 +138,12 @@ pub(crate) fn check_entrypoint(entrypoint: &str) -> ApiResult<()> {
 }
 
 /// Names of the environment that are the runtime's own.
-pub(crate) fn check_env(env: &BTreeMap<String, String>) -> ApiResult<()> {
-    crate::validate::env(env)?;
+pub(crate) fn check_env(env: &BTreeMap<String, String>) -> Result<()> {
+    crate::sandboxes::validate::env(env)?;
     let own = ["AWS_LAMBDA_RUNTIME_API", "_HANDLER", "LAMBDA_TASK_ROOT", "PANDASTACK_CONCURRENCY"];
     match env.keys().find(|name| own.contains(&name.as_str())) {
         Some(name) => {
-            Err(ApiError::bad_request(format!("the environment variable `{name}` is set by the runtime")))
+            Err(Error::bad_request(format!("the environment variable `{name}` is set by the runtime")))
         }
         None => Ok(()),
     }

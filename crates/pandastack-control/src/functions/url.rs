@@ -18,16 +18,16 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use pandastack_function_proto::{ANSWER_BYTES_MAX, Head, Outcome};
+use pandastack_rest::ApiError;
 use pandastack_types::api::RunKind;
 use pandastack_types::limits::EVENT_BYTES_MAX;
-use pandastack_types::{ErrorCode, FunctionId};
+use pandastack_types::{Error, ErrorCode, FunctionId, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::invoke::{self, Asked, Part, Under};
 use super::known;
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 
 /// Begins the host name's first label.
 const START: &str = "fn-";
@@ -76,13 +76,13 @@ pub(crate) async fn by_host(State(app): State<Arc<App>>, request: Request, next:
     match named(request.headers(), request.uri()) {
         Some((id, host)) => match serve(&app, &id, &host, request).await {
             Ok(response) => response,
-            Err(error) => error.into_response(),
+            Err(error) => ApiError(error).into_response(),
         },
         None => next.run(request).await,
     }
 }
 
-async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) -> ApiResult<Response> {
+async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) -> Result<Response> {
     let function = known::to_call_by_id(app, id).await?;
     let (mut parts, body) = request.into_parts();
     let key =
@@ -101,13 +101,13 @@ async fn serve(app: &Arc<App>, id: &FunctionId, host: &str, request: Request) ->
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
             let message = format!("a request to a function is at most {EVENT_BYTES_MAX} bytes");
-            return Err(ApiError::new(ErrorCode::BodyTooLarge, message));
+            return Err(Error::new(ErrorCode::BodyTooLarge, message));
         }
-        Err(_) => return Err(ApiError::bad_request("the request body ended before it was complete")),
+        Err(_) => return Err(Error::bad_request("the request body ended before it was complete")),
     };
     let mut asked = Asked::new(RunKind::Http, version, Bytes::new());
     let event = event(&parts, &body, id, host, asked.id.as_str());
-    asked.event = serde_json::to_vec(&event).map_err(ApiError::internal)?.into();
+    asked.event = serde_json::to_vec(&event).map_err(Error::internal)?.into();
     let under = invoke::begin(app, &function, asked).await?;
     // The call goes on to its end though the client goes away.
     let owner = Arc::clone(app);
@@ -218,7 +218,7 @@ struct Answer {
 }
 
 /// Waits for the answer's beginning; the rest of one that streams is passed on as it comes.
-async fn answer(app: &Arc<App>, mut under: Under) -> ApiResult<Response> {
+async fn answer(app: &Arc<App>, mut under: Under) -> Result<Response> {
     let mut body = Vec::new();
     loop {
         match under.next().await {
@@ -237,9 +237,9 @@ async fn answer(app: &Arc<App>, mut under: Under) -> ApiResult<Response> {
                 return match end.outcome {
                     Outcome::Success => whole(&body).map_err(|why| malformed(&why)),
                     Outcome::Timeout => {
-                        Err(ApiError::new(ErrorCode::ExecTimeout, run.error.unwrap_or_default()))
+                        Err(Error::new(ErrorCode::ExecTimeout, run.error.unwrap_or_default()))
                     }
-                    Outcome::Error | Outcome::Crashed => Err(ApiError::new(
+                    Outcome::Error | Outcome::Crashed => Err(Error::new(
                         ErrorCode::GuestUnavailable,
                         format!("the function failed (run {}): its log says why", run.id),
                     )),
@@ -253,11 +253,8 @@ async fn answer(app: &Arc<App>, mut under: Under) -> ApiResult<Response> {
     }
 }
 
-pub(super) fn malformed(why: &str) -> ApiError {
-    ApiError::new(
-        ErrorCode::GuestUnavailable,
-        format!("the function's answer is not an HTTP response: {why}"),
-    )
+pub(super) fn malformed(why: &str) -> Error {
+    Error::new(ErrorCode::GuestUnavailable, format!("the function's answer is not an HTTP response: {why}"))
 }
 
 /// An answer that is all there, whether it was streamed (then its content type is known) or not.
@@ -327,7 +324,7 @@ fn begun(answer: &Answer, body: Body) -> Result<Response, String> {
 }
 
 /// Passes an answer on in parts.
-async fn stream(app: &Arc<App>, mut under: Under, head: &Head) -> ApiResult<Response> {
+async fn stream(app: &Arc<App>, mut under: Under, head: &Head) -> Result<Response> {
     let mut first = Vec::new();
     let mut answer = Answer::default();
     if head.content_type == INTEGRATION {

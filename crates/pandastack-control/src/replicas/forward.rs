@@ -12,11 +12,11 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use pandastack_types::ErrorCode;
+use pandastack_rest::ApiError;
+use pandastack_types::{Error, ErrorCode, Result};
 
 use super::Replicas;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::functions;
 use crate::store::replicas::Replica;
 
@@ -57,7 +57,7 @@ pub(crate) async fn to_leader(State(app): State<Arc<App>>, request: Request, nex
     }
     match pass_on(&app, request).await {
         Ok(response) => response,
-        Err(error) => error.into_response(),
+        Err(error) => ApiError(error).into_response(),
     }
 }
 
@@ -69,7 +69,7 @@ fn is_leaders(uri: &http::Uri, headers: &HeaderMap) -> bool {
     path.starts_with("/internal/v1/hosts/") || functions::is_named(headers, uri)
 }
 
-async fn pass_on(app: &App, request: Request) -> ApiResult<Response> {
+async fn pass_on(app: &App, request: Request) -> Result<Response> {
     if request.headers().contains_key(PASSED_ON) {
         return Err(nobody_leads());
     }
@@ -98,7 +98,7 @@ async fn pass_on(app: &App, request: Request) -> ApiResult<Response> {
         app.replicas.forget_leader();
         let what =
             format!("replica `{}` leads and does not answer; try again in a moment", leader.replica.instance);
-        ApiError { cause: Some(error.into()), ..ApiError::new(ErrorCode::Unavailable, what) }
+        Error { cause: Some(error.into()), ..Error::new(ErrorCode::Unavailable, what) }
     })?;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status();
@@ -110,11 +110,11 @@ async fn pass_on(app: &App, request: Request) -> ApiResult<Response> {
     Ok(response)
 }
 
-fn nobody_leads() -> ApiError {
-    ApiError::new(ErrorCode::Unavailable, "no control server leads at present; try again in a few seconds")
+fn nobody_leads() -> Error {
+    Error::new(ErrorCode::Unavailable, "no control server leads at present; try again in a few seconds")
 }
 
-async fn leader(app: &App) -> ApiResult<Leader> {
+async fn leader(app: &App) -> Result<Leader> {
     if let Some(known) = app.replicas.remembered_leader() {
         return Ok(known);
     }
@@ -126,7 +126,7 @@ async fn leader(app: &App) -> ApiResult<Leader> {
 }
 
 /// A client for another replica, and what its paths begin with.
-pub(super) fn way_to(address: &str) -> ApiResult<(reqwest::Client, String)> {
+pub(super) fn way_to(address: &str) -> Result<(reqwest::Client, String)> {
     let builder = reqwest::Client::builder()
         .connect_timeout(CONNECT_MAX)
         .redirect(reqwest::redirect::Policy::none())
@@ -135,7 +135,7 @@ pub(super) fn way_to(address: &str) -> ApiResult<(reqwest::Client, String)> {
         Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
         None => (builder, address.trim_end_matches('/').to_owned()),
     };
-    Ok((builder.build().map_err(ApiError::internal)?, base))
+    Ok((builder.build().map_err(Error::internal)?, base))
 }
 
 impl Replicas {
@@ -145,7 +145,7 @@ impl Replicas {
     }
 
     /// Keeps the connections that there are when the leader is the same.
-    fn remember_leader(&self, found: Replica) -> ApiResult<Leader> {
+    fn remember_leader(&self, found: Replica) -> Result<Leader> {
         let mut known = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
         let leader = match known.take().filter(|known| known.replica == found) {
             Some(same) => Leader { since: Instant::now(), ..same },

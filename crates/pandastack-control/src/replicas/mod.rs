@@ -14,29 +14,29 @@
 //!   process, because work that it has handed to tasks and machines cannot be called back one by one. Its successor waits
 //!   [`TAKEOVER_WAIT`], which is longer than a leader can be cut off without knowing it ([`BEAT_EVERY`] + [`BEAT_MAX`]);
 //! - what a replica remembers of a sandbox is forgotten when any replica changes it ([`News`]);
-//! - what a replica is making or deleting is left alone by the leader ([`under_way`]).
+//! - what a replica is making or deleting is left alone by the leader ([`peers`]).
 //!
 //! On SQLite there is one server, which leads from its first moment to its last.
 
 mod forward;
-mod under_way;
+mod peers;
 
 pub(crate) use forward::{PASSED_ON_FOR, to_leader};
-pub(crate) use under_way::{PATH as UNDER_WAY, marks_of_all, show_marks};
+pub(crate) use peers::{PATH as UNDER_WAY, ReplicaPeers, show_marks};
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{App, Heard};
-use crate::error::ApiResult;
+use crate::app::App;
 use crate::store::replicas::{News, Session};
 use crate::store::{self, StoreError};
-use crate::{apps, databases, functions, reaper, schedules};
+use pandastack_types::Result;
 
 /// How often a session shows that it lives; how soon a free leadership is noticed.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -78,6 +78,9 @@ impl Replicas {
 #[derive(Debug)]
 pub(crate) struct LeadershipLost(pub(crate) StoreError);
 
+/// A background task of the leader. The server registers those of each service.
+pub(crate) type LeaderTask = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// How a session ended.
 enum End {
     Left,
@@ -90,8 +93,9 @@ pub(crate) async fn run(
     mut session: Box<dyn Session>,
     leads: bool,
     leave: &CancellationToken,
+    tasks: &[LeaderTask],
 ) -> Result<(), LeadershipLost> {
-    let mut work = Work::default();
+    let mut work = Work { tasks, running: Vec::new() };
     if leads {
         work.begin(app);
     }
@@ -119,7 +123,7 @@ pub(crate) async fn run(
 async fn take_part(
     app: &Arc<App>,
     session: &mut dyn Session,
-    work: &mut Work,
+    work: &mut Work<'_>,
     leave: &CancellationToken,
 ) -> End {
     let mut beat = interval(BEAT_EVERY);
@@ -137,7 +141,7 @@ async fn take_part(
                 Ok(Ok(true)) if act_from.is_none() => act_from = Some(Instant::now() + TAKEOVER_WAIT),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return End::Lost(error),
-                Err(_) => return End::Lost(StoreError::Database(sqlx::Error::PoolTimedOut)),
+                Err(_) => return End::Lost(StoreError::timed_out()),
             },
             () = tokio::time::sleep_until(waited.unwrap_or_else(Instant::now)), if waited.is_some() => work.begin(app),
         }
@@ -151,7 +155,7 @@ async fn join_again(app: &App, leave: &CancellationToken) -> Option<Box<dyn Sess
             () = tokio::time::sleep(REJOIN_AFTER) => {}
         }
         let joined = timeout(BEAT_MAX, join(app.store.as_ref(), &app.replicas)).await;
-        match joined.unwrap_or(Err(StoreError::Database(sqlx::Error::PoolTimedOut))) {
+        match joined.unwrap_or(Err(StoreError::timed_out())) {
             Ok(session) => return Some(session),
             Err(error) => tracing::debug!(%error, "the database does not answer yet"),
         }
@@ -164,33 +168,22 @@ pub(crate) async fn join(store: &dyn store::Store, me: &Replicas) -> store::Resu
 }
 
 /// What only the leader does. It ends by itself at shutdown, and with this at the latest.
-#[derive(Default)]
-struct Work(Vec<AbortHandle>);
+struct Work<'a> {
+    tasks: &'a [LeaderTask],
+    running: Vec<AbortHandle>,
+}
 
-impl Work {
+impl Work<'_> {
     fn begin(&mut self, app: &Arc<App>) {
         tracing::info!(instance = app.replicas.instance, "this server leads");
         app.replicas.lead();
-        let own = || Arc::clone(app);
-        self.0 = vec![
-            app.tasks.spawn(databases::recover(own())).abort_handle(),
-            app.tasks.spawn(databases::revive::run(own())).abort_handle(),
-            app.tasks.spawn(databases::room::run(own())).abort_handle(),
-            app.tasks.spawn(databases::backups::keeper::run(own())).abort_handle(),
-            app.tasks.spawn(apps::deployer::run(own())).abort_handle(),
-            app.tasks.spawn(apps::reporter::run(own())).abort_handle(),
-            app.tasks.spawn(apps::poller::run(own())).abort_handle(),
-            app.tasks.spawn(reaper::run(own())).abort_handle(),
-            app.tasks.spawn(reaper::prune(own())).abort_handle(),
-            app.tasks.spawn(functions::run(own())).abort_handle(),
-            app.tasks.spawn(schedules::run(own())).abort_handle(),
-        ];
+        self.running = self.tasks.iter().map(|task| app.tasks.spawn(task()).abort_handle()).collect();
     }
 }
 
-impl Drop for Work {
+impl Drop for Work<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
+        self.running.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -212,12 +205,9 @@ async fn hear(app: &App, news: Vec<News>) {
 
 /// Whatever was changed while nobody told is looked up again.
 async fn catch_up(app: &App) {
-    app.places.forget_all();
-    app.edge.forget_route(None);
     app.forget_names();
-    app.expiry_changed.notify_one();
-    let _ = app.events.send(Heard::Missed);
-    let hosts: ApiResult<_> = app.store.hosts().await.map_err(Into::into);
+    app.sandboxes.forget_all();
+    let hosts: Result<_> = app.store.hosts().await.map_err(Into::into);
     match hosts {
         Ok(hosts) => app.hosts.load(hosts, crate::app::now()),
         Err(error) => tracing::warn!(%error, "hosts are seen again when they report"),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::post;
-use pandastack_types::ErrorCode;
+use pandastack_rest::ApiError;
+use pandastack_types::{Error, ErrorCode};
 
 use crate::app::App;
-use crate::error::ApiError;
 
 /// Whoever builds one of them takes it out of here.
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -15,8 +15,9 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 async fn absent() -> ApiError {
-    ApiError::new(
+    Error::new(
         ErrorCode::NotImplemented,
         "building templates is not there yet on this server; set up a sandbox, take a snapshot of it and create others from that",
     )
+    .into()
 }

@@ -11,17 +11,16 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, Method, header};
 use http_body_util::Limited;
+use pandastack_rest::extract::{parse_json, read_body};
+use pandastack_rest::request_id::REQUEST_ID;
+use pandastack_rest::{ApiResult, Caller, Id, Query};
 use pandastack_types::api::{DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, RenameFile};
 use pandastack_types::limits::FILE_BODY_BYTES_MAX;
-use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, Query, parse_json, read_body};
-use crate::request_id::REQUEST_ID;
-use crate::{ops, validate};
+use crate::sandboxes::{ops, validate};
 
 /// Request headers that mean something to an agent.
 const FORWARDED: [HeaderName; 7] = [
@@ -48,10 +47,10 @@ pub(crate) struct PathArg {
 }
 
 impl PathArg {
-    pub(super) fn check(&self) -> ApiResult<()> {
+    pub(super) fn check(&self) -> Result<()> {
         match &self.path {
             Some(path) => validate::path("path", path),
-            None => Err(ApiError::bad_request("say which file with `?path=/absolute/path`")),
+            None => Err(Error::bad_request("say which file with `?path=/absolute/path`")),
         }
     }
 }
@@ -69,7 +68,7 @@ pub(crate) async fn exec(
     let request = checked(request, validate::exec).await?;
     let answer = forward(&app, &caller, &id, "exec", request).await;
     pandastack_fault::point("control.exec.answered").await;
-    answer
+    Ok(answer?)
 }
 
 /// Run a command and follow its output as server-sent events: `stdout`, `stderr`, then `exit` or `error`.
@@ -84,7 +83,7 @@ pub(crate) async fn exec_stream(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::exec).await?;
-    forward(&app, &caller, &id, "exec/stream", request).await
+    Ok(forward(&app, &caller, &id, "exec/stream", request).await?)
 }
 
 /// Read a file, or a part of it with `Range`.
@@ -101,7 +100,7 @@ pub(crate) async fn read(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs", request).await
+    Ok(forward(&app, &caller, &id, "fs", request).await?)
 }
 
 /// Write a file, making its parents. The body is streamed; readers see the old file until the new one is complete.
@@ -120,15 +119,15 @@ pub(crate) async fn write(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs", limit_body(request)?).await
+    Ok(forward(&app, &caller, &id, "fs", limit_body(request)?).await?)
 }
 
 /// Refuses an upload that is too large, at once if it says so.
-pub(super) fn limit_body(request: Request) -> ApiResult<Request> {
+pub(super) fn limit_body(request: Request) -> Result<Request> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > FILE_BODY_BYTES_MAX) {
-        return Err(ApiError::new(
+        return Err(Error::new(
             ErrorCode::BodyTooLarge,
             format!("a file is at most {FILE_BODY_BYTES_MAX} bytes"),
         ));
@@ -148,7 +147,7 @@ pub(crate) async fn remove(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs", request).await
+    Ok(forward(&app, &caller, &id, "fs", request).await?)
 }
 
 /// List a directory; `/` when no path is given. With `recursive` or `depth`, those below it too.
@@ -168,10 +167,10 @@ pub(crate) async fn list_dir(
         None => {
             let rest = request.uri().query().map(|query| format!("&{query}")).unwrap_or_default();
             let uri = format!("{}?path=/{rest}", request.uri().path());
-            *request.uri_mut() = uri.parse().map_err(ApiError::internal)?;
+            *request.uri_mut() = uri.parse().map_err(Error::internal)?;
         }
     }
-    forward(&app, &caller, &id, "fs/dir", request).await
+    Ok(forward(&app, &caller, &id, "fs/dir", request).await?)
 }
 
 /// Look at a file.
@@ -185,7 +184,7 @@ pub(crate) async fn stat(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs/stat", request).await
+    Ok(forward(&app, &caller, &id, "fs/stat", request).await?)
 }
 
 /// Make a directory and its parents.
@@ -201,7 +200,7 @@ pub(crate) async fn mkdir(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs/mkdir", request.map(|_| Body::empty())).await
+    Ok(forward(&app, &caller, &id, "fs/mkdir", request.map(|_| Body::empty())).await?)
 }
 
 /// Rename or move a file.
@@ -218,7 +217,7 @@ pub(crate) async fn rename(
         validate::path("to", &rename.to)
     })
     .await?;
-    forward(&app, &caller, &id, "fs/rename", request).await
+    Ok(forward(&app, &caller, &id, "fs/rename", request).await?)
 }
 
 /// Console log; with `follow`, as server-sent events.
@@ -231,14 +230,14 @@ pub(crate) async fn logs(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    forward(&app, &caller, &id, "logs", request).await
+    Ok(forward(&app, &caller, &id, "logs", request).await?)
 }
 
 /// Reads a small JSON body and checks it, so that a bad one is refused without waking anything.
 pub(super) async fn checked<T: serde::de::DeserializeOwned>(
     request: Request,
-    check: impl FnOnce(&T) -> ApiResult<()>,
-) -> ApiResult<Request> {
+    check: impl FnOnce(&T) -> Result<()>,
+) -> Result<Request> {
     let (mut parts, body) = request.into_parts();
     let bytes = read_body(body).await?;
     check(&parse_json(&bytes)?)?;
@@ -254,8 +253,8 @@ pub(super) async fn forward(
     id: &SandboxId,
     tail: &str,
     request: Request,
-) -> ApiResult<Response> {
-    let (place, client) = ops::place(app, &caller.workspace, id).await?;
+) -> Result<Response> {
+    let (place, client) = ops::locate(app, &caller.workspace, id).await?;
     let (parts, body) = request.into_parts();
     let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
     if let Some(query) = agent_query(parts.uri.query()) {
@@ -270,7 +269,7 @@ pub(super) async fn forward(
             onward = onward.header(name, value);
         }
     }
-    let onward = onward.body(body).map_err(ApiError::internal)?;
+    let onward = onward.body(body).map_err(Error::internal)?;
     let mut response = client.send(onward, Some(place.incarnation)).await?;
     ops::note_wake(app, &place, id, &client).await;
     for name in DROPPED {

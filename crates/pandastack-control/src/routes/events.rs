@@ -7,28 +7,22 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
 use pandastack_types::api::{Event, EventList};
 use pandastack_types::limits::EVENTS_PAGE_MAX;
-use pandastack_types::{ErrorBody, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorBody, SandboxId, WorkspaceId};
 use serde::Deserialize;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::time::timeout;
 
-use super::sse;
-use crate::app::{App, Heard};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, Query};
+use crate::app::App;
+use crate::sandboxes::EventNotice;
 
 #[derive(Deserialize)]
 pub(crate) struct Args {
     tail: Option<u32>,
     follow: Option<String>,
-}
-
-/// Whether a query flag is set; clients write `1`, `true` or nothing.
-pub(crate) fn is_set(flag: Option<&str>) -> bool {
-    flag.is_some_and(|value| !matches!(value, "0" | "false"))
 }
 
 /// What happened to a sandbox, oldest first. With `follow=1`, as server-sent events from `Last-Event-ID` on.
@@ -54,8 +48,7 @@ pub(crate) async fn events(
     let past = match headers.get("last-event-id") {
         Some(value) => {
             let last = value.to_str().ok().and_then(|text| text.parse().ok());
-            let last =
-                last.ok_or_else(|| ApiError::bad_request("Last-Event-ID must be the id of an event"))?;
+            let last = last.ok_or_else(|| Error::bad_request("Last-Event-ID must be the id of an event"))?;
             app.store.events_after(&caller.workspace, &id, last, EVENTS_PAGE_MAX).await?
         }
         None => app.store.events_tail(&caller.workspace, &id, tail).await?,
@@ -70,7 +63,7 @@ struct Follower {
     app: Arc<App>,
     workspace: WorkspaceId,
     id: SandboxId,
-    news: broadcast::Receiver<Heard>,
+    news: broadcast::Receiver<EventNotice>,
     last: i64,
     waiting: VecDeque<Event>,
     ended: bool,
@@ -98,9 +91,11 @@ impl Follower {
             };
             match news {
                 Err(_) => return Some((sse::COMMENT.to_owned(), self)),
-                Ok(Ok(Heard::Event(event))) if event.sandbox_id == self.id => self.waiting.push_back(event),
-                Ok(Ok(Heard::Event(_))) => {}
-                Ok(Ok(Heard::Missed) | Err(RecvError::Lagged(_))) => {
+                Ok(Ok(EventNotice::Event(event))) if event.sandbox_id == self.id => {
+                    self.waiting.push_back(event)
+                }
+                Ok(Ok(EventNotice::Event(_))) => {}
+                Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => {
                     let read =
                         self.app.store.events_after(&self.workspace, &self.id, self.last, EVENTS_PAGE_MAX);
                     self.waiting = read.await.ok()?.into();

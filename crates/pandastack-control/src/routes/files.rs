@@ -8,21 +8,20 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::header;
 use jiff::Timestamp;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody, Query};
 use pandastack_types::api::{
     CopyFile, DirectoryListing, FileChange, FileEntry, FileWritten, GrepResult, SetAttributes, SignFile,
     SignedUrl,
 };
 use pandastack_types::limits::{SIGNED_SECONDS_DEFAULT, SIGNED_SECONDS_MAX};
-use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde::Deserialize;
 
 use super::data::{PathArg, checked, forward, limit_body};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody, Query};
+use crate::sandboxes::validate;
+use crate::signed_url;
 use crate::store::record::after_seconds;
-use crate::{signed_url, validate};
 
 #[derive(Deserialize)]
 pub(crate) struct SearchArgs {
@@ -31,7 +30,7 @@ pub(crate) struct SearchArgs {
 }
 
 impl SearchArgs {
-    fn check(&self) -> ApiResult<()> {
+    fn check(&self) -> Result<()> {
         self.path.as_deref().map_or(Ok(()), |path| validate::path("path", path))
     }
 }
@@ -50,7 +49,7 @@ pub(crate) async fn find(
     request: Request,
 ) -> ApiResult<Response> {
     args.check()?;
-    forward(&app, &caller, &id, "fs/find", request).await
+    Ok(forward(&app, &caller, &id, "fs/find", request).await?)
 }
 
 /// Find lines in text files by a regular expression, or by plain text with `fixed`.
@@ -68,9 +67,9 @@ pub(crate) async fn grep(
 ) -> ApiResult<Response> {
     args.check()?;
     if args.pattern.as_deref().is_none_or(str::is_empty) {
-        return Err(ApiError::bad_request("say what to look for with `?pattern=...`"));
+        return Err(Error::bad_request("say what to look for with `?pattern=...`").into());
     }
-    forward(&app, &caller, &id, "fs/grep", request).await
+    Ok(forward(&app, &caller, &id, "fs/grep", request).await?)
 }
 
 /// Copy a file or a tree, with permissions and owners.
@@ -87,7 +86,7 @@ pub(crate) async fn copy(
         validate::path("to", &copy.to)
     })
     .await?;
-    forward(&app, &caller, &id, "fs/copy", request).await
+    Ok(forward(&app, &caller, &id, "fs/copy", request).await?)
 }
 
 /// Change permissions and owner.
@@ -102,7 +101,7 @@ pub(crate) async fn set_attributes(
 ) -> ApiResult<Response> {
     arg.check()?;
     let request = checked(request, |_: &SetAttributes| Ok(())).await?;
-    forward(&app, &caller, &id, "fs", request).await
+    Ok(forward(&app, &caller, &id, "fs", request).await?)
 }
 
 /// A directory's content, or one file, as a tar archive that is made while it is sent.
@@ -116,7 +115,7 @@ pub(crate) async fn pack(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs/tar", request).await
+    Ok(forward(&app, &caller, &id, "fs/tar", request).await?)
 }
 
 /// Unpack a tar archive into a directory, which is made if it is missing. Entries that would land outside are refused.
@@ -132,7 +131,7 @@ pub(crate) async fn unpack(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs/tar", limit_body(request)?).await
+    Ok(forward(&app, &caller, &id, "fs/tar", limit_body(request)?).await?)
 }
 
 /// Changes of a file or directory as server-sent events: `watching`, then `change`. With `Last-Event-ID` a watch goes on
@@ -149,7 +148,7 @@ pub(crate) async fn watch(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    forward(&app, &caller, &id, "fs/watch", request.map(|_| Body::empty())).await
+    Ok(forward(&app, &caller, &id, "fs/watch", request.map(|_| Body::empty())).await?)
 }
 
 /// Make a URL that reads or writes one file without a key. It ends with its time, or with the key that made it.
@@ -166,20 +165,22 @@ pub(crate) async fn sign(
     let method = match sign.method.as_deref() {
         None | Some("GET" | "get") => "GET",
         Some("PUT" | "put") => "PUT",
-        Some(_) => return Err(ApiError::bad_request("`method` must be GET or PUT")),
+        Some(_) => return Err(Error::bad_request("`method` must be GET or PUT").into()),
     };
     let seconds = sign.expires_in_seconds.unwrap_or(SIGNED_SECONDS_DEFAULT);
     if !(1..=SIGNED_SECONDS_MAX).contains(&seconds) {
-        return Err(ApiError::bad_request(format!("`expires_in_seconds` must be 1 to {SIGNED_SECONDS_MAX}")));
+        return Err(
+            Error::bad_request(format!("`expires_in_seconds` must be 1 to {SIGNED_SECONDS_MAX}")).into()
+        );
     }
     app.store.sandbox(Some(&caller.workspace), &id).await?;
-    let gone = || ApiError::new(ErrorCode::Unauthorized, "the key of this call was deleted");
+    let gone = || Error::new(ErrorCode::Unauthorized, "the key of this call was deleted");
     let token = app.store.token(&caller.prefix).await?.ok_or_else(gone)?;
     // Rounded up to the second that the URL names.
     let expires = after_seconds(now(), seconds + 1).unwrap_or(Timestamp::MAX).as_second();
     let query = signed_url::query(&token, method, &id, &sign.path, expires);
     let target = format!("/v1/sandboxes/{id}/fs?{query}");
-    let expires_at = Timestamp::from_second(expires).map_err(ApiError::internal)?;
+    let expires_at = Timestamp::from_second(expires).map_err(Error::internal)?;
     Ok(Json(SignedUrl { url: origin(&headers) + &target, target, method: method.to_owned(), expires_at }))
 }
 

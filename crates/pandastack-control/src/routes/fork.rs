@@ -5,15 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{ForkSandbox, ForkTree, ForkTreeResult, Lineage, Promote, Promoted, Sandbox};
 use pandastack_types::limits::FORK_TREE_COUNT_MAX;
-use pandastack_types::{ErrorBody, ErrorCode, SandboxId};
+use pandastack_types::{Error, ErrorBody, ErrorCode, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Claimed, Id, JsonBody};
-use crate::{ops, view};
+use crate::idempotency::Claimed;
+use crate::sandboxes::{ops, view};
 
 /// Fork a sandbox: a second one with the same memory, disk and processes.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/fork", tag = "fork", params(("id" = SandboxId, Path)),
@@ -28,12 +27,11 @@ pub(crate) async fn fork(
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
     let (parent, client) = ops::live(&app, &caller.workspace, &id).await?;
     let metadata = request.metadata.unwrap_or_default();
-    let forked = ops::fork::fork(&app, parent, client, metadata, 1, key).await?;
+    let forked = ops::fork::fork(&app.sandboxes, parent, client, metadata, 1, key).await?;
     let child = forked.children.into_iter().next();
-    let child = child.ok_or_else(|| {
-        ApiError::new(ErrorCode::GuestUnavailable, format!("sandbox `{id}` was not forked"))
-    })?;
-    Ok((StatusCode::CREATED, Json(view::sandbox(&app, child))))
+    let child = child
+        .ok_or_else(|| Error::new(ErrorCode::GuestUnavailable, format!("sandbox `{id}` was not forked")))?;
+    Ok((StatusCode::CREATED, Json(view::sandbox(&app.hosts, child))))
 }
 
 /// Fork a sandbox into several children at once, all from the same instant.
@@ -47,13 +45,13 @@ pub(crate) async fn fork_tree(
     JsonBody(request): JsonBody<ForkTree>,
 ) -> ApiResult<(StatusCode, Json<ForkTreeResult>)> {
     if !(1..=FORK_TREE_COUNT_MAX).contains(&request.count) {
-        return Err(ApiError::bad_request(format!("`count` must be 1 to {FORK_TREE_COUNT_MAX}")));
+        return Err(Error::bad_request(format!("`count` must be 1 to {FORK_TREE_COUNT_MAX}")).into());
     }
     let (parent, client) = ops::live(&app, &caller.workspace, &id).await?;
     let metadata = request.metadata.unwrap_or_default();
-    let forked = ops::fork::fork(&app, parent, client, metadata, request.count, None).await?;
+    let forked = ops::fork::fork(&app.sandboxes, parent, client, metadata, request.count, None).await?;
     let result = ForkTreeResult {
-        children: forked.children.into_iter().map(|child| view::sandbox(&app, child)).collect(),
+        children: forked.children.into_iter().map(|child| view::sandbox(&app.hosts, child)).collect(),
         tree_id: forked.tree,
         parent_id: id,
         pause_ms: forked.pause_ms,
@@ -87,5 +85,5 @@ pub(crate) async fn promote(
 ) -> ApiResult<Json<Promoted>> {
     let winner = ops::unsealed(&app, &caller.workspace, &id).await?;
     ops::check_live(&winner)?;
-    Ok(Json(ops::fork::promote(&app, winner, &request).await?))
+    Ok(Json(ops::fork::promote(&app.sandboxes, winner, &request).await?))
 }

@@ -1,18 +1,19 @@
 //! Health, version, metrics and the API's description. No key needed, so nothing here names a sandbox.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
+use pandastack_rest::ApiResult;
 use pandastack_types::api::Version;
-use pandastack_types::{ErrorBody, ErrorCode};
+use pandastack_types::{Error, ErrorBody, ErrorCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 
 /// A health answer.
 #[derive(Serialize, ToSchema)]
@@ -32,10 +33,10 @@ pub(crate) async fn healthz() -> Json<Health> {
 pub(crate) async fn readyz(State(app): State<Arc<App>>) -> ApiResult<Json<Health>> {
     if let Err(error) = app.store.ping().await {
         let message = "the store does not answer";
-        return Err(ApiError { cause: Some(error.into()), ..ApiError::new(ErrorCode::Unavailable, message) });
+        return Err(Error { cause: Some(error.into()), ..Error::new(ErrorCode::Unavailable, message) }.into());
     }
     if app.hosts.clients().is_empty() {
-        return Err(ApiError::new(ErrorCode::Unavailable, "no host answers yet; is an agent running?"));
+        return Err(Error::new(ErrorCode::Unavailable, "no host answers yet; is an agent running?").into());
     }
     Ok(Json(Health { status: "ok" }))
 }
@@ -49,7 +50,8 @@ pub(crate) async fn version() -> Json<Version> {
 /// Metrics in the Prometheus text format.
 #[utoipa::path(get, path = "/metrics", tag = "health", security(()), responses((status = 200, content_type = "text/plain", body = String)))]
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> {
-    let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list());
+    let denied = app.egress_denied.load(Ordering::Relaxed);
+    let mut page = app.metrics.render(&app.store.count_states().await?, &app.hosts.list(), denied);
     page.push_str(&app.edge.metrics());
     app.functions.render(&mut page);
     app.schedules.render(&mut page);

@@ -11,34 +11,29 @@ use http::request::Parts;
 use http_body_util::{BodyExt, Limited};
 use hyper_util::rt::TokioIo;
 use pandastack_edge::{Instances, Named};
+use pandastack_rest::{ApiResult, Id, switching};
 use pandastack_types::agent_api::{
     DATABASE_UPGRADE, EdgeName, EdgeRoute, HostReport, NAMES_CHANGED, ReportAnswer,
 };
 use pandastack_types::link::{Direction, LINK_HEADER};
-use pandastack_types::{ErrorCode, HostId, SandboxId, SandboxState};
+use pandastack_types::{Error, ErrorCode, HostId, Result, SandboxId, SandboxState};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::app::{App, Heard};
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, InPath};
-use crate::routes::preview::switching;
+use crate::app::App;
+use crate::sandboxes::EventNotice;
 
 /// Largest report: thousands of sandboxes at about a kilobyte each.
 const REPORT_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How often a stream of changes that is silent shows that it lives.
 const SIGN_OF_LIFE: std::time::Duration = std::time::Duration::from_secs(10);
 
-impl InPath for HostId {
-    const WHAT: &'static str = "host";
-}
-
 /// Who signed a request.
-pub(crate) fn signer(app: &App, parts: &Parts) -> ApiResult<HostId> {
+pub(crate) fn signer(app: &App, parts: &Parts) -> Result<HostId> {
     let header = parts.headers.get(LINK_HEADER).and_then(|value| value.to_str().ok());
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     let (method, at) = (parts.method.as_str(), jiff::Timestamp::now().as_second());
     let signer = app.link.verify(Direction::AgentToControl, header, method, path, at);
-    signer.map_err(|refused| ApiError::new(ErrorCode::Unauthorized, refused.to_string()))
+    signer.map_err(|refused| Error::new(ErrorCode::Unauthorized, refused.to_string()))
 }
 
 /// An edge asks for a sandbox.
@@ -50,7 +45,7 @@ pub(crate) async fn route(
     signer(&app, &request.into_parts().0)?;
     let record = app.store.sandbox(None, &id).await?;
     if matches!(record.state, SandboxState::Stopping | SandboxState::Deleted) {
-        return Err(ApiError::not_found("sandbox", id.as_str()));
+        return Err(Error::not_found("sandbox", id.as_str()).into());
     }
     let agent_address = app.hosts.address(&record.host)?;
     Ok(Json(EdgeRoute {
@@ -70,11 +65,11 @@ pub(crate) async fn name(
 ) -> ApiResult<Json<EdgeName>> {
     signer(&app, &request.into_parts().0)?;
     let found = crate::apps::names::find(app.store.as_ref(), &name).await;
-    let found = found.map_err(|error| ApiError::new(ErrorCode::Unavailable, error.to_string()))?;
-    match found.ok_or_else(|| ApiError::not_found("name", &name))? {
+    let found = found.map_err(|error| Error::new(ErrorCode::Unavailable, error.to_string()))?;
+    match found.ok_or_else(|| Error::not_found("name", &name))? {
         Named::Serving(Instances { sandboxes, always, port }) => {
             let mut sandboxes = sandboxes.iter().cloned();
-            let sandbox = sandboxes.next().ok_or_else(|| ApiError::not_found("name", &name))?;
+            let sandbox = sandboxes.next().ok_or_else(|| Error::not_found("name", &name))?;
             Ok(Json(EdgeName::Serving { sandbox, port, more: sandboxes.collect(), always }))
         }
         Named::NotServing(why) => Ok(Json(EdgeName::NotServing { why })),
@@ -91,12 +86,12 @@ pub(crate) async fn database(
     let (parts, _) = request.into_parts();
     let host = signer(&app, &parts)?;
     if parts.headers.get(header::UPGRADE).is_none_or(|asked| asked != DATABASE_UPGRADE) {
-        return Err(ApiError::bad_request(format!("this call needs `Upgrade: {DATABASE_UPGRADE}`")));
+        return Err(Error::bad_request(format!("this call needs `Upgrade: {DATABASE_UPGRADE}`")).into());
     }
     let machine = app.store.sandbox(None, &id).await?;
     if machine.host != host {
         let message = format!("`{host}` speaks for a machine of `{}`", machine.host);
-        return Err(ApiError::new(ErrorCode::Forbidden, message));
+        return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
     app.tasks.clone().spawn(async move {
         let Ok(stream) = upgrade.await else { return };
@@ -113,9 +108,9 @@ pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request)
     let lines = futures::stream::unfold((app, events, names), |(app, mut events, mut names)| async move {
         let line = tokio::select! {
             event = tokio::time::timeout(SIGN_OF_LIFE, events.recv()) => match event {
-                Ok(Ok(Heard::Event(event))) => format!("{}\n", event.sandbox_id),
+                Ok(Ok(EventNotice::Event(event))) => format!("{}\n", event.sandbox_id),
                 // The edge reads everything again when it does not understand.
-                Ok(Ok(Heard::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
+                Ok(Ok(EventNotice::Missed) | Err(RecvError::Lagged(_))) => "*\n".to_owned(),
                 Ok(Err(RecvError::Closed)) => return None,
                 Err(_) => "\n".to_owned(),
             },
@@ -134,16 +129,16 @@ pub(crate) async fn route_changes(State(app): State<Arc<App>>, request: Request)
 pub(crate) async fn report(State(app): State<Arc<App>>, request: Request) -> ApiResult<Json<ReportAnswer>> {
     let (mut parts, body) = request.into_parts();
     let signer = signer(&app, &parts)?;
-    let crate::extract::Id(host) = crate::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;
+    let pandastack_rest::extract::Id(host) =
+        pandastack_rest::extract::Id::<HostId>::from_request_parts(&mut parts, &()).await?;
     let bytes = Limited::new(body, REPORT_BYTES_MAX).collect().await;
-    let bytes =
-        bytes.map_err(|error| ApiError::bad_request(format!("the report is not readable: {error}")))?;
+    let bytes = bytes.map_err(|error| Error::bad_request(format!("the report is not readable: {error}")))?;
     let report: HostReport = serde_json::from_slice(&bytes.to_bytes()).map_err(|error| {
-        ApiError::bad_request(format!("the report is not readable ({error}); do the versions match?"))
+        Error::bad_request(format!("the report is not readable ({error}); do the versions match?"))
     })?;
     if signer != host || report.host != host {
         let message = format!("`{signer}` reports for `{}` at the address of `{host}`", report.host);
-        return Err(ApiError::new(ErrorCode::Forbidden, message));
+        return Err(Error::new(ErrorCode::Forbidden, message).into());
     }
-    Ok(Json(crate::report::take(&app, report).await?))
+    Ok(Json(crate::sandboxes::report::take(&app.sandboxes, report).await?))
 }

@@ -5,20 +5,18 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{Hibernate, KeepAwake, Lifecycle, PatchLifecycle, StatusAnswer};
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{ErrorBody, Result, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::{Id, JsonBody};
-use crate::ops;
-use crate::ops::lifecycle::Move;
+use crate::sandboxes::ops;
+use crate::sandboxes::ops::lifecycle::Move;
 use crate::store::SandboxRecord;
 
-async fn go(app: &Arc<App>, caller: &Caller, id: &SandboxId, movement: Move) -> ApiResult<SandboxRecord> {
+async fn go(app: &Arc<App>, caller: &Caller, id: &SandboxId, movement: Move) -> Result<SandboxRecord> {
     let (record, client) = ops::live(app, &caller.workspace, id).await?;
-    ops::lifecycle::go(app, record, client, movement, false).await
+    ops::lifecycle::go(&app.sandboxes, record, client, movement, false).await
 }
 
 /// Stop a sandbox's processors; it stays in memory.
@@ -82,7 +80,7 @@ pub(crate) async fn keep_awake(
     JsonBody(request): JsonBody<KeepAwake>,
 ) -> ApiResult<Json<Lifecycle>> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let record = ops::lifecycle::keep_awake(&app, record, client, request.seconds).await?;
+    let record = ops::lifecycle::keep_awake(&app.sandboxes, record, client, request.seconds).await?;
     Ok(Json(ops::lifecycle::show(&app, &record).await))
 }
 
@@ -109,6 +107,6 @@ pub(crate) async fn change(
     JsonBody(request): JsonBody<PatchLifecycle>,
 ) -> ApiResult<Json<Lifecycle>> {
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    let record = ops::lifecycle::patch(&app, record, request).await?;
+    let record = ops::lifecycle::patch(&app.sandboxes, record, request).await?;
     Ok(Json(ops::lifecycle::show(&app, &record).await))
 }

@@ -18,9 +18,9 @@ pub(crate) mod run;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
 pub(crate) mod sockets;
-pub(crate) mod sse;
 pub(crate) mod templates;
 pub(crate) mod tokens;
+pub(crate) mod volumes;
 pub(crate) mod workspace;
 
 use std::sync::Arc;
@@ -30,19 +30,19 @@ use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, patch, post, put};
 use http::{Method, StatusCode, Uri, header};
-use pandastack_types::ErrorCode;
+use pandastack_rest::ApiError;
+use pandastack_rest::request_id::with_request_id;
+use pandastack_types::{Error, ErrorCode};
 
 use crate::app::App;
 use crate::audit::audited;
 use crate::auth::authenticate;
-use crate::error::ApiError;
 use crate::functions;
 use crate::idempotency::once;
+use crate::metrics::counted;
 use crate::replicas::to_leader;
-use crate::request_id::with_request_id;
 use crate::schedules;
 use crate::unread_body::close_unread;
-use crate::volumes;
 
 /// The public API, health and metrics.
 pub(crate) fn public(app: Arc<App>) -> Router {
@@ -73,7 +73,8 @@ pub(crate) fn with_functions_by_host(router: Router, app: Arc<App>) -> Router {
     router
         .layer(from_fn_with_state(Arc::clone(&app), functions::by_host))
         .layer(from_fn_with_state(Arc::clone(&app), to_leader))
-        .layer(from_fn_with_state(app, with_request_id))
+        .layer(from_fn(with_request_id))
+        .layer(from_fn_with_state(app, counted))
 }
 
 /// What agents and other replicas call. Anything else is the public API, for requests that replicas pass on.
@@ -89,7 +90,8 @@ pub(crate) fn private(app: Arc<App>, public: Router) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), to_leader))
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
-        .layer(from_fn_with_state(Arc::clone(&app), with_request_id))
+        .layer(from_fn(with_request_id))
+        .layer(from_fn_with_state(Arc::clone(&app), counted))
         .with_state(app)
         .fallback_service(public)
 }
@@ -100,7 +102,8 @@ fn finish(router: Router<Arc<App>>, app: Arc<App>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(map_response(never_plain))
         .layer(from_fn(close_unread))
-        .layer(from_fn_with_state(Arc::clone(&app), with_request_id))
+        .layer(from_fn(with_request_id))
+        .layer(from_fn_with_state(Arc::clone(&app), counted))
         .with_state(app)
 }
 
@@ -114,7 +117,7 @@ fn once_only() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/promote", post(fork::promote))
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/run", post(run::run))
-        .merge(volumes::routes::once_only())
+        .merge(volumes::once_only())
         .route("/templates/{name}/bake", post(templates::bake))
         .merge(functions::once_only())
         .merge(schedules::routes::once_only())
@@ -134,7 +137,7 @@ fn repeatable() -> Router<Arc<App>> {
         .merge(functions::repeatable())
         .merge(schedules::routes::routes())
         .merge(crate::apps::routes::repeatable())
-        .merge(volumes::routes::repeatable())
+        .merge(volumes::repeatable())
         .merge(crate::databases::routes::routes())
         .merge(crate::databases::backups::routes::routes())
         .route(
@@ -189,12 +192,12 @@ fn repeatable() -> Router<Arc<App>> {
 }
 
 async fn unknown_route(uri: Uri) -> ApiError {
-    ApiError::not_found("route", uri.path())
+    Error::not_found("route", uri.path()).into()
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let path: String = uri.path().chars().take(200).collect();
-    ApiError::new(ErrorCode::MethodNotAllowed, format!("`{path}` does not take {method}"))
+    Error::new(ErrorCode::MethodNotAllowed, format!("`{path}` does not take {method}")).into()
 }
 
 /// The framework's own refusals (a malformed path, say) are plain text; ours are JSON.
@@ -205,12 +208,12 @@ async fn never_plain(response: Response) -> Response {
     if !is_error || kind.is_some_and(|kind| kind.starts_with("application/json")) {
         return response;
     }
-    match status {
-        StatusCode::NOT_FOUND => ApiError::new(ErrorCode::NotFound, "there is no such thing"),
-        StatusCode::METHOD_NOT_ALLOWED => ApiError::new(ErrorCode::MethodNotAllowed, "not this method"),
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(ErrorCode::BodyTooLarge, "the body is too large"),
-        status if status.is_client_error() => ApiError::bad_request("the request is malformed"),
-        _ => ApiError::internal(format!("a handler answered {status} without a body")),
-    }
-    .into_response()
+    let error = match status {
+        StatusCode::NOT_FOUND => Error::new(ErrorCode::NotFound, "there is no such thing"),
+        StatusCode::METHOD_NOT_ALLOWED => Error::new(ErrorCode::MethodNotAllowed, "not this method"),
+        StatusCode::PAYLOAD_TOO_LARGE => Error::new(ErrorCode::BodyTooLarge, "the body is too large"),
+        status if status.is_client_error() => Error::bad_request("the request is malformed"),
+        _ => Error::internal(format!("a handler answered {status} without a body")),
+    };
+    ApiError(error).into_response()
 }

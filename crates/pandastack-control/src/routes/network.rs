@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use pandastack_rest::extract::{parse_json, read_body};
+use pandastack_rest::{ApiResult, Caller, Id};
 use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{ErrorBody, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::{Id, parse_json, read_body};
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// What the sandbox may reach. Never wakes it.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/network", tag = "network", params(("id" = SandboxId, Path)),
@@ -36,5 +35,5 @@ pub(crate) async fn set(
 ) -> ApiResult<Json<NetworkPolicy>> {
     let policy: NetworkPolicy = parse_json(&read_body(request.into_body()).await?)?;
     let record = ops::unsealed(&app, &caller.workspace, &id).await?;
-    Ok(Json(ops::network::set(&app, record, policy).await?.spec.network))
+    Ok(Json(ops::network::set(&app.sandboxes, record, policy).await?.spec.network))
 }

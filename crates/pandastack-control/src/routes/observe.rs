@@ -7,16 +7,14 @@ use axum::Json;
 use axum::extract::State;
 use http::Method;
 use jiff::{SignedDuration, Timestamp};
+use pandastack_rest::{ApiResult, Caller, Id, Query};
 use pandastack_types::api::{AuditList, SandboxMetrics, UsageReport};
 use pandastack_types::limits::{AUDIT_PAGE_MAX, USAGE_SANDBOXES_MAX};
-use pandastack_types::{ErrorBody, SandboxId, WorkspaceId};
+use pandastack_types::{Error, ErrorBody, Result, SandboxId, WorkspaceId};
 use serde::Deserialize;
 
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, Query};
-use crate::ops;
+use crate::sandboxes::ops;
 use crate::store::ledger::AuditSelect;
 
 /// Entries of the audit log without a limit.
@@ -34,19 +32,15 @@ pub(crate) async fn metrics(
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<SandboxMetrics>> {
-    of_machine(&app, &caller.workspace, &id).await.map(Json)
+    Ok(of_machine(&app, &caller.workspace, &id).await.map(Json)?)
 }
 
 /// What a machine uses now, as its host tells.
-pub(crate) async fn of_machine(
-    app: &App,
-    workspace: &WorkspaceId,
-    id: &SandboxId,
-) -> ApiResult<SandboxMetrics> {
+pub(crate) async fn of_machine(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxMetrics> {
     let (record, client) = ops::live(app, workspace, id).await?;
     let path = format!("/sandboxes/{id}/metrics");
     let call = ops::call_on(&record, Method::GET, &path, METRICS_WAIT);
-    let seen: SandboxMetrics = client.call(call, ops::NOTHING).await?;
+    let seen: SandboxMetrics = client.call(call, ops::NO_BODY).await?;
     Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
 }
 
@@ -56,10 +50,10 @@ pub(crate) struct UsageArgs {
     to: Option<String>,
 }
 
-fn time(name: &str, text: Option<&str>, default: Timestamp) -> ApiResult<Timestamp> {
+fn time(name: &str, text: Option<&str>, default: Timestamp) -> Result<Timestamp> {
     let Some(text) = text else { return Ok(default) };
     text.parse()
-        .map_err(|_| ApiError::bad_request(format!("`{name}` must be a time such as 2026-01-31T00:00:00Z")))
+        .map_err(|_| Error::bad_request(format!("`{name}` must be a time such as 2026-01-31T00:00:00Z")))
 }
 
 /// What the workspace used, in sum, by sandbox and by function. Running sandboxes are counted up to the last minute.
@@ -75,7 +69,7 @@ pub(crate) async fn usage(
     let period = SignedDuration::from_hours(24 * USAGE_DAYS_DEFAULT);
     let from = time("from", args.from.as_deref(), to.checked_sub(period).unwrap_or(Timestamp::MIN))?;
     if from > to {
-        return Err(ApiError::bad_request("`from` must not be after `to`"));
+        return Err(Error::bad_request("`from` must not be after `to`").into());
     }
     app.functions.runs.flush().await;
     let total = app.store.usage(&caller.workspace, from, to).await?;
@@ -106,10 +100,10 @@ pub(crate) async fn audit(
 ) -> ApiResult<Json<AuditList>> {
     let limit = args.limit.unwrap_or(AUDIT_PAGE_DEFAULT);
     if !(1..=AUDIT_PAGE_MAX).contains(&limit) {
-        return Err(ApiError::bad_request(format!("`limit` must be 1 to {AUDIT_PAGE_MAX}")));
+        return Err(Error::bad_request(format!("`limit` must be 1 to {AUDIT_PAGE_MAX}")).into());
     }
     let sandbox = args.sandbox_id.map(|id| id.parse()).transpose();
-    let sandbox = sandbox.map_err(|_| ApiError::bad_request("`sandbox_id` is not the id of a sandbox"))?;
+    let sandbox = sandbox.map_err(|_| Error::bad_request("`sandbox_id` is not the id of a sandbox"))?;
     let select = AuditSelect { before: args.before, sandbox, limit };
     app.audit.flush().await;
     Ok(Json(AuditList { entries: app.store.audit(&caller.workspace, &select).await? }))

@@ -4,24 +4,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, Method, header};
 use hyper_util::rt::TokioIo;
 use pandastack_edge::Trouble;
 use pandastack_edge::limits::SIGNED_URL_SECONDS_MAX;
+use pandastack_rest::extract::{parse_json, read_body};
+use pandastack_rest::url::beside;
+use pandastack_rest::{ApiResult, Caller, Id, Query, switching};
 use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
 use pandastack_types::door::TUNNEL_UPGRADE;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{Error, ErrorBody, SandboxId};
 use serde::Deserialize;
 
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, Query, parse_json, read_body};
-use crate::ops;
+use crate::sandboxes::ops;
 use crate::store::record::after_seconds;
 use crate::store::{Amendment, SandboxRecord};
 
@@ -100,13 +99,14 @@ pub(crate) async fn sign(
     let wanted: SignPreview = parse_json(&read_body(body).await?)?;
     let seconds = wanted.ttl_seconds.unwrap_or(SIGNED_SECONDS_DEFAULT);
     if wanted.port == 0 || seconds == 0 || seconds > SIGNED_URL_SECONDS_MAX {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "a signed URL needs a port of 1 to 65535 and a ttl_seconds of 1 to {SIGNED_URL_SECONDS_MAX}"
-        )));
+        ))
+        .into());
     }
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
     let expires_at =
-        after_seconds(now(), seconds).ok_or_else(|| ApiError::bad_request("ttl_seconds is too large"))?;
+        after_seconds(now(), seconds).ok_or_else(|| Error::bad_request("ttl_seconds is too large"))?;
     let token = key(&app, &record).sign(wanted.port, expires_at.as_second());
     let url = format!("{}/?{PARAMETER}={token}", preview_url(&parts.headers, &id, wanted.port));
     Ok(Json(SignedPreview { url, token, sandbox_id: id, port: wanted.port, expires_at }))
@@ -124,7 +124,7 @@ pub(crate) async fn ports(
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
     let path = format!("/sandboxes/{id}/ports");
     let call = ops::call_on(&record, Method::GET, &path, PORTS_WAIT);
-    let mut list: PortList = client.call(call, ops::NOTHING).await?;
+    let mut list: PortList = client.call(call, ops::NO_BODY).await?;
     for port in &mut list.ports {
         let inside = port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         port.proxy_url = (!inside).then(|| preview_url(&headers, &id, port.port));
@@ -135,24 +135,6 @@ pub(crate) async fn ports(
 /// The address of a port as the caller would reach it.
 fn preview_url(headers: &HeaderMap, id: &SandboxId, port: u16) -> String {
     beside(headers, &format!("{port}-{id}"))
-}
-
-/// The address of something that has a name of its own beside the API, as the caller would reach it.
-pub(crate) fn beside(headers: &HeaderMap, label: &str) -> String {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
-    let host = text("host").unwrap_or("localhost");
-    let (name, number) = match host.rsplit_once(':') {
-        Some((name, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => (name, Some(number)),
-        _ => (host, None),
-    };
-    let bare = name.trim_start_matches('[').trim_end_matches(']');
-    let name = match bare.parse::<IpAddr>() {
-        Ok(_) => "localhost",
-        Err(_) => name.strip_prefix("api.").unwrap_or(name),
-    };
-    let number = number.map(|number| format!(":{number}")).unwrap_or_default();
-    format!("{scheme}://{label}.{name}{number}")
 }
 
 #[derive(Deserialize)]
@@ -174,9 +156,10 @@ pub(crate) async fn tunnel(
 ) -> ApiResult<Response> {
     let asked = request.headers().get(header::UPGRADE).is_some_and(|asked| asked == TUNNEL_UPGRADE);
     if !asked || arg.port == 0 {
-        return Err(ApiError::bad_request(format!(
+        return Err(Error::bad_request(format!(
             "this call needs `Connection: upgrade`, `Upgrade: {TUNNEL_UPGRADE}` and a port of 1 to 65535"
-        )));
+        ))
+        .into());
     }
     ops::unsealed(&app, &caller.workspace, &id).await?;
     let upgrade = hyper::upgrade::on(&mut request);
@@ -193,36 +176,6 @@ pub(crate) async fn tunnel(
     Ok(switching(TUNNEL_UPGRADE))
 }
 
-/// The answer after which a connection speaks another protocol.
-pub(crate) fn switching(protocol: &'static str) -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(protocol));
-    response
-}
-
-fn trouble_of(trouble: &Trouble, id: &SandboxId, port: u16) -> ApiError {
-    ApiError::new(trouble.code(), trouble.sentence(id, port))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(host: &'static str, expect: &str) {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::HOST, HeaderValue::from_static(host));
-        assert_eq!(preview_url(&headers, &"a".parse().unwrap(), 80), expect, "{host}");
-    }
-
-    #[test]
-    fn a_preview_has_a_name_beside_the_api() {
-        check("127.0.0.1:8080", "http://80-a.localhost:8080");
-        check("[::1]:8080", "http://80-a.localhost:8080");
-        check("localhost", "http://80-a.localhost");
-        check("api.example.com", "http://80-a.example.com");
-        check("panda.example.com:8443", "http://80-a.panda.example.com:8443");
-    }
+fn trouble_of(trouble: &Trouble, id: &SandboxId, port: u16) -> Error {
+    Error::new(trouble.code(), trouble.sentence(id, port))
 }

@@ -9,16 +9,14 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use http::request::Parts;
 use http_body_util::Limited;
+use pandastack_rest::{ApiError, ApiResult, Caller, Id};
 use pandastack_types::api::{Process, ProcessList, SignalProcess, StartProcess, StdinWritten, TerminalSize};
 use pandastack_types::limits::STDIN_BODY_BYTES_MAX;
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::{checked, forward};
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::Id;
-use crate::validate;
+use crate::sandboxes::validate;
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -41,7 +39,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
-        let unknown = ApiError::not_found;
+        let unknown = Error::not_found;
         let params =
             RawPathParams::from_request_parts(parts, state).await.map_err(|_| unknown("route", "?"))?;
         let param = |name| params.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
@@ -54,7 +52,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
 }
 
 impl Of {
-    async fn forward(self, app: &App, caller: &Caller, tail: &str, request: Request) -> ApiResult<Response> {
+    async fn forward(self, app: &App, caller: &Caller, tail: &str, request: Request) -> Result<Response> {
         let tail = format!("processes/{}{tail}", self.process);
         forward(app, caller, &self.sandbox, &tail, request).await
     }
@@ -69,7 +67,7 @@ pub(crate) async fn list(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    forward(&app, &caller, &id, "processes", request).await
+    Ok(forward(&app, &caller, &id, "processes", request).await?)
 }
 
 /// Start a process and leave it to itself. It outlives this call, restarts of the servers, sleep and forks. With `follow`
@@ -86,7 +84,7 @@ pub(crate) async fn start(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::start_process).await?;
-    forward(&app, &caller, &id, "processes", request).await
+    Ok(forward(&app, &caller, &id, "processes", request).await?)
 }
 
 /// Look at one process.
@@ -99,7 +97,7 @@ pub(crate) async fn look(
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    of.forward(&app, &caller, "", request).await
+    Ok(of.forward(&app, &caller, "", request).await?)
 }
 
 /// Wait for the end of a process, 30 seconds unless told; a process that still runs then is answered as such.
@@ -112,7 +110,7 @@ pub(crate) async fn wait(
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    of.forward(&app, &caller, "/wait", request).await
+    Ok(of.forward(&app, &caller, "/wait", request).await?)
 }
 
 /// Follow a process's output as server-sent events from two offsets on, or from a `Last-Event-ID`: `stdout`, `stderr`,
@@ -128,7 +126,7 @@ pub(crate) async fn output(
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    of.forward(&app, &caller, "/output", request).await
+    Ok(of.forward(&app, &caller, "/output", request).await?)
 }
 
 /// Write to a process's standard input, as fast as it reads. With an `offset` a write can be repeated: bytes that were
@@ -146,7 +144,7 @@ pub(crate) async fn write_stdin(
 ) -> ApiResult<Response> {
     let limit = usize::try_from(STDIN_BODY_BYTES_MAX).unwrap_or(usize::MAX);
     let request = request.map(|body| Body::new(Limited::new(body, limit)));
-    of.forward(&app, &caller, "/stdin", request).await
+    Ok(of.forward(&app, &caller, "/stdin", request).await?)
 }
 
 /// Send a signal to a process's group. KILL reaches everything that the process ever started.
@@ -160,7 +158,7 @@ pub(crate) async fn signal(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |_: &SignalProcess| Ok(())).await?;
-    of.forward(&app, &caller, "/signal", request).await
+    Ok(of.forward(&app, &caller, "/signal", request).await?)
 }
 
 /// Change the size of a process's terminal.
@@ -174,5 +172,5 @@ pub(crate) async fn resize(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |size: &TerminalSize| validate::terminal(*size)).await?;
-    of.forward(&app, &caller, "/resize", request).await
+    Ok(of.forward(&app, &caller, "/resize", request).await?)
 }

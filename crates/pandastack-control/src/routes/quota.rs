@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use pandastack_types::ErrorBody;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::api::{Quota, QuotaReport};
+use pandastack_types::{Error, ErrorBody};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::JsonBody;
 
 /// What the workspace may have, and has.
 #[utoipa::path(get, path = "/v1/me/quota", tag = "keys", responses((status = 200, body = QuotaReport)))]
@@ -29,9 +27,10 @@ pub(crate) async fn set(
     JsonBody(quota): JsonBody<Quota>,
 ) -> ApiResult<Json<QuotaReport>> {
     if quota.requests_per_second == Some(0) {
-        return Err(ApiError::bad_request(
+        return Err(Error::bad_request(
             "`requests_per_second` must be 1 or more: with 0 nobody could change it back",
-        ));
+        )
+        .into());
     }
     app.store.set_quota(&caller.workspace, &quota).await?;
     app.rates.learn(&caller.workspace, quota.requests_per_second);

@@ -4,15 +4,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{RunRequest, RunResult};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::JsonBody;
-use crate::{ops, validate};
+use crate::sandboxes::{ops, validate};
 
 /// Run a command in a sandbox of its own that is gone afterwards.
 #[utoipa::path(post, path = "/v1/run", tag = "exec", request_body = RunRequest, responses(
@@ -26,5 +24,5 @@ pub(crate) async fn run(
     validate::exec(&request.exec)?;
     let gone = CancellationToken::new();
     let _when_dropped = gone.clone().drop_guard();
-    ops::exec::run(&app, caller.workspace, request, gone).await.map(Json)
+    Ok(ops::exec::run(&app.sandboxes, caller.workspace, request, gone).await.map(Json)?)
 }

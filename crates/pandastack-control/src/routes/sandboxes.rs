@@ -5,15 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CreateSandbox, Items, Sandbox};
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_types::{Error, ErrorBody, SandboxId};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Claimed, Id, JsonBody};
+use crate::idempotency::Claimed;
+use crate::sandboxes::{ops, view};
 use crate::store::Select;
-use crate::{ops, view};
 
 /// Make a sandbox. It answers when the sandbox is ready for its first command.
 #[utoipa::path(post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandbox, responses(
@@ -25,15 +24,15 @@ pub(crate) async fn create(
     Claimed(key): Claimed,
     JsonBody(create): JsonBody<CreateSandbox>,
 ) -> ApiResult<(StatusCode, Json<Sandbox>)> {
-    let record = ops::create::create(&app, caller.workspace, create, key).await?;
-    Ok((StatusCode::CREATED, Json(view::sandbox(&app, record))))
+    let record = ops::create::create(&app.sandboxes, caller.workspace, create, key).await?;
+    Ok((StatusCode::CREATED, Json(view::sandbox(&app.hosts, record))))
 }
 
 /// All sandboxes of the workspace, oldest first.
 #[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", responses((status = 200, body = Items<Sandbox>)))]
 pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<Sandbox>>> {
     let records = app.store.sandboxes(&Select::Workspace(caller.workspace)).await?;
-    Ok(Json(Items { items: records.into_iter().map(|record| view::sandbox(&app, record)).collect() }))
+    Ok(Json(Items { items: records.into_iter().map(|record| view::sandbox(&app.hosts, record)).collect() }))
 }
 
 /// One sandbox. Never wakes it.
@@ -45,7 +44,7 @@ pub(crate) async fn get(
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Sandbox>> {
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
-    Ok(Json(view::sandbox(&app, record)))
+    Ok(Json(view::sandbox(&app.hosts, record)))
 }
 
 /// Delete a sandbox. If its host does not answer, the deletion is recorded and finished when it does.
@@ -60,10 +59,10 @@ pub(crate) async fn delete(
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
     if let Some(owner) = &record.owner {
         let (service, name) = owner.split_once(':').unwrap_or(("service", owner));
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "sandbox `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more; delete the {service} instead"
-        )));
+        )).into());
     }
-    ops::delete::delete(&app, record, None).await?;
+    ops::delete::delete(&app.sandboxes, record, None).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody, Query};
 use pandastack_types::api::{CreateSnapshot, Rollback, Sandbox, Snapshot, SnapshotKind, SnapshotList};
-use pandastack_types::{ErrorBody, SandboxId, SnapshotId};
+use pandastack_types::{Error, ErrorBody, SandboxId, SnapshotId};
 use serde::Deserialize;
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody, Query};
-use crate::{ops, view};
+use crate::sandboxes::{ops, view};
 
 #[derive(Deserialize)]
 pub(crate) struct ListArgs {
@@ -31,7 +29,7 @@ pub(crate) async fn create(
     JsonBody(request): JsonBody<CreateSnapshot>,
 ) -> ApiResult<(StatusCode, Json<Snapshot>)> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let snapshot = ops::snapshot::take(&app, record, client, request, SnapshotKind::Manual).await?;
+    let snapshot = ops::snapshot::take(&app.sandboxes, record, client, request, SnapshotKind::Manual).await?;
     Ok((StatusCode::CREATED, Json(view::snapshot(snapshot))))
 }
 
@@ -46,8 +44,8 @@ pub(crate) async fn rollback(
     JsonBody(request): JsonBody<Rollback>,
 ) -> ApiResult<Json<Sandbox>> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let record = ops::rollback::rollback(&app, record, client, request.snapshot_id).await?;
-    Ok(Json(view::sandbox(&app, record)))
+    let record = ops::rollback::rollback(&app.sandboxes, record, client, request.snapshot_id).await?;
+    Ok(Json(view::sandbox(&app.hosts, record)))
 }
 
 /// Snapshots of the workspace, newest first.
@@ -59,7 +57,7 @@ pub(crate) async fn list(
     Query(args): Query<ListArgs>,
 ) -> ApiResult<Json<SnapshotList>> {
     let sandbox: Option<SandboxId> = match &args.sandbox_id {
-        Some(text) => Some(text.parse().map_err(|_| ApiError::not_found("sandbox", text))?),
+        Some(text) => Some(text.parse().map_err(|_| Error::not_found("sandbox", text))?),
         None => None,
     };
     let mut records = app.store.snapshots(&caller.workspace, sandbox.as_ref()).await?;
@@ -88,10 +86,11 @@ pub(crate) async fn delete(
 ) -> ApiResult<StatusCode> {
     let snapshot = ops::snapshot::find(&app, &caller.workspace, &id).await?;
     if snapshot.spec.kind == SnapshotKind::Service {
-        return Err(ApiError::conflict(format!(
+        return Err(Error::conflict(format!(
             "snapshot `{id}` belongs to a service, which deletes it when it needs it no more"
-        )));
+        ))
+        .into());
     }
-    ops::snapshot::delete(&app, caller.workspace, id).await?;
+    ops::snapshot::delete(&app.sandboxes, caller.workspace, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

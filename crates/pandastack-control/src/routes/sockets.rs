@@ -9,14 +9,12 @@ use axum::response::Response;
 use axum::routing::get;
 use http::{HeaderName, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use pandastack_types::{ErrorBody, SandboxId};
+use pandastack_rest::{ApiResult, Caller, Id};
+use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
 use super::data::agent_query;
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::Id;
-use crate::ops;
+use crate::sandboxes::ops;
 
 /// What a handshake is made of.
 const HANDSHAKE: [HeaderName; 6] = [
@@ -45,7 +43,7 @@ pub(crate) async fn commands(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    tunnel(&app, &caller, &id, "exec/ws", request).await
+    Ok(tunnel(&app, &caller, &id, "exec/ws", request).await?)
 }
 
 /// A terminal on a WebSocket: a new one, or one that there is from an offset on.
@@ -59,7 +57,7 @@ pub(crate) async fn terminal(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    tunnel(&app, &caller, &id, "exec/pty", request).await
+    Ok(tunnel(&app, &caller, &id, "exec/pty", request).await?)
 }
 
 /// A terminal on a WebSocket that carries nothing but its bytes, and ends with it.
@@ -72,7 +70,7 @@ pub(crate) async fn plain_terminal(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    tunnel(&app, &caller, &id, "ssh", request).await
+    Ok(tunnel(&app, &caller, &id, "ssh", request).await?)
 }
 
 async fn tunnel(
@@ -81,12 +79,12 @@ async fn tunnel(
     id: &SandboxId,
     tail: &str,
     mut request: Request,
-) -> ApiResult<Response> {
+) -> Result<Response> {
     let upgrade = request.headers().get(header::UPGRADE).and_then(|value| value.to_str().ok());
     if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case("websocket")) {
-        return Err(ApiError::bad_request("this address is for WebSockets; connect with a WebSocket client"));
+        return Err(Error::bad_request("this address is for WebSockets; connect with a WebSocket client"));
     }
-    let (place, client) = ops::place(app, &caller.workspace, id).await?;
+    let (place, client) = ops::locate(app, &caller.workspace, id).await?;
     let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
     if let Some(query) = agent_query(request.uri().query()) {
         uri.push('?');
@@ -98,10 +96,10 @@ async fn tunnel(
             onward = onward.header(name, value);
         }
     }
-    let onward = onward.body(Body::empty()).map_err(ApiError::internal)?;
+    let onward = onward.body(Body::empty()).map_err(Error::internal)?;
     let mut answer = client.send(onward, Some(place.incarnation)).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Err(ApiError::internal(format!("an agent answered {} to a WebSocket", answer.status())));
+        return Err(Error::internal(format!("an agent answered {} to a WebSocket", answer.status())));
     }
     ops::note_wake(app, &place, id, &client).await;
     let (ours, theirs) = (hyper::upgrade::on(&mut request), hyper::upgrade::on(&mut answer));

@@ -8,18 +8,15 @@ use axum::extract::State;
 use axum::response::Response;
 use futures::future::join_all;
 use http::{Method, StatusCode};
+use pandastack_rest::extract::is_set;
+use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
 use pandastack_types::api::{Build, BuildStatus, Template};
-use pandastack_types::{BuildId, ErrorBody};
+use pandastack_types::{BuildId, Error, ErrorBody, Result};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::events::is_set;
-use super::sse;
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, Query};
-use crate::ops::NOTHING;
+use crate::sandboxes::ops::NO_BODY;
 use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to say what it builds.
@@ -50,7 +47,7 @@ pub(crate) async fn get(
 ) -> ApiResult<Json<Template>> {
     let mut templates = app.hosts.templates().into_iter();
     let found = templates.find(|t| t.name == name || t.aliases.contains(&name));
-    found.map(Json).ok_or_else(|| ApiError::not_found("template", &name))
+    Ok(found.map(Json).ok_or_else(|| Error::not_found("template", &name))?)
 }
 
 /// Build a template ahead of its first use. A build under way is joined.
@@ -61,11 +58,11 @@ pub(crate) async fn bake(
     _caller: Caller,
     Id(name): Id<String>,
 ) -> ApiResult<(StatusCode, Json<Build>)> {
-    crate::validate::template_name(&name)?;
+    crate::sandboxes::validate::template_name(&name)?;
     let (name, client) = app.hosts.place_bake(&name)?;
     let path = format!("/templates/{name}/bake");
     let call = Call { method: Method::POST, path: &path, incarnation: None, wait: ASK_WAIT };
-    Ok((StatusCode::ACCEPTED, Json(client.call(call, NOTHING).await?)))
+    Ok((StatusCode::ACCEPTED, Json(client.call(call, NO_BODY).await?)))
 }
 
 /// Builds of all hosts that answer, newest first.
@@ -74,7 +71,7 @@ pub(crate) async fn builds(State(app): State<Arc<App>>, _caller: Caller) -> Json
     let clients = app.hosts.clients();
     let asked = clients.iter().map(|(_, client)| {
         let call = Call { method: Method::GET, path: "/builds", incarnation: None, wait: ASK_WAIT };
-        client.call::<Vec<Build>>(call, NOTHING)
+        client.call::<Vec<Build>>(call, NO_BODY)
     });
     let mut builds: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
     builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
@@ -115,17 +112,17 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
         path.push_str(&format!("?seen_lines={seen}&wait_seconds={HOLD_SECONDS}"));
         wait += Duration::from_secs(HOLD_SECONDS);
     }
-    client.call(Call { method: Method::GET, path: &path, incarnation: None, wait }, NOTHING).await
+    client.call(Call { method: Method::GET, path: &path, incarnation: None, wait }, NO_BODY).await
 }
 
-async fn find(app: &App, id: &BuildId) -> ApiResult<(AgentClient, Build)> {
+async fn find(app: &App, id: &BuildId) -> Result<(AgentClient, Build)> {
     let clients = app.hosts.clients();
     let asked = clients.into_iter().map(|(_, client)| async move {
         let build = ask(&client, id, None).await;
         build.map(|build| (client, build))
     });
     let mut found = join_all(asked).await.into_iter().flatten();
-    found.next().ok_or_else(|| ApiError::not_found("build", id.as_str()))
+    found.next().ok_or_else(|| Error::not_found("build", id.as_str()))
 }
 
 /// A client that reads a build's log.

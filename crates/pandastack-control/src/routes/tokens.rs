@@ -5,15 +5,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use pandastack_types::ErrorBody;
+use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
 use pandastack_types::api::{CreateToken, Items, Me, TokenCreated, TokenInfo};
+use pandastack_types::{Error, ErrorBody};
 
 use crate::app::{App, now};
-use crate::auth::{Caller, new_key};
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, JsonBody};
+use crate::auth::new_key;
+use crate::store::TokenRecord;
 use crate::store::record::after_seconds;
-use crate::view;
 
 /// Longest name of a key.
 const LABEL_BYTES_MAX: usize = 256;
@@ -37,7 +36,7 @@ pub(crate) async fn me(caller: Caller) -> Json<Me> {
 #[utoipa::path(get, path = "/v1/me/tokens", tag = "keys", responses((status = 200, body = Items<TokenInfo>)))]
 pub(crate) async fn list(State(app): State<Arc<App>>, caller: Caller) -> ApiResult<Json<Items<TokenInfo>>> {
     let records = app.store.tokens(&caller.workspace).await?;
-    Ok(Json(Items { items: records.into_iter().map(view::token).collect() }))
+    Ok(Json(Items { items: records.into_iter().map(shown).collect() }))
 }
 
 /// Make a key. Needs an admin key; the new one's secret is shown here and never again.
@@ -50,19 +49,21 @@ pub(crate) async fn create(
 ) -> ApiResult<(StatusCode, Json<TokenCreated>)> {
     let label = request.label.unwrap_or_default();
     if label.len() > LABEL_BYTES_MAX {
-        return Err(ApiError::bad_request(format!("`label` is at most {LABEL_BYTES_MAX} bytes")));
+        return Err(Error::bad_request(format!("`label` is at most {LABEL_BYTES_MAX} bytes")).into());
     }
     let expires_at = match request.expires_in_days {
         Some(days) if !(1..=EXPIRY_DAYS_MAX).contains(&days) => {
-            return Err(ApiError::bad_request(format!("`expires_in_days` must be 1 to {EXPIRY_DAYS_MAX}")));
+            return Err(
+                Error::bad_request(format!("`expires_in_days` must be 1 to {EXPIRY_DAYS_MAX}")).into()
+            );
         }
         Some(days) => after_seconds(now(), u64::from(days) * DAY_SECONDS),
         None => None,
     };
     let scope = request.scope.unwrap_or_default();
-    let key = new_key(caller.workspace, label, scope, expires_at).map_err(ApiError::internal)?;
+    let key = new_key(caller.workspace, label, scope, expires_at).map_err(Error::internal)?;
     app.store.insert_token(&key.record).await?;
-    Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: view::token(key.record) })))
+    Ok((StatusCode::CREATED, Json(TokenCreated { token: key.secret, info: shown(key.record) })))
 }
 
 /// Delete a key. It stops working at once.
@@ -76,4 +77,14 @@ pub(crate) async fn delete(
     app.store.delete_token(&caller.workspace, &prefix).await?;
     app.keys.forget(&prefix);
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn shown(record: TokenRecord) -> TokenInfo {
+    TokenInfo {
+        prefix: record.prefix,
+        label: record.label,
+        scope: record.scope,
+        created_at: record.created_at,
+        expires_at: record.expires_at,
+    }
 }

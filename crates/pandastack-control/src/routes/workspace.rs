@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use pandastack_rest::{ApiResult, Caller, JsonBody};
 use pandastack_types::ErrorBody;
 use pandastack_types::api::{PatchWorkspace, Workspace};
 
 use crate::app::App;
-use crate::auth::Caller;
-use crate::error::ApiResult;
-use crate::extract::JsonBody;
 
 /// The workspace, and what it gives to sandboxes that are created without a value of their own.
 #[utoipa::path(get, path = "/v1/me/workspace", tag = "keys", responses((status = 200, body = Workspace)))]

@@ -11,16 +11,15 @@ use hyper_util::rt::TokioIo;
 use pandastack_edge::{GuestStream, Instances, Named, Ticket};
 use pandastack_types::api::{AppTarget, HttpTarget};
 use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
-use pandastack_types::{ErrorCode, WorkspaceId};
+use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
 
 use super::http_target::{URL_BYTES_MAX, check_request, headers, judged, method, told};
 use super::runner::Attempt;
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
 use crate::store::schedules::{RunRecord, ScheduleRecord};
 
 /// Refuses an app that the workspace does not have, and what could never be sent.
-pub(super) async fn check(app: &App, workspace: &WorkspaceId, target: &AppTarget) -> ApiResult<()> {
+pub(super) async fn check(app: &App, workspace: &WorkspaceId, target: &AppTarget) -> Result<()> {
     app.store.app(Some(workspace), &target.app_id).await?;
     path(target)?;
     check_request(&as_http(target))
@@ -33,10 +32,10 @@ pub(super) async fn attempt(
     schedule: &ScheduleRecord,
     run: &RunRecord,
     limit: Duration,
-) -> ApiResult<Attempt> {
+) -> Result<Attempt> {
     let late = |_| {
         let message = format!("app `{}` did not answer within {} s", target.app_id, limit.as_secs());
-        ApiError::new(ErrorCode::ExecTimeout, message)
+        Error::new(ErrorCode::ExecTimeout, message)
     };
     tokio::time::timeout(limit, ask(app, target, schedule, run)).await.map_err(late)?
 }
@@ -46,7 +45,7 @@ async fn ask(
     target: &AppTarget,
     schedule: &ScheduleRecord,
     run: &RunRecord,
-) -> ApiResult<Attempt> {
+) -> Result<Attempt> {
     let record = app.store.app(Some(&schedule.workspace), &target.app_id).await?;
     // Whoever asked for a deployment by an address would reach the app at that one.
     let known = app.store.deployments(&record.id).await?.into_iter().find_map(|one| one.spec.address);
@@ -55,15 +54,15 @@ async fn ask(
     let named = app.edge.named(&format!("{}.localhost", record.id)).await;
     let instances = match named.map_err(|trouble| unavailable(format!("{trouble:?}")))? {
         Some(Named::Serving(instances)) => instances,
-        Some(Named::NotServing(why)) => return Err(ApiError::conflict(why)),
-        None => return Err(ApiError::not_found("app", &target.app_id)),
+        Some(Named::NotServing(why)) => return Err(Error::conflict(why)),
+        None => return Err(Error::not_found("app", &target.app_id)),
     };
     let (stream, ticket) = connect(app, &instances).await?;
     exchange(stream, &ticket, request).await
 }
 
 /// A connection to the first machine that takes one, woken if it sleeps.
-async fn connect(app: &App, to: &Instances) -> ApiResult<(GuestStream, Ticket)> {
+async fn connect(app: &App, to: &Instances) -> Result<(GuestStream, Ticket)> {
     let mut why = "no machine serves this app; deploy it again".to_owned();
     for machine in to.sandboxes.iter() {
         match app.edge.connect(machine, to.port).await {
@@ -76,7 +75,7 @@ async fn connect(app: &App, to: &Instances) -> ApiResult<(GuestStream, Ticket)> 
 
 /// Sends a request and reads its answer. The machine stays awake for as long as the ticket is there, and is cut off if it stops all the
 /// same.
-async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<Bytes>>) -> ApiResult<Attempt> {
+async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<Bytes>>) -> Result<Attempt> {
     let broken = |error: hyper::Error| unavailable(format!("the app gave no whole answer: {error}"));
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(broken)?;
@@ -92,7 +91,7 @@ async fn exchange(stream: GuestStream, ticket: &Ticket, request: Request<Full<By
                 break;
             }
         }
-        Ok::<_, ApiError>(judged(answer.status(), &body, truncated))
+        Ok::<_, Error>(judged(answer.status(), &body, truncated))
     };
     // A connection may end in the same moment in which it brought the answer; that it brought none is for the sender to say.
     let driven = async {
@@ -112,7 +111,7 @@ fn request(
     address: &str,
     schedule: &ScheduleRecord,
     run: &RunRecord,
-) -> ApiResult<Request<Full<Bytes>>> {
+) -> Result<Request<Full<Bytes>>> {
     let (scheme, host) = address.split_once("://").unwrap_or(("http", address));
     let http = as_http(target);
     let mut request = Request::new(Full::new(Bytes::from(target.body.clone().unwrap_or_default())));
@@ -125,16 +124,16 @@ fn request(
         ("x-forwarded-proto", scheme.to_owned()),
     ];
     for (name, value) in own.into_iter().chain(told(schedule, run)) {
-        let value = HeaderValue::from_str(&value).map_err(ApiError::internal)?;
+        let value = HeaderValue::from_str(&value).map_err(Error::internal)?;
         request.headers_mut().insert(HeaderName::from_static(name), value);
     }
     Ok(request)
 }
 
 /// Where in the app; never another place.
-fn path(target: &AppTarget) -> ApiResult<Uri> {
+fn path(target: &AppTarget) -> Result<Uri> {
     let text = target.path.as_deref().unwrap_or("/");
-    let refuse = |why: &str| ApiError::bad_request(format!("`target.path` {why}"));
+    let refuse = |why: &str| Error::bad_request(format!("`target.path` {why}"));
     if !text.starts_with('/') || text.len() > URL_BYTES_MAX {
         return Err(refuse(&format!("begins with / and is at most {URL_BYTES_MAX} bytes")));
     }
@@ -152,8 +151,8 @@ fn as_http(target: &AppTarget) -> HttpTarget {
     }
 }
 
-fn unavailable(why: String) -> ApiError {
-    ApiError::new(ErrorCode::GuestUnavailable, why)
+fn unavailable(why: String) -> Error {
+    Error::new(ErrorCode::GuestUnavailable, why)
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use pandastack_types::api::HttpTarget;
 use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
+use pandastack_types::{Error, Result};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use url::{Host, Url};
 
 use super::runner::Attempt;
-use crate::error::{ApiError, ApiResult};
 use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 
 /// How long a connection may take to open.
@@ -114,8 +114,8 @@ impl HttpClient {
     }
 
     /// Refuses a URL that could never be called.
-    pub(crate) fn check_url(&self, field: &str, text: &str) -> ApiResult<Url> {
-        let refuse = |why: String| ApiError::bad_request(format!("`{field}` {why}"));
+    pub(crate) fn check_url(&self, field: &str, text: &str) -> Result<Url> {
+        let refuse = |why: String| Error::bad_request(format!("`{field}` {why}"));
         if text.len() > URL_BYTES_MAX {
             return Err(refuse(format!("is at most {URL_BYTES_MAX} bytes")));
         }
@@ -160,7 +160,7 @@ impl HttpClient {
     }
 
     /// Refuses a target that could never be called.
-    pub(super) fn check(&self, target: &HttpTarget) -> ApiResult<()> {
+    pub(super) fn check(&self, target: &HttpTarget) -> Result<()> {
         self.check_url("target.url", &target.url)?;
         check_request(target)
     }
@@ -194,7 +194,7 @@ impl HttpClient {
         target: &HttpTarget,
         schedule: &ScheduleRecord,
         run: &RunRecord,
-    ) -> ApiResult<reqwest::RequestBuilder> {
+    ) -> Result<reqwest::RequestBuilder> {
         let url = self.check_url("target.url", &target.url)?;
         let request = self.client()?.request(method(target)?, url).headers(headers(target)?);
         let request = told(schedule, run)
@@ -207,8 +207,8 @@ impl HttpClient {
     }
 
     /// The client itself, for alerts.
-    pub(super) fn client(&self) -> ApiResult<&reqwest::Client> {
-        self.client.as_ref().map_err(|error| ApiError::internal(error.clone()))
+    pub(super) fn client(&self) -> Result<&reqwest::Client> {
+        self.client.as_ref().map_err(|error| Error::internal(error.clone()))
     }
 }
 
@@ -258,34 +258,34 @@ pub(super) fn told(schedule: &ScheduleRecord, run: &RunRecord) -> [(&'static str
 }
 
 /// Refuses a request that could never be made, wherever it goes.
-pub(super) fn check_request(target: &HttpTarget) -> ApiResult<()> {
+pub(super) fn check_request(target: &HttpTarget) -> Result<()> {
     method(target)?;
     headers(target)?;
     match &target.body {
         Some(body) if body.len() > BODY_BYTES_MAX => {
-            Err(ApiError::bad_request(format!("`target.body` is at most {BODY_BYTES_MAX} bytes")))
+            Err(Error::bad_request(format!("`target.body` is at most {BODY_BYTES_MAX} bytes")))
         }
         _ => Ok(()),
     }
 }
 
-pub(super) fn method(target: &HttpTarget) -> ApiResult<reqwest::Method> {
+pub(super) fn method(target: &HttpTarget) -> Result<reqwest::Method> {
     let text = target.method.as_deref().unwrap_or("POST");
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
     match known.iter().find(|known| known.eq_ignore_ascii_case(text)) {
-        Some(known) => reqwest::Method::from_bytes(known.as_bytes()).map_err(ApiError::internal),
-        None => Err(ApiError::bad_request(format!("`target.method` is one of {}", known.join(", ")))),
+        Some(known) => reqwest::Method::from_bytes(known.as_bytes()).map_err(Error::internal),
+        None => Err(Error::bad_request(format!("`target.method` is one of {}", known.join(", ")))),
     }
 }
 
-pub(super) fn headers(target: &HttpTarget) -> ApiResult<HeaderMap> {
+pub(super) fn headers(target: &HttpTarget) -> Result<HeaderMap> {
     if target.headers.len() > HEADERS_MAX {
-        return Err(ApiError::bad_request(format!("`target.headers` has at most {HEADERS_MAX}")));
+        return Err(Error::bad_request(format!("`target.headers` has at most {HEADERS_MAX}")));
     }
     let mut map = HeaderMap::new();
     for (name, value) in &target.headers {
         let shown: String = name.chars().take(64).collect();
-        let refuse = |why: &str| ApiError::bad_request(format!("header `{shown}` of `target.headers` {why}"));
+        let refuse = |why: &str| Error::bad_request(format!("header `{shown}` of `target.headers` {why}"));
         if OWN_HEADERS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
             return Err(refuse("is set by the connection; leave it out"));
         }

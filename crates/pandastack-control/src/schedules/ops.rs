@@ -7,11 +7,10 @@ use pandastack_types::api::{
     CreateSchedule, FunctionTarget, NextRuns, PatchSchedule, PreviewSchedule, ScheduleTarget, ScheduleTiming,
 };
 use pandastack_types::limits::SCHEDULE_PREVIEW_MAX;
-use pandastack_types::{ScheduleId, ScheduleRunId, WorkspaceId};
+use pandastack_types::{Error, Result, ScheduleId, ScheduleRunId, WorkspaceId};
 
 use super::{scheduler, spec};
 use crate::app::{App, now};
-use crate::error::{ApiError, ApiResult};
 use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
 
 /// Times of a preview that names no number.
@@ -24,18 +23,18 @@ pub(super) async fn create(
     app: &App,
     workspace: WorkspaceId,
     request: CreateSchedule,
-) -> ApiResult<ScheduleRecord> {
+) -> Result<ScheduleRecord> {
     spec::check_name(&request.name)?;
     let at = now();
     let timing = spec::read_timing(&request.timing, at)?;
     let next = timing.next_after(at);
     if request.timing.at.is_some() && next.is_none() {
-        return Err(ApiError::bad_request("`at` has passed; give a time in the future"));
+        return Err(Error::bad_request("`at` has passed; give a time in the future"));
     }
     let target = match (request.target, request.function_id.filter(|id| !id.is_empty())) {
         (Some(target), None) => target,
         (None, Some(function_id)) => ScheduleTarget::Function(FunctionTarget { function_id, input: None }),
-        _ => return Err(ApiError::bad_request("say what to run, with either `target` or `function_id`")),
+        _ => return Err(Error::bad_request("say what to run, with either `target` or `function_id`")),
     };
     let options = spec::overlay(request.options, spec::defaults());
     spec::check_options(&app.schedules, &options)?;
@@ -66,9 +65,9 @@ pub(super) async fn patch(
     workspace: &WorkspaceId,
     id: &ScheduleId,
     request: PatchSchedule,
-) -> ApiResult<ScheduleRecord> {
+) -> Result<ScheduleRecord> {
     if request == PatchSchedule::default() {
-        return Err(ApiError::bad_request("nothing to change: give name, cron, target, paused or an option"));
+        return Err(Error::bad_request("nothing to change: give name, cron, target, paused or an option"));
     }
     if let Some(target) = &request.target {
         spec::check_target(app, workspace, target).await?;
@@ -81,10 +80,10 @@ pub(super) async fn patch(
             return Ok(app.store.schedule(workspace, id).await?);
         }
     }
-    Err(ApiError::conflict(format!("schedule `{id}` is changing all the time; try again")))
+    Err(Error::conflict(format!("schedule `{id}` is changing all the time; try again")))
 }
 
-fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> ApiResult<()> {
+fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> Result<()> {
     let at = now();
     if let Some(name) = request.name {
         spec::check_name(&name)?;
@@ -111,7 +110,7 @@ fn change(app: &App, record: &mut ScheduleRecord, request: PatchSchedule) -> Api
         record.cursor = record.cursor.max(at);
     }
     if retimed && record.spec.timing.at.is_some_and(|once| once <= at) {
-        return Err(ApiError::bad_request("`at` has passed; give a time in the future"));
+        return Err(Error::bad_request("`at` has passed; give a time in the future"));
     }
     record.next_run_at = timing.next_after(record.cursor).filter(|_| !record.paused);
     record.updated_at = at;
@@ -130,7 +129,7 @@ fn merged(asked: ScheduleTiming, before: &ScheduleTiming) -> ScheduleTiming {
 }
 
 /// Deletes a schedule, its runs and what is under way.
-pub(super) async fn delete(app: &App, workspace: &WorkspaceId, id: &ScheduleId) -> ApiResult<()> {
+pub(super) async fn delete(app: &App, workspace: &WorkspaceId, id: &ScheduleId) -> Result<()> {
     for run in app.store.delete_schedule(workspace, id).await? {
         app.schedules.end(&run);
     }
@@ -143,7 +142,7 @@ pub(super) async fn trigger(
     workspace: &WorkspaceId,
     id: &ScheduleId,
     wait: bool,
-) -> ApiResult<(ScheduleRecord, RunRecord)> {
+) -> Result<(ScheduleRecord, RunRecord)> {
     let schedule = app.store.schedule(workspace, id).await?;
     let run = scheduler::manual_run(&schedule, now());
     let ended = app.schedules.ended(&run.id);
@@ -166,10 +165,10 @@ pub(super) async fn cancel(
     workspace: &WorkspaceId,
     id: &ScheduleId,
     run: &ScheduleRunId,
-) -> ApiResult<RunRecord> {
+) -> Result<RunRecord> {
     app.store.run(workspace, id, run).await?;
     if !app.store.cancel_run(workspace, run, now()).await? {
-        return Err(ApiError::conflict(format!("run `{run}` has ended already")));
+        return Err(Error::conflict(format!("run `{run}` has ended already")));
     }
     app.schedules.end(run);
     app.schedules.wake();
@@ -177,7 +176,7 @@ pub(super) async fn cancel(
 }
 
 /// The next times of a timing that is not a schedule's.
-pub(super) fn preview(request: &PreviewSchedule) -> ApiResult<NextRuns> {
+pub(super) fn preview(request: &PreviewSchedule) -> Result<NextRuns> {
     let at = now();
     next_runs(&request.timing, at, request.after.unwrap_or(at), request.count)
 }
@@ -188,10 +187,10 @@ pub(super) fn next_runs(
     anchor: Timestamp,
     after: Timestamp,
     count: Option<u32>,
-) -> ApiResult<NextRuns> {
+) -> Result<NextRuns> {
     let count = count.unwrap_or(PREVIEW_DEFAULT);
     if !(1..=SCHEDULE_PREVIEW_MAX).contains(&count) {
-        return Err(ApiError::bad_request(format!("`count` is 1 to {SCHEDULE_PREVIEW_MAX}")));
+        return Err(Error::bad_request(format!("`count` is 1 to {SCHEDULE_PREVIEW_MAX}")));
     }
     let read = spec::read_timing(timing, anchor)?;
     let items: Vec<_> = read.instants_after(after).take(count as usize).collect();

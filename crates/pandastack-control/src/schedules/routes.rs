@@ -7,25 +7,19 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
 use jiff::Timestamp;
+use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, Query};
 use pandastack_types::api::{
     CreateSchedule, Items, NextRuns, PatchSchedule, PreviewSchedule, Schedule, ScheduleRun, TriggerSchedule,
 };
 use pandastack_types::limits::RUNS_KEPT_MAX;
-use pandastack_types::{ErrorBody, ScheduleId, ScheduleRunId};
+use pandastack_types::{Error, ErrorBody, ScheduleId, ScheduleRunId};
 use serde::Deserialize;
 
 use super::{ops, spec};
 use crate::app::{App, now};
-use crate::auth::Caller;
-use crate::error::{ApiError, ApiResult};
-use crate::extract::{Id, InPath, JsonBody, Query};
 
 /// Runs in an answer that names no number.
 const RUNS_DEFAULT: u32 = 100;
-
-impl InPath for ScheduleId {
-    const WHAT: &'static str = "schedule";
-}
 
 /// `{id}/runs/{run}`: a run of a schedule.
 pub(crate) struct RunPath(ScheduleId, ScheduleRunId);
@@ -35,9 +29,9 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for RunPath {
 
     async fn from_request_parts(parts: &mut http::request::Parts, state: &S) -> ApiResult<Self> {
         let both = axum::extract::Path::<(String, String)>::from_request_parts(parts, state).await;
-        let axum::extract::Path((schedule, run)) = both.map_err(|_| ApiError::not_found("run", "?"))?;
-        let id = schedule.parse().map_err(|_| ApiError::not_found("schedule", &schedule))?;
-        Ok(RunPath(id, run.parse().map_err(|_| ApiError::not_found("run", &run))?))
+        let axum::extract::Path((schedule, run)) = both.map_err(|_| Error::not_found("run", "?"))?;
+        let id = schedule.parse().map_err(|_| Error::not_found("schedule", &schedule))?;
+        Ok(RunPath(id, run.parse().map_err(|_| Error::not_found("run", &run))?))
     }
 }
 
@@ -146,7 +140,7 @@ pub(crate) async fn runs(
 ) -> ApiResult<Json<Items<ScheduleRun>>> {
     let limit = query.limit.unwrap_or(RUNS_DEFAULT);
     if !(1..=RUNS_KEPT_MAX).contains(&limit) {
-        return Err(ApiError::bad_request(format!("`limit` is 1 to {RUNS_KEPT_MAX}")));
+        return Err(Error::bad_request(format!("`limit` is 1 to {RUNS_KEPT_MAX}")).into());
     }
     let schedule = app.store.schedule(&caller.workspace, &id).await?;
     let records = app.store.runs(&caller.workspace, &id, query.before, limit).await?;

@@ -10,14 +10,13 @@ use pandastack_types::api::{
     CommandTarget, ExecRequest, ExecResult, Keep, RunRequest, SandboxAction, SandboxTarget, ScheduleTarget,
 };
 use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MAX};
-use pandastack_types::{ErrorCode, SandboxId};
+use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio_util::sync::CancellationToken;
 
 use super::{app_target, services};
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
-use crate::ops;
-use crate::ops::lifecycle::Move;
+use crate::sandboxes::ops;
+use crate::sandboxes::ops::lifecycle::Move;
 use crate::store::schedules::{RunOutcome, RunRecord, RunState, ScheduleRecord};
 
 /// How much longer than its own timeout a target may take to say so.
@@ -49,7 +48,7 @@ impl Runner for Targets {
         let began = Instant::now();
         let limit = timeout_of(schedule);
         let late =
-            || ApiError::new(ErrorCode::ExecTimeout, format!("it took longer than {} s", limit.as_secs()));
+            || Error::new(ErrorCode::ExecTimeout, format!("it took longer than {} s", limit.as_secs()));
         let ended = tokio::time::timeout(limit + GRACE, dispatch(&self.0, schedule, run, stop)).await;
         let mut attempt = match ended.unwrap_or_else(|_| Err(late())) {
             Ok(attempt) => attempt,
@@ -66,7 +65,7 @@ pub(super) fn timeout_of(schedule: &ScheduleRecord) -> Duration {
 }
 
 /// An attempt that could not be made, or whose end is not known.
-fn failed(error: &ApiError) -> Attempt {
+fn failed(error: &Error) -> Attempt {
     let state = if error.code == ErrorCode::ExecTimeout { RunState::Timeout } else { RunState::Error };
     let outcome = RunOutcome { exit_code: -1, error: Some(error.message.clone()), ..RunOutcome::default() };
     Attempt { state, outcome }
@@ -81,7 +80,7 @@ async fn dispatch(
     schedule: &ScheduleRecord,
     run: &RunRecord,
     stop: &CancellationToken,
-) -> ApiResult<Attempt> {
+) -> Result<Attempt> {
     // A command sees to its own end: its process must not be left behind.
     if let ScheduleTarget::Command(target) = &schedule.spec.target {
         return command(app, target, schedule, run, stop).await;
@@ -92,16 +91,16 @@ async fn dispatch(
     }
 }
 
-fn ended_early() -> ApiError {
-    ApiError::conflict("it was ended before its end")
+fn ended_early() -> Error {
+    Error::conflict("it was ended before its end")
 }
 
 /// Everything but commands: what is called ends by itself.
-async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> ApiResult<Attempt> {
+async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> Result<Attempt> {
     let limit = timeout_of(schedule);
     match &schedule.spec.target {
         ScheduleTarget::Http(target) => Ok(app.schedules.http.attempt(target, schedule, run, limit).await),
-        ScheduleTarget::Command(_) => Err(ApiError::internal("a command is no call")),
+        ScheduleTarget::Command(_) => Err(Error::internal("a command is no call")),
         ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
         ScheduleTarget::App(target) => app_target::attempt(app, target, schedule, run, limit).await,
         ScheduleTarget::Function(target) => {
@@ -115,13 +114,13 @@ async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> Api
     }
 }
 
-async fn sandbox(app: &Arc<App>, target: &SandboxTarget, schedule: &ScheduleRecord) -> ApiResult<Attempt> {
+async fn sandbox(app: &Arc<App>, target: &SandboxTarget, schedule: &ScheduleRecord) -> Result<Attempt> {
     let (record, client) = ops::live(app, &schedule.workspace, &target.sandbox_id).await?;
     let movement = match target.action {
         SandboxAction::Wake => Move::Wake,
         SandboxAction::Hibernate => Move::Hibernate(Keep::default()),
     };
-    let record = ops::lifecycle::go(app, record, client, movement, false).await?;
+    let record = ops::lifecycle::go(&app.sandboxes, record, client, movement, false).await?;
     let stdout = format!("{} is {}", record.id, record.state.as_str());
     Ok(succeeded(RunOutcome { stdout, sandbox: Some(record.id), ..RunOutcome::default() }))
 }
@@ -132,7 +131,7 @@ async fn command(
     schedule: &ScheduleRecord,
     run: &RunRecord,
     stop: &CancellationToken,
-) -> ApiResult<Attempt> {
+) -> Result<Attempt> {
     let mut exec = target.exec.clone();
     exec.timeout_seconds = Some(timeout_of(schedule).as_secs());
     exec.env.get_or_insert_default().extend(context(schedule, run));
@@ -161,7 +160,7 @@ async fn in_sandbox(
     run: &RunRecord,
     exec: &ExecRequest,
     stop: &CancellationToken,
-) -> ApiResult<ExecResult> {
+) -> Result<ExecResult> {
     let (workspace, tag) = (&schedule.workspace, format!("schedule-run-{}", run.id));
     if run.attempt > 1 {
         ops::exec::kill(app, workspace, id, &tag).await?;
@@ -186,9 +185,9 @@ async fn fresh(
     schedule: &ScheduleRecord,
     exec: ExecRequest,
     stop: &CancellationToken,
-) -> ApiResult<(SandboxId, ExecResult)> {
+) -> Result<(SandboxId, ExecResult)> {
     let request = RunRequest { template: target.template.clone(), exec };
-    let ran = ops::exec::run(app, schedule.workspace.clone(), request, stop.clone()).await?;
+    let ran = ops::exec::run(&app.sandboxes, schedule.workspace.clone(), request, stop.clone()).await?;
     Ok((ran.sandbox_id, ran.result))
 }
 

@@ -1,8 +1,7 @@
 //! What clients send about schedules, checked and completed; and records as clients see them.
 
 use jiff::Timestamp;
-use pandastack_schedule::{Timing, TimingError};
-use pandastack_types::WorkspaceId;
+use pandastack_schedule::Timing;
 use pandastack_types::api::{
     CommandTarget, MissedRuns, Overlap, Schedule, ScheduleOptions, ScheduleRun, ScheduleTarget,
     ScheduleTiming,
@@ -11,12 +10,12 @@ use pandastack_types::limits::{
     EXEC_TIMEOUT_SECONDS_DEFAULT, EXEC_TIMEOUT_SECONDS_MAX, SCHEDULE_JITTER_SECONDS_MAX, SCHEDULE_MISSED_MAX,
     SCHEDULE_NAME_BYTES_MAX, SCHEDULE_RETRIES_MAX, SCHEDULE_RETRY_DELAY_SECONDS_MAX,
 };
+use pandastack_types::{Error, Result, WorkspaceId};
 
 use super::{Schedules, app_target, services};
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
+use crate::sandboxes::validate;
 use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
-use crate::validate;
 
 /// See [`ScheduleOptions::starting_deadline_seconds`].
 pub(super) const STARTING_DEADLINE_SECONDS_DEFAULT: u64 = 30;
@@ -32,26 +31,20 @@ const FAILURES_MAX: u32 = 1_000;
 /// Longest SQL of a target.
 const SQL_BYTES_MAX: usize = 128 * 1024;
 
-impl From<TimingError> for ApiError {
-    fn from(error: TimingError) -> Self {
-        ApiError::bad_request(error.to_string())
-    }
-}
-
 /// Reads a timing that a client sent.
-pub(super) fn read_timing(timing: &ScheduleTiming, anchor: Timestamp) -> ApiResult<Timing> {
+pub(super) fn read_timing(timing: &ScheduleTiming, anchor: Timestamp) -> Result<Timing> {
     let zone = timing.timezone.as_deref();
     match (&timing.cron, timing.every_seconds, timing.at) {
         (Some(cron), None, None) => Ok(Timing::cron(cron, zone.unwrap_or(ZONE_DEFAULT))?),
-        (None, ..) if zone.is_some() => Err(ApiError::bad_request("`timezone` goes with `cron` only")),
+        (None, ..) if zone.is_some() => Err(Error::bad_request("`timezone` goes with `cron` only")),
         (None, Some(seconds), None) => Ok(Timing::every(seconds, anchor)?),
         (None, None, Some(at)) => Ok(Timing::Once(at)),
-        _ => Err(ApiError::bad_request("say when, with exactly one of `cron`, `every_seconds` and `at`")),
+        _ => Err(Error::bad_request("say when, with exactly one of `cron`, `every_seconds` and `at`")),
     }
 }
 
 /// The timing of a record.
-pub(super) fn timing(spec: &ScheduleSpec) -> ApiResult<Timing> {
+pub(super) fn timing(spec: &ScheduleSpec) -> Result<Timing> {
     read_timing(&spec.timing, spec.anchor)
 }
 
@@ -60,10 +53,10 @@ pub(super) fn zone_name(timing: &ScheduleTiming) -> String {
     timing.timezone.clone().unwrap_or_else(|| ZONE_DEFAULT.to_owned())
 }
 
-pub(super) fn check_name(name: &str) -> ApiResult<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     match name.len() {
         1..=SCHEDULE_NAME_BYTES_MAX => Ok(()),
-        _ => Err(ApiError::bad_request(format!("`name` is 1 to {SCHEDULE_NAME_BYTES_MAX} bytes"))),
+        _ => Err(Error::bad_request(format!("`name` is 1 to {SCHEDULE_NAME_BYTES_MAX} bytes"))),
     }
 }
 
@@ -100,10 +93,10 @@ pub(super) fn defaults() -> ScheduleOptions {
     }
 }
 
-pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> ApiResult<()> {
+pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> Result<()> {
     let within = |field: &str, value: Option<u64>, least: u64, most: u64| match value {
         Some(value) if !(least..=most).contains(&value) => {
-            Err(ApiError::bad_request(format!("`{field}` is {least} to {most}")))
+            Err(Error::bad_request(format!("`{field}` is {least} to {most}")))
         }
         _ => Ok(()),
     };
@@ -122,11 +115,7 @@ pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> Ap
 }
 
 /// Refuses a target that could never work.
-pub(super) async fn check_target(
-    app: &App,
-    workspace: &WorkspaceId,
-    target: &ScheduleTarget,
-) -> ApiResult<()> {
+pub(super) async fn check_target(app: &App, workspace: &WorkspaceId, target: &ScheduleTarget) -> Result<()> {
     match target {
         ScheduleTarget::Http(target) => app.schedules.http.check(target),
         ScheduleTarget::Command(target) => check_command(app, workspace, target).await,
@@ -138,20 +127,20 @@ pub(super) async fn check_target(
         ScheduleTarget::Function(target) => services::check_function(app, workspace, target).await,
         ScheduleTarget::Sql(target) => {
             if target.sql.is_empty() || target.sql.len() > SQL_BYTES_MAX {
-                return Err(ApiError::bad_request(format!("`target.sql` is 1 to {SQL_BYTES_MAX} bytes")));
+                return Err(Error::bad_request(format!("`target.sql` is 1 to {SQL_BYTES_MAX} bytes")));
             }
             services::check_database(app, workspace, target).await
         }
     }
 }
 
-async fn check_command(app: &App, workspace: &WorkspaceId, target: &CommandTarget) -> ApiResult<()> {
+async fn check_command(app: &App, workspace: &WorkspaceId, target: &CommandTarget) -> Result<()> {
     validate::exec(&target.exec)?;
     if target.exec.timeout_seconds.is_some() {
-        return Err(ApiError::bad_request("say `timeout_seconds` of the schedule, not of its command"));
+        return Err(Error::bad_request("say `timeout_seconds` of the schedule, not of its command"));
     }
     match (&target.sandbox_id, &target.template) {
-        (Some(_), Some(_)) => Err(ApiError::bad_request("give `sandbox_id` or `template`, not both")),
+        (Some(_), Some(_)) => Err(Error::bad_request("give `sandbox_id` or `template`, not both")),
         (Some(id), None) => app.store.sandbox(Some(workspace), id).await.map(drop).map_err(Into::into),
         (None, Some(template)) => validate::template_name(template),
         (None, None) => Ok(()),

@@ -16,7 +16,7 @@ mod keys;
 mod lifetimes;
 mod network;
 mod observe;
-#[path = "../../src/store/postgres_server.rs"]
+#[path = "../../../pandastack-store/tests/suite/postgres_server.rs"]
 mod postgres_server;
 mod preview_repos;
 mod recovery;

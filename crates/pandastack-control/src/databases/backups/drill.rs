@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pandastack_backup::Target;
-use pandastack_types::DatabaseId;
 use pandastack_types::api::{DatabaseDrill, OnTimeout};
+use pandastack_types::{DatabaseId, Error, Owner, Result};
 
 use super::restore;
 use crate::app::{App, now};
 use crate::databases::ops;
-use crate::error::{ApiError, ApiResult};
-use crate::ops as machines;
+use crate::sandboxes::in_flight::Mark;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::databases::DatabaseRecord;
 use crate::store::{SandboxRecord, Select};
-use crate::volumes::owned;
 
 /// Lifetime of a drill's machine. It ends earlier in all cases but a lost server.
 const MACHINE_SECONDS: u64 = 4 * 3600;
@@ -25,15 +25,15 @@ const CHECK: &str = "pg_amcheck=/opt/postgres/client/16/bin/pg_amcheck; \
      export PGOPTIONS='-c default_transaction_read_only=off -c statement_timeout=0 -c lock_timeout=0'; \
      $pg_amcheck -h /run/postgresql -U pandastack --all --install-missing >&2";
 
-fn owner(id: &DatabaseId) -> String {
-    format!("drill:{id}")
+fn owner(id: &DatabaseId) -> Owner {
+    Owner::Drill(id.clone())
 }
 
 /// Tries a restore and notes the outcome. Fails only if that cannot be noted, or another one is under way.
-pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<DatabaseDrill> {
+pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> Result<DatabaseDrill> {
     let id = record.id.clone();
-    let taken = || ApiError::conflict(format!("a restore of database `{id}` is being tried already"));
-    let _marked = app.under_way.mark(&format!("drill {id}")).ok_or_else(taken)?;
+    let taken = || Error::conflict(format!("a restore of database `{id}` is being tried already"));
+    let _marked = app.in_flight.mark(&Mark::Drill(id.clone())).ok_or_else(taken)?;
     let began = Instant::now();
     let tried = restore_and_check(app, record).await;
     remove(app, &id).await?;
@@ -47,7 +47,7 @@ pub(super) async fn run(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<Da
     Ok(drill)
 }
 
-async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult<()> {
+async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     let found = restore::prepare(app, &record.id, Target::Latest).await?;
     let mut request = ops::machine_request(record)?;
     (request.persistent, request.idle_timeout_seconds) = (None, None);
@@ -59,16 +59,16 @@ async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> ApiResult
     restore::sh(app, &machine, CHECK, &[]).await
 }
 
-async fn remove(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
-    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
-        machines::delete::delete(app, machine, Some("its restore was only tried")).await?;
+async fn remove(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
+    for machine in app.store.sandboxes(&Select::Owner(owner(id).to_string())).await? {
+        machines::delete::delete(&app.sandboxes, machine, Some("its restore was only tried")).await?;
     }
     Ok(())
 }
 
 /// Removes what a stopped server left of the drills of a database.
-pub(in crate::databases) async fn remove_left(app: &Arc<App>, id: &DatabaseId) -> ApiResult<()> {
-    match app.under_way.mark(&format!("drill {id}")) {
+pub(in crate::databases) async fn remove_left(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
+    match app.in_flight.mark(&Mark::Drill(id.clone())) {
         Some(_marked) => remove(app, id).await,
         None => Ok(()),
     }

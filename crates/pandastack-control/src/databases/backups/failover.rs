@@ -6,16 +6,15 @@
 use std::sync::Arc;
 
 use pandastack_backup::Target;
-use pandastack_types::SandboxId;
+use pandastack_types::{Error, Owner, Result, SandboxId};
 
 use super::restore;
 use crate::app::App;
 use crate::databases::{ops, owner, reset, server};
-use crate::error::{ApiError, ApiResult};
-use crate::ops as machines;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::databases::DatabaseRecord;
 use crate::store::{SandboxRecord, Select};
-use crate::volumes::owned;
 
 /// Whether the machine of a database is on a host that does not answer, and there are backups to go on with.
 pub(in crate::databases) async fn is_possible(app: &App, record: &DatabaseRecord) -> bool {
@@ -28,7 +27,7 @@ pub(in crate::databases) async fn is_possible(app: &App, record: &DatabaseRecord
 pub(in crate::databases) async fn fail_over(
     app: &Arc<App>,
     record: DatabaseRecord,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     let for_task = Arc::clone(app);
     app.owned(async move {
         let app = for_task;
@@ -38,14 +37,14 @@ pub(in crate::databases) async fn fail_over(
         app.backups.config()?;
         if !is_possible(&app, &record).await {
             let message = "the database's host answers, so nothing takes over: its volume has more than its backups. Restore a copy instead, or wait";
-            return Err(ApiError::conflict(message));
+            return Err(Error::conflict(message));
         }
         let found = restore::prepare(&app, &record.id, Target::Latest).await?;
         let (request, of) = (ops::machine_request(&record)?, owner(&record.id));
         let machine = restore::machine(&app, &record, request, of).await?;
         let made = make(&app, &record, &machine, &found).await;
         if let Err(error) = made {
-            machines::delete::delete(&app, machine, Some("it did not take over")).await?;
+            machines::delete::delete(&app.sandboxes, machine, Some("it did not take over")).await?;
             return Err(error);
         }
         take_over(&app, record, machine).await
@@ -58,9 +57,9 @@ async fn make(
     record: &DatabaseRecord,
     machine: &SandboxRecord,
     found: &pandastack_backup::Restore,
-) -> ApiResult<()> {
+) -> Result<()> {
     // Not the database's before it takes over, and nobody else's.
-    owned::seal(app, machine, &format!("{}:next", owner(&record.id))).await?;
+    owned::seal(app, machine, &Owner::NextDatabase(record.id.clone())).await?;
     let room = ops::storage(app, record).await.map_or(0, |(room, _)| room);
     restore::run(app, machine, found, room, &record.id).await?;
     reset::catch_up(app, record, &machine.id).await?;
@@ -73,10 +72,10 @@ async fn take_over(
     app: &Arc<App>,
     mut record: DatabaseRecord,
     machine: SandboxRecord,
-) -> ApiResult<DatabaseRecord> {
-    let of = owner(&record.id);
+) -> Result<DatabaseRecord> {
+    let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
     for volume in owned::of(app, &record.workspace, &of).await? {
-        owned::release(app, volume).await?;
+        owned::release(app, volume, &replaced).await?;
     }
     owned::claim(app, &machine, &of).await?;
     record.sandbox = Some(machine.id.clone());
@@ -87,10 +86,10 @@ async fn take_over(
     Ok(record)
 }
 
-async fn remove_others(app: &Arc<App>, of: &str, but: &SandboxId) -> ApiResult<()> {
-    for machine in app.store.sandboxes(&Select::Owner(of.to_owned())).await? {
+async fn remove_others(app: &Arc<App>, of: &Owner, but: &SandboxId) -> Result<()> {
+    for machine in app.store.sandboxes(&Select::Owner(of.to_string())).await? {
         if machine.id != *but {
-            machines::delete::delete(app, machine, Some("another machine took over")).await?;
+            machines::delete::delete(&app.sandboxes, machine, Some("another machine took over")).await?;
         }
     }
     Ok(())

@@ -16,12 +16,12 @@ use axum::body::Body;
 use pandastack_agent_client::AgentClient;
 use pandastack_backup::Restore;
 use pandastack_types::api::ExecRequest;
+use pandastack_types::{Error, Result};
 use tokio::time::Instant;
 
 use super::restore::{LOG_DIR, failed, send};
 use crate::app::App;
-use crate::error::{ApiError, ApiResult};
-use crate::ops as machines;
+use crate::sandboxes::ops as machines;
 use crate::store::SandboxRecord;
 
 /// Files that are there at once: 64 MiB.
@@ -71,7 +71,7 @@ impl<'a> Feed<'a> {
         client: AgentClient,
         machine: &'a SandboxRecord,
         restore: &'a Restore,
-    ) -> ApiResult<Self> {
+    ) -> Result<Self> {
         let (files, there) = (restore.files(), BTreeSet::new());
         let mut feed = Self { app, client, machine, restore, files, there };
         feed.put("take", Body::from(TAKE)).await?;
@@ -88,7 +88,7 @@ impl<'a> Feed<'a> {
     }
 
     /// Hands out files until that fails, and answers why. Meant to be dropped when the server has recovered.
-    pub(super) async fn run(mut self) -> ApiError {
+    pub(super) async fn run(mut self) -> Error {
         let (mut last, mut since, mut unwanted) = (None, Instant::now(), Vec::new());
         loop {
             let asked = match self.look(&unwanted).await {
@@ -100,9 +100,7 @@ impl<'a> Feed<'a> {
             }
             if since.elapsed() >= FILE_MAX {
                 let minutes = FILE_MAX.as_secs() / 60;
-                return ApiError::internal(format!(
-                    "its server did not go on with its log for {minutes} min"
-                ));
+                return Error::internal(format!("its server did not go on with its log for {minutes} min"));
             }
             let wanted;
             (wanted, unwanted) =
@@ -121,7 +119,7 @@ impl<'a> Feed<'a> {
     }
 
     /// Takes files away, and answers which one the server wants.
-    async fn look(&mut self, unwanted: &[usize]) -> ApiResult<Option<usize>> {
+    async fn look(&mut self, unwanted: &[usize]) -> Result<Option<usize>> {
         let names: Vec<&str> = unwanted.iter().filter_map(|n| Some(self.files.get(*n)?.as_str())).collect();
         let request = ExecRequest {
             cmd: Some(ASKED.to_owned()),
@@ -133,25 +131,25 @@ impl<'a> Feed<'a> {
         let looked = machines::exec::exec_in(self.app, self.machine, &request).await?;
         if looked.exit_code != 0 {
             let said = looked.stderr.trim();
-            return Err(ApiError::internal(format!("the log could not be handed to its server: {said}")));
+            return Err(Error::internal(format!("the log could not be handed to its server: {said}")));
         }
         self.there.retain(|n| !unwanted.contains(n));
         let asked = looked.stdout.trim();
         Ok(self.files.iter().position(|name| name == asked))
     }
 
-    async fn send(&mut self, wanted: Vec<usize>) -> ApiResult<()> {
+    async fn send(&mut self, wanted: Vec<usize>) -> Result<()> {
         for n in wanted {
             let Some(name) = self.files.get(n).cloned() else { continue };
             let bytes = self.restore.file(&name).await.map_err(failed)?;
-            let bytes = bytes.ok_or_else(|| ApiError::internal(format!("the log has no {name} any more")))?;
+            let bytes = bytes.ok_or_else(|| Error::internal(format!("the log has no {name} any more")))?;
             self.put(&name, Body::from(bytes)).await?;
             self.there.insert(n);
         }
         Ok(())
     }
 
-    async fn put(&self, name: &str, body: Body) -> ApiResult<()> {
+    async fn put(&self, name: &str, body: Body) -> Result<()> {
         let path = format!("fs?path={LOG_DIR}/{name}");
         send(&self.client, self.machine, &path, "application/octet-stream", body).await
     }

@@ -11,16 +11,17 @@ use jiff::Timestamp;
 use pandastack_backup::{
     Archive, Archiver, BaseBackup, BaseError, Catalog, ConnectError, Login, Status, take_base,
 };
-use pandastack_types::{DatabaseId, ErrorCode, SandboxId};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Result, SandboxId};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::way::{Purpose, connect};
 use super::{BASE_EVERY, DRILL_AGAIN_AFTER, DRILL_EVERY, Kept, drill, login, unavailable};
-use crate::app::{App, Heard, now};
+use crate::app::{App, now};
 use crate::databases::reset;
-use crate::error::{ApiError, ApiResult};
+use crate::sandboxes::EventNotice;
+use crate::sandboxes::in_flight::Mark;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
 
 /// Longest pause between two looks, for what nobody tells.
@@ -71,7 +72,7 @@ struct Keeper {
 
 impl Keepers {
     /// Makes the keepers those of the databases that are ready now; answers when to look again.
-    async fn look(&mut self) -> ApiResult<Duration> {
+    async fn look(&mut self) -> Result<Duration> {
         let ready = self.app.store.databases_in(DatabaseState::Ready).await?;
         let machine_of = |record: &DatabaseRecord| Some((record.id.clone(), record.sandbox.clone()?));
         let machines: HashMap<DatabaseId, SandboxId> = ready.iter().filter_map(machine_of).collect();
@@ -105,7 +106,7 @@ impl Keepers {
         self.app.backups.ended.notify_waiters();
     }
 
-    fn begin(&mut self, record: DatabaseRecord, sandbox: SandboxId) -> ApiResult<()> {
+    fn begin(&mut self, record: DatabaseRecord, sandbox: SandboxId) -> Result<()> {
         let (app, id) = (&self.app, record.id.clone());
         let archive = app.backups.archive(&app.link, &id)?;
         let login = login(&app.link, &id)?;
@@ -137,14 +138,14 @@ impl Keepers {
     }
 
     /// Ends the pauses of archivers whose machine woke or moved. Never returns but to look anew.
-    async fn stir(&self, events: &mut tokio::sync::broadcast::Receiver<Heard>) {
+    async fn stir(&self, events: &mut tokio::sync::broadcast::Receiver<EventNotice>) {
         loop {
             match events.recv().await {
-                Ok(Heard::Event(event)) => {
+                Ok(EventNotice::Event(event)) => {
                     let of = |keeper: &&Keeper| keeper.sandbox == event.sandbox_id;
                     self.all.values().filter(of).for_each(|keeper| keeper.archiver.wake());
                 }
-                Ok(Heard::Missed) | Err(RecvError::Lagged(_)) => return,
+                Ok(EventNotice::Missed) | Err(RecvError::Lagged(_)) => return,
                 // The server ends.
                 Err(RecvError::Closed) => std::future::pending().await,
             }
@@ -203,7 +204,7 @@ impl Tending {
     }
 
     /// Takes a base backup if one is due, deletes what is not needed any more, tries a restore in time, and answers when to look again.
-    async fn tend(&self) -> ApiResult<Duration> {
+    async fn tend(&self) -> Result<Duration> {
         let mut catalog = Catalog::read(&self.archive).await.map_err(unavailable)?;
         if wait_for_base(&catalog, &self.log.borrow(), Timestamp::now()).is_zero() {
             self.awake().await;
@@ -221,7 +222,7 @@ impl Tending {
         let _ = self.log.clone().wait_for(|status| status.connected).await;
     }
 
-    async fn let_go(&self, catalog: &Catalog) -> ApiResult<()> {
+    async fn let_go(&self, catalog: &Catalog) -> Result<()> {
         let days = self.app.backups.config()?.retention_days;
         let now = Timestamp::now();
         let keep_from = now.checked_sub(Duration::from_secs(u64::from(days) * 24 * 60 * 60));
@@ -231,7 +232,7 @@ impl Tending {
         Ok(())
     }
 
-    async fn drill(&self) -> ApiResult<()> {
+    async fn drill(&self) -> Result<()> {
         let record = self.app.store.database(None, &self.record.id).await?;
         let (last, wait) = match &record.drill {
             None => (record.created_at, DRILL_EVERY),
@@ -278,19 +279,19 @@ pub(super) async fn take(
     sandbox: &SandboxId,
     archive: &Archive,
     login: &Login,
-) -> ApiResult<BaseBackup> {
-    let taken = || ApiError::conflict(format!("a base backup of database `{id}` is being taken already"));
-    let _marked = app.under_way.mark(&format!("base backup {id}")).ok_or_else(taken)?;
-    let _turn = app.backups.bases.acquire().await.map_err(ApiError::internal)?;
+) -> Result<BaseBackup> {
+    let taken = || Error::conflict(format!("a base backup of database `{id}` is being taken already"));
+    let _marked = app.in_flight.mark(&Mark::BaseBackup(id.clone())).ok_or_else(taken)?;
+    let _turn = app.backups.bases.acquire().await.map_err(Error::internal)?;
     let stream = connect(app, sandbox, Purpose::Base).await.map_err(|error| match error {
-        ConnectError::Asleep => ApiError::conflict(format!("database `{id}` sleeps; wake it first")),
+        ConnectError::Asleep => Error::conflict(format!("database `{id}` sleeps; wake it first")),
         ConnectError::Failed(why) => {
-            ApiError::new(ErrorCode::GuestUnavailable, format!("database `{id}` cannot be reached: {why}"))
+            Error::new(ErrorCode::GuestUnavailable, format!("database `{id}` cannot be reached: {why}"))
         }
     })?;
     let base = take_base(stream, login, archive, None).await.map_err(|error| match error {
         BaseError::Archive(error) => unavailable(error),
-        other => ApiError::new(ErrorCode::GuestUnavailable, other.to_string()),
+        other => Error::new(ErrorCode::GuestUnavailable, other.to_string()),
     })?;
     tracing::info!(database = %id, label = base.label, bytes = base.tar_bytes, "a base backup is taken");
     // The machine is awake, and its log, which has this too, is backed up. Not being told is no reason to have no backup.

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use pandastack_backup::{Archive, ArchiveError, Catalog, Key, Login, Lsn, Password, Slot, Status, Timeline};
 use pandastack_types::link::LinkKey;
-use pandastack_types::{DatabaseId, ErrorCode};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Result};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
@@ -45,7 +45,6 @@ use tokio::time::Instant;
 use super::credentials::administrator;
 use crate::app::App;
 use crate::config::BackupConfig;
-use crate::error::{ApiError, ApiResult};
 
 /// The slot in a server that holds its log back for the archive.
 const SLOT: &str = "pandastack";
@@ -94,13 +93,13 @@ impl Backups {
         self.config.is_some()
     }
 
-    fn config(&self) -> ApiResult<&BackupConfig> {
+    fn config(&self) -> Result<&BackupConfig> {
         let message = "this server makes no backups; its operator starts it with --backups and an address";
-        self.config.as_ref().ok_or_else(|| ApiError::new(ErrorCode::NotImplemented, message))
+        self.config.as_ref().ok_or_else(|| Error::new(ErrorCode::NotImplemented, message))
     }
 
     /// The archive of a database.
-    fn archive(&self, link: &LinkKey, id: &DatabaseId) -> ApiResult<Archive> {
+    fn archive(&self, link: &LinkKey, id: &DatabaseId) -> Result<Archive> {
         let config = self.config()?;
         let key = Sha256::digest(link.derive("database-backups", &[]).as_bytes());
         let opened = Archive::open(&config.url, &config.store_settings, id.as_str(), Key::new(key.into()));
@@ -118,7 +117,7 @@ impl Backups {
 }
 
 /// What the archive of a database holds, as far as everybody knows.
-async fn catalog(app: &App, archive: &Archive, id: &DatabaseId) -> ApiResult<Catalog> {
+async fn catalog(app: &App, archive: &Archive, id: &DatabaseId) -> Result<Catalog> {
     let mut catalog = Catalog::read(archive).await.map_err(unavailable)?;
     let status = app.backups.kept(id).map(|kept| kept.log.borrow().clone()).unwrap_or_default();
     if let (Some(end), Some(until)) = (status.last_archived, status.complete_until) {
@@ -128,7 +127,7 @@ async fn catalog(app: &App, archive: &Archive, id: &DatabaseId) -> ApiResult<Cat
 }
 
 /// Deletes the archive of a database whose machines are gone, once nobody writes into it. Safe to repeat.
-pub(super) async fn remove(app: &App, id: &DatabaseId) -> ApiResult<()> {
+pub(super) async fn remove(app: &App, id: &DatabaseId) -> Result<()> {
     if !app.backups.are_made() {
         return Ok(());
     }
@@ -143,19 +142,19 @@ pub(super) async fn remove(app: &App, id: &DatabaseId) -> ApiResult<()> {
         app.backups.changed.notify_one();
         if tokio::time::timeout_at(deadline, ended).await.is_err() {
             let message = format!("the backup of database `{id}` does not end; try again shortly");
-            return Err(ApiError::new(ErrorCode::Unavailable, message));
+            return Err(Error::new(ErrorCode::Unavailable, message));
         }
     }
     app.backups.archive(&app.link, id)?.remove_all().await.map_err(unavailable)
 }
 
-fn login(link: &LinkKey, id: &DatabaseId) -> ApiResult<Login> {
+fn login(link: &LinkKey, id: &DatabaseId) -> Result<Login> {
     let credentials = administrator(link, Some(id));
-    let slot = Slot::new(SLOT).ok_or_else(|| ApiError::internal("the slot's name is no name"))?;
+    let slot = Slot::new(SLOT).ok_or_else(|| Error::internal("the slot's name is no name"))?;
     Ok(Login { user: credentials.user, password: Password(credentials.password), slot })
 }
 
 /// An archive that fails, as the API says it.
-fn unavailable(error: ArchiveError) -> ApiError {
-    ApiError::new(ErrorCode::Unavailable, format!("the archive of backups cannot be used: {error}"))
+fn unavailable(error: ArchiveError) -> Error {
+    Error::new(ErrorCode::Unavailable, format!("the archive of backups cannot be used: {error}"))
 }

@@ -18,7 +18,7 @@ use pandastack_agent_client::AgentClient;
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
 use pandastack_types::api::{CloneDatabase, CreateSandbox, ExecRequest};
 use pandastack_types::limits::VOLUME_MB_MAX;
-use pandastack_types::{DatabaseId, ErrorCode};
+use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result};
 
 use super::feed::Feed;
 use super::{catalog, unavailable};
@@ -26,11 +26,10 @@ use crate::app::App;
 use crate::databases::replay::{self, Replay};
 use crate::databases::server::{self, Descent};
 use crate::databases::{DATA_PATH, ops, owner};
-use crate::error::{ApiError, ApiResult};
-use crate::ops as machines;
+use crate::sandboxes::ops as machines;
+use crate::sandboxes::volumes::owned;
 use crate::store::SandboxRecord;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
-use crate::volumes::owned;
 
 /// How long the archive may take to have what was written before a restore was asked for.
 const REACH_WAIT: Duration = Duration::from_secs(20);
@@ -62,7 +61,7 @@ pub(in crate::databases) async fn restored(
     original: DatabaseRecord,
     request: CloneDatabase,
     at: Timestamp,
-) -> ApiResult<DatabaseRecord> {
+) -> Result<DatabaseRecord> {
     let restore = prepare(app, &original.id, Target::At(at)).await?;
     let record = ops::new_copy(&original, request.label);
     let marked = ops::take_mark(app, &record.id)?;
@@ -80,7 +79,7 @@ pub(in crate::databases) async fn restored(
 }
 
 /// What leads to a target, or why nothing does.
-pub(super) async fn prepare(app: &App, id: &DatabaseId, target: Target) -> ApiResult<Restore> {
+pub(super) async fn prepare(app: &App, id: &DatabaseId, target: Target) -> Result<Restore> {
     let archive = app.backups.archive(&app.link, id)?;
     if let (Target::At(at), Some(mut kept)) = (target, app.backups.kept(id)) {
         // What was acknowledged before the question is on its way into the archive.
@@ -90,7 +89,7 @@ pub(super) async fn prepare(app: &App, id: &DatabaseId, target: Target) -> ApiRe
         }
     }
     let plan = catalog(app, &archive, id).await?.plan_restore(target);
-    let plan = plan.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let plan = plan.map_err(|error| Error::bad_request(error.to_string()))?;
     Restore::prepare(&archive, plan).await.map_err(failed)
 }
 
@@ -99,7 +98,7 @@ async fn make(
     record: &DatabaseRecord,
     original: &DatabaseRecord,
     restore: &Restore,
-) -> ApiResult<()> {
+) -> Result<()> {
     let room = ops::storage(app, original).await.map_or(0, |(room, _)| room);
     let request = ops::machine_request(record)?;
     let machine = machine(app, record, request, owner(&record.id)).await?;
@@ -115,13 +114,13 @@ async fn make(
 }
 
 /// Nobody waits for an answer: the record has it.
-async fn give_up(app: &Arc<App>, mut record: DatabaseRecord, error: &ApiError) {
+async fn give_up(app: &Arc<App>, mut record: DatabaseRecord, error: &Error) {
     record.state = DatabaseState::Failed;
     record.spec.failure = Some(format!("it could not be restored: {error}"));
     let gone = async {
         ops::remove_machines(app, &record.id).await?;
         owned::delete_all(app, &record.workspace, &owner(&record.id)).await?;
-        ApiResult::Ok(app.store.update_database(&record).await?)
+        Ok::<_, Error>(app.store.update_database(&record).await?)
     };
     if let Err(left) = gone.await {
         tracing::warn!(database = %record.id, %left, "what a failed restore left is removed at the next start");
@@ -133,9 +132,9 @@ pub(super) async fn machine(
     app: &Arc<App>,
     like: &DatabaseRecord,
     request: CreateSandbox,
-    owner: String,
-) -> ApiResult<SandboxRecord> {
-    machines::create::create_patiently(app, like.workspace.clone(), request, owner).await
+    owner: Owner,
+) -> Result<SandboxRecord> {
+    machines::create::create_patiently(&app.sandboxes, like.workspace.clone(), request, owner).await
 }
 
 /// Makes the server of a machine into what a restore says, up to where it goes on by itself. `room` is that of the original's volume, 0 if
@@ -146,7 +145,7 @@ pub(super) async fn run(
     restore: &Restore,
     room: u64,
     original: &DatabaseId,
-) -> ApiResult<()> {
+) -> Result<()> {
     let log = restore.files().len() as u64 * SEGMENT_BYTES;
     grow(app, machine, room_for(restore.base().tar_bytes, log, room)).await?;
     sh(app, machine, CLEAR, &[]).await?;
@@ -173,7 +172,7 @@ fn room_for(tar: u64, log: u64, original: u64) -> u64 {
 }
 
 /// Puts the base in place of the data that a machine came with.
-async fn unpack(client: &AgentClient, machine: &SandboxRecord, restore: &Restore) -> ApiResult<()> {
+async fn unpack(client: &AgentClient, machine: &SandboxRecord, restore: &Restore) -> Result<()> {
     // The archive's errors are the body's: they end the call, whose own sentence would say less.
     let trouble = Arc::new(Mutex::new(None));
     let (noted, source) = (Arc::clone(&trouble), restore.clone());
@@ -213,7 +212,7 @@ fn tar_body(restore: Restore, noted: Arc<Mutex<Option<RestoreError>>>) -> Body {
 }
 
 /// Starts the server of a machine and waits until it has recovered and goes on by itself. Its administrator is the original's.
-async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> ApiResult<()> {
+async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId) -> Result<()> {
     sh(app, machine, replay::START, &[]).await?;
     // One that gets stuck is given up by who hands it its log.
     while replay::look(app, original, &machine.id).await? != Replay::Over {
@@ -222,12 +221,12 @@ async fn recover(app: &Arc<App>, machine: &SandboxRecord, original: &DatabaseId)
     Ok(())
 }
 
-async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> ApiResult<()> {
+async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> Result<()> {
     let rows = app.store.volumes(&machine.workspace).await?;
     let volume = rows.into_iter().find(|row| machine.spec.volumes.iter().any(|volume| volume.id == row.id));
     match volume {
         Some(volume) if volume.spec.size_bytes < bytes => {
-            owned::grow(app, volume, bytes.div_ceil(MIB)).await.map(drop)
+            owned::grow(&app.sandboxes, volume, bytes.div_ceil(MIB)).await.map(drop)
         }
         _ => Ok(()),
     }
@@ -239,12 +238,12 @@ pub(super) async fn send(
     tail: &str,
     kind: &str,
     body: Body,
-) -> ApiResult<()> {
+) -> Result<()> {
     let uri = format!("/agent/v1/sandboxes/{}/{tail}", machine.id);
     let request = Request::put(uri).header(header::CONTENT_TYPE, kind).body(body);
-    let request = request.map_err(ApiError::internal)?;
+    let request = request.map_err(Error::internal)?;
     let sent = client.send(request, Some(machine.incarnation));
-    let late = |_| ApiError::new(ErrorCode::GuestUnavailable, "the data could not be copied in time");
+    let late = |_| Error::new(ErrorCode::GuestUnavailable, "the data could not be copied in time");
     tokio::time::timeout(Duration::from_secs(STEP_SECONDS), sent).await.map_err(late)??;
     Ok(())
 }
@@ -254,7 +253,7 @@ pub(super) async fn sh(
     machine: &SandboxRecord,
     command: &str,
     env: &[(&str, &str)],
-) -> ApiResult<()> {
+) -> Result<()> {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let request = ExecRequest {
         cmd: Some(command.to_owned()),
@@ -266,14 +265,14 @@ pub(super) async fn sh(
     let done = machines::exec::exec_in(app, machine, &request).await?;
     match done.exit_code {
         0 => Ok(()),
-        code => Err(ApiError::internal(format!("a step of it ended with {code}: {}", done.stderr.trim()))),
+        code => Err(Error::internal(format!("a step of it ended with {code}: {}", done.stderr.trim()))),
     }
 }
 
-pub(super) fn failed(error: RestoreError) -> ApiError {
+pub(super) fn failed(error: RestoreError) -> Error {
     match error {
         RestoreError::Archive(error) => unavailable(error),
-        other => ApiError::internal(other.to_string()),
+        other => Error::internal(other.to_string()),
     }
 }
 

@@ -7,15 +7,13 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use http::StatusCode;
 use pandastack_backup::{BaseBackup, Status, Window};
+use pandastack_rest::{ApiResult, Caller, Id};
 use pandastack_types::api::{DatabaseBackups, DatabaseBaseBackup, DatabaseDrill, RestorablePeriod, Scope};
-use pandastack_types::{DatabaseId, ErrorBody};
+use pandastack_types::{DatabaseId, ErrorBody, Result};
 
 use super::{Kept, catalog, drill, keeper, login};
 use crate::app::App;
-use crate::auth::Caller;
 use crate::databases::ops;
-use crate::error::ApiResult;
-use crate::extract::Id;
 use crate::store::databases::DatabaseRecord;
 
 pub(crate) fn routes() -> Router<Arc<App>> {
@@ -35,7 +33,7 @@ pub(crate) async fn look(
     Id(id): Id<DatabaseId>,
 ) -> ApiResult<Json<DatabaseBackups>> {
     let record = app.store.database(Some(&caller.workspace), &id).await?;
-    shown(&app, &record).await.map(Json)
+    Ok(shown(&app, &record).await.map(Json)?)
 }
 
 /// Take a base backup now; it is there when the call returns. Wakes the database.
@@ -72,10 +70,10 @@ pub(crate) async fn drill(
     let record = find_to_change(&app, &caller, &id).await?;
     ops::ready(&record)?;
     let for_task = Arc::clone(&app);
-    app.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)
+    Ok(app.owned(async move { drill::run(&for_task, &record).await }).await.map(Json)?)
 }
 
-async fn find_to_change(app: &App, caller: &Caller, id: &DatabaseId) -> ApiResult<DatabaseRecord> {
+async fn find_to_change(app: &App, caller: &Caller, id: &DatabaseId) -> Result<DatabaseRecord> {
     if caller.scope == Scope::Read {
         return Err(crate::scope::refusal(caller, Scope::Sandboxes));
     }
@@ -84,7 +82,7 @@ async fn find_to_change(app: &App, caller: &Caller, id: &DatabaseId) -> ApiResul
     Ok(record)
 }
 
-async fn shown(app: &App, record: &DatabaseRecord) -> ApiResult<DatabaseBackups> {
+async fn shown(app: &App, record: &DatabaseRecord) -> Result<DatabaseBackups> {
     let archive = app.backups.archive(&app.link, &record.id)?;
     let window = catalog(app, &archive, &record.id).await?.window();
     let kept = app.backups.kept(&record.id);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::app::App;
-use crate::databases::{owned_by, revive};
+use crate::databases::{machine_of, revive};
 use crate::store::SandboxRecord;
 
 /// What a connection is for.
@@ -53,7 +53,7 @@ pub(in crate::databases) async fn connect(
 
 /// Has the server of a machine that runs without it started: nobody else may come for a while.
 fn restart(app: &Arc<App>, machine: &SandboxRecord) {
-    let Some(id) = machine.owner.as_deref().and_then(owned_by) else { return };
+    let Some(id) = machine_of(&machine) else { return };
     let (app, sandbox) = (Arc::clone(app), machine.id.clone());
     app.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&app, &id, &sandbox).await {

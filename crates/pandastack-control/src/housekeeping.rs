@@ -1,0 +1,67 @@
+//! Removes old rows, and writes when keys were last used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::{SignedDuration, Timestamp};
+use pandastack_types::Result;
+use pandastack_types::limits::{AUDIT_DAYS, EVENTS_PAGE_MAX, IDEMPOTENCY_SECONDS, RUN_DAYS, RUNS_KEPT_MAX};
+
+use crate::app::{App, now};
+
+/// How often old rows are removed.
+const PRUNE_EVERY: Duration = Duration::from_secs(3600);
+/// How often last-used times of keys are written.
+const TOUCH_EVERY: Duration = Duration::from_secs(60);
+/// Names of webhook deliveries are kept this long; nobody redelivers after it.
+const DELIVERY_DAYS: i64 = 14;
+/// Events are kept this long.
+const EVENT_DAYS: i64 = 30;
+
+/// Removes what a service keeps for a while.
+pub(crate) type PruneHook = fn(&App) -> BoxFuture<'_, Result<()>>;
+
+/// Removes old rows until shutdown: the server's own, and those of each hook.
+pub(crate) async fn prune(app: Arc<App>, hooks: &'static [PruneHook]) {
+    let mut every = tokio::time::interval(PRUNE_EVERY);
+    while app.shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = prune_old(&app, hooks).await {
+            tracing::warn!(%error, "old rows are removed later");
+        }
+    }
+}
+
+async fn prune_old(app: &App, hooks: &[PruneHook]) -> Result<()> {
+    let before = |duration| now().checked_sub(duration).unwrap_or(Timestamp::MIN);
+    let window = SignedDuration::from_secs(i64::try_from(IDEMPOTENCY_SECONDS).unwrap_or(i64::MAX));
+    let events = SignedDuration::from_hours(24 * EVENT_DAYS);
+    app.store.prune(before(events), before(window), EVENTS_PAGE_MAX).await?;
+    let runs = before(SignedDuration::from_hours(24 * RUN_DAYS));
+    app.store.prune_runs(runs, RUNS_KEPT_MAX).await?;
+    app.store.prune_deliveries(before(SignedDuration::from_hours(24 * DELIVERY_DAYS))).await?;
+    app.store.prune_audit(before(SignedDuration::from_hours(24 * AUDIT_DAYS))).await?;
+    for hook in hooks {
+        hook(app).await?;
+    }
+    Ok(())
+}
+
+/// Writes when keys were last used, until shutdown. Every replica does: each knows which ones were used with it.
+pub(crate) async fn keep_keys(app: Arc<App>) {
+    let mut every = tokio::time::interval(TOUCH_EVERY);
+    while app.shutdown.run_until_cancelled(every.tick()).await.is_some() {
+        if let Err(error) = touch_keys(&app).await {
+            tracing::warn!(%error, "last-used times of keys are written later");
+        }
+    }
+}
+
+/// Writes when keys were last used.
+pub(crate) async fn touch_keys(app: &App) -> Result<()> {
+    let used = app.keys.take_used();
+    if !used.is_empty() {
+        app.store.touch_tokens(&used).await?;
+    }
+    Ok(())
+}

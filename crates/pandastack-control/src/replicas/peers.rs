@@ -1,0 +1,71 @@
+//! What the other replicas are working on, asked for when something looks left behind.
+//!
+//! A replica that makes, copies or saves a sandbox marks it in its own memory ([`InFlight`]). The leader, who compares
+//! reports with the record, asks the others for their marks before it takes anything for a leftover: a question now and
+//! then instead of two writes for each create.
+//!
+//! [`InFlight`]: crate::sandboxes::in_flight::InFlight
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::Json;
+use axum::extract::Request;
+use axum::extract::State;
+use jiff::Timestamp;
+use pandastack_rest::ApiResult;
+use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
+use pandastack_types::{Error, HostId, Result};
+
+use super::Replicas;
+use super::forward::way_to;
+use crate::app::App;
+use crate::routes::internal::signer;
+use crate::sandboxes::Peers;
+use crate::sandboxes::in_flight::Marks;
+use crate::store::Store;
+use crate::store::replicas::Replica;
+
+/// Path of the question.
+pub(crate) const PATH: &str = "/internal/v1/under-way";
+/// How long a replica may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+
+/// Answers another replica.
+pub(crate) async fn show_marks(State(app): State<Arc<App>>, request: Request) -> ApiResult<Json<Marks>> {
+    signer(&app, &request.into_parts().0)?;
+    Ok(Json(app.in_flight.marks()))
+}
+
+/// The other replicas on the database.
+pub(crate) struct ReplicaPeers {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) replicas: Arc<Replicas>,
+    pub(crate) link: LinkKey,
+}
+
+#[async_trait]
+impl Peers for ReplicaPeers {
+    async fn marks(&self) -> Result<Marks> {
+        let mut marks = Marks::default();
+        for replica in self.store.replicas().await? {
+            if replica.instance != self.replicas.instance {
+                marks.extend(self.ask(&replica).await?);
+            }
+        }
+        Ok(marks)
+    }
+}
+
+impl ReplicaPeers {
+    async fn ask(&self, replica: &Replica) -> Result<Marks> {
+        let (http, base) = way_to(&replica.address)?;
+        let me: HostId = self.replicas.instance.parse().map_err(Error::internal)?;
+        let at = Timestamp::now().as_second();
+        let signature = self.link.sign(Direction::AgentToControl, &me, "GET", PATH, at);
+        let asked = http.get(format!("{base}{PATH}")).header(LINK_HEADER, signature).timeout(ANSWER_MAX);
+        let answered = asked.send().await.and_then(reqwest::Response::error_for_status);
+        answered.map_err(Error::internal)?.json().await.map_err(Error::internal)
+    }
+}

@@ -1,0 +1,130 @@
+//! Extractors whose refusals are our JSON errors, never the framework's plain text.
+
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
+use http::request::Parts;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use pandastack_types::limits::JSON_BODY_BYTES_MAX;
+use pandastack_types::{
+    BuildId, DatabaseId, DeploymentId, Error, ErrorCode, FunctionId, HostId, Result, RunId, SandboxId,
+    ScheduleId, SnapshotId,
+};
+use serde::de::DeserializeOwned;
+
+use crate::{ApiError, ApiResult};
+
+/// A JSON body, whatever its content type says; an empty one is `{}`.
+pub struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> ApiResult<Self> {
+        let bytes = read_body(request.into_body()).await?;
+        Ok(JsonBody(parse_json(&bytes)?))
+    }
+}
+
+/// Reads a JSON body up to its limit.
+pub async fn read_body(body: axum::body::Body) -> Result<bytes::Bytes> {
+    match Limited::new(body, JSON_BODY_BYTES_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Error::new(
+            ErrorCode::BodyTooLarge,
+            format!("the request body is larger than {JSON_BODY_BYTES_MAX} bytes"),
+        )),
+        Err(_) => Err(Error::bad_request("the request body ended before it was complete")),
+    }
+}
+
+/// Parses a JSON object; nothing and `null` count as `{}`.
+pub fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let text = bytes.trim_ascii();
+    let text = if text.is_empty() || text == b"null" { b"{}" } else { text };
+    // serde would also take an array of the fields in order, which nobody means.
+    if !text.starts_with(b"{") {
+        return Err(Error::bad_request("the request body must be a JSON object"));
+    }
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, cause) = (error.path().to_string(), error.inner());
+        match path.as_str() {
+            "." | "?" => Error::bad_request(format!("the request body is not what this call takes: {cause}")),
+            field => Error::bad_request(format!("`{field}` is not what this call takes: {cause}")),
+        }
+    })?;
+    json.end()
+        .map_err(|error| Error::bad_request(format!("the request body goes on after its end: {error}")))?;
+    Ok(value)
+}
+
+/// Query arguments.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> ApiResult<Self> {
+        let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
+        let refused = |error: axum::extract::rejection::QueryRejection| {
+            Error::bad_request(format!("the query is not what this call takes: {}", error.body_text()))
+        };
+        Ok(Query(query.map_err(refused)?.0))
+    }
+}
+
+/// Whether a query flag is set; clients write `1`, `true` or nothing.
+pub fn is_set(flag: Option<&str>) -> bool {
+    flag.is_some_and(|value| !matches!(value, "0" | "false"))
+}
+
+/// Something that stands in a path.
+pub trait InPath: std::str::FromStr {
+    /// What to call it when there is none.
+    const WHAT: &'static str;
+}
+
+impl InPath for SandboxId {
+    const WHAT: &'static str = "sandbox";
+}
+impl InPath for SnapshotId {
+    const WHAT: &'static str = "snapshot";
+}
+impl InPath for DeploymentId {
+    const WHAT: &'static str = "deployment";
+}
+impl InPath for DatabaseId {
+    const WHAT: &'static str = "database";
+}
+impl InPath for BuildId {
+    const WHAT: &'static str = "build";
+}
+impl InPath for HostId {
+    const WHAT: &'static str = "host";
+}
+impl InPath for FunctionId {
+    const WHAT: &'static str = "function";
+}
+impl InPath for RunId {
+    const WHAT: &'static str = "run";
+}
+impl InPath for ScheduleId {
+    const WHAT: &'static str = "schedule";
+}
+/// Names and prefixes: any text is looked up.
+impl InPath for String {
+    const WHAT: &'static str = "thing";
+}
+
+/// The last parameter of the path. Text that cannot be an id names nothing, so the answer is 404.
+pub struct Id<T>(pub T);
+
+impl<T: InPath, S: Send + Sync> FromRequestParts<S> for Id<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
+        let unknown = |text: &str| Error::not_found(T::WHAT, text);
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| unknown("?"))?;
+        let text = params.iter().last().map(|(_, value)| value).unwrap_or_default();
+        Ok(Id(text.parse().map_err(|_| unknown(text))?))
+    }
+}

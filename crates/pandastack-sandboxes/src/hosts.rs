@@ -1,0 +1,355 @@
+//! The hosts as control knows them now: last report, when it came, and a client for each.
+//!
+//! In memory, loaded from the store at start. Memory promised to creates that are under way is subtracted from what
+//! the last report said, so that two creates at once do not both count on the same megabytes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use pandastack_types::agent_api::{AgentTemplate, AgentVolume, HostReport};
+use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
+use pandastack_types::link::LinkKey;
+use pandastack_types::{HostId, VolumeId};
+
+use crate::placement::{Candidate, PlacementRefused, choose};
+use pandastack_agent_client::{AgentClient, AgentError};
+use pandastack_store::HostRecord;
+
+/// All hosts.
+pub struct Hosts {
+    key: LinkKey,
+    lost_after: Duration,
+    entries: Mutex<BTreeMap<HostId, Entry>>,
+}
+
+struct Entry {
+    summary: HostReport,
+    client: AgentClient,
+    heard: Instant,
+    last_seen_at: Timestamp,
+    promised_mb: u64,
+    sandboxes: u64,
+}
+
+/// Memory set aside on a host for a create that is under way.
+pub struct Promise {
+    hosts: Arc<Hosts>,
+    host: HostId,
+    memory_mb: u64,
+}
+
+impl Promise {
+    /// The create succeeded: its memory is gone until a report says what is left.
+    pub fn keep(self) {
+        if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
+            let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &mut entry.summary;
+            *held = held.saturating_sub(self.memory_mb.saturating_sub(*free));
+            *free = free.saturating_sub(self.memory_mb);
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(entry) = self.hosts.lock().get_mut(&self.host) {
+            entry.promised_mb = entry.promised_mb.saturating_sub(self.memory_mb);
+        }
+    }
+}
+
+/// Where a new sandbox goes.
+pub struct Placement {
+    /// The host.
+    pub host: HostId,
+    /// Calls its agent.
+    pub client: AgentClient,
+    /// The template, as that host has it.
+    pub template: AgentTemplate,
+    /// Its engine.
+    pub engine: String,
+    /// How it isolates machines.
+    pub isolation: String,
+    /// The memory set aside.
+    pub promise: Promise,
+}
+
+impl Hosts {
+    /// No hosts yet. One that was not heard for `lost_after` counts as unreachable.
+    pub fn new(key: LinkKey, lost_after: Duration) -> Self {
+        Self { key, lost_after, entries: Mutex::new(BTreeMap::new()) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<HostId, Entry>> {
+        // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over what the store remembers. A host heard shortly before a restart counts as reachable.
+    pub fn load(&self, records: Vec<HostRecord>, now: Timestamp) {
+        for record in records {
+            let age = now.duration_since(record.last_seen_at).unsigned_abs();
+            let heard = Instant::now().checked_sub(age.min(2 * self.lost_after));
+            let heard = heard.unwrap_or_else(Instant::now);
+            if let Err(error) = self.put(record.summary, heard, record.last_seen_at) {
+                tracing::warn!(%error, "a stored host is not usable until it reports again");
+            }
+        }
+    }
+
+    /// Takes over what another replica heard just now.
+    pub fn told(&self, record: HostRecord) {
+        if let Err(error) = self.put(record.summary, Instant::now(), record.last_seen_at) {
+            tracing::warn!(%error, "a host is not usable until it reports again");
+        }
+    }
+
+    /// Notes a report; its lists of sandboxes and snapshots are not kept.
+    pub fn heard(&self, summary: HostReport, at: Timestamp) -> Result<HostRecord, AgentError> {
+        self.put(summary.clone(), Instant::now(), at)?;
+        let summary = HostReport {
+            sandboxes: Vec::new(),
+            snapshots: Vec::new(),
+            volumes: Vec::new(),
+            denials: Vec::new(),
+            ..summary
+        };
+        Ok(HostRecord { summary, last_seen_at: at })
+    }
+
+    fn put(&self, mut summary: HostReport, heard: Instant, at: Timestamp) -> Result<(), AgentError> {
+        let sandboxes = summary.sandboxes.len() as u64;
+        summary.sandboxes = Vec::new();
+        summary.snapshots = Vec::new();
+        let mut entries = self.lock();
+        if let Some(entry) = entries.get_mut(&summary.host) {
+            if entry.summary.address != summary.address {
+                entry.client = AgentClient::new(summary.host.clone(), &summary.address, self.key.clone())?;
+            }
+            (entry.summary, entry.heard, entry.last_seen_at) = (summary, heard, at);
+            entry.sandboxes = sandboxes;
+            return Ok(());
+        }
+        let client = AgentClient::new(summary.host.clone(), &summary.address, self.key.clone())?;
+        let host = summary.host.clone();
+        let entry = Entry { summary, client, heard, last_seen_at: at, promised_mb: 0, sandboxes };
+        entries.insert(host, entry);
+        Ok(())
+    }
+
+    fn is_reachable(&self, entry: &Entry) -> bool {
+        entry.heard.elapsed() < self.lost_after
+    }
+
+    /// Whether the host was heard lately.
+    pub fn reachable(&self, host: &HostId) -> bool {
+        self.lock().get(host).is_some_and(|entry| self.is_reachable(entry))
+    }
+
+    /// A client for a host that was heard lately.
+    pub fn client(&self, host: &HostId) -> Result<AgentClient, AgentError> {
+        let entries = self.lock();
+        let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
+        let unreachable = || AgentError::Unreachable { host: host.clone(), source: None };
+        entry.map(|entry| entry.client.clone()).ok_or_else(unreachable)
+    }
+
+    /// Where a host's agent is, if it was heard lately.
+    pub fn address(&self, host: &HostId) -> Result<String, AgentError> {
+        let entries = self.lock();
+        let entry = entries.get(host).filter(|entry| self.is_reachable(entry));
+        let unreachable = || AgentError::Unreachable { host: host.clone(), source: None };
+        entry.map(|entry| entry.summary.address.clone()).ok_or_else(unreachable)
+    }
+
+    /// Clients for all hosts that were heard lately.
+    pub fn clients(&self) -> Vec<(HostId, AgentClient)> {
+        let entries = self.lock();
+        let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));
+        reachable.map(|(host, entry)| (host.clone(), entry.client.clone())).collect()
+    }
+
+    /// Chooses a host for a template, by name or alias, and sets its memory aside there.
+    /// With `only`, on that host: it holds what the sandbox needs.
+    pub fn place(
+        self: &Arc<Self>,
+        template: &str,
+        memory_mb: Option<u32>,
+        only: Option<&HostId>,
+    ) -> Result<Placement, PlacementRefused> {
+        let mut entries = self.lock();
+        let eligible = entries.values().filter(|entry| only.is_none_or(|host| entry.summary.host == *host));
+        let mut candidates: Vec<_> =
+            eligible.map(|entry| entry.candidate(template, self.is_reachable(entry))).collect();
+        if let Some(wanted) = memory_mb {
+            for (_, needed) in candidates.iter_mut().filter_map(|candidate| candidate.template.as_mut()) {
+                *needed = wanted;
+            }
+        }
+        let host = choose(template, &candidates)?;
+        let unknown = || PlacementRefused::UnknownTemplate(template.to_owned());
+        let entry = entries.get_mut(&host).ok_or_else(unknown)?;
+        let template = entry.template(template).cloned().ok_or_else(unknown)?;
+        let memory_mb = entry.promised_to(memory_mb.unwrap_or(template.template.memory_mb));
+        entry.promised_mb += memory_mb;
+        Ok(Placement {
+            client: entry.client.clone(),
+            template,
+            engine: entry.summary.engine.clone(),
+            isolation: entry.summary.isolation.clone(),
+            promise: Promise { hosts: Arc::clone(self), host: host.clone(), memory_mb },
+            host,
+        })
+    }
+
+    /// The host that should bake a template: one that has not, with the most memory; else any that has.
+    pub fn place_bake(&self, template: &str) -> Result<(String, AgentClient), PlacementRefused> {
+        let entries = self.lock();
+        let reachable: Vec<_> = entries.values().filter(|entry| self.is_reachable(entry)).collect();
+        if reachable.is_empty() {
+            return Err(PlacementRefused::NoHosts);
+        }
+        reachable
+            .iter()
+            .filter_map(|entry| Some((entry, entry.template(template)?)))
+            .max_by_key(|(entry, known)| {
+                (known.status != TemplateStatus::Ready, entry.summary.memory_free_mb)
+            })
+            .map(|(entry, known)| (known.template.name.clone(), entry.client.clone()))
+            .ok_or_else(|| PlacementRefused::UnknownTemplate(template.chars().take(80).collect()))
+    }
+
+    /// The volume that sandboxes of a template come with.
+    pub fn template_volume(&self, template: &str) -> Option<TemplateVolume> {
+        let entries = self.lock();
+        entries.values().find_map(|entry| entry.template(template)?.template.volume.clone())
+    }
+
+    /// The host for a new volume: of those that answer, the one with the most disk free.
+    pub fn place_volume(&self) -> Result<(HostId, AgentClient), PlacementRefused> {
+        let entries = self.lock();
+        let reachable = entries.iter().filter(|(_, entry)| self.is_reachable(entry));
+        reachable
+            .max_by_key(|(host, entry)| (entry.summary.disk_free_bytes, std::cmp::Reverse((*host).clone())))
+            .map(|(host, entry)| (host.clone(), entry.client.clone()))
+            .ok_or(PlacementRefused::NoHosts)
+    }
+
+    /// A volume as its host reported it last.
+    pub fn volume(&self, host: &HostId, id: &VolumeId) -> Option<AgentVolume> {
+        self.lock().get(host)?.summary.volumes.iter().find(|volume| volume.id == *id).cloned()
+    }
+
+    /// Engine and isolation of a host.
+    pub fn engine(&self, host: &HostId) -> (String, String) {
+        let entries = self.lock();
+        let summary = entries.get(host).map(|entry| &entry.summary);
+        summary.map(|s| (s.engine.clone(), s.isolation.clone())).unwrap_or_default()
+    }
+
+    /// Templates of all hosts, merged by name: the best status any host has.
+    pub fn templates(&self) -> Vec<Template> {
+        let entries = self.lock();
+        let mut merged = BTreeMap::<String, Template>::new();
+        for entry in entries.values() {
+            let reachable = self.is_reachable(entry);
+            for known in &entry.summary.templates {
+                let shown = shown_template(known, reachable);
+                merged
+                    .entry(shown.name.clone())
+                    .and_modify(|best| {
+                        if rank(shown.status) > rank(best.status) {
+                            best.status = shown.status;
+                            best.error.clone_from(&shown.error);
+                        }
+                        best.size_bytes = best.size_bytes.max(shown.size_bytes);
+                    })
+                    .or_insert(shown);
+            }
+        }
+        merged.into_values().collect()
+    }
+
+    /// All hosts, as operators see them.
+    pub fn list(&self) -> Vec<Host> {
+        let entries = self.lock();
+        let shown = entries.iter().map(|(id, entry)| Host {
+            id: id.clone(),
+            reachable: self.is_reachable(entry),
+            engine: entry.summary.engine.clone(),
+            isolation: entry.summary.isolation.clone(),
+            sandboxes: entry.sandboxes,
+            memory_free_mb: entry.memory_free_mb(),
+            disk_free_bytes: entry.summary.disk_free_bytes,
+            version: entry.summary.version.clone(),
+            last_seen_at: entry.last_seen_at,
+        });
+        shown.collect()
+    }
+}
+
+impl Entry {
+    fn memory_free_mb(&self) -> u64 {
+        self.summary.memory_free_mb.saturating_sub(self.promised_mb)
+    }
+
+    /// Memory that a new sandbox can have, with what others give up for it.
+    fn memory_obtainable_mb(&self) -> u64 {
+        let HostReport { memory_free_mb: free, memory_held_asleep_mb: held, .. } = &self.summary;
+        (free + held).saturating_sub(self.promised_mb)
+    }
+
+    fn template(&self, name: &str) -> Option<&AgentTemplate> {
+        self.summary.templates.iter().find(|known| {
+            known.template.name == name || known.template.aliases.iter().any(|alias| alias == name)
+        })
+    }
+
+    /// Memory that the host promises to a sandbox of so much.
+    fn promised_to(&self, memory_mb: u32) -> u64 {
+        u64::from(memory_mb) * u64::from(self.summary.memory_promised_percent) / 100
+    }
+
+    fn candidate(&self, template: &str, reachable: bool) -> Candidate {
+        Candidate {
+            host: self.summary.host.clone(),
+            reachable,
+            memory_free_mb: self.memory_free_mb(),
+            memory_obtainable_mb: self.memory_obtainable_mb(),
+            memory_promised_percent: self.summary.memory_promised_percent,
+            slots_free: self.summary.slots_free,
+            template: self.template(template).map(|known| (known.status, known.template.memory_mb)),
+        }
+    }
+}
+
+fn rank(status: TemplateStatus) -> u8 {
+    match status {
+        TemplateStatus::Ready => 3,
+        TemplateStatus::Baking => 2,
+        TemplateStatus::Failed => 1,
+        TemplateStatus::Unbaked => 0,
+    }
+}
+
+/// A template as one host has it; on a host that does not answer it cannot be used.
+fn shown_template(known: &AgentTemplate, reachable: bool) -> Template {
+    let info = &known.template;
+    Template {
+        name: info.name.clone(),
+        aliases: info.aliases.clone(),
+        label: info.label.clone(),
+        description: info.description.clone(),
+        category: info.category.clone(),
+        base: info.base.clone(),
+        tools: info.tools.clone(),
+        cpu: info.cpu,
+        memory_mb: info.memory_mb,
+        size_bytes: known.size_bytes,
+        is_global: true,
+        status: if reachable { known.status } else { TemplateStatus::Unbaked },
+        error: known.error.clone(),
+        volume: info.volume.clone(),
+    }
+}

@@ -1,0 +1,117 @@
+//! Where sandboxes live, remembered: the data path asks the store once per sandbox, not once per call.
+//!
+//! Every change that this process commits makes it forget the sandbox ([`Sandboxes::publish`](super::Sandboxes::publish)), and so
+//! does one of another replica, as soon as the store tells of it. Until then the agent, which has the last word, refuses the
+//! stale incarnation or does not know the sandbox.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pandastack_types::{HostId, SandboxId, WorkspaceId};
+
+/// How long a location is not looked up again.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// LocationCache remembered at once; beyond it all are forgotten and looked up again.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Where a live sandbox is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// Whose it is.
+    pub workspace: WorkspaceId,
+    /// The host that has it.
+    pub host: HostId,
+    /// Which life of it.
+    pub incarnation: u64,
+    /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards must see that.
+    pub asleep: bool,
+}
+
+/// The locations of live sandboxes that were used lately.
+#[derive(Default)]
+pub struct LocationCache(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    locations: HashMap<SandboxId, (Location, Instant)>,
+    /// Counts what was forgotten, so that what was read before is not remembered after.
+    forgotten: u64,
+}
+
+/// Taken before the store is read; see [`LocationCache::remember`].
+#[derive(Debug, Clone, Copy)]
+pub struct Reading(u64);
+
+impl LocationCache {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Every critical section leaves the map whole, so a panic elsewhere does not make it wrong.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sandbox's location if it is known, else what to remember it with.
+    pub fn find(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Location, Reading> {
+        let known = self.known();
+        let location = known
+            .locations
+            .get(id)
+            .filter(|(location, since)| location.workspace == *workspace && since.elapsed() < REMEMBERED);
+        location.map(|(location, _)| location.clone()).ok_or(Reading(known.forgotten))
+    }
+
+    /// Remembers what was read since [`LocationCache::find`], unless something changed meanwhile.
+    pub fn remember(&self, reading: Reading, id: &SandboxId, location: &Location) {
+        let mut known = self.known();
+        if known.forgotten != reading.0 {
+            return;
+        }
+        if known.locations.len() >= REMEMBERED_MAX {
+            known.locations.clear();
+        }
+        known.locations.insert(id.clone(), (location.clone(), Instant::now()));
+    }
+
+    /// Forgets all: what changed is not known.
+    pub fn forget_all(&self) {
+        let mut known = self.known();
+        known.forgotten += 1;
+        known.locations.clear();
+    }
+
+    /// Forgets a sandbox that changed.
+    pub fn forget(&self, id: &SandboxId) {
+        let mut known = self.known();
+        known.forgotten += 1;
+        known.locations.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location() -> Location {
+        let host = "host-1".parse().unwrap();
+        Location { workspace: WorkspaceId::default_workspace(), host, incarnation: 1, asleep: false }
+    }
+
+    #[test]
+    fn a_place_is_known_to_its_workspace_until_it_changes() {
+        let (locations, id) = (LocationCache::default(), SandboxId::random());
+        let reading = locations.find(&location().workspace, &id).unwrap_err();
+        locations.remember(reading, &id, &location());
+        assert_eq!(locations.find(&location().workspace, &id).unwrap(), location());
+        assert!(locations.find(&"another".parse().unwrap(), &id).is_err());
+        locations.forget(&id);
+        assert!(locations.find(&location().workspace, &id).is_err());
+    }
+
+    #[test]
+    fn what_was_read_before_a_change_is_not_remembered_after_it() {
+        let (locations, id) = (LocationCache::default(), SandboxId::random());
+        let reading = locations.find(&location().workspace, &id).unwrap_err();
+        locations.forget(&id);
+        locations.remember(reading, &id, &location());
+        assert!(locations.find(&location().workspace, &id).is_err());
+    }
+}

@@ -1,0 +1,312 @@
+//! Creating a sandbox: row, machine, row again; undone as a whole when any step fails.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use pandastack_fault as fault;
+use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
+use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
+use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
+
+use super::{MAKE_WAIT, call_on, remove_machine};
+use crate::Sandboxes;
+use crate::hosts::Promise;
+use crate::in_flight::Mark;
+use crate::volumes::attach::{Derived, OfTemplate, Wanted};
+use pandastack_agent_client::AgentClient;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
+use tokio::time::Instant;
+
+/// Template of a request that names neither one nor a snapshot.
+const TEMPLATE_DEFAULT: &str = "base";
+/// What published clients send as the template when nobody names one, also beside a snapshot: it cannot be told from a wish.
+const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
+
+/// How long a service waits for a machine: a bake takes a minute on an emulated host, and may have to wait for others.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Where and of what a sandbox is made.
+struct Plan {
+    record: SandboxRecord,
+    source: Source,
+    /// Where it is not the source's own.
+    size: Option<MachineSize>,
+    client: AgentClient,
+    promise: Option<Promise>,
+    /// Volumes that it gets as copies.
+    derived: Derived,
+}
+
+/// Makes a sandbox that is ready for its first command. Runs to its end even if the caller is dropped.
+pub async fn create(
+    sandboxes: &Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    request: CreateSandbox,
+    key: Option<IdempotencyKey>,
+) -> Result<SandboxRecord> {
+    crate::validate::create(&request)?;
+    let own = Arc::clone(sandboxes);
+    sandboxes.owned(async move { run(&own, workspace, request, key, None).await }).await
+}
+
+/// The same for a service, such as `app:<id>`, to which the machine belongs from its first moment on.
+pub async fn create_owned(
+    sandboxes: &Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    request: CreateSandbox,
+    owner: Owner,
+) -> Result<SandboxRecord> {
+    crate::validate::create(&request)?;
+    let own = Arc::clone(sandboxes);
+    sandboxes.owned(async move { run(&own, workspace, request, None, Some(owner)).await }).await
+}
+
+/// The same, and a template that is just being baked, or a host that has no room right now, is waited for.
+pub async fn create_patiently(
+    sandboxes: &Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    request: CreateSandbox,
+    owner: Owner,
+) -> Result<SandboxRecord> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match create_owned(sandboxes, workspace.clone(), request.clone(), owner.clone()).await {
+            Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {
+                let seconds = error.retry_after.unwrap_or(1).clamp(1, 15);
+                tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+            }
+            made => return made,
+        }
+    }
+}
+
+async fn run(
+    sandboxes: &Arc<Sandboxes>,
+    workspace: WorkspaceId,
+    mut request: CreateSandbox,
+    key: Option<IdempotencyKey>,
+    owner: Option<Owner>,
+) -> Result<SandboxRecord> {
+    // A service says itself how its machines are reached; what users want of their sandboxes must not close an sandboxes.
+    if request.visibility.is_none() && owner.is_none() {
+        request.visibility = Some(sandboxes.store.workspace_settings(&workspace).await?.default_visibility);
+    }
+    let mut plan = match &request.from_snapshot {
+        Some(_) => plan_from_snapshot(sandboxes, workspace, &request).await?,
+        None => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
+    };
+    plan.record.owner = owner.map(|owner| owner.to_string());
+    let record = &plan.record;
+    let _marked = sandboxes.in_flight.mark(&Mark::Sandbox(record.id.clone()));
+    plan.derived.insert(sandboxes).await?;
+    sandboxes.publish(sandboxes.store.insert_sandboxes(std::slice::from_ref(record), key.as_ref()).await?);
+    fault::point("control.create.inserted").await;
+    let made = make(sandboxes, record, plan.source, plan.size, &plan.client).await;
+    match made {
+        Ok(record) => {
+            if let Some(promise) = plan.promise.take() {
+                promise.keep();
+            }
+            plan.derived.keep(sandboxes).await?;
+            fault::point("control.create.done").await;
+            Ok(record)
+        }
+        Err(error) => {
+            undo(sandboxes, record, Some(&plan.client), &error.message).await;
+            Err(error)
+        }
+    }
+}
+
+async fn make(
+    sandboxes: &Sandboxes,
+    record: &SandboxRecord,
+    source: Source,
+    size: Option<MachineSize>,
+    client: &AgentClient,
+) -> Result<SandboxRecord> {
+    let body = AgentCreate { spec: agent_spec(record), source, size };
+    let call = call_on(record, Method::POST, "/sandboxes", MAKE_WAIT);
+    // The row must be on disk before the client hears of it; that can be waited for while the host works.
+    let (seen, synced) = tokio::join!(client.call(call, Some(&body)), sandboxes.store.sync());
+    synced?;
+    let seen: AgentSandbox = seen?;
+    fault::point("control.create.made").await;
+    if seen.state != SandboxState::Running {
+        let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));
+        return Err(Error::internal(format!("sandbox `{}` did not start: {why}", record.id)));
+    }
+    Ok(sandboxes.transition(&record.id, Transition::Created, &Change::at(now()).seeing(seen)).await?)
+}
+
+/// What the agent must know of a sandbox.
+pub fn agent_spec(record: &SandboxRecord) -> SandboxSpec {
+    SandboxSpec {
+        id: record.id.clone(),
+        incarnation: record.incarnation,
+        env: record.spec.env.clone(),
+        idle_timeout_seconds: record.agent_idle_seconds(),
+        network: record.spec.network.clone(),
+        volumes: record.spec.volumes.iter().map(volume_spec).collect(),
+    }
+}
+
+fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
+    VolumeSpec {
+        id: volume.id.clone(),
+        path: volume.path.clone(),
+        read_only: volume.read_only,
+        generation: volume.generation,
+    }
+}
+
+/// Removes what a failed create left. If its host does not answer now, the machine is forgotten when it reports.
+///
+/// The intention is recorded first and in one step, as in a delete: a server that ends while the host is being asked must not
+/// leave a row in `creating`, which its successor would take for a create to be finished just before the machine goes, nor
+/// one in `failed`, which nobody would look at again.
+pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
+    let change = Change::at(now()).because(why);
+    let go = async |transition| {
+        if let Err(error) = sandboxes.transition(&record.id, transition, &change).await {
+            // Not the state it was left in: someone deleted it meanwhile, which is as good.
+            tracing::debug!(sandbox = %record.id, %error, "undoing a create");
+        }
+    };
+    go(Transition::Deleting).await;
+    if let Some(client) = client
+        && let Err(error) = remove_machine(client, record).await
+    {
+        tracing::warn!(sandbox = %record.id, %error, "a failed create is removed when its host next reports");
+    }
+    go(Transition::Deleted).await;
+    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+}
+
+async fn plan_from_template(
+    sandboxes: &Sandboxes,
+    workspace: WorkspaceId,
+    request: &CreateSandbox,
+    owner: Option<&Owner>,
+) -> Result<Plan> {
+    let template = request.template.as_deref().unwrap_or(TEMPLATE_DEFAULT);
+    let wanted = request.volumes.as_deref().unwrap_or_default();
+    let own_volume = sandboxes.hosts.template_volume(template);
+    let Wanted { volumes, host, of_template } =
+        crate::volumes::attach::resolve(sandboxes, &workspace, wanted, own_volume.as_ref(), owner).await?;
+    let placed = sandboxes.hosts.place(template, request.memory_mb, host.as_ref())?;
+    let info = &placed.template.template;
+    let own = MachineSize { cpu: info.cpu, memory_mb: info.memory_mb };
+    let size = MachineSize {
+        cpu: request.cpu.unwrap_or(own.cpu),
+        memory_mb: request.memory_mb.unwrap_or(own.memory_mb),
+    };
+    let mut record = new_record(workspace, placed.host.clone(), info.name.clone(), request);
+    record.spec.cpu = size.cpu;
+    record.spec.memory_mb = size.memory_mb;
+    record.spec.engine = placed.engine;
+    record.spec.isolation = placed.isolation;
+    let mut derived = Derived::default();
+    let source = match of_template {
+        OfTemplate::None => Source::Template(info.name.clone()),
+        OfTemplate::Fresh(template, name) => {
+            derived.add_named(sandboxes, &mut record, &template, name).await?;
+            Source::Template(info.name.clone())
+        }
+        OfTemplate::Known => Source::TemplateDisk(info.name.clone()),
+    };
+    record.spec.volumes.extend(volumes);
+    let size = (size != own).then_some(size);
+    let (client, promise) = (placed.client, Some(placed.promise));
+    Ok(Plan { record, source, size, client, promise, derived })
+}
+
+async fn plan_from_snapshot(
+    sandboxes: &Sandboxes,
+    workspace: WorkspaceId,
+    request: &CreateSandbox,
+) -> Result<Plan> {
+    let id = request.from_snapshot.as_ref().ok_or_else(|| Error::bad_request("no snapshot given"))?;
+    if request.volumes.as_ref().is_some_and(|volumes| !volumes.is_empty()) {
+        let message =
+            "a sandbox from a snapshot gets copies of the volumes that the snapshot has; leave out `volumes`";
+        return Err(Error::bad_request(message));
+    }
+    let snapshot = super::snapshot::find(sandboxes, &workspace, id).await?;
+    check_template(sandboxes, request.template.as_deref(), &snapshot)?;
+    let client = sandboxes.hosts.client(&snapshot.host)?;
+    let template = snapshot.spec.template.clone();
+    let mut record = new_record(workspace, snapshot.host.clone(), template, request);
+    let (engine, isolation) = sandboxes.hosts.engine(&snapshot.host);
+    let env = std::mem::take(&mut record.spec.env);
+    record.spec = SandboxSpecRecord {
+        from_snapshot: Some(id.clone()),
+        cpu: snapshot.spec.cpu,
+        memory_mb: snapshot.spec.memory_mb,
+        env: snapshot.spec.env.into_iter().chain(env).collect(),
+        network: request.network.clone().unwrap_or(snapshot.spec.network),
+        engine,
+        isolation,
+        ..record.spec
+    };
+    let mut derived = Derived::default();
+    derived.add(sandboxes, &mut record, &snapshot.spec.volumes).await?;
+    Ok(Plan { record, source: Source::Snapshot(id.clone()), size: None, client, promise: None, derived })
+}
+
+/// Refuses a template that is not the snapshot's own, which would be ignored.
+fn check_template(sandboxes: &Sandboxes, given: Option<&str>, snapshot: &SnapshotRecord) -> Result<()> {
+    let own = &snapshot.spec.template;
+    let Some(given) = given.filter(|given| given != own && !TEMPLATES_UNASKED.contains(given)) else {
+        return Ok(());
+    };
+    let alias = |known: &Template| known.name == *own && known.aliases.iter().any(|alias| alias == given);
+    if sandboxes.hosts.templates().iter().any(alias) {
+        return Ok(());
+    }
+    Err(Error::bad_request(format!(
+        "snapshot `{}` is of template `{own}` and has nothing of `{given}`; leave out `template`",
+        snapshot.id
+    )))
+}
+
+fn new_record(
+    workspace: WorkspaceId,
+    host: pandastack_types::HostId,
+    template: String,
+    request: &CreateSandbox,
+) -> SandboxRecord {
+    let at = now();
+    let defaults = SandboxSpecRecord::default();
+    let spec = SandboxSpecRecord {
+        env: request.env.clone().unwrap_or_default(),
+        ttl_seconds: request.ttl_seconds.unwrap_or(defaults.ttl_seconds),
+        persistent: request.persistent.unwrap_or(false),
+        idle_timeout_seconds: request.idle_timeout_seconds.unwrap_or(defaults.idle_timeout_seconds),
+        idle_given: request.idle_timeout_seconds.is_some(),
+        checkpoints: request.checkpoints.filter(|wanted| wanted.every_seconds > 0),
+        on_timeout: request.on_timeout.unwrap_or_default(),
+        network: request.network.clone().unwrap_or_default(),
+        visibility: request.visibility.unwrap_or_default(),
+        ..defaults
+    };
+    SandboxRecord {
+        id: SandboxId::random(),
+        workspace,
+        host,
+        state: SandboxState::Creating,
+        incarnation: 1,
+        template,
+        parent: None,
+        tree: None,
+        owner: None,
+        created_at: at,
+        changed_at: at,
+        expires_at: if spec.persistent { None } else { after_seconds(at, spec.ttl_seconds) },
+        metadata: request.metadata.clone().unwrap_or_default(),
+        spec,
+    }
+}

@@ -1,0 +1,71 @@
+//! Deleting a sandbox.
+//!
+//! The intention is recorded first and cannot be taken back, so the call succeeds even when the host does not answer:
+//! the row stays `stopping` and [`crate::report`] finishes the work when the host reports again.
+
+use std::sync::Arc;
+
+use pandastack_fault as fault;
+use pandastack_types::{Result, Transition};
+
+use super::{describe, remove_machine};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
+use pandastack_agent_client::AgentError;
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord, StoreError};
+
+/// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
+pub async fn delete(sandboxes: &Arc<Sandboxes>, record: SandboxRecord, why: Option<&str>) -> Result<()> {
+    let (own, why) = (Arc::clone(sandboxes), why.map(str::to_owned));
+    sandboxes
+        .owned(async move {
+            let change = Change { detail: why, ..Change::at(now()) };
+            let record = match own.transition(&record.id, Transition::Deleting, &change).await {
+                // Two deletes at once: the other one was faster.
+                Err(StoreError::NotFound { .. }) => return Ok(()),
+                moved => moved?,
+            };
+            carry_out(&own, &record).await
+        })
+        .await
+}
+
+/// The rest of a delete whose intention was just recorded.
+pub(super) async fn carry_out(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+    fault::point("control.delete.intended").await;
+    let (finished, synced) = tokio::join!(finish(sandboxes, record), sandboxes.store.sync());
+    synced?;
+    finished
+}
+
+/// Removes the machine and then the row of a sandbox that is `stopping`. Safe to repeat.
+pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+    let Some(_marked) = sandboxes.in_flight.mark(&Mark::Delete(record.id.clone())) else { return Ok(()) };
+    let removed = match sandboxes.hosts.client(&record.host) {
+        Ok(client) => {
+            // Asked first, because a host need not tell the totals of what it removed, and short lives count too.
+            let last = describe(&client, record).await.ok();
+            remove_machine(&client, record).await.map(|told| told.or(last))
+        }
+        Err(error) => Err(error),
+    };
+    fault::point("control.delete.removed").await;
+    let mut change = Change::at(now());
+    match removed {
+        Ok(seen) => change.seen = seen.map(Box::new),
+        Err(error @ AgentError::Answered { .. }) => return Err(error.into()),
+        Err(error) => {
+            tracing::info!(sandbox = %record.id, %error, "the delete is finished when the host reports");
+            return Ok(());
+        }
+    }
+    super::snapshot::remove_checkpoints(sandboxes, record).await?;
+    match sandboxes.transition(&record.id, Transition::Deleted, &change).await {
+        Ok(_) | Err(StoreError::NotFound { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    crate::volumes::reconcile::sandbox_gone(sandboxes, record).await;
+    fault::point("control.delete.done").await;
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Pausing, resuming, sleeping and waking, and changes of a lifetime.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_fault as fault;
+use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox};
+use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
+use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
+use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
+
+use super::{MOVE_WAIT, call_on, check_live, describe};
+use crate::Sandboxes;
+use pandastack_agent_client::AgentClient;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Amendment, Change, SandboxRecord};
+
+/// A move that a client asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Move {
+    /// Stop it in memory.
+    Pause,
+    /// Let a paused one go on.
+    Resume,
+    /// Write it to disk.
+    Hibernate(Keep),
+    /// Start it from where it was.
+    Wake,
+}
+
+impl Move {
+    fn as_str(self) -> &'static str {
+        match self {
+            Move::Pause => "pause",
+            Move::Resume => "resume",
+            Move::Hibernate(_) => "hibernate",
+            Move::Wake => "wake",
+        }
+    }
+}
+
+/// The transition that brings a row from its state to the one its host sees; `None` if it is there.
+pub fn towards(row: SandboxState, seen: SandboxState) -> Option<Transition> {
+    use SandboxState as S;
+    match (row, seen) {
+        (S::Creating, S::Running) => Some(Transition::Created),
+        (S::Paused, S::Running) => Some(Transition::Resumed),
+        (S::Hibernated, S::Running | S::Paused) => Some(Transition::Woken),
+        (S::Running, S::Paused) => Some(Transition::Paused),
+        (S::Running | S::Paused, S::Hibernated) => Some(Transition::Hibernated),
+        (S::Running | S::Paused | S::Hibernated, S::Failed) => Some(Transition::Lost),
+        _ => None,
+    }
+}
+
+/// Moves a sandbox. Runs to its end even if the caller is dropped.
+pub async fn go(
+    sandboxes: &Arc<Sandboxes>,
+    record: SandboxRecord,
+    client: AgentClient,
+    movement: Move,
+    ends_lifetime: bool,
+) -> Result<SandboxRecord> {
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let path = format!("/sandboxes/{}/{}", record.id, movement.as_str());
+            let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
+            let body = match movement {
+                Move::Hibernate(keep) => Some(Hibernate { keep }),
+                _ => None,
+            };
+            let seen: AgentSandbox = client.call(call, body.as_ref()).await?;
+            match movement {
+                Move::Hibernate(_) => fault::point("control.hibernate.answered").await,
+                Move::Wake => fault::point("control.wake.answered").await,
+                Move::Pause | Move::Resume => {}
+            }
+            let kept = match movement {
+                // Told again, one that sleeps on disk stays as it is, whatever it kept.
+                Move::Hibernate(keep) if record.spec.residency != Some(Residency::Disk) => Some(keep),
+                _ => None,
+            };
+            settle(&own, &record, seen, Change { ends_lifetime, kept, ..Change::at(now()) }).await
+        })
+        .await
+}
+
+/// Brings a row to what its host says, with an event if the state differs.
+pub async fn settle(
+    sandboxes: &Sandboxes,
+    record: &SandboxRecord,
+    seen: AgentSandbox,
+    change: Change,
+) -> Result<SandboxRecord> {
+    // Read again: a report may have brought the news already.
+    let state = sandboxes.store.sandbox(None, &record.id).await?.state;
+    let again = match state {
+        SandboxState::Hibernated => Some(Transition::Hibernated),
+        SandboxState::Paused => Some(Transition::Paused),
+        SandboxState::Running => Some(Transition::Resumed),
+        _ => None,
+    };
+    let Some(transition) = towards(state, seen.state).or(again) else {
+        return Ok(sandboxes.store.sandbox(None, &record.id).await?);
+    };
+    let change = Change { detail: seen.failure.clone(), ..change.seeing(seen) };
+    Ok(sandboxes.transition(&record.id, transition, &change).await?)
+}
+
+/// What a lifetime looks like. Asks the host how long the sandbox has been idle, but does without its answer.
+pub async fn show(sandboxes: &Sandboxes, record: &SandboxRecord) -> Lifecycle {
+    let seen = match sandboxes.hosts.client(&record.host) {
+        Ok(client) => describe(&client, record).await.ok(),
+        Err(_) => None,
+    };
+    let idle_seconds = seen.as_ref().map_or(0, |seen| seen.idle_seconds);
+    let awake_until = seen.and_then(|seen| seen.awake_until).filter(|until| *until > now());
+    Lifecycle {
+        ttl_seconds: record.spec.ttl_seconds,
+        persistent: record.spec.persistent,
+        idle_seconds,
+        idle_timeout_seconds: record.spec.idle_timeout_seconds,
+        sleeps_when_idle: record.agent_idle_seconds().is_some(),
+        on_timeout: record.spec.on_timeout,
+        expires_at: record.expires_at,
+        awake_until,
+        checkpoints: record.spec.checkpoints,
+    }
+}
+
+/// Wakes a sandbox and keeps it from counting as idle for a while; zero seconds end an earlier lease.
+pub async fn keep_awake(
+    sandboxes: &Arc<Sandboxes>,
+    record: SandboxRecord,
+    client: AgentClient,
+    seconds: u64,
+) -> Result<SandboxRecord> {
+    if seconds > KEEP_AWAKE_SECONDS_MAX {
+        return Err(Error::bad_request(format!(
+            "`seconds` is at most {KEEP_AWAKE_SECONDS_MAX}; ask again before the lease ends"
+        )));
+    }
+    let until = if seconds == 0 { None } else { after_seconds(now(), seconds) };
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let path = format!("/sandboxes/{}/keep-awake", record.id);
+            let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
+            let seen: AgentSandbox = client.call(call, Some(&AgentKeepAwake { until })).await?;
+            settle(&own, &record, seen, Change::at(now())).await
+        })
+        .await
+}
+
+/// Changes a lifetime: at the host what it watches for, then in the record.
+pub async fn patch(
+    sandboxes: &Arc<Sandboxes>,
+    record: SandboxRecord,
+    request: PatchLifecycle,
+) -> Result<SandboxRecord> {
+    crate::validate::patch(&request)?;
+    if request == PatchLifecycle::default() {
+        return Err(Error::bad_request(
+            "nothing to change: give ttl_seconds, persistent, idle_timeout_seconds, on_timeout or checkpoints",
+        ));
+    }
+    check_live(&record)?;
+    let spec = &record.spec;
+    let ttl_seconds = request.ttl_seconds.unwrap_or(spec.ttl_seconds);
+    // A lifetime given to a persistent sandbox makes it one that ends, unless the same call says otherwise.
+    let persistent = request.persistent.unwrap_or(spec.persistent && request.ttl_seconds.is_none());
+    let idle_timeout_seconds = request.idle_timeout_seconds.unwrap_or(spec.idle_timeout_seconds);
+    let restarts = request.ttl_seconds.is_some() || (spec.persistent && !persistent);
+    let expires_at = match (persistent, restarts) {
+        (true, _) => None,
+        (false, true) => after_seconds(now(), ttl_seconds),
+        (false, false) => record.expires_at,
+    };
+    let idle_given = spec.idle_given || request.idle_timeout_seconds.is_some();
+    let idle = (persistent || idle_given).then_some(idle_timeout_seconds);
+    if idle != record.agent_idle_seconds() {
+        let client = sandboxes.hosts.client(&record.host)?;
+        let path = format!("/sandboxes/{}", record.id);
+        let body = AgentPatch { idle_timeout_seconds: idle };
+        let call = call_on(&record, Method::PATCH, &path, MOVE_WAIT);
+        client.call::<serde::de::IgnoredAny>(call, Some(&body)).await?;
+    }
+    let on_timeout = request.on_timeout.unwrap_or(spec.on_timeout);
+    let checkpoints = request.checkpoints.or(spec.checkpoints).filter(|wanted| wanted.every_seconds > 0);
+    let amendment = Amendment::Lifecycle {
+        ttl_seconds,
+        persistent,
+        idle_timeout_seconds,
+        idle_given,
+        checkpoints,
+        on_timeout,
+        expires_at,
+    };
+    Ok(sandboxes.amend(&record.id, &amendment).await?)
+}

@@ -1,0 +1,48 @@
+//! Waiting for a program in a machine to listen: the one place that looks again, because nothing tells when a program
+//! begins to.
+
+use std::time::Duration;
+
+use http::Method;
+use pandastack_agent_client::AgentClient;
+use pandastack_types::Result;
+use pandastack_types::api::{Port, PortList};
+use tokio::time::Instant;
+
+use super::{NO_BODY, call_on};
+use pandastack_store::SandboxRecord;
+
+/// Between two looks. A look takes an emulated guest about 10 ms.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long one look may take; it may have to wake the machine.
+const LOOK_WAIT: Duration = Duration::from_secs(60);
+
+/// Looks at what a machine listens on, up to a deadline.
+pub struct Watch<'a> {
+    machine: &'a SandboxRecord,
+    client: &'a AgentClient,
+    deadline: Instant,
+    looked_at: Option<Instant>,
+}
+
+impl<'a> Watch<'a> {
+    /// Nothing is looked at yet.
+    pub fn new(machine: &'a SandboxRecord, client: &'a AgentClient, deadline: Instant) -> Self {
+        Self { machine, client, deadline, looked_at: None }
+    }
+
+    /// What listens: at once the first time, then a moment after the last look. `None` after the deadline.
+    pub async fn next(&mut self) -> Result<Option<Vec<Port>>> {
+        if let Some(last) = self.looked_at {
+            tokio::time::sleep_until(last + LOOK_EVERY).await;
+        }
+        if Instant::now() >= self.deadline {
+            return Ok(None);
+        }
+        let path = format!("/sandboxes/{}/ports", self.machine.id);
+        let call = call_on(self.machine, Method::GET, &path, LOOK_WAIT);
+        let list: PortList = self.client.call(call, NO_BODY).await?;
+        self.looked_at = Some(Instant::now());
+        Ok(Some(list.ports))
+    }
+}

@@ -1,0 +1,168 @@
+//! What the API does to sandboxes, apart from HTTP: each operation moves a row and its machine together.
+//!
+//! Must hold: a row exists before its host is asked for the machine, and a machine is gone before its row is. So
+//! whatever a host has without a row is garbage and may be forgotten, also after a crash in the middle of anything.
+
+pub mod create;
+pub mod delete;
+pub mod exec;
+pub mod fork;
+pub mod lifecycle;
+pub mod listening;
+pub mod network;
+pub mod rollback;
+pub mod snapshot;
+
+use std::time::Duration;
+
+use http::Method;
+use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
+
+use crate::Sandboxes;
+use crate::location::Location;
+use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord};
+
+/// How long a host may take to make sandboxes: the hold for a bake, and the making.
+pub const MAKE_WAIT: Duration = Duration::from_secs(90);
+/// How long a host may take to stop, wake or remove a sandbox.
+pub const MOVE_WAIT: Duration = Duration::from_secs(60);
+/// How long a host may take for a snapshot; published clients wait as long.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
+/// How long a look at a sandbox may take.
+const LOOK_WAIT: Duration = Duration::from_secs(5);
+
+/// No body.
+pub const NO_BODY: Option<&()> = None;
+
+/// A call on a sandbox, with its incarnation.
+pub fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: Duration) -> Call<'a> {
+    Call { method, path, incarnation: Some(record.incarnation), wait }
+}
+
+/// Removes a machine; one that is gone already is removed. Answers its last totals where the host tells them.
+async fn remove_machine(
+    client: &AgentClient,
+    record: &SandboxRecord,
+) -> Result<Option<AgentSandbox>, AgentError> {
+    let path = format!("/sandboxes/{}", record.id);
+    let call = call_on(record, Method::DELETE, &path, MOVE_WAIT);
+    match client.call::<serde_json::Value>(call, NO_BODY).await {
+        Ok(last) => Ok(serde_json::from_value(last).ok()),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The sandbox as its host sees it now.
+pub async fn describe(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
+    let path = format!("/sandboxes/{}", record.id);
+    client.call(call_on(record, Method::GET, &path, LOOK_WAIT), NO_BODY).await
+}
+
+/// Refuses calls on a sandbox that has no machine.
+pub fn check_live(record: &SandboxRecord) -> Result<()> {
+    let id = &record.id;
+    match record.state {
+        SandboxState::Running | SandboxState::Paused | SandboxState::Hibernated => Ok(()),
+        SandboxState::Creating => {
+            Err(Error::conflict(format!("sandbox `{id}` is still being created; try again in a moment")))
+        }
+        SandboxState::Stopping | SandboxState::Deleted => {
+            Err(Error::conflict(format!("sandbox `{id}` is being deleted")))
+        }
+        SandboxState::Failed => {
+            let why = record.spec.failure.as_deref().unwrap_or("its machine was lost");
+            let message = format!("sandbox `{id}` failed: {why}; delete it and make another");
+            Err(Error::new(ErrorCode::SandboxFailed, message))
+        }
+    }
+}
+
+/// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser of the server.
+fn check_unsealed(record: &SandboxRecord) -> Result<()> {
+    let owner: Option<Owner> = record.owner.as_deref().and_then(|owner| owner.parse().ok());
+    match owner.as_ref().and_then(Owner::sealed_for) {
+        None => Ok(()),
+        Some(database) => Err(Error::conflict(format!(
+            "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",
+            record.id
+        ))),
+    }
+}
+
+/// Where a live sandbox of the workspace is, and a client of its host. Does not ask the store on every call.
+pub async fn locate(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> Result<(Location, AgentClient)> {
+    let location = match sandboxes.locations.find(workspace, id) {
+        Ok(location) => location,
+        Err(reading) => {
+            let SandboxRecord { workspace, host, incarnation, state, .. } =
+                live_record(sandboxes, workspace, id).await?;
+            let location =
+                Location { workspace, host, incarnation, asleep: state == SandboxState::Hibernated };
+            sandboxes.locations.remember(reading, id, &location);
+            location
+        }
+    };
+    let client = sandboxes.hosts.client(&location.host)?;
+    Ok((location, client))
+}
+
+/// Writes down that a call woke a sandbox, before its client hears of the call's success. The host reports it too, but a
+/// client that looks at once could be faster.
+pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxId, client: &AgentClient) {
+    if !location.asleep {
+        return;
+    }
+    let noted = async {
+        let record = sandboxes.store.sandbox(None, id).await?;
+        if record.state == SandboxState::Hibernated {
+            let seen = describe(client, &record).await?;
+            if seen.state != SandboxState::Hibernated {
+                lifecycle::settle(sandboxes, &record, seen, Change::at(now())).await?;
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    if let Err(error) = noted.await {
+        tracing::debug!(sandbox = %id, %error, "its host reports the wake-up");
+    }
+}
+
+/// A sandbox of the workspace, whatever its state, that users may do something to.
+pub async fn unsealed(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> Result<SandboxRecord> {
+    let record = sandboxes.store.sandbox(Some(workspace), id).await?;
+    check_unsealed(&record)?;
+    Ok(record)
+}
+
+async fn live_record(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> Result<SandboxRecord> {
+    let record = unsealed(sandboxes, workspace, id).await?;
+    check_live(&record)?;
+    Ok(record)
+}
+
+/// A live sandbox of the workspace and a client of its host.
+pub async fn live(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    id: &SandboxId,
+) -> Result<(SandboxRecord, AgentClient)> {
+    let record = live_record(sandboxes, workspace, id).await?;
+    let client = sandboxes.hosts.client(&record.host)?;
+    Ok((record, client))
+}

@@ -1,0 +1,67 @@
+//! Returning a sandbox to one of its own snapshots.
+//!
+//! The row keeps its id, labels and lifetime; only its state and what its host sees change. Reports are left aside
+//! meanwhile: on its host the sandbox falls asleep and wakes again, which is nobody's news.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_fault as fault;
+use pandastack_types::agent_api::{AgentRollback, AgentSandbox};
+use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
+
+use super::lifecycle::settle;
+use super::{MAKE_WAIT, call_on};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
+use pandastack_agent_client::AgentClient;
+use pandastack_store::clock::now;
+use pandastack_store::{Amendment, Change, SandboxRecord, SnapshotRecord};
+
+/// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
+pub async fn rollback(
+    sandboxes: &Arc<Sandboxes>,
+    record: SandboxRecord,
+    client: AgentClient,
+    snapshot: Option<SnapshotId>,
+) -> Result<SandboxRecord> {
+    let snapshot = choose(sandboxes, &record.workspace, &record, snapshot).await?;
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let Some(_marked) = own.in_flight.mark(&Mark::Sandbox(record.id.clone())) else {
+                let message =
+                    format!("sandbox `{}` is being rolled back or looked after; try again", record.id);
+                return Err(Error::conflict(message));
+            };
+            let path = format!("/sandboxes/{}/rollback", record.id);
+            let body = AgentRollback { snapshot_id: snapshot.id.clone() };
+            let call = call_on(&record, Method::POST, &path, MAKE_WAIT);
+            let seen: AgentSandbox = client.call(call, Some(&body)).await?;
+            fault::point("control.rollback.answered").await;
+            settle(&own, &record, seen, Change::at(now())).await?;
+            Ok(own.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)
+        })
+        .await
+}
+
+async fn choose(
+    sandboxes: &Sandboxes,
+    workspace: &WorkspaceId,
+    record: &SandboxRecord,
+    given: Option<SnapshotId>,
+) -> Result<SnapshotRecord> {
+    let Some(id) = given else {
+        let newest = sandboxes.store.snapshots(workspace, Some(&record.id)).await?.into_iter().next();
+        let none = || Error::conflict(format!("sandbox `{}` has no snapshot to return to", record.id));
+        return newest.ok_or_else(none);
+    };
+    let snapshot = super::snapshot::find(sandboxes, workspace, &id).await?;
+    if snapshot.sandbox != record.id {
+        return Err(Error::bad_request(format!(
+            "snapshot `{id}` shows sandbox `{}`, not `{}`; create a sandbox from it instead",
+            snapshot.sandbox, record.id
+        )));
+    }
+    Ok(snapshot)
+}

@@ -1,0 +1,164 @@
+//! Taking and deleting snapshots.
+//!
+//! A row is written only once the host has the snapshot; one without a row is forgotten by its host. Deleting removes
+//! the row first, so a host that does not answer forgets the snapshot when it reports.
+
+use std::sync::Arc;
+
+use http::Method;
+use pandastack_fault as fault;
+use pandastack_types::agent_api::{AgentSnapshot, AgentSnapshotDone};
+use pandastack_types::api::{CreateSnapshot, SnapshotKind};
+use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
+use serde::de::IgnoredAny;
+
+use super::{MOVE_WAIT, NO_BODY, SNAPSHOT_WAIT, call_on};
+use crate::Sandboxes;
+use crate::in_flight::Mark;
+use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_store::clock::now;
+use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
+use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
+
+/// A snapshot of the workspace, by its id.
+pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {
+    match sandboxes.store.snapshot(workspace, id).await {
+        Err(error @ StoreError::NotFound { .. }) => {
+            let hint =
+                "give the whole id of one, which `pandastack snapshot list` shows; names are for people";
+            Err(Error::new(ErrorCode::NotFound, format!("{error}; {hint}")))
+        }
+        found => Ok(found?),
+    }
+}
+
+/// Takes a snapshot. Runs to its end even if the caller is dropped.
+pub async fn take(
+    sandboxes: &Arc<Sandboxes>,
+    record: SandboxRecord,
+    client: AgentClient,
+    request: CreateSnapshot,
+    kind: SnapshotKind,
+) -> Result<SnapshotRecord> {
+    crate::validate::snapshot(&request)?;
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let keep_last = request.keep_last;
+            let snapshot = run(&own, record, client, request, kind).await?;
+            own.expiry_changed.notify_one();
+            if let Some(keep_last) = keep_last {
+                prune(&own, &snapshot, keep_last).await?;
+            }
+            Ok(snapshot)
+        })
+        .await
+}
+
+/// Deletes the oldest snapshots of the same sandbox and kind past `keep_last`. Named ones are neither counted nor deleted.
+async fn prune(sandboxes: &Sandboxes, newest: &SnapshotRecord, keep_last: u32) -> Result<()> {
+    let mut old = sandboxes.store.snapshots(&newest.workspace, Some(&newest.sandbox)).await?;
+    old.retain(|snapshot| snapshot.spec.kind == newest.spec.kind && snapshot.spec.name.is_none());
+    let keep = usize::try_from(keep_last).unwrap_or(usize::MAX);
+    for snapshot in old.into_iter().skip(keep) {
+        remove(sandboxes, &snapshot).await?;
+    }
+    Ok(())
+}
+
+/// Deletes the checkpoints of a sandbox that goes: they are there to return to, and nobody can any more.
+pub async fn remove_checkpoints(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()> {
+    for snapshot in sandboxes.store.snapshots(&record.workspace, Some(&record.id)).await? {
+        if snapshot.spec.kind == SnapshotKind::Checkpoint {
+            remove(sandboxes, &snapshot).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn run(
+    sandboxes: &Sandboxes,
+    record: SandboxRecord,
+    client: AgentClient,
+    request: CreateSnapshot,
+    kind: SnapshotKind,
+) -> Result<SnapshotRecord> {
+    let id = SnapshotId::random();
+    let _marked = sandboxes.in_flight.mark(&Mark::Snapshot(id.clone()));
+    let path = format!("/sandboxes/{}/snapshots", record.id);
+    let body = AgentSnapshot { snapshot_id: id.clone() };
+    let call = call_on(&record, Method::POST, &path, SNAPSHOT_WAIT);
+    let done: AgentSnapshotDone = match client.call(call, Some(&body)).await {
+        Ok(done) => done,
+        Err(error) => {
+            remove_quietly(&client, &id).await;
+            return Err(error.into());
+        }
+    };
+    fault::point("control.snapshot.taken").await;
+    let snapshot = SnapshotRecord {
+        id,
+        workspace: record.workspace,
+        sandbox: record.id,
+        host: record.host,
+        created_at: now(),
+        expires_at: request.ttl_seconds.and_then(|seconds| after_seconds(now(), seconds)),
+        spec: SnapshotSpecRecord {
+            kind,
+            template: record.template,
+            name: request.name,
+            metadata: request.metadata.unwrap_or_default(),
+            size_bytes: done.size_bytes,
+            pause_ms: Some(done.pause_ms),
+            cpu: record.spec.cpu,
+            memory_mb: record.spec.memory_mb,
+            env: record.spec.env,
+            network: record.spec.network,
+            volumes: record.spec.volumes,
+        },
+    };
+    match sandboxes.store.insert_snapshot(&snapshot).await {
+        Ok(event) => sandboxes.publish([event]),
+        Err(error) => {
+            remove_quietly(&client, &snapshot.id).await;
+            return Err(error.into());
+        }
+    }
+    fault::point("control.snapshot.inserted").await;
+    Ok(snapshot)
+}
+
+/// Deletes a snapshot. Runs to its end even if the caller is dropped.
+pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: WorkspaceId, id: SnapshotId) -> Result<()> {
+    let own = Arc::clone(sandboxes);
+    sandboxes
+        .owned(async move {
+            let snapshot = own.store.snapshot(&workspace, &id).await?;
+            remove(&own, &snapshot).await
+        })
+        .await
+}
+
+/// Deletes a snapshot's row, then its files. One that is gone already is deleted.
+pub async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<()> {
+    match sandboxes.store.delete_snapshot(&snapshot.workspace, &snapshot.id, now()).await {
+        Ok((_, event)) => sandboxes.publish([event]),
+        Err(StoreError::NotFound { .. }) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    if let Ok(client) = sandboxes.hosts.client(&snapshot.host) {
+        remove_quietly(&client, &snapshot.id).await;
+    }
+    Ok(())
+}
+
+async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
+    let path = format!("/snapshots/{id}");
+    let call = Call { method: Method::DELETE, path: &path, incarnation: None, wait: MOVE_WAIT };
+    let removed: Result<IgnoredAny, AgentError> = client.call(call, NO_BODY).await;
+    if let Err(error) = removed
+        && !error.is_absent()
+    {
+        tracing::info!(snapshot = %id, %error, "the snapshot is removed when its host next reports");
+    }
+}

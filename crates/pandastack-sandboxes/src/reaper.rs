@@ -1,0 +1,94 @@
+//! Ends lifetimes when they end.
+//!
+//! The reaper sleeps until the next expiry in the record and is woken when one changes; it never polls. It takes no
+//! input: whatever is due when it looks is handled, so a restart, a missed wake-up or a repeated one does no harm. What
+//! cannot be done now (its host does not answer) is put off for [`PUT_OFF`] without holding up the rest.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use pandastack_types::api::{Keep, OnTimeout};
+use pandastack_types::{Result, SandboxId, SandboxState, Transition};
+use tokio::time::Instant;
+
+use crate::Sandboxes;
+use crate::ops;
+use crate::ops::lifecycle::Move;
+use pandastack_store::clock;
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord, Select};
+
+/// How long a sandbox that could not be ended is left alone.
+const PUT_OFF: Duration = Duration::from_secs(15);
+/// Longest sleep: the wall clock may be set while the timer runs.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+/// Sandboxes ended at once.
+const ENDED_AT_ONCE: usize = 8;
+/// Ends lifetimes until shutdown.
+pub async fn run(sandboxes: Arc<Sandboxes>) {
+    let mut put_off = HashMap::<SandboxId, Instant>::new();
+    loop {
+        let wake_at = match reap(&sandboxes, &mut put_off).await {
+            Ok(wake_at) => wake_at,
+            Err(error) => {
+                tracing::warn!(%error, cause = error.causes(), "the reaper tries again");
+                Instant::now() + PUT_OFF
+            }
+        };
+        tokio::select! {
+            () = sandboxes.shutdown.cancelled() => return,
+            () = sandboxes.expiry_changed.notified() => {}
+            () = clock::moved() => {}
+            () = tokio::time::sleep_until(wake_at.min(Instant::now() + SLEEP_MAX)) => {}
+        }
+    }
+}
+
+/// Ends what is due and says when to look again.
+async fn reap(sandboxes: &Arc<Sandboxes>, put_off: &mut HashMap<SandboxId, Instant>) -> Result<Instant> {
+    put_off.retain(|_, until| *until > Instant::now());
+    let mut due = sandboxes.store.sandboxes(&Select::Due(now())).await?;
+    due.retain(|record| !put_off.contains_key(&record.id));
+    let ended = futures::stream::iter(due).map(|record| async move {
+        let id = record.id.clone();
+        (id, end(sandboxes, record).await)
+    });
+    let ended: Vec<_> = ended.buffer_unordered(ENDED_AT_ONCE).collect().await;
+    for (id, result) in ended {
+        if let Err(error) = result {
+            tracing::warn!(sandbox = %id, %error, "its lifetime ended, but it could not be; tried again soon");
+            put_off.insert(id, Instant::now() + PUT_OFF);
+        }
+    }
+    for snapshot in sandboxes.store.snapshots_due(now()).await? {
+        ops::snapshot::remove(sandboxes, &snapshot).await?;
+    }
+    let retry = put_off.values().min().copied();
+    let expiries = [sandboxes.store.next_expiry().await?, sandboxes.store.next_snapshot_expiry().await?];
+    let next = expiries.into_iter().flatten().min().map(|at| Instant::now() + until(at));
+    // What was put off stays the next expiry in the record; looking at it before its time would be a busy loop.
+    let next = if retry.is_some() { next.filter(|at| *at > Instant::now()) } else { next };
+    Ok([retry, next].into_iter().flatten().min().unwrap_or_else(|| Instant::now() + SLEEP_MAX))
+}
+
+fn until(at: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(now())).unwrap_or(Duration::ZERO)
+}
+
+async fn end(sandboxes: &Arc<Sandboxes>, record: SandboxRecord) -> Result<()> {
+    let kill = record.spec.on_timeout == OnTimeout::Kill || record.spec.candidate;
+    if kill || record.state == SandboxState::Failed {
+        return ops::delete::delete(sandboxes, record, Some("its lifetime ended")).await;
+    }
+    if record.state == SandboxState::Hibernated {
+        let change = Change { ends_lifetime: true, ..Change::at(now()) };
+        sandboxes.transition(&record.id, Transition::Hibernated, &change).await?;
+        return Ok(());
+    }
+    let client = sandboxes.hosts.client(&record.host)?;
+    ops::lifecycle::go(sandboxes, record, client, Move::Hibernate(Keep::Memory), true).await?;
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! What a host says, compared with what the record says.
+//!
+//! Reports are complete, so one comparison suffices and a lost report is made good by the next. Rules:
+//! - A host's view of a state wins over the record's, unless the record changed after the report was made.
+//! - Absence from a report proves nothing by itself (it may be old, clocks may differ): before a sandbox is given up,
+//!   its host is asked about it by name.
+//! - What a host has and the record does not was deleted, or its create never finished: the host forgets it.
+//! - Rows that some replica is working on are left to that work. Who works on what is asked before the rows are read: what is
+//!   finished in between is then found in the rows.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
+use pandastack_types::{HostId, Result, SandboxId, SandboxState, SnapshotId, Transition};
+
+use crate::Sandboxes;
+use crate::checkpoint;
+use crate::in_flight::{Mark, Marks};
+use crate::ops;
+use crate::ops::lifecycle::{settle, towards};
+use pandastack_store::clock::now;
+use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
+
+/// How often the totals of a host's sandboxes become usage events. Also at each transition.
+const USAGE_EVERY: Duration = Duration::from_secs(60);
+
+/// When each host's usage was last recorded.
+#[derive(Default)]
+pub struct UsageClock(Mutex<HashMap<HostId, Instant>>);
+
+impl UsageClock {
+    fn is_due(&self, host: &HostId) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.get(host).is_none_or(|at| at.elapsed() >= USAGE_EVERY);
+        if due {
+            last.insert(host.clone(), Instant::now());
+        }
+        due
+    }
+}
+
+/// What a comparison found.
+#[derive(Debug, Default)]
+struct Findings {
+    /// Rows whose state or place differs from what the host sees.
+    changed: Vec<(SandboxRecord, AgentSandbox)>,
+    /// Rows that need the host to be asked: absent from the report, or left in `creating` or `stopping`.
+    doubtful: Vec<SandboxRecord>,
+    /// What the host shall remove.
+    unknown: Vec<SandboxId>,
+    /// Snapshots that the host shall remove.
+    unknown_snapshots: Vec<SnapshotId>,
+    /// Rows that want checkpoints.
+    checkpointed: Vec<SandboxRecord>,
+    /// Totals of sandboxes that have a row.
+    usage: Vec<(SandboxId, Usage)>,
+}
+
+impl Findings {
+    /// Whether anything but usage was found.
+    fn need_work(&self) -> bool {
+        !(self.changed.is_empty()
+            && self.doubtful.is_empty()
+            && self.unknown.is_empty()
+            && self.unknown_snapshots.is_empty())
+    }
+}
+
+/// Takes a report in and answers what the host shall forget.
+pub async fn take(sandboxes: &Arc<Sandboxes>, report: HostReport) -> Result<ReportAnswer> {
+    let record = sandboxes.hosts.heard(report.clone(), now())?;
+    sandboxes.store.put_host(&record).await?;
+    note_denials(sandboxes, &report).await?;
+    let mut findings = find(sandboxes, &report, &sandboxes.in_flight.marks()).await?;
+    if findings.need_work() {
+        findings = match sandboxes.marks_of_all().await {
+            Ok(marks) => find(sandboxes, &report, &marks).await?,
+            Err(error) => {
+                tracing::warn!(%error, cause = error.causes(), "another server does not say what it works on; nothing is settled");
+                Findings { checkpointed: findings.checkpointed, usage: findings.usage, ..Findings::default() }
+            }
+        };
+    }
+    checkpoint::take_due(sandboxes, &findings.checkpointed, &report).await?;
+    for (row, seen) in findings.changed {
+        if let Err(error) = settle(sandboxes, &row, seen, Change::at(now())).await {
+            tracing::warn!(sandbox = %row.id, %error, "a report could not be recorded");
+        }
+    }
+    if sandboxes.usage_clock.is_due(&report.host) {
+        sandboxes.store.record_usage(&findings.usage, now()).await?;
+    }
+    if !findings.doubtful.is_empty() {
+        let own = Arc::clone(sandboxes);
+        sandboxes.tasks.spawn(async move {
+            for row in findings.doubtful {
+                resolve(&own, row).await;
+            }
+        });
+    }
+    crate::volumes::reconcile::take(sandboxes, &report).await?;
+    Ok(ReportAnswer { forget_sandboxes: findings.unknown, forget_snapshots: findings.unknown_snapshots })
+}
+
+async fn note_denials(sandboxes: &Sandboxes, report: &HostReport) -> Result<()> {
+    for denial in &report.denials {
+        let denied = Amendment::EgressDenied { detail: denial.sentence(), count: denial.count };
+        match sandboxes.amend(&denial.sandbox, &denied).await {
+            Ok(_) => drop(sandboxes.egress_denied.fetch_add(denial.count, Ordering::Relaxed)),
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Compares a report with the record, given what is being worked on.
+async fn find(sandboxes: &Sandboxes, report: &HostReport, marks: &Marks) -> Result<Findings> {
+    let rows = sandboxes.store.sandboxes(&Select::Host(report.host.clone())).await?;
+    let checkpointed = rows.iter().filter(|row| row.spec.checkpoints.is_some()).cloned().collect();
+    let compared = compare(rows, report, |id| marks.contains(&Mark::Sandbox(id.clone())));
+    let mut findings = Findings { checkpointed, ..compared };
+    let known: HashSet<_> = sandboxes.store.snapshot_ids(&report.host).await?.into_iter().collect();
+    let forgotten =
+        |id: &&SnapshotId| !known.contains(*id) && !marks.contains(&Mark::Snapshot((*id).clone()));
+    findings.unknown_snapshots = report.snapshots.iter().filter(forgotten).cloned().collect();
+    Ok(findings)
+}
+
+fn compare(
+    rows: Vec<SandboxRecord>,
+    report: &HostReport,
+    in_flight: impl Fn(&SandboxId) -> bool,
+) -> Findings {
+    let mut seen: HashMap<_, _> = report.sandboxes.iter().map(|seen| (seen.id.clone(), seen)).collect();
+    let mut findings = Findings::default();
+    for row in rows {
+        let seen = seen.remove(&row.id).filter(|seen| seen.incarnation == row.incarnation);
+        if in_flight(&row.id) {
+            continue;
+        }
+        if let Some(seen) = seen {
+            findings.usage.push((row.id.clone(), seen.usage));
+        }
+        match (row.state, seen) {
+            (SandboxState::Creating | SandboxState::Stopping, _) => findings.doubtful.push(row),
+            (SandboxState::Failed | SandboxState::Deleted, _) => {}
+            (_, None) => findings.doubtful.push(row),
+            (state, Some(seen)) => {
+                let moved = towards(state, seen.state).is_some();
+                let placed = seen.residency != row.spec.residency || seen.guest_ip != row.spec.guest_ip;
+                if report.at >= row.changed_at && (moved || (placed && state == seen.state)) {
+                    findings.changed.push((row, seen.clone()));
+                }
+            }
+        }
+    }
+    findings.unknown = seen.into_keys().filter(|id| !in_flight(id)).collect();
+    findings
+}
+
+/// Asks a host about one sandbox and brings the row to a state that holds. Safe to repeat.
+async fn resolve(sandboxes: &Sandboxes, row: SandboxRecord) {
+    if row.state == SandboxState::Stopping {
+        if let Err(error) = ops::delete::finish(sandboxes, &row).await {
+            tracing::warn!(sandbox = %row.id, %error, "a delete is tried again at the next report");
+        }
+        return;
+    }
+    let Some(_marked) = sandboxes.in_flight.mark(&Mark::Sandbox(row.id.clone())) else { return };
+    let Ok(client) = sandboxes.hosts.client(&row.host) else { return };
+    let seen = match ops::describe(&client, &row).await {
+        Ok(seen) => Some(seen),
+        Err(error) if error.is_absent() => None,
+        // No answer is no news.
+        Err(_) => return,
+    };
+    let result = match (row.state, seen) {
+        (SandboxState::Creating, Some(seen)) if seen.state == SandboxState::Creating => return,
+        (SandboxState::Creating, Some(seen)) if seen.state.is_live() => {
+            let change = Change::at(now()).seeing(seen).because("finished after a restart of the server");
+            sandboxes.transition(&row.id, Transition::Created, &change).await
+        }
+        (SandboxState::Creating, _) => {
+            let why = "the server stopped while it was being made";
+            return ops::create::undo(sandboxes, &row, Some(&client), why).await;
+        }
+        (_, Some(_)) => return,
+        (_, None) => {
+            let why = format!("host `{}` no longer has it; was the host restarted?", row.host);
+            sandboxes.transition(&row.id, Transition::Lost, &Change::at(now()).because(why)).await
+        }
+    };
+    if let Err(error) = result {
+        tracing::warn!(sandbox = %row.id, %error, "a sandbox is looked at again at the next report");
+    }
+}

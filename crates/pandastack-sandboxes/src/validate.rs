@@ -1,0 +1,297 @@
+//! Checks of what clients send, against [`pandastack_types::limits`]. Each refusal is a sentence naming the field.
+
+use std::collections::BTreeMap;
+
+use pandastack_types::api::{
+    Checkpoints, CreateSandbox, CreateSnapshot, ExecRequest, Metadata, PatchLifecycle, StartProcess,
+    TerminalSize,
+};
+use pandastack_types::limits::{
+    CHECKPOINT_SECONDS_MIN, ENV_PAIRS_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX, KEEP_LAST_MAX,
+    METADATA_PAIRS_MAX, METADATA_TEXT_BYTES_MAX, PROCESS_TAG_BYTES_MAX, SANDBOX_CPU_MAX,
+    SANDBOX_MEMORY_MB_RANGE, SANDBOX_MEMORY_MB_STEP, TERMINAL_SIDE_MAX, TTL_SECONDS_MAX,
+};
+use pandastack_types::{Error, Result};
+
+/// Longest path in a sandbox: Linux's `PATH_MAX`.
+const PATH_BYTES_MAX: usize = 4096;
+/// Longest template name.
+const TEMPLATE_NAME_BYTES_MAX: usize = 64;
+
+fn refuse<T>(message: String) -> Result<T> {
+    Err(Error::bad_request(message))
+}
+
+/// Checks a request for a sandbox.
+pub fn create(request: &CreateSandbox) -> Result<()> {
+    if let Some(template) = &request.template {
+        template_name(template)?;
+    }
+    if let Some(metadata) = &request.metadata {
+        self::metadata(metadata)?;
+    }
+    if let Some(env) = &request.env {
+        self::env(env)?;
+    }
+    lifetime("ttl_seconds", request.ttl_seconds)?;
+    let sized = request.cpu.is_some() || request.memory_mb.is_some();
+    if request.from_snapshot.is_some() && sized {
+        return refuse("`cpu` and `memory_mb` are those of the snapshot; leave them out".to_owned());
+    }
+    size(request.cpu, request.memory_mb)?;
+    request.checkpoints.map_or(Ok(()), checkpoints)?;
+    lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
+}
+
+/// Processors and memory, where a request names them.
+pub fn size(cpu: Option<u32>, memory_mb: Option<u32>) -> Result<()> {
+    if cpu.is_some_and(|cpu| !(1..=SANDBOX_CPU_MAX).contains(&cpu)) {
+        return refuse(format!("`cpu` must be 1 to {SANDBOX_CPU_MAX}"));
+    }
+    let fits = |mb: u32| SANDBOX_MEMORY_MB_RANGE.contains(&mb) && mb.is_multiple_of(SANDBOX_MEMORY_MB_STEP);
+    if memory_mb.is_some_and(|mb| !fits(mb)) {
+        let (least, most) = SANDBOX_MEMORY_MB_RANGE.into_inner();
+        return refuse(format!("`memory_mb` must be {least} to {most} in steps of {SANDBOX_MEMORY_MB_STEP}"));
+    }
+    Ok(())
+}
+
+/// Longest name of a snapshot.
+const SNAPSHOT_NAME_BYTES_MAX: usize = 256;
+
+/// Checks a request for a snapshot.
+pub fn snapshot(request: &CreateSnapshot) -> Result<()> {
+    if let Some(metadata) = &request.metadata {
+        self::metadata(metadata)?;
+    }
+    request.name.as_deref().map_or(Ok(()), snapshot_name)?;
+    if request.ttl_seconds == Some(0) {
+        return refuse("ttl_seconds must be at least 1; without it the snapshot stays".to_owned());
+    }
+    request.keep_last.map_or(Ok(()), keep_last)
+}
+
+fn snapshot_name(name: &str) -> Result<()> {
+    let fits = name.len() <= SNAPSHOT_NAME_BYTES_MAX;
+    if name.trim().is_empty() || !fits || name.contains(char::is_control) {
+        return refuse(format!(
+            "`name` is one line of 1 to {SNAPSHOT_NAME_BYTES_MAX} bytes; leave it out for a snapshot without one"
+        ));
+    }
+    Ok(())
+}
+
+fn keep_last(count: u32) -> Result<()> {
+    match count {
+        1..=KEEP_LAST_MAX => Ok(()),
+        _ => refuse(format!("keep_last must be 1 to {KEEP_LAST_MAX}")),
+    }
+}
+
+fn checkpoints(wanted: Checkpoints) -> Result<()> {
+    if wanted.every_seconds != 0 && wanted.every_seconds < CHECKPOINT_SECONDS_MIN {
+        return refuse(format!("checkpoints.every_seconds is 0 or at least {CHECKPOINT_SECONDS_MIN}"));
+    }
+    keep_last(wanted.keep_last)
+}
+
+/// Checks a change of a lifetime.
+pub fn patch(request: &PatchLifecycle) -> Result<()> {
+    lifetime("ttl_seconds", request.ttl_seconds)?;
+    request.checkpoints.map_or(Ok(()), checkpoints)?;
+    lifetime("idle_timeout_seconds", request.idle_timeout_seconds)
+}
+
+/// Checks the name of a template.
+pub fn template_name(name: &str) -> Result<()> {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    if !(1..=TEMPLATE_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(good) {
+        return refuse(format!(
+            "a template name is 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`"
+        ));
+    }
+    Ok(())
+}
+
+fn lifetime(field: &str, seconds: Option<u64>) -> Result<()> {
+    match seconds {
+        Some(0) => refuse(format!("{field} must be at least 1")),
+        Some(seconds) if seconds > TTL_SECONDS_MAX => {
+            refuse(format!("{field} is at most {TTL_SECONDS_MAX}; for longer use `persistent: true`"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks labels.
+pub fn metadata(metadata: &Metadata) -> Result<()> {
+    if metadata.len() > METADATA_PAIRS_MAX {
+        return refuse(format!("metadata has {} pairs; at most {METADATA_PAIRS_MAX} fit", metadata.len()));
+    }
+    for (key, value) in metadata {
+        if key.is_empty() || key.len() > METADATA_TEXT_BYTES_MAX || value.len() > METADATA_TEXT_BYTES_MAX {
+            return refuse(format!(
+                "metadata keys and values are at most {METADATA_TEXT_BYTES_MAX} bytes, and keys not empty"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks environment variables.
+pub fn env(env: &BTreeMap<String, String>) -> Result<()> {
+    if env.len() > ENV_PAIRS_MAX {
+        return refuse(format!("env has {} variables; at most {ENV_PAIRS_MAX} fit", env.len()));
+    }
+    for (name, value) in env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            let shown: String = name.chars().take(40).collect();
+            return refuse(format!(
+                "env variable `{shown}`: names are not empty and have no `=`, nothing has NUL"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// As for exec; a terminal without a command is the user's shell.
+pub fn start_process(request: &StartProcess) -> Result<()> {
+    if let Some(size) = request.pty {
+        terminal(size)?;
+    }
+    if request.tag.as_ref().is_some_and(|tag| tag.len() > PROCESS_TAG_BYTES_MAX) {
+        return refuse(format!("tag is at most {PROCESS_TAG_BYTES_MAX} bytes"));
+    }
+    if request.pty.is_some() && request.exec.cmd.is_none() && request.exec.argv.is_none() {
+        return exec(&ExecRequest { cmd: Some("shell".to_owned()), ..request.exec.clone() });
+    }
+    exec(&request.exec)
+}
+
+/// Checks the size of a terminal.
+pub fn terminal(size: TerminalSize) -> Result<()> {
+    let sides = 1..=TERMINAL_SIDE_MAX;
+    if !sides.contains(&size.rows) || !sides.contains(&size.cols) {
+        return refuse(format!("a terminal has 1 to {TERMINAL_SIDE_MAX} rows and columns"));
+    }
+    Ok(())
+}
+
+/// Checks a command.
+pub fn exec(request: &ExecRequest) -> Result<()> {
+    let command = match (&request.cmd, &request.argv) {
+        (Some(_), Some(_)) => return refuse("give `cmd` or `argv`, not both".to_owned()),
+        (Some(cmd), None) if !cmd.trim().is_empty() => std::slice::from_ref(cmd),
+        (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => argv.as_slice(),
+        _ => return refuse("`cmd` is empty: say what to run".to_owned()),
+    };
+    if command.iter().map(String::len).sum::<usize>() > EXEC_COMMAND_BYTES_MAX {
+        return refuse(format!(
+            "the command is longer than {EXEC_COMMAND_BYTES_MAX} bytes; write a script with PUT /fs and run that"
+        ));
+    }
+    if command.iter().any(|part| part.contains('\0')) {
+        return refuse("the command contains a NUL byte".to_owned());
+    }
+    if let Some(cwd) = &request.cwd {
+        path("cwd", cwd)?;
+    }
+    if let Some(env) = &request.env {
+        self::env(env)?;
+    }
+    match request.timeout_seconds {
+        Some(0) => refuse("timeout_seconds must be at least 1".to_owned()),
+        Some(seconds) if seconds > EXEC_TIMEOUT_SECONDS_MAX => {
+            refuse(format!("timeout_seconds is at most {EXEC_TIMEOUT_SECONDS_MAX}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks a path inside a sandbox.
+pub fn path(field: &str, path: &str) -> Result<()> {
+    if !path.starts_with('/') || path.contains('\0') || path.len() > PATH_BYTES_MAX {
+        return refuse(format!("`{field}` must be an absolute path of at most {PATH_BYTES_MAX} bytes"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(request: ExecRequest, refusal: Option<&str>) {
+        let got = exec(&request).err().map(|error| error.message);
+        match refusal {
+            Some(part) => assert!(got.clone().unwrap_or_default().contains(part), "{request:?}: {got:?}"),
+            None => assert_eq!(got, None, "{request:?}"),
+        }
+    }
+
+    fn cmd(cmd: &str) -> ExecRequest {
+        ExecRequest { cmd: Some(cmd.into()), ..ExecRequest::default() }
+    }
+
+    #[test]
+    fn commands() {
+        check(cmd("true"), None);
+        check(cmd("  "), Some("empty"));
+        check(ExecRequest::default(), Some("empty"));
+        check(cmd("a\0b"), Some("NUL"));
+        check(cmd(&"x".repeat(EXEC_COMMAND_BYTES_MAX + 1)), Some("longer"));
+        check(ExecRequest { argv: Some(vec!["ls".into()]), ..cmd("ls") }, Some("not both"));
+        check(ExecRequest { argv: Some(vec![]), ..ExecRequest::default() }, Some("empty"));
+        check(ExecRequest { argv: Some(vec!["ls".into(), "".into()]), ..ExecRequest::default() }, None);
+        check(ExecRequest { cwd: Some("tmp".into()), ..cmd("ls") }, Some("absolute"));
+        check(ExecRequest { timeout_seconds: Some(0), ..cmd("ls") }, Some("at least 1"));
+        check(ExecRequest { timeout_seconds: Some(u64::MAX), ..cmd("ls") }, Some("at most"));
+        check(ExecRequest { env: Some([("A=B".into(), "".into())].into()), ..cmd("ls") }, Some("A=B"));
+    }
+
+    #[test]
+    fn lifetimes() {
+        let with = |ttl| create(&CreateSandbox { ttl_seconds: Some(ttl), ..CreateSandbox::default() });
+        assert!(with(0).is_err());
+        assert!(with(1).is_ok());
+        assert!(with(TTL_SECONDS_MAX).is_ok());
+        assert!(with(TTL_SECONDS_MAX + 1).is_err());
+    }
+
+    #[test]
+    fn retention_has_bounds() {
+        let keeping = |keep_last| CreateSnapshot { keep_last: Some(keep_last), ..CreateSnapshot::default() };
+        assert!(snapshot(&keeping(0)).is_err());
+        assert!(snapshot(&keeping(1)).is_ok());
+        assert!(snapshot(&keeping(KEEP_LAST_MAX)).is_ok());
+        assert!(snapshot(&keeping(KEEP_LAST_MAX + 1)).is_err());
+        assert!(snapshot(&CreateSnapshot { ttl_seconds: Some(0), ..CreateSnapshot::default() }).is_err());
+        let every = |every_seconds| checkpoints(Checkpoints { every_seconds, keep_last: 1 });
+        assert!(every(0).is_ok());
+        assert!(every(CHECKPOINT_SECONDS_MIN - 1).is_err());
+        assert!(every(CHECKPOINT_SECONDS_MIN).is_ok());
+    }
+
+    #[test]
+    fn snapshots_have_names_of_one_line() {
+        let named = |name: &str| {
+            snapshot(&CreateSnapshot { name: Some(name.to_owned()), ..CreateSnapshot::default() }).is_ok()
+        };
+        for good in ["before-upgrade", "vor dem Umzug, größer", &"n".repeat(SNAPSHOT_NAME_BYTES_MAX)] {
+            assert!(named(good), "{good:?}");
+        }
+        let long = "n".repeat(SNAPSHOT_NAME_BYTES_MAX + 1);
+        for bad in ["", "  ", "two\nlines", "a\tb", "nul\0", "\u{1b}[31m", "\u{85}", &long] {
+            assert!(!named(bad), "{bad:?}");
+        }
+        assert!(snapshot(&CreateSnapshot::default()).is_ok());
+    }
+
+    #[test]
+    fn labels_have_bounds() {
+        let many = (0..=METADATA_PAIRS_MAX).map(|n| (n.to_string(), String::new())).collect();
+        assert!(metadata(&many).is_err());
+        assert!(metadata(&[(String::new(), "x".into())].into()).is_err());
+        assert!(metadata(&[("k".into(), "v".repeat(METADATA_TEXT_BYTES_MAX))].into()).is_ok());
+    }
+}

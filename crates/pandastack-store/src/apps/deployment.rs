@@ -1,0 +1,165 @@
+//! Rows of deployments as the program sees them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use pandastack_types::api::DeploymentStatus;
+use pandastack_types::{AppId, DeploymentId, SandboxId, SnapshotId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+use super::cache::Shape;
+use super::record::AppRecord;
+use super::source_config::SourceConfig;
+
+/// A deployment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeploymentRecord {
+    /// Its id.
+    pub id: DeploymentId,
+    /// The app.
+    pub app: AppId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Where it stands.
+    pub status: DeploymentStatus,
+    /// When it was asked for.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// When it was over, or live.
+    pub finished_at: Option<Timestamp>,
+    /// The rest.
+    pub spec: DeploymentSpec,
+}
+
+/// Where the source comes from.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The app's repository.
+    #[default]
+    Git,
+    /// An archive that lies in the build machine already.
+    Archive,
+    /// What an earlier deployment built.
+    Artifact,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeploymentSpec {
+    /// Where the source comes from.
+    pub source: Source,
+    /// What began it.
+    pub trigger: String,
+    /// Branch, tag or commit that was asked for.
+    pub git_ref: Option<String>,
+    /// Commit that was built.
+    pub git_commit: Option<String>,
+    /// Commit that the branch was at before the push that began it.
+    pub git_before: Option<String>,
+    /// The delivery that began it, as its host calls it.
+    pub delivery: Option<String>,
+    /// Address of the app, as whoever asked for this would reach it.
+    pub address: Option<String>,
+    /// The deployment whose version this one returns to.
+    pub from: Option<DeploymentId>,
+    /// Begin without what earlier builds installed.
+    pub clear_cache: bool,
+    /// Kind of app that was found.
+    pub framework: Option<String>,
+    /// How it is started, with its variables.
+    pub start: Option<StartSpec>,
+    /// The machine that builds it.
+    pub build_machine: Option<SandboxId>,
+    /// What that is, if it was made before its turn: the app's settings may have changed since.
+    pub build_shape: Option<Shape>,
+    /// What was built: a machine ready to start.
+    pub artifact: Option<SnapshotId>,
+    /// The machine that serves it, the first one of several.
+    pub machine: Option<SandboxId>,
+    /// Further machines that serve it.
+    pub more_machines: Vec<SandboxId>,
+    /// How often it was begun; a restart of the server begins it again.
+    pub attempts: u32,
+    /// How often it was queued again after it failed.
+    pub retries: u32,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+impl DeploymentSpec {
+    /// All machines that serve it, in the order in which they are used.
+    pub fn machines(&self) -> impl Iterator<Item = &SandboxId> {
+        self.machine.iter().chain(&self.more_machines)
+    }
+
+    /// Notes which machines serve it.
+    pub fn set_machines(&mut self, machines: impl IntoIterator<Item = SandboxId>) {
+        let mut machines = machines.into_iter();
+        self.machine = machines.next();
+        self.more_machines = machines.collect();
+    }
+}
+
+/// How a built version is started.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StartSpec {
+    /// The command.
+    pub command: String,
+    /// Its directory.
+    pub directory: String,
+    /// Its `$PORT` when it was last started.
+    pub port: u16,
+    /// Variables that the kind of app wants, beside the app's own.
+    pub env: BTreeMap<String, String>,
+    /// What the source says of itself.
+    pub source: SourceConfig,
+}
+
+impl DeploymentRecord {
+    /// One that waits for its turn.
+    pub fn queued(app: &AppRecord, trigger: &str, at: Timestamp) -> Self {
+        Self {
+            id: DeploymentId::random(),
+            app: app.id.clone(),
+            workspace: app.workspace.clone(),
+            status: DeploymentStatus::Queued,
+            created_at: at,
+            updated_at: at,
+            finished_at: None,
+            spec: DeploymentSpec { trigger: trigger.to_owned(), ..DeploymentSpec::default() },
+        }
+    }
+
+    /// One that brings back what another built, in new machines unless some are given to it.
+    pub fn returning_to(app: &AppRecord, target: &Self, trigger: &str, at: Timestamp) -> Self {
+        let mut new = Self::queued(app, trigger, at);
+        let old = &target.spec;
+        new.spec.source = Source::Artifact;
+        new.spec.from = Some(target.id.clone());
+        new.spec.git_ref.clone_from(&old.git_ref);
+        new.spec.git_commit.clone_from(&old.git_commit);
+        new.spec.framework.clone_from(&old.framework);
+        new.spec.start.clone_from(&old.start);
+        new.spec.artifact.clone_from(&old.artifact);
+        new
+    }
+
+    /// Whether it has to be built: a rollback, a restart and what mends begin from what is.
+    pub fn builds(&self) -> bool {
+        self.spec.artifact.is_none() && self.spec.from.is_none()
+    }
+
+    /// Whether its delivery began one of these before: a crash came before the delivery was noted.
+    pub fn is_delivered(&self, all: &[Self]) -> bool {
+        self.spec.delivery.is_some() && all.iter().any(|one| one.spec.delivery == self.spec.delivery)
+    }
+
+    /// Whether some machine serves both.
+    pub fn shares_machines(&self, other: &Self) -> bool {
+        self.spec.machines().any(|machine| other.spec.machines().any(|one| one == machine))
+    }
+}

@@ -1,0 +1,106 @@
+//! What the record of truth keeps of apps.
+//!
+//! Must hold: which version serves changes in one transaction with the states of both versions
+//! ([`AppStore::go_live`]), so that a crash leaves either the old one live or the new one, never both or none.
+
+pub mod cache;
+pub mod deployment;
+pub mod record;
+pub mod source_config;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::{DeploymentStatus, GithubRepoId};
+use pandastack_types::{AppId, DeploymentId, WorkspaceId};
+
+use self::record::{AppRecord, DeploymentRecord, DomainRecord, PreviewRepoRecord};
+use crate::Result;
+
+/// A deployment whose repository's host does not know yet how it goes, or how it ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Untold {
+    /// The deployment.
+    pub deployment: DeploymentRecord,
+    /// Whether the host knows that it began.
+    pub is_begin_told: bool,
+}
+
+/// Apps, deployments, logs, names and deliveries.
+#[async_trait]
+pub trait AppStore: Send + Sync {
+    /// Adds an app. Quota: `APPS_PER_WORKSPACE_MAX`, for a preview `PREVIEWS_PER_APP_MAX`; a name that is taken is refused.
+    async fn insert_app(&self, app: &AppRecord) -> Result<()>;
+    /// One app of a workspace, or of any, by id or name.
+    async fn app(&self, workspace: Option<&WorkspaceId>, id_or_name: &str) -> Result<AppRecord>;
+    /// Apps of a workspace, or of all, with previews, oldest first.
+    async fn apps(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<AppRecord>>;
+    /// Previews of an app, oldest first.
+    async fn previews(&self, of: &AppId) -> Result<Vec<AppRecord>>;
+    /// Replaces the settings of an app if nobody else did since it was read. `false` if somebody did.
+    async fn put_app(&self, app: &AppRecord) -> Result<bool>;
+    /// Removes an app with all that belongs to it.
+    async fn delete_app(&self, id: &AppId) -> Result<()>;
+
+    /// Adds a deployment and forgets the oldest beyond `DEPLOYMENTS_PER_APP_MAX` that are over.
+    async fn insert_deployment(&self, deployment: &DeploymentRecord) -> Result<()>;
+    /// The same, unless `is_needless` says so of the app's deployments, newest first. `false` if it did. Nobody adds one in between.
+    async fn insert_deployment_unless(
+        &self,
+        deployment: &DeploymentRecord,
+        is_needless: &(dyn for<'a> Fn(&'a [DeploymentRecord]) -> bool + Sync),
+    ) -> Result<bool>;
+    /// One deployment of an app.
+    async fn deployment(&self, app: &AppId, id: &DeploymentId) -> Result<DeploymentRecord>;
+    /// Deployments of an app, newest first.
+    async fn deployments(&self, app: &AppId) -> Result<Vec<DeploymentRecord>>;
+    /// Deployments of all apps that have work to do, oldest first.
+    async fn deployments_under_way(&self) -> Result<Vec<DeploymentRecord>>;
+    /// Writes a deployment if it still has the status that it was read with. `false` if it has another.
+    async fn put_deployment(&self, deployment: &DeploymentRecord, was: DeploymentStatus) -> Result<bool>;
+    /// Makes a deployment the version that serves and gives the one before it `replaced`.
+    async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()>;
+
+    /// Deployments of which something is to be told, oldest first.
+    async fn untold_deployments(&self, limit: u32) -> Result<Vec<Untold>>;
+    /// Notes that a deployment's begin was told, or its end, after which there is nothing more to tell.
+    async fn put_told(&self, id: &DeploymentId, end: bool) -> Result<()>;
+
+    /// Appends lines to a deployment's log, numbered from `first`.
+    async fn append_log(&self, id: &DeploymentId, first: u64, lines: &[String]) -> Result<()>;
+    /// Lines of a deployment's log from `first` on, at most `limit`.
+    async fn log_lines(&self, id: &DeploymentId, first: u64, limit: u32) -> Result<Vec<String>>;
+    /// How many lines it has.
+    async fn count_log(&self, id: &DeploymentId) -> Result<u64>;
+
+    /// Adds a name. One that is taken is refused. Quota: `DOMAINS_PER_APP_MAX`.
+    async fn insert_domain(&self, domain: &DomainRecord) -> Result<()>;
+    /// Names of an app.
+    async fn domains(&self, app: &AppId) -> Result<Vec<DomainRecord>>;
+    /// The app that a name leads to.
+    async fn app_of_domain(&self, domain: &str) -> Result<Option<AppId>>;
+    /// Removes a name.
+    async fn delete_domain(&self, app: &AppId, domain: &str) -> Result<()>;
+
+    /// Notes that a delivery of a webhook was carried out.
+    async fn note_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<()>;
+    /// Whether it was.
+    async fn has_delivery(&self, app: &AppId, delivery: &str) -> Result<bool>;
+    /// Forgets deliveries older than that.
+    async fn prune_deliveries(&self, before: Timestamp) -> Result<u64>;
+}
+
+/// Repositories of GitHub with previews, and variables of those.
+#[async_trait]
+pub trait PreviewRepoStore: Send + Sync {
+    /// Those of a workspace, oldest first.
+    async fn preview_repos(&self, workspace: &WorkspaceId) -> Result<Vec<PreviewRepoRecord>>;
+    /// Changes one, or one that is new at that time, if `change` says that it did; answers what it is now. Nobody changes it in
+    /// between. One of which there is nothing to remember is removed. Quota: `PREVIEW_REPOS_PER_WORKSPACE_MAX`.
+    async fn change_preview_repo(
+        &self,
+        workspace: &WorkspaceId,
+        id: GithubRepoId,
+        at: Timestamp,
+        change: &mut (dyn for<'a> FnMut(&'a mut PreviewRepoRecord) -> bool + Send),
+    ) -> Result<PreviewRepoRecord>;
+}

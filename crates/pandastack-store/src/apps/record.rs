@@ -1,0 +1,313 @@
+//! Rows of apps as the program sees them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use pandastack_types::api::{AppPreviews, EnvScope, EnvStage, GitHost, GithubRepoId};
+use pandastack_types::limits::{IDLE_SECONDS_DEFAULT, TTL_SECONDS_MAX};
+use pandastack_types::{AppId, DatabaseId, DeploymentId, SnapshotId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+pub use super::cache::Shape;
+pub use super::deployment::{DeploymentRecord, DeploymentSpec, Source, StartSpec};
+pub use super::source_config::{ExplicitSettings, SourceConfig};
+
+/// `$PORT` of an app that names none.
+pub const PORT_DEFAULT: u16 = 8080;
+/// Path of the health check of an app that names none.
+pub const HEALTH_PATH_DEFAULT: &str = "/";
+
+/// An app.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AppRecord {
+    /// Its id.
+    pub id: AppId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// First label of its address.
+    pub name: String,
+    /// Grows with every change; see [`super::AppStore::put_app`].
+    pub revision: i64,
+    /// The version that serves.
+    pub active: Option<DeploymentId>,
+    /// The app that it is a preview of.
+    pub preview_of: Option<AppId>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last changed or deployed.
+    pub updated_at: Timestamp,
+    /// The rest.
+    pub spec: AppSpec,
+}
+
+impl AppRecord {
+    /// A new one that serves nothing yet.
+    pub fn new(workspace: WorkspaceId, name: String, spec: AppSpec, at: Timestamp) -> Self {
+        Self {
+            id: AppId::random(),
+            workspace,
+            name,
+            revision: 1,
+            active: None,
+            preview_of: None,
+            created_at: at,
+            updated_at: at,
+            spec,
+        }
+    }
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AppSpec {
+    /// Repository, if it has one.
+    pub git_url: Option<String>,
+    /// Branch.
+    pub git_branch: Option<String>,
+    /// Password or token for the repository.
+    pub git_token: Option<String>,
+    /// Private key for the repository, as said; without one the app has its own.
+    pub git_deploy_key: Option<String>,
+    /// Keys of the repository's host, as said.
+    pub git_known_hosts: Option<String>,
+    /// The same, as that host showed them first.
+    pub git_known_hosts_seen: Option<String>,
+    /// Kind of the repository's host, as said.
+    pub git_host: Option<GitHost>,
+    /// The same, as its last delivery told.
+    pub git_host_seen: Option<GitHost>,
+    /// Address of that host's API, as said.
+    pub git_api_url: Option<String>,
+    /// The repository, as its last delivery from GitHub told.
+    pub github_repo_id: Option<GithubRepoId>,
+    /// As said.
+    pub framework: Option<String>,
+    /// As said.
+    pub install_command: Option<String>,
+    /// As said.
+    pub build_command: Option<String>,
+    /// As said.
+    pub start_command: Option<String>,
+    /// As said.
+    pub root_directory: Option<String>,
+    /// `$PORT`.
+    pub port: u16,
+    /// Path of the health check.
+    pub health_path: String,
+    /// Which of these were said of the app itself, so that its source has no word in them.
+    pub said: ExplicitSettings,
+    /// Idle seconds before it sleeps.
+    pub idle_timeout_seconds: u64,
+    /// Machines that never sleep.
+    pub min_instances: u32,
+    /// Machines that serve a version.
+    pub max_instances: u32,
+    /// Template of its machines.
+    pub template: String,
+    /// Virtual processors, if other than the template's.
+    pub cpu: Option<u32>,
+    /// Memory, if other than the template's.
+    pub memory_mb: Option<u32>,
+    /// Secret of its webhook.
+    pub webhook_secret: Option<String>,
+    /// Which pull requests get a preview.
+    pub previews: AppPreviews,
+    /// When somebody last said that; not known of what was said before this was noted.
+    pub previews_said_at: Option<Timestamp>,
+    /// Pull requests that were closed, and when: a delivery from before brings no preview back.
+    pub closed_pulls: BTreeMap<u32, Timestamp>,
+    /// What a preview is a preview of.
+    pub pull: Option<PullSpec>,
+    /// Seconds between two looks at the repository, if it is looked at.
+    pub poll_seconds: Option<u64>,
+    /// Grows whenever that is set, even to the same.
+    pub poll_asked: u64,
+    /// Variables by name.
+    pub env: BTreeMap<String, EnvEntry>,
+    /// Databases that it reaches, by the variable with their address.
+    pub databases: BTreeMap<String, AttachedDatabase>,
+    /// A machine with installed dependencies, from which builds begin.
+    pub cache: Option<SnapshotId>,
+    /// What that machine is; not known of those that were kept before this was noted.
+    pub cache_shape: Option<Shape>,
+    /// It is being deleted: its machines go first, then its row.
+    pub deleting: bool,
+}
+
+impl Default for AppSpec {
+    fn default() -> Self {
+        Self {
+            git_url: None,
+            git_branch: None,
+            git_token: None,
+            git_deploy_key: None,
+            git_known_hosts: None,
+            git_known_hosts_seen: None,
+            git_host: None,
+            git_host_seen: None,
+            git_api_url: None,
+            github_repo_id: None,
+            framework: None,
+            install_command: None,
+            build_command: None,
+            start_command: None,
+            root_directory: None,
+            port: PORT_DEFAULT,
+            health_path: HEALTH_PATH_DEFAULT.to_owned(),
+            said: ExplicitSettings::default(),
+            idle_timeout_seconds: IDLE_SECONDS_DEFAULT,
+            min_instances: 0,
+            max_instances: 1,
+            template: "base".to_owned(),
+            cpu: None,
+            memory_mb: None,
+            webhook_secret: None,
+            previews: AppPreviews::default(),
+            previews_said_at: None,
+            closed_pulls: BTreeMap::new(),
+            pull: None,
+            poll_seconds: None,
+            poll_asked: 0,
+            env: BTreeMap::new(),
+            databases: BTreeMap::new(),
+            cache: None,
+            cache_shape: None,
+            deleting: false,
+        }
+    }
+}
+
+impl AppSpec {
+    /// Branch that is deployed.
+    pub fn branch(&self) -> &str {
+        self.git_branch.as_deref().unwrap_or("main")
+    }
+
+    /// After how many idle seconds a machine that serves sleeps, by its place among them. One that never does may be idle for as long
+    /// as can be said.
+    pub fn idle_seconds(&self, place: usize) -> u64 {
+        if self.never_sleeps(place) { TTL_SECONDS_MAX } else { self.idle_timeout_seconds }
+    }
+
+    /// Whether a machine that serves stays awake, by its place among them.
+    pub fn never_sleeps(&self, place: usize) -> bool {
+        place < self.min_instances as usize
+    }
+
+    /// Notes what somebody says of its previews.
+    pub fn say_previews(&mut self, previews: AppPreviews, at: Timestamp) {
+        (self.previews, self.previews_said_at) = (previews, Some(at));
+    }
+
+    /// Variables that its machines see: an app not those of previews, a preview not those of production, and one of a
+    /// fork no secret.
+    pub fn seen_env(&self) -> impl Iterator<Item = (&String, &EnvEntry)> {
+        self.env.iter().filter(|(_, entry)| match &self.pull {
+            None => entry.scope != EnvScope::Preview,
+            Some(pull) => entry.scope != EnvScope::Production && !(pull.fork && entry.secret),
+        })
+    }
+
+    /// Databases that its machines reach, by the same rule; where they are is a secret.
+    pub fn seen_databases(&self) -> impl Iterator<Item = (&String, &AttachedDatabase)> {
+        self.databases.iter().filter(|(_, one)| match &self.pull {
+            None => one.scope != EnvScope::Preview,
+            Some(pull) => one.scope != EnvScope::Production && !pull.fork,
+        })
+    }
+
+    /// Variables as builds get them, or the machines that serve.
+    pub fn env_values(&self, stage: EnvStage) -> BTreeMap<String, String> {
+        let there = self.seen_env().filter(|(_, entry)| entry.stage.is_in(stage));
+        there.map(|(key, entry)| (key.clone(), entry.value.clone())).collect()
+    }
+}
+
+/// The pull request of a preview. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PullSpec {
+    /// Its number.
+    pub number: u32,
+    /// Its title.
+    pub title: String,
+    /// Branch that it would merge.
+    pub branch: String,
+    /// Its address.
+    pub url: Option<String>,
+    /// Its newest commit.
+    pub commit: String,
+    /// Whether the branch is of another repository.
+    pub fork: bool,
+    /// When it was last changed, by its host's clock.
+    pub told_at: Option<Timestamp>,
+}
+
+/// The value of a variable.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EnvEntry {
+    /// Its value.
+    pub value: String,
+    /// Never shown.
+    #[serde(default)]
+    pub secret: bool,
+    /// Which deployments see it.
+    #[serde(default)]
+    pub scope: EnvScope,
+    /// When it is there.
+    #[serde(default)]
+    pub stage: EnvStage,
+    /// When it was set.
+    pub updated_at: Timestamp,
+}
+
+/// What a workspace says of a repository of GitHub.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreviewRepoRecord {
+    /// The repository.
+    pub id: GithubRepoId,
+    /// Its `owner/name`, if somebody said it.
+    pub full_name: Option<String>,
+    /// Since when its pull requests get previews; `None` if nobody said that they do.
+    pub enabled_at: Option<Timestamp>,
+    /// When something was first said of it.
+    pub created_at: Timestamp,
+    /// Variables of its previews by name.
+    pub env: BTreeMap<String, EnvEntry>,
+}
+
+impl PreviewRepoRecord {
+    /// One of which nothing is said yet.
+    pub fn new(id: GithubRepoId, at: Timestamp) -> Self {
+        Self { id, full_name: None, enabled_at: None, created_at: at, env: BTreeMap::new() }
+    }
+
+    /// Whether there is nothing to remember.
+    pub fn is_needless(&self) -> bool {
+        self.enabled_at.is_none() && self.env.is_empty()
+    }
+}
+
+/// A database that an app reaches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttachedDatabase {
+    /// The database.
+    pub database: DatabaseId,
+    /// Which deployments reach it.
+    pub scope: EnvScope,
+    /// Whether builds reach it too.
+    #[serde(default)]
+    pub build: bool,
+}
+
+/// A name that leads to an app.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DomainRecord {
+    /// The name, in lowercase.
+    pub domain: String,
+    /// The app.
+    pub app: AppId,
+    /// When it was added.
+    pub created_at: Timestamp,
+}

@@ -1,0 +1,97 @@
+//! Why a store call failed.
+
+use pandastack_types::TransitionRefused;
+
+/// `SQLITE_FULL`: <https://www.sqlite.org/rescode.html#full>; `disk_full` of PostgreSQL's appendix A.
+const DISK_FULL: [&str; 2] = ["13", "53100"];
+
+/// Result of a store call.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// Why the store refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No such row, or one of another workspace.
+    #[error("there is no {what} `{id}`")]
+    NotFound {
+        /// Kind of thing.
+        what: &'static str,
+        /// What was asked for.
+        id: String,
+    },
+    /// The state does not allow it.
+    #[error(transparent)]
+    Refused(#[from] TransitionRefused),
+    /// A workspace has as many as it may have.
+    #[error("this workspace already has {limit} {what}, as many as it may have; delete some first")]
+    Quota {
+        /// Kind of thing.
+        what: &'static str,
+        /// How many are allowed.
+        limit: u64,
+    },
+    /// The operator allows less.
+    #[error(
+        "the workspace's quota `{name}` is {limit}: {used} are in use, and this needs {wanted} more; delete something, or \
+         raise it with `pandastack quota set`"
+    )]
+    OverQuota {
+        /// The quota.
+        name: &'static str,
+        /// How much is allowed.
+        limit: u64,
+        /// How much is in use.
+        used: u64,
+        /// How much this needs.
+        wanted: u64,
+    },
+    /// There is one of that name.
+    #[error("there is already {what} `{id}`; choose another name")]
+    Exists {
+        /// Kind of thing, with its article.
+        what: &'static str,
+        /// Its name.
+        id: String,
+    },
+    /// Someone has it, or has taken its name.
+    #[error("{0}")]
+    Held(String),
+    /// It would leave the workspace without a key that can make others.
+    #[error("`{0}` is the last admin key of this workspace; make another before deleting it")]
+    LastToken(String),
+    /// A stored value cannot be read.
+    #[error("stored {what} is not readable; was the database written by a newer version?")]
+    Corrupt {
+        /// Where.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The disk under the database is full.
+    #[error("the disk that holds the database is full; free some space and try again")]
+    DiskFull,
+    /// The database failed.
+    #[error("the database failed")]
+    Database(#[source] sqlx::Error),
+    /// The schema could not be brought up to date.
+    #[error("the database schema could not be brought up to date")]
+    Migrate(#[from] sqlx::migrate::MigrateError),
+}
+
+impl StoreError {
+    /// The database did not answer in time.
+    pub fn timed_out() -> Self {
+        Self::Database(sqlx::Error::PoolTimedOut)
+    }
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(source: sqlx::Error) -> Self {
+        let code = source.as_database_error().and_then(|error| error.code());
+        match code {
+            Some(code) if DISK_FULL.contains(&code.as_ref()) => Self::DiskFull,
+            _ => Self::Database(source),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! A failed change of the record as the error of the operation that made it.
+
+use pandastack_types::{Error, ErrorCode};
+
+use crate::StoreError;
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        let code = match &error {
+            StoreError::NotFound { .. } => ErrorCode::NotFound,
+            StoreError::Refused(_)
+            | StoreError::LastToken(_)
+            | StoreError::Exists { .. }
+            | StoreError::Held(_) => ErrorCode::Conflict,
+            StoreError::Quota { .. } | StoreError::OverQuota { .. } => ErrorCode::QuotaExceeded,
+            StoreError::DiskFull => ErrorCode::DiskFull,
+            StoreError::Corrupt { .. } | StoreError::Database(_) | StoreError::Migrate(_) => {
+                return Self::internal(error);
+            }
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,274 @@
+//! Functions, their versions and calls, as the program sees them.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::{
+    Alias, DeployStatus, FunctionRunStatus, FunctionSettings, Run, RunKind, Runtime,
+};
+use pandastack_types::{ErrorCode, FunctionId, HostId, RunId, SnapshotId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+use super::Result;
+
+/// A function.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FunctionRecord {
+    /// Its id.
+    pub id: FunctionId,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// Unique in the workspace.
+    pub name: String,
+    /// The version that is called; 0 before the first.
+    pub version: u32,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last changed.
+    pub updated_at: Timestamp,
+    /// The rest.
+    pub spec: FunctionSpec,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FunctionSpec {
+    /// What runs it.
+    pub runtime: Runtime,
+    /// What is called.
+    pub entrypoint: String,
+    /// Template of its machines.
+    pub template: String,
+    /// Whether its URL can be called without a key.
+    pub public: bool,
+    /// Environment.
+    pub env: BTreeMap<String, String>,
+    /// Environment that is never shown.
+    pub secrets: BTreeMap<String, String>,
+    /// How it is called; what is absent has its default.
+    pub settings: FunctionSettings,
+    /// Names that stand for versions.
+    pub aliases: BTreeMap<String, Alias>,
+}
+
+/// A version of a function.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VersionRecord {
+    /// The function.
+    pub function: FunctionId,
+    /// Its number.
+    pub version: u32,
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// How far its deploy is.
+    pub state: DeployStatus,
+    /// What its dependencies are made of; `None` without any.
+    pub layer_key: Option<String>,
+    /// When it was deployed.
+    pub created_at: Timestamp,
+    /// The rest.
+    pub spec: VersionSpec,
+}
+
+/// What no query selects on. New fields need a default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VersionSpec {
+    /// What runs it.
+    pub runtime: Runtime,
+    /// What is called.
+    pub entrypoint: String,
+    /// Template of its machines.
+    pub template: String,
+    /// Environment, secrets included.
+    pub env: BTreeMap<String, String>,
+    /// Calls that one machine serves at once.
+    pub concurrency: u32,
+    /// Processors of its machines, where they are not the template's.
+    pub cpu: Option<u32>,
+    /// Memory of its machines, where it is not the template's.
+    pub memory_mb: Option<u32>,
+    /// SHA-256 of the bundle, in hex.
+    pub bundle: String,
+    /// Bytes of the bundle.
+    pub bundle_bytes: u64,
+    /// The machine with its handler ready.
+    pub snapshot: Option<SnapshotId>,
+    /// The machine with its dependencies, and without its code.
+    pub layer_snapshot: Option<SnapshotId>,
+    /// Whether that was there already.
+    pub layer_reused: bool,
+    /// Host of both.
+    pub host: Option<HostId>,
+    /// Why it failed.
+    pub error: Option<String>,
+    /// What kind of failure that was: not every one is the bundle's.
+    pub error_code: Option<ErrorCode>,
+    /// What the deploy printed.
+    pub log: String,
+    /// How long it took.
+    pub build_ms: Option<u64>,
+}
+
+/// A call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRecord {
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// As clients see it.
+    pub run: Run,
+    /// The queue sees to it.
+    pub queued: bool,
+    /// When its next attempt begins; `None` while one runs.
+    pub due_at: Option<Timestamp>,
+    /// What the handler gets, while queued and after it was given up.
+    pub event: Option<Vec<u8>>,
+    /// Milliseconds of an attempt that ended since it was last written; they become usage with it.
+    pub used_ms: Option<u64>,
+}
+
+impl RunRecord {
+    /// A new asynchronous call that is due at once.
+    pub fn queued(function: &FunctionRecord, id: RunId, version: u32, event: Vec<u8>, at: Timestamp) -> Self {
+        let run = Run {
+            id,
+            function_id: function.id.clone(),
+            schedule_id: None,
+            sandbox_id: None,
+            kind: RunKind::Async,
+            status: FunctionRunStatus::Queued,
+            exit_code: 0,
+            stdout: String::new(),
+            stderr: String::new(),
+            output: None,
+            error: None,
+            duration_ms: 0.0,
+            billed_ms: 0,
+            wait_ms: 0.0,
+            cold: false,
+            memory_peak_mb: 0,
+            version,
+            attempt: 0,
+            dead_letter: false,
+            notices: 0,
+            next_attempt_at: Some(at),
+            started_at: at,
+            ended_at: None,
+        };
+        Self {
+            workspace: function.workspace.clone(),
+            run,
+            queued: true,
+            due_at: Some(at),
+            event: Some(event),
+            used_ms: None,
+        }
+    }
+}
+
+/// Which calls of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunSelect {
+    /// Only those that were given up.
+    pub dead_letters: bool,
+    /// At most this many.
+    pub limit: u32,
+}
+
+/// What metrics are computed of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunFigures {
+    /// Time that the handler took.
+    pub duration_us: u64,
+    /// Time that is counted as used.
+    pub billed_ms: u64,
+    /// A machine was made for it.
+    pub cold: bool,
+    /// It failed.
+    pub failed: bool,
+}
+
+/// Functions and calls.
+#[async_trait]
+pub trait FunctionStore: Send + Sync {
+    /// Adds a function. Quota: `FUNCTIONS_PER_WORKSPACE_MAX`; the name must be free.
+    async fn insert_function(&self, record: &FunctionRecord) -> Result<()>;
+    /// One function of a workspace, or of any.
+    async fn function(&self, workspace: Option<&WorkspaceId>, id: &FunctionId) -> Result<FunctionRecord>;
+    /// The one of a workspace with that id or, where none has it, that name.
+    async fn function_named(&self, workspace: &WorkspaceId, text: &str) -> Result<Option<FunctionRecord>>;
+    /// Those of a workspace by name; of all workspaces without one.
+    async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>>;
+    /// Writes name and spec. The version is not among them: a deploy may end meanwhile.
+    async fn update_function(&self, record: &FunctionRecord) -> Result<()>;
+    /// How many changes of functions this process has committed: whatever was read at another count may be old.
+    fn function_changes(&self) -> u64;
+    /// Makes a version the one that is called.
+    async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()>;
+    /// Removes a function with its versions and calls.
+    async fn delete_function(&self, id: &FunctionId) -> Result<()>;
+    /// Adds a version in `building` and gives it the next number.
+    async fn insert_version(&self, record: &VersionRecord) -> Result<u32>;
+    /// One version.
+    async fn version(&self, function: &FunctionId, version: u32) -> Result<VersionRecord>;
+    /// Versions of a function, newest first.
+    async fn versions(&self, function: &FunctionId) -> Result<Vec<VersionRecord>>;
+    /// Versions that are being built.
+    async fn versions_building(&self) -> Result<Vec<VersionRecord>>;
+    /// Ready versions with the same dependencies, newest first.
+    async fn versions_with_layer(&self, workspace: &WorkspaceId, key: &str) -> Result<Vec<VersionRecord>>;
+    /// Writes a version's state and spec; a ready one becomes the one that is called if it is the newest.
+    async fn finish_version(&self, record: &VersionRecord, at: Timestamp) -> Result<()>;
+    /// Removes a version.
+    async fn delete_version(&self, function: &FunctionId, version: u32) -> Result<()>;
+    /// Keeps a bundle.
+    async fn put_bundle(
+        &self,
+        workspace: &WorkspaceId,
+        sha256: &str,
+        bytes: &[u8],
+        at: Timestamp,
+    ) -> Result<()>;
+    /// A bundle.
+    async fn bundle(&self, workspace: &WorkspaceId, sha256: &str) -> Result<Vec<u8>>;
+    /// Removes bundles that no version names.
+    async fn prune_bundles(&self, workspace: &WorkspaceId) -> Result<()>;
+}
+
+/// Calls of functions.
+#[async_trait]
+pub trait FunctionRunStore: Send + Sync {
+    /// Adds or replaces calls, with their usage, in one transaction. Calls of functions that are gone are not kept; what
+    /// they used is.
+    async fn put_runs(&self, records: &[RunRecord]) -> Result<()>;
+    /// Adds a call for the queue. Quota: `QUEUED_RUNS_PER_WORKSPACE_MAX`.
+    async fn enqueue_run(&self, record: &RunRecord) -> Result<()>;
+    /// One call.
+    async fn function_run(
+        &self,
+        workspace: &WorkspaceId,
+        function: &FunctionId,
+        id: &RunId,
+    ) -> Result<RunRecord>;
+    /// Calls of a function, newest first.
+    async fn function_runs(&self, function: &FunctionId, select: RunSelect) -> Result<Vec<RunRecord>>;
+    /// How many calls of a function were given up.
+    async fn count_dead_letters(&self, function: &FunctionId) -> Result<u64>;
+    /// Queued calls whose time has come, oldest first, of all functions but some.
+    async fn runs_due(&self, at: Timestamp, limit: u32, except: &[FunctionId]) -> Result<Vec<RunRecord>>;
+    /// Queued calls that ran when the last server ended.
+    async fn runs_interrupted(&self) -> Result<Vec<RunRecord>>;
+    /// When the next queued call is due, of all functions but some.
+    async fn next_run_due(&self, except: &[FunctionId]) -> Result<Option<Timestamp>>;
+    /// Figures of calls that ended since then, newest first, at most `limit`.
+    async fn run_figures(
+        &self,
+        function: &FunctionId,
+        since: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<RunFigures>>;
+    /// Forgets the oldest ended calls of each function beyond `kept`.
+    async fn prune_function_runs(&self, kept: u32) -> Result<u64>;
+}

@@ -1,0 +1,290 @@
+//! The record of truth behind one trait per noun, so that SQLite and PostgreSQL differ in SQL and in nothing else.
+//!
+//! Must hold, for every backend:
+//! - a transition and its event row are one transaction, and only [`SandboxStore::transition`] changes a state, apart from
+//!   [`SandboxStore::promote`], which decides about a whole tree at once;
+//! - the rules (which transition is allowed, what it changes) are pure functions in [`record`], shared by backends;
+//! - what was acknowledged to a client survives `kill -9` and power loss ([`durability_of`], [`Store::sync`]);
+//! - every row of a tenant names its workspace, and lookups on behalf of a caller are by workspace.
+//!
+//! Left to others: talking to agents, publishing events, deciding when something is due.
+
+#![forbid(unsafe_code)]
+
+pub mod apps;
+pub mod clock;
+pub mod databases;
+mod error;
+mod failure;
+pub mod functions;
+pub mod ledger;
+pub mod quotas;
+pub mod record;
+pub mod replicas;
+pub mod schedules;
+pub mod sql;
+pub mod volumes;
+pub mod workspaces;
+
+use async_trait::async_trait;
+pub use error::{Result, StoreError};
+use jiff::Timestamp;
+use pandastack_types::agent_api::Usage;
+use pandastack_types::api::Event;
+use pandastack_types::{HostId, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
+pub use record::{
+    Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SnapshotRecord, TokenRecord,
+};
+
+/// What a commit must survive before its caller continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// `kill -9`. After power loss the row may be missing, and reconciling with the hosts makes that good.
+    Process,
+    /// Power loss: synced to disk, together with everything committed before it.
+    Power,
+}
+
+/// How durable a transition must be by itself. `created` and `deleting` are not, because who makes them waits for
+/// [`Store::sync`] while the host works, before the client is told: once the row in `creating` is on disk, reconciling
+/// with the host finds the rest. `lost` and `deleted` are found again the same way.
+pub fn durability_of(transition: Transition) -> Durability {
+    match transition {
+        Transition::Paused | Transition::Resumed | Transition::Hibernated | Transition::Woken => {
+            Durability::Power
+        }
+        Transition::Created | Transition::Lost | Transition::Deleting | Transition::Deleted => {
+            Durability::Process
+        }
+    }
+}
+
+/// Names one request of one workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// Tenant.
+    pub workspace: WorkspaceId,
+    /// What the client sent.
+    pub key: String,
+}
+
+/// A request that wants to be done once.
+#[derive(Debug, Clone)]
+pub struct IdempotencyClaim {
+    /// Its name.
+    pub key: IdempotencyKey,
+    /// SHA-256 of method, path and body.
+    pub fingerprint: Vec<u8>,
+    /// The process that asks.
+    pub instance: String,
+    /// When.
+    pub at: Timestamp,
+    /// Records older than this are forgotten.
+    pub not_before: Timestamp,
+}
+
+/// What the store knows of such a request.
+#[derive(Debug, Clone)]
+pub enum IdempotencyOutcome {
+    /// Nothing: the caller does it now.
+    Fresh,
+    /// It was answered: repeat this.
+    Replay {
+        /// HTTP status.
+        status: u16,
+        /// Body.
+        body: Vec<u8>,
+    },
+    /// It is being done.
+    Running,
+    /// The key belongs to another request.
+    Mismatch,
+    /// The process that did it died, after the sandbox had its row.
+    Orphan(Box<SandboxRecord>),
+}
+
+/// A change of state that was committed.
+#[derive(Debug, Clone)]
+pub struct Moved {
+    /// The row as it is now; for `deleted`, as it was last.
+    pub record: SandboxRecord,
+    /// The event, unless the transition repeated the one before and nothing changed.
+    pub event: Option<Event>,
+}
+
+/// What became of the children of a fork when one of them was promoted.
+#[derive(Debug, Clone)]
+pub struct Promotion {
+    /// Of the winner and of those that go.
+    pub events: Vec<Event>,
+    /// Siblings whose deletion is recorded, oldest first; their machines are still there.
+    pub leaving: Vec<SandboxRecord>,
+    /// Siblings that would go if they had not been promoted before, oldest first.
+    pub staying: Vec<SandboxId>,
+}
+
+/// Which sandboxes.
+#[derive(Debug, Clone)]
+pub enum Select {
+    /// Of a workspace, oldest first, without those that belong to a service.
+    Workspace(WorkspaceId),
+    /// That belong to one service, oldest first.
+    Owner(String),
+    /// On a host.
+    Host(HostId),
+    /// Children of one fork, oldest first.
+    Tree(WorkspaceId, TreeId),
+    /// Forked from one sandbox, oldest first.
+    Children(WorkspaceId, SandboxId),
+    /// Whose lifetime ended by then and that are not being deleted.
+    Due(Timestamp),
+}
+
+/// Workspaces and keys.
+#[async_trait]
+pub trait TokenStore: Send + Sync {
+    /// Makes a workspace unless it exists.
+    async fn ensure_workspace(&self, id: &WorkspaceId, at: Timestamp) -> Result<()>;
+    /// Adds a key. Quota: `TOKENS_PER_WORKSPACE_MAX`.
+    async fn insert_token(&self, token: &TokenRecord) -> Result<()>;
+    /// The key with that public part.
+    async fn token(&self, prefix: &str) -> Result<Option<TokenRecord>>;
+    /// The keys of a workspace, oldest first.
+    async fn tokens(&self, workspace: &WorkspaceId) -> Result<Vec<TokenRecord>>;
+    /// Removes a key, but never the last one with scope `admin`.
+    async fn delete_token(&self, workspace: &WorkspaceId, prefix: &str) -> Result<()>;
+    /// Notes when keys were last used.
+    async fn touch_tokens(&self, used: &[(String, Timestamp)]) -> Result<()>;
+    /// Keys of all workspaces.
+    async fn count_tokens(&self) -> Result<u64>;
+}
+
+/// Hosts and what they report.
+#[async_trait]
+pub trait HostStore: Send + Sync {
+    /// Adds or replaces a host.
+    async fn put_host(&self, host: &HostRecord) -> Result<()>;
+    /// All hosts.
+    async fn hosts(&self) -> Result<Vec<HostRecord>>;
+    /// One host, if it ever reported.
+    async fn host(&self, id: &HostId) -> Result<Option<HostRecord>>;
+    /// Appends what sandboxes used since the totals recorded last. Totals that went back count as a restart from zero.
+    async fn record_usage(&self, totals: &[(SandboxId, Usage)], at: Timestamp) -> Result<()>;
+}
+
+/// Sandboxes.
+#[async_trait]
+pub trait SandboxStore: Send + Sync {
+    /// Adds rows in `creating`, with an event each, in one transaction; names the first in the idempotency record.
+    /// Quota: `SANDBOXES_PER_WORKSPACE_MAX`.
+    async fn insert_sandboxes(
+        &self,
+        records: &[SandboxRecord],
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Vec<Event>>;
+    /// One sandbox of a workspace, or of any.
+    async fn sandbox(&self, workspace: Option<&WorkspaceId>, id: &SandboxId) -> Result<SandboxRecord>;
+    /// Some sandboxes.
+    async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>>;
+    /// The way to change a state. `deleted` removes the row; its events stay.
+    async fn transition(&self, id: &SandboxId, transition: Transition, change: &Change) -> Result<Moved>;
+    /// Changes what is not a state, with an event.
+    async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved>;
+    /// Promotes a child of a fork. With `alone` its siblings go to `stopping` in the same transaction, apart from those that
+    /// were promoted before: of two children that are promoted at the same time, one wins and the other is refused.
+    async fn promote(
+        &self,
+        workspace: &WorkspaceId,
+        tree: &TreeId,
+        winner: &SandboxId,
+        alone: bool,
+        at: Timestamp,
+    ) -> Result<Promotion>;
+    /// When the next lifetime ends, among those not being deleted.
+    async fn next_expiry(&self) -> Result<Option<Timestamp>>;
+    /// How many sandboxes there are by state.
+    async fn count_states(&self) -> Result<Vec<(SandboxState, u64)>>;
+}
+
+/// Snapshots.
+#[async_trait]
+pub trait SnapshotStore: Send + Sync {
+    /// Adds a snapshot that its host acknowledged, with an event on its sandbox. Quota: `SNAPSHOTS_PER_WORKSPACE_MAX`.
+    async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event>;
+    /// One snapshot of a workspace.
+    async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord>;
+    /// Those of a workspace, newest first.
+    async fn snapshots(
+        &self,
+        workspace: &WorkspaceId,
+        sandbox: Option<&SandboxId>,
+    ) -> Result<Vec<SnapshotRecord>>;
+    /// Ids of those on a host.
+    async fn snapshot_ids(&self, host: &HostId) -> Result<Vec<SnapshotId>>;
+    /// Those whose time is over.
+    async fn snapshots_due(&self, at: Timestamp) -> Result<Vec<SnapshotRecord>>;
+    /// When the next one's time is over.
+    async fn next_snapshot_expiry(&self) -> Result<Option<Timestamp>>;
+    /// Removes a snapshot, with an event on its sandbox.
+    async fn delete_snapshot(
+        &self,
+        workspace: &WorkspaceId,
+        id: &SnapshotId,
+        at: Timestamp,
+    ) -> Result<(SnapshotRecord, Event)>;
+}
+
+/// Events and idempotency records.
+#[async_trait]
+pub trait HistoryStore: Send + Sync {
+    /// Events of a sandbox after that id, oldest first, at most `limit`.
+    async fn events_after(
+        &self,
+        workspace: &WorkspaceId,
+        id: &SandboxId,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<Event>>;
+    /// The last events of a sandbox, oldest first.
+    async fn events_tail(&self, workspace: &WorkspaceId, id: &SandboxId, limit: u32) -> Result<Vec<Event>>;
+    /// Claims a request or says what became of it.
+    async fn idempotency_begin(&self, claim: &IdempotencyClaim) -> Result<IdempotencyOutcome>;
+    /// Keeps the answer, or with `None` forgets the request so that it may be tried again.
+    async fn idempotency_finish(&self, key: &IdempotencyKey, answer: Option<(u16, &[u8])>) -> Result<()>;
+    /// Removes events and idempotency records older than given, and per sandbox all but the last `per_sandbox` events.
+    async fn prune(
+        &self,
+        events_before: Timestamp,
+        idempotency_before: Timestamp,
+        per_sandbox: u32,
+    ) -> Result<u64>;
+}
+
+/// All of it.
+#[async_trait]
+pub trait Store:
+    TokenStore
+    + HostStore
+    + SandboxStore
+    + SnapshotStore
+    + HistoryStore
+    + ledger::LedgerStore
+    + functions::FunctionStore
+    + functions::FunctionRunStore
+    + schedules::ScheduleStore
+    + schedules::RunStore
+    + apps::AppStore
+    + apps::PreviewRepoStore
+    + volumes::VolumeStore
+    + databases::DatabaseStore
+    + replicas::ReplicaStore
+    + quotas::QuotaStore
+    + workspaces::WorkspaceStore
+{
+    /// Waits until everything committed so far survives power loss.
+    async fn sync(&self) -> Result<()>;
+    /// Whether it answers.
+    async fn ping(&self) -> Result<()>;
+    /// Flushes and closes.
+    async fn close(&self);
+}

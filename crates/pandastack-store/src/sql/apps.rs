@@ -1,0 +1,497 @@
+//! Apps, their deployments and logs, names and deliveries.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::api::DeploymentStatus;
+use pandastack_types::limits::{
+    APPS_PER_WORKSPACE_MAX, DEPLOYMENTS_PER_APP_MAX, DOMAINS_PER_APP_MAX, PREVIEWS_PER_APP_MAX,
+};
+use pandastack_types::{AppId, DeploymentId, WorkspaceId};
+
+use super::SqlStore;
+use super::rows::{from_json, id, records, signed, time, times, to_json, unsigned};
+use crate::apps::record::{AppRecord, DeploymentRecord, DomainRecord};
+use crate::apps::{AppStore, Untold};
+use crate::{Durability, Result, StoreError};
+
+const UNDER_WAY: &str = "SELECT * FROM deployments WHERE status IN ('queued', 'building', 'deploying') \
+     ORDER BY created_at_us, id";
+const PUT: &str = "UPDATE deployments SET status = $1, updated_at_us = $2, finished_at_us = $3, spec = $4 \
+     WHERE id = $5 AND status = $6";
+
+#[derive(sqlx::FromRow)]
+struct AppRow {
+    id: String,
+    workspace_id: String,
+    name: String,
+    revision: i64,
+    active_deployment_id: Option<String>,
+    preview_of: Option<String>,
+    created_at_us: i64,
+    updated_at_us: i64,
+    spec: String,
+}
+
+impl TryFrom<AppRow> for AppRecord {
+    type Error = StoreError;
+    fn try_from(row: AppRow) -> Result<Self> {
+        Ok(Self {
+            id: id(row.id)?,
+            workspace: id(row.workspace_id)?,
+            name: row.name,
+            revision: row.revision,
+            active: row.active_deployment_id.map(id).transpose()?,
+            preview_of: row.preview_of.map(id).transpose()?,
+            created_at: time(row.created_at_us)?,
+            updated_at: time(row.updated_at_us)?,
+            spec: from_json("app spec", &row.spec)?,
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct DeploymentRow {
+    id: String,
+    app_id: String,
+    workspace_id: String,
+    status: String,
+    created_at_us: i64,
+    updated_at_us: i64,
+    finished_at_us: Option<i64>,
+    spec: String,
+}
+
+impl TryFrom<DeploymentRow> for DeploymentRecord {
+    type Error = StoreError;
+    fn try_from(row: DeploymentRow) -> Result<Self> {
+        let status = DeploymentStatus::parse(&row.status).ok_or_else(|| StoreError::Corrupt {
+            what: "deployment status",
+            source: format!("`{}` is not a status", row.status).into(),
+        })?;
+        Ok(Self {
+            id: id(row.id)?,
+            app: id(row.app_id)?,
+            workspace: id(row.workspace_id)?,
+            status,
+            created_at: time(row.created_at_us)?,
+            updated_at: time(row.updated_at_us)?,
+            finished_at: times(row.finished_at_us)?,
+            spec: from_json("deployment spec", &row.spec)?,
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct UntoldRow {
+    #[sqlx(flatten)]
+    deployment: DeploymentRow,
+    told: Option<String>,
+}
+
+impl TryFrom<UntoldRow> for Untold {
+    type Error = StoreError;
+    fn try_from(row: UntoldRow) -> Result<Self> {
+        Ok(Self { deployment: row.deployment.try_into()?, is_begin_told: row.told.is_some() })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct DomainRow {
+    domain: String,
+    app_id: String,
+    created_at_us: i64,
+}
+
+impl TryFrom<DomainRow> for DomainRecord {
+    type Error = StoreError;
+    fn try_from(row: DomainRow) -> Result<Self> {
+        Ok(Self { domain: row.domain, app: id(row.app_id)?, created_at: time(row.created_at_us)? })
+    }
+}
+
+#[async_trait]
+impl AppStore for SqlStore {
+    async fn insert_app(&self, app: &AppRecord) -> Result<()> {
+        let spec = to_json("app spec", &app.spec)?;
+        let mut write = self.write(Durability::Power).await?;
+        write.lock_workspace(&app.workspace).await?;
+        check_room(write.conn(), app).await?;
+        let added = sqlx::query(
+            "INSERT INTO apps (id, workspace_id, name, revision, active_deployment_id, created_at_us, updated_at_us, spec, preview_of) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (name) DO NOTHING",
+        )
+        .bind(app.id.as_str())
+        .bind(app.workspace.as_str())
+        .bind(&app.name)
+        .bind(app.revision)
+        .bind(app.active.as_ref().map(DeploymentId::as_str))
+        .bind(app.created_at.as_microsecond())
+        .bind(app.updated_at.as_microsecond())
+        .bind(spec)
+        .bind(app.preview_of.as_ref().map(AppId::as_str))
+        .execute(write.conn())
+        .await?;
+        if added.rows_affected() == 0 {
+            return Err(StoreError::Exists { what: "an app", id: app.name.clone() });
+        }
+        write.commit().await
+    }
+
+    async fn app(&self, workspace: Option<&WorkspaceId>, id_or_name: &str) -> Result<AppRecord> {
+        let unknown = || StoreError::NotFound { what: "app", id: id_or_name.to_owned() };
+        let row: Option<AppRow> = sqlx::query_as("SELECT * FROM apps WHERE id = $1 OR name = $1")
+            .bind(id_or_name)
+            .fetch_optional(&self.readers)
+            .await?;
+        let record = row.map(AppRecord::try_from).transpose()?;
+        record.filter(|app| workspace.is_none_or(|w| *w == app.workspace)).ok_or_else(unknown)
+    }
+
+    async fn apps(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<AppRecord>> {
+        let rows: Vec<AppRow> = sqlx::query_as(
+            "SELECT * FROM apps WHERE (CAST($1 AS TEXT) IS NULL OR workspace_id = $1) ORDER BY created_at_us, id",
+        )
+        .bind(workspace.map(WorkspaceId::as_str))
+        .fetch_all(&self.readers)
+        .await?;
+        records(rows)
+    }
+
+    async fn previews(&self, of: &AppId) -> Result<Vec<AppRecord>> {
+        let rows: Vec<AppRow> =
+            sqlx::query_as("SELECT * FROM apps WHERE preview_of = $1 ORDER BY created_at_us, id")
+                .bind(of.as_str())
+                .fetch_all(&self.readers)
+                .await?;
+        records(rows)
+    }
+
+    async fn put_app(&self, app: &AppRecord) -> Result<bool> {
+        let spec = to_json("app spec", &app.spec)?;
+        let mut write = self.write(Durability::Power).await?;
+        let changed = sqlx::query(
+            "UPDATE apps SET spec = $1, updated_at_us = $2, revision = revision + 1 WHERE id = $3 AND revision = $4",
+        )
+        .bind(spec)
+        .bind(app.updated_at.as_microsecond())
+        .bind(app.id.as_str())
+        .bind(app.revision)
+        .execute(write.conn())
+        .await?;
+        write.commit().await?;
+        Ok(changed.rows_affected() == 1)
+    }
+
+    async fn delete_app(&self, id: &AppId) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        for statement in [
+            "DELETE FROM deployment_log WHERE deployment_id IN (SELECT id FROM deployments WHERE app_id = $1)",
+            "DELETE FROM deployments WHERE app_id = $1",
+            "DELETE FROM app_domains WHERE app_id = $1",
+            "DELETE FROM app_deliveries WHERE app_id = $1",
+            "DELETE FROM apps WHERE id = $1",
+        ] {
+            sqlx::query(statement).bind(id.as_str()).execute(write.conn()).await?;
+        }
+        write.commit().await
+    }
+
+    async fn insert_deployment(&self, new: &DeploymentRecord) -> Result<()> {
+        self.insert_deployment_unless(new, &|_| false).await.map(drop)
+    }
+
+    async fn insert_deployment_unless(
+        &self,
+        new: &DeploymentRecord,
+        is_needless: &(dyn for<'a> Fn(&'a [DeploymentRecord]) -> bool + Sync),
+    ) -> Result<bool> {
+        let mut write = self.write(Durability::Power).await?;
+        // Whoever else asks of the same app waits here, so that both cannot find nothing.
+        write.lock_workspace(&new.workspace).await?;
+        let rows: Vec<DeploymentRow> =
+            sqlx::query_as("SELECT * FROM deployments WHERE app_id = $1 ORDER BY created_at_us DESC, id")
+                .bind(new.app.as_str())
+                .fetch_all(write.conn())
+                .await?;
+        if is_needless(&records::<DeploymentRow, DeploymentRecord>(rows)?) {
+            return Ok(false);
+        }
+        insert(write.conn(), new).await?;
+        write.commit().await?;
+        Ok(true)
+    }
+
+    async fn deployment(&self, app: &AppId, id: &DeploymentId) -> Result<DeploymentRecord> {
+        let row: Option<DeploymentRow> =
+            sqlx::query_as("SELECT * FROM deployments WHERE id = $1 AND app_id = $2")
+                .bind(id.as_str())
+                .bind(app.as_str())
+                .fetch_optional(&self.readers)
+                .await?;
+        row.ok_or_else(|| StoreError::NotFound { what: "deployment", id: id.to_string() })?.try_into()
+    }
+
+    async fn deployments(&self, app: &AppId) -> Result<Vec<DeploymentRecord>> {
+        let rows: Vec<DeploymentRow> =
+            sqlx::query_as("SELECT * FROM deployments WHERE app_id = $1 ORDER BY created_at_us DESC, id")
+                .bind(app.as_str())
+                .fetch_all(&self.readers)
+                .await?;
+        records(rows)
+    }
+
+    async fn deployments_under_way(&self) -> Result<Vec<DeploymentRecord>> {
+        let rows: Vec<DeploymentRow> = sqlx::query_as(UNDER_WAY).fetch_all(&self.readers).await?;
+        records(rows)
+    }
+
+    async fn put_deployment(&self, deployment: &DeploymentRecord, was: DeploymentStatus) -> Result<bool> {
+        let mut write = self.write(Durability::Power).await?;
+        let changed = put(write.conn(), deployment, was).await?;
+        write.commit().await?;
+        Ok(changed)
+    }
+
+    async fn go_live(&self, deployment: &DeploymentRecord, replaced: DeploymentStatus) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        sqlx::query(
+            "UPDATE deployments SET status = $1, updated_at_us = $2 WHERE app_id = $3 AND status = 'live' AND id <> $4",
+        )
+        .bind(replaced.as_str())
+        .bind(deployment.updated_at.as_microsecond())
+        .bind(deployment.app.as_str())
+        .bind(deployment.id.as_str())
+        .execute(write.conn())
+        .await?;
+        if !put(write.conn(), deployment, DeploymentStatus::Deploying).await? {
+            let what = "deployment that is being deployed";
+            return Err(StoreError::NotFound { what, id: deployment.id.to_string() });
+        }
+        sqlx::query("UPDATE apps SET active_deployment_id = $1, updated_at_us = $2, revision = revision + 1 WHERE id = $3")
+            .bind(deployment.id.as_str())
+            .bind(deployment.updated_at.as_microsecond())
+            .bind(deployment.app.as_str())
+            .execute(write.conn())
+            .await?;
+        write.commit().await
+    }
+
+    async fn untold_deployments(&self, limit: u32) -> Result<Vec<Untold>> {
+        let rows: Vec<UntoldRow> = sqlx::query_as(
+            "SELECT * FROM deployments WHERE (told IS NULL OR told <> 'end') ORDER BY created_at_us, id LIMIT $1",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await?;
+        records(rows)
+    }
+
+    async fn put_told(&self, id: &DeploymentId, end: bool) -> Result<()> {
+        let mut write = self.write(Durability::Process).await?;
+        sqlx::query("UPDATE deployments SET told = $1 WHERE id = $2")
+            .bind(if end { "end" } else { "begin" })
+            .bind(id.as_str())
+            .execute(write.conn())
+            .await?;
+        write.commit().await
+    }
+
+    async fn append_log(&self, id: &DeploymentId, first: u64, lines: &[String]) -> Result<()> {
+        let mut write = self.write(Durability::Process).await?;
+        for (number, line) in (first..).zip(lines) {
+            sqlx::query(
+                "INSERT INTO deployment_log (deployment_id, line_number, line) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            )
+            .bind(id.as_str())
+            .bind(signed(number))
+            .bind(line)
+            .execute(write.conn())
+            .await?;
+        }
+        write.commit().await
+    }
+
+    async fn log_lines(&self, id: &DeploymentId, first: u64, limit: u32) -> Result<Vec<String>> {
+        let lines = sqlx::query_scalar(
+            "SELECT line FROM deployment_log WHERE deployment_id = $1 AND line_number >= $2 ORDER BY line_number LIMIT $3",
+        );
+        Ok(lines
+            .bind(id.as_str())
+            .bind(signed(first))
+            .bind(i64::from(limit))
+            .fetch_all(&self.readers)
+            .await?)
+    }
+
+    async fn count_log(&self, id: &DeploymentId) -> Result<u64> {
+        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM deployment_log WHERE deployment_id = $1")
+            .bind(id.as_str())
+            .fetch_one(&self.readers)
+            .await?;
+        Ok(unsigned(count))
+    }
+
+    async fn insert_domain(&self, domain: &DomainRecord) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM app_domains WHERE app_id = $1")
+            .bind(domain.app.as_str())
+            .fetch_one(write.conn())
+            .await?;
+        if unsigned(count) >= DOMAINS_PER_APP_MAX {
+            return Err(StoreError::Quota { what: "domains of one app", limit: DOMAINS_PER_APP_MAX });
+        }
+        let added = sqlx::query(
+            "INSERT INTO app_domains (domain, app_id, created_at_us) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        )
+        .bind(&domain.domain)
+        .bind(domain.app.as_str())
+        .bind(domain.created_at.as_microsecond())
+        .execute(write.conn())
+        .await?;
+        if added.rows_affected() == 0 {
+            return Err(StoreError::Exists { what: "a domain", id: domain.domain.clone() });
+        }
+        write.commit().await
+    }
+
+    async fn domains(&self, app: &AppId) -> Result<Vec<DomainRecord>> {
+        let rows: Vec<DomainRow> =
+            sqlx::query_as("SELECT * FROM app_domains WHERE app_id = $1 ORDER BY domain")
+                .bind(app.as_str())
+                .fetch_all(&self.readers)
+                .await?;
+        records(rows)
+    }
+
+    async fn app_of_domain(&self, domain: &str) -> Result<Option<AppId>> {
+        let found: Option<String> = sqlx::query_scalar("SELECT app_id FROM app_domains WHERE domain = $1")
+            .bind(domain)
+            .fetch_optional(&self.readers)
+            .await?;
+        found.map(id).transpose()
+    }
+
+    async fn delete_domain(&self, app: &AppId, domain: &str) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        let gone = sqlx::query("DELETE FROM app_domains WHERE app_id = $1 AND domain = $2")
+            .bind(app.as_str())
+            .bind(domain)
+            .execute(write.conn())
+            .await?;
+        if gone.rows_affected() == 0 {
+            return Err(StoreError::NotFound { what: "domain", id: domain.to_owned() });
+        }
+        write.commit().await
+    }
+
+    async fn note_delivery(&self, app: &AppId, delivery: &str, at: Timestamp) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        sqlx::query(
+            "INSERT INTO app_deliveries (app_id, delivery, at_us) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        )
+        .bind(app.as_str())
+        .bind(delivery)
+        .bind(at.as_microsecond())
+        .execute(write.conn())
+        .await?;
+        write.commit().await
+    }
+
+    async fn has_delivery(&self, app: &AppId, delivery: &str) -> Result<bool> {
+        let found: Option<i64> =
+            sqlx::query_scalar("SELECT at_us FROM app_deliveries WHERE app_id = $1 AND delivery = $2")
+                .bind(app.as_str())
+                .bind(delivery)
+                .fetch_optional(&self.readers)
+                .await?;
+        Ok(found.is_some())
+    }
+
+    async fn prune_deliveries(&self, before: Timestamp) -> Result<u64> {
+        let mut write = self.write(Durability::Process).await?;
+        let gone = sqlx::query("DELETE FROM app_deliveries WHERE at_us < $1")
+            .bind(before.as_microsecond())
+            .execute(write.conn())
+            .await?;
+        write.commit().await?;
+        Ok(gone.rows_affected())
+    }
+}
+
+/// Refuses an app or preview beyond how many there may be.
+async fn check_room(conn: &mut sqlx::AnyConnection, app: &AppRecord) -> Result<()> {
+    let (statement, of, what, limit) = match &app.preview_of {
+        None => (
+            "SELECT COUNT(*) FROM apps WHERE workspace_id = $1 AND preview_of IS NULL",
+            app.workspace.as_str(),
+            "apps",
+            APPS_PER_WORKSPACE_MAX,
+        ),
+        Some(of) => (
+            "SELECT COUNT(*) FROM apps WHERE preview_of = $1",
+            of.as_str(),
+            "previews of one app",
+            PREVIEWS_PER_APP_MAX,
+        ),
+    };
+    let count: i64 = sqlx::query_scalar(statement).bind(of).fetch_one(conn).await?;
+    if unsigned(count) >= limit {
+        return Err(StoreError::Quota { what, limit });
+    }
+    Ok(())
+}
+
+async fn insert(conn: &mut sqlx::AnyConnection, new: &DeploymentRecord) -> Result<()> {
+    let spec = to_json("deployment spec", &new.spec)?;
+    sqlx::query(
+            "INSERT INTO deployments (id, app_id, workspace_id, status, created_at_us, updated_at_us, finished_at_us, spec) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(new.id.as_str())
+        .bind(new.app.as_str())
+        .bind(new.workspace.as_str())
+        .bind(new.status.as_str())
+        .bind(new.created_at.as_microsecond())
+        .bind(new.updated_at.as_microsecond())
+        .bind(new.finished_at.map(Timestamp::as_microsecond))
+        .bind(spec)
+        .execute(&mut *conn)
+        .await?;
+    forget_oldest(conn, &new.app).await
+}
+
+async fn put(
+    conn: &mut sqlx::AnyConnection,
+    record: &DeploymentRecord,
+    was: DeploymentStatus,
+) -> Result<bool> {
+    let changed = sqlx::query(PUT)
+        .bind(record.status.as_str())
+        .bind(record.updated_at.as_microsecond())
+        .bind(record.finished_at.map(Timestamp::as_microsecond))
+        .bind(to_json("deployment spec", &record.spec)?)
+        .bind(record.id.as_str())
+        .bind(was.as_str())
+        .execute(conn)
+        .await?;
+    Ok(changed.rows_affected() == 1)
+}
+
+/// Removes the oldest deployments that are over and neither live nor among the newest `DEPLOYMENTS_PER_APP_MAX`.
+async fn forget_oldest(conn: &mut sqlx::AnyConnection, app: &AppId) -> Result<()> {
+    let oldest = "SELECT id FROM deployments WHERE app_id = $1 AND status NOT IN ('live', 'queued', 'building', 'deploying') \
+         ORDER BY created_at_us DESC, id LIMIT 1000 OFFSET $2";
+    let old: Vec<String> = sqlx::query_scalar(oldest)
+        .bind(app.as_str())
+        .bind(signed(DEPLOYMENTS_PER_APP_MAX))
+        .fetch_all(&mut *conn)
+        .await?;
+    for id in old {
+        for statement in
+            ["DELETE FROM deployment_log WHERE deployment_id = $1", "DELETE FROM deployments WHERE id = $1"]
+        {
+            sqlx::query(statement).bind(&id).execute(&mut *conn).await?;
+        }
+    }
+    Ok(())
+}

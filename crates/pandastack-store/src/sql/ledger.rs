@@ -1,0 +1,193 @@
+//! The audit log and sums of usage.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use pandastack_types::WorkspaceId;
+use pandastack_types::api::{AuditEntry, FunctionUsage, SandboxUsage, UsageTotals};
+
+use super::rows::{signed, time, unsigned};
+use super::{SqlStore, corrupt};
+use crate::ledger::{AuditRecord, AuditSelect, LedgerStore};
+use crate::{Durability, Result};
+
+#[derive(sqlx::FromRow)]
+struct AuditRow {
+    id: i64,
+    at_us: i64,
+    token_prefix: String,
+    token_label: String,
+    method: String,
+    route: String,
+    path: String,
+    sandbox_id: Option<String>,
+    status: i64,
+    request_id: String,
+    took_ms: i64,
+}
+
+impl AuditRow {
+    fn entry(self) -> Result<AuditEntry> {
+        Ok(AuditEntry {
+            id: self.id,
+            at: time(self.at_us)?,
+            token_prefix: self.token_prefix,
+            token_label: self.token_label,
+            method: self.method,
+            route: self.route,
+            path: self.path,
+            sandbox_id: self.sandbox_id.map(|id| id.parse()).transpose().map_err(corrupt("sandbox id"))?,
+            status: u16::try_from(self.status).map_err(corrupt("audit status"))?,
+            request_id: self.request_id,
+            took_ms: unsigned(self.took_ms),
+        })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct UsageRow {
+    sandbox_id: String,
+    creates: i64,
+    cpu_ms: i64,
+    memory_mb_seconds: i64,
+    asleep_seconds: i64,
+    sent_bytes: i64,
+    received_bytes: i64,
+    calls: i64,
+    billed_ms: i64,
+}
+
+impl UsageRow {
+    fn totals(&self) -> UsageTotals {
+        UsageTotals {
+            creates: unsigned(self.creates),
+            cpu_ms: unsigned(self.cpu_ms),
+            memory_mb_seconds: unsigned(self.memory_mb_seconds),
+            asleep_seconds: unsigned(self.asleep_seconds),
+            sent_bytes: unsigned(self.sent_bytes),
+            received_bytes: unsigned(self.received_bytes),
+            calls: unsigned(self.calls),
+            billed_ms: unsigned(self.billed_ms),
+        }
+    }
+}
+
+#[async_trait]
+impl LedgerStore for SqlStore {
+    async fn insert_audit(&self, records: &[AuditRecord]) -> Result<()> {
+        let mut write = self.write(Durability::Process).await?;
+        for AuditRecord { workspace, entry } in records {
+            sqlx::query(
+                "INSERT INTO audit (workspace_id, at_us, token_prefix, token_label, method, route, path, sandbox_id, \
+                 status, request_id, took_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            )
+            .bind(workspace.as_str())
+            .bind(entry.at.as_microsecond())
+            .bind(&entry.token_prefix)
+            .bind(&entry.token_label)
+            .bind(&entry.method)
+            .bind(&entry.route)
+            .bind(&entry.path)
+            .bind(entry.sandbox_id.as_ref().map(|id| id.as_str()))
+            .bind(i64::from(entry.status))
+            .bind(&entry.request_id)
+            .bind(signed(entry.took_ms))
+            .execute(write.conn())
+            .await?;
+        }
+        write.commit().await
+    }
+
+    async fn audit(&self, workspace: &WorkspaceId, select: &AuditSelect) -> Result<Vec<AuditEntry>> {
+        let rows: Vec<AuditRow> = sqlx::query_as(
+            "SELECT id, at_us, token_prefix, token_label, method, route, path, sandbox_id, status, request_id, took_ms \
+             FROM audit WHERE workspace_id = $1 AND id < $2 AND (CAST($3 AS TEXT) IS NULL OR sandbox_id = $3) ORDER BY id DESC LIMIT $4",
+        )
+        .bind(workspace.as_str())
+        .bind(select.before.unwrap_or(i64::MAX))
+        .bind(select.sandbox.as_ref().map(|id| id.as_str()))
+        .bind(i64::from(select.limit))
+        .fetch_all(&self.readers)
+        .await?;
+        rows.into_iter().map(AuditRow::entry).collect()
+    }
+
+    async fn prune_audit(&self, before: Timestamp) -> Result<u64> {
+        let mut write = self.write(Durability::Process).await?;
+        let done = sqlx::query("DELETE FROM audit WHERE at_us < $1")
+            .bind(before.as_microsecond())
+            .execute(write.conn())
+            .await?;
+        write.commit().await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn usage(&self, workspace: &WorkspaceId, from: Timestamp, to: Timestamp) -> Result<UsageTotals> {
+        let row: UsageRow = sqlx::query_as(
+            "SELECT '' AS sandbox_id, CAST(COALESCE(SUM(creates), 0) AS BIGINT) AS creates, CAST(COALESCE(SUM(cpu_ms), 0) AS BIGINT) AS cpu_ms, \
+             CAST(COALESCE(SUM(memory_mb_seconds), 0) AS BIGINT) AS memory_mb_seconds, \
+             CAST(COALESCE(SUM(asleep_seconds), 0) AS BIGINT) AS asleep_seconds, CAST(COALESCE(SUM(sent_bytes), 0) AS BIGINT) AS sent_bytes, \
+             CAST(COALESCE(SUM(received_bytes), 0) AS BIGINT) AS received_bytes, \
+             CAST(COALESCE(SUM(calls), 0) AS BIGINT) AS calls, CAST(COALESCE(SUM(billed_ms), 0) AS BIGINT) AS billed_ms \
+             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3",
+        )
+        .bind(workspace.as_str())
+        .bind(from.as_microsecond())
+        .bind(to.as_microsecond())
+        .fetch_one(&self.readers)
+        .await?;
+        Ok(row.totals())
+    }
+
+    async fn usage_by_sandbox(
+        &self,
+        workspace: &WorkspaceId,
+        from: Timestamp,
+        to: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<SandboxUsage>> {
+        let rows: Vec<UsageRow> = sqlx::query_as(
+            "SELECT sandbox_id, CAST(SUM(creates) AS BIGINT) AS creates, CAST(SUM(cpu_ms) AS BIGINT) AS cpu_ms, \
+             CAST(SUM(memory_mb_seconds) AS BIGINT) AS memory_mb_seconds, CAST(SUM(asleep_seconds) AS BIGINT) AS asleep_seconds, \
+             CAST(SUM(sent_bytes) AS BIGINT) AS sent_bytes, CAST(SUM(received_bytes) AS BIGINT) AS received_bytes, \
+             CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(billed_ms) AS BIGINT) AS billed_ms \
+             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3 \
+             GROUP BY sandbox_id ORDER BY SUM(cpu_ms) DESC, sandbox_id LIMIT $4",
+        )
+        .bind(workspace.as_str())
+        .bind(from.as_microsecond())
+        .bind(to.as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await?;
+        let by_sandbox = rows.into_iter().map(|row| {
+            let sandbox_id = row.sandbox_id.parse().map_err(corrupt("sandbox id"))?;
+            Ok(SandboxUsage { sandbox_id, used: row.totals() })
+        });
+        by_sandbox.collect()
+    }
+
+    async fn usage_by_function(
+        &self,
+        workspace: &WorkspaceId,
+        from: Timestamp,
+        to: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<FunctionUsage>> {
+        let rows: Vec<(String, i64, i64)> = sqlx::query_as(
+            "SELECT function_id, CAST(SUM(calls) AS BIGINT) AS calls, CAST(SUM(billed_ms) AS BIGINT) AS billed_ms \
+             FROM usage_events WHERE workspace_id = $1 AND at_us >= $2 AND at_us < $3 AND function_id IS NOT NULL \
+             GROUP BY function_id ORDER BY SUM(billed_ms) DESC, function_id LIMIT $4",
+        )
+        .bind(workspace.as_str())
+        .bind(from.as_microsecond())
+        .bind(to.as_microsecond())
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await?;
+        let by_function = rows.into_iter().map(|(id, calls, billed_ms)| {
+            let function_id = id.parse().map_err(corrupt("function id"))?;
+            Ok(FunctionUsage { function_id, calls: unsigned(calls), billed_ms: unsigned(billed_ms) })
+        });
+        by_function.collect()
+    }
+}

@@ -1,0 +1,212 @@
+//! Volumes and who has them.
+
+use async_trait::async_trait;
+use pandastack_types::api::AttachedVolume;
+use pandastack_types::limits::VOLUMES_PER_WORKSPACE_MAX;
+use pandastack_types::{HostId, VolumeId, WorkspaceId};
+use sqlx::{AnyConnection, AssertSqlSafe};
+
+use super::rows::{VolumeHolderRow, VolumeRow, records, signed, to_json, unsigned};
+use super::{SqlStore, Write};
+use crate::volumes::{VolumeHolderRecord, VolumeRecord, VolumeSpecRecord, VolumeState, VolumeStore};
+use crate::{Durability, Result, SandboxRecord, StoreError};
+
+/// Holders that count: a sandbox whose row is gone holds nothing.
+const HOLDERS: &str = "SELECT h.volume_id, h.sandbox_id, h.read_only FROM volume_holders h \
+     JOIN sandboxes s ON s.id = h.sandbox_id";
+
+#[async_trait]
+impl VolumeStore for SqlStore {
+    async fn insert_volumes(&self, volumes: &[VolumeRecord]) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        for volume in volumes {
+            write.lock_workspace(&volume.workspace).await?;
+            check_quota(write.conn(), &volume.workspace).await?;
+            check_name(write.conn(), &volume.workspace, &volume.name).await?;
+            insert(write.conn(), volume).await?;
+        }
+        write.commit().await
+    }
+
+    async fn volume(&self, workspace: &WorkspaceId, name: &str) -> Result<VolumeRecord> {
+        let row: Option<VolumeRow> = sqlx::query_as(
+            "SELECT * FROM volumes WHERE workspace_id = $1 AND name = $2 AND state <> 'deleting'",
+        )
+        .bind(workspace.as_str())
+        .bind(name)
+        .fetch_optional(&self.readers)
+        .await?;
+        row.ok_or_else(|| unknown(name))?.try_into()
+    }
+
+    async fn volumes(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeRecord>> {
+        let rows: Vec<VolumeRow> = sqlx::query_as(
+            "SELECT * FROM volumes WHERE workspace_id = $1 AND state <> 'deleting' ORDER BY name",
+        )
+        .bind(workspace.as_str())
+        .fetch_all(&self.readers)
+        .await?;
+        records(rows)
+    }
+
+    async fn volumes_on(&self, host: &HostId) -> Result<Vec<VolumeRecord>> {
+        let rows: Vec<VolumeRow> = sqlx::query_as("SELECT * FROM volumes WHERE host_id = $1 ORDER BY id")
+            .bind(host.as_str())
+            .fetch_all(&self.readers)
+            .await?;
+        records(rows)
+    }
+
+    async fn volume_holders(&self, workspace: &WorkspaceId) -> Result<Vec<VolumeHolderRecord>> {
+        let text = format!("{HOLDERS} WHERE s.workspace_id = $1 ORDER BY h.volume_id, h.sandbox_id");
+        let rows: Vec<VolumeHolderRow> =
+            sqlx::query_as(AssertSqlSafe(text)).bind(workspace.as_str()).fetch_all(&self.readers).await?;
+        records(rows)
+    }
+
+    async fn update_volume(&self, id: &VolumeId, spec: &VolumeSpecRecord) -> Result<()> {
+        let spec = to_json("volume spec", spec)?;
+        let mut write = self.write(Durability::Power).await?;
+        sqlx::query("UPDATE volumes SET state = 'ready', spec = $2 WHERE id = $1 AND state <> 'deleting'")
+            .bind(id.as_str())
+            .bind(spec)
+            .execute(write.conn())
+            .await?;
+        write.commit().await
+    }
+
+    async fn delete_volume(&self, id: &VolumeId) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        let volume = find(&mut write, id).await?;
+        if let Some(holder) = holders(write.conn(), id).await?.into_iter().next() {
+            return Err(held(&volume.name, &holder));
+        }
+        sqlx::query("UPDATE volumes SET state = 'deleting' WHERE id = $1")
+            .bind(id.as_str())
+            .execute(write.conn())
+            .await?;
+        write.commit().await
+    }
+
+    async fn remove_volume(&self, id: &VolumeId) -> Result<()> {
+        let mut write = self.write(Durability::Power).await?;
+        for text in [
+            "DELETE FROM volume_holders WHERE volume_id = $1",
+            "DELETE FROM volumes WHERE id = $1 AND state <> 'ready'",
+        ] {
+            sqlx::query(text).bind(id.as_str()).execute(write.conn()).await?;
+        }
+        write.commit().await
+    }
+}
+
+/// Gives a new sandbox its volumes, within the transaction that adds its row.
+pub(super) async fn attach(write: &mut Write, sandbox: &SandboxRecord) -> Result<()> {
+    for wanted in &sandbox.spec.volumes {
+        let volume = find(write, &wanted.id).await?;
+        check_usable(&volume, wanted)?;
+        let holders = holders(write.conn(), &wanted.id).await?;
+        if let Some(holder) = holders.iter().find(|holder| !(holder.read_only && wanted.read_only)) {
+            return Err(held(&volume.name, holder));
+        }
+        // Rows of those who are gone count for nothing, and need not pile up.
+        sqlx::query(
+            "DELETE FROM volume_holders WHERE volume_id = $1 AND sandbox_id NOT IN (SELECT id FROM sandboxes)",
+        )
+        .bind(wanted.id.as_str())
+        .execute(write.conn())
+        .await?;
+        sqlx::query("INSERT INTO volume_holders (volume_id, sandbox_id, read_only) VALUES ($1, $2, $3)")
+            .bind(wanted.id.as_str())
+            .bind(sandbox.id.as_str())
+            .bind(i64::from(wanted.read_only))
+            .execute(write.conn())
+            .await?;
+        sqlx::query("UPDATE volumes SET generation = $2 WHERE id = $1")
+            .bind(wanted.id.as_str())
+            .bind(signed(wanted.generation))
+            .execute(write.conn())
+            .await?;
+    }
+    Ok(())
+}
+
+/// What was planned with must still hold: someone else may have had the volume meanwhile.
+fn check_usable(volume: &VolumeRecord, wanted: &AttachedVolume) -> Result<()> {
+    let before = wanted.generation.saturating_sub(u64::from(!wanted.read_only));
+    if volume.state == VolumeState::Ready && volume.generation == before {
+        return Ok(());
+    }
+    Err(StoreError::Held(format!(
+        "volume `{}` has just been changed by another call; try again",
+        volume.name
+    )))
+}
+
+fn held(name: &str, holder: &VolumeHolderRecord) -> StoreError {
+    let does = if holder.read_only { "reads" } else { "writes" };
+    StoreError::Held(format!(
+        "volume `{name}` is attached to sandbox `{}`, which {does} it; delete that sandbox first{}",
+        holder.sandbox,
+        if holder.read_only { "" } else { ", or attach a clone of the volume" }
+    ))
+}
+
+async fn find(write: &mut Write, id: &VolumeId) -> Result<VolumeRecord> {
+    let text = format!("SELECT * FROM volumes WHERE id = $1{}", write.lock_clause());
+    let row: Option<VolumeRow> =
+        sqlx::query_as(AssertSqlSafe(text)).bind(id.as_str()).fetch_optional(write.conn()).await?;
+    row.ok_or_else(|| unknown(id.as_str()))?.try_into()
+}
+
+async fn holders(conn: &mut AnyConnection, id: &VolumeId) -> Result<Vec<VolumeHolderRecord>> {
+    let text = format!("{HOLDERS} WHERE h.volume_id = $1 ORDER BY h.sandbox_id");
+    let rows: Vec<VolumeHolderRow> =
+        sqlx::query_as(AssertSqlSafe(text)).bind(id.as_str()).fetch_all(conn).await?;
+    records(rows)
+}
+
+async fn insert(conn: &mut AnyConnection, volume: &VolumeRecord) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO volumes (id, workspace_id, name, host_id, state, generation, created_at_us, spec) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    )
+    .bind(volume.id.as_str())
+    .bind(volume.workspace.as_str())
+    .bind(&volume.name)
+    .bind(volume.host.as_str())
+    .bind(volume.state.as_str())
+    .bind(signed(volume.generation))
+    .bind(volume.created_at.as_microsecond())
+    .bind(to_json("volume spec", &volume.spec)?)
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn check_name(conn: &mut AnyConnection, workspace: &WorkspaceId, name: &str) -> Result<()> {
+    let taken: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE workspace_id = $1 AND name = $2")
+        .bind(workspace.as_str())
+        .bind(name)
+        .fetch_one(conn)
+        .await?;
+    match taken {
+        0 => Ok(()),
+        _ => Err(StoreError::Held(format!("there is a volume `{name}` already; choose another name"))),
+    }
+}
+
+async fn check_quota(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<()> {
+    let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM volumes WHERE workspace_id = $1")
+        .bind(workspace.as_str())
+        .fetch_one(conn)
+        .await?;
+    if unsigned(count) >= VOLUMES_PER_WORKSPACE_MAX {
+        return Err(StoreError::Quota { what: "volumes", limit: VOLUMES_PER_WORKSPACE_MAX });
+    }
+    Ok(())
+}
+
+fn unknown(name: &str) -> StoreError {
+    StoreError::NotFound { what: "volume", id: name.chars().take(80).collect() }
+}

@@ -1,0 +1,78 @@
+//! The suite on PostgreSQL, and what only several servers on one database can do.
+
+use std::time::Duration;
+
+use pandastack_store::TokenStore;
+use pandastack_store::clock::now;
+use pandastack_store::replicas::{News, Replica, ReplicaStore, Session};
+use pandastack_store::sql::SqlStore;
+
+use super::postgres_server::Server;
+use super::{run_all, running, ws};
+
+#[tokio::test]
+async fn the_suite() {
+    let Some(server) = Server::start("the store's suite on PostgreSQL") else { return };
+    run_all(|| async { SqlStore::postgres(&server.database().await).await.unwrap() }).await;
+}
+
+/// The news of a session until something of a kind is among them.
+async fn heard(session: &mut dyn Session, wanted: impl Fn(&News) -> bool) -> News {
+    loop {
+        let news = tokio::time::timeout(Duration::from_secs(10), session.news()).await.unwrap().unwrap();
+        if let Some(found) = news.into_iter().find(&wanted) {
+            return found;
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_of_several_servers_leads_and_all_hear_what_each_commits() {
+    let Some(server) = Server::start("replicas on one PostgreSQL database") else { return };
+    let url = server.database().await;
+    let (one, two) = (SqlStore::postgres(&url).await.unwrap(), SqlStore::postgres(&url).await.unwrap());
+    let mut first = one.join("a", "unix:/a").await.unwrap();
+    let mut second = two.join("b", "unix:/b").await.unwrap();
+    assert!(first.beat().await.unwrap() && first.beat().await.unwrap());
+    assert!(!second.beat().await.unwrap());
+    let shown =
+        |found: Vec<Replica>| found.into_iter().map(|r| (r.instance, r.address, r.leads)).collect::<Vec<_>>();
+    let expect = [("a", "unix:/a", true), ("b", "unix:/b", false)].map(|(i, a, l)| (i.into(), a.into(), l));
+    assert_eq!(shown(two.replicas().await.unwrap()), expect);
+    // Each hears of a commit of either, the committer too.
+    one.ensure_workspace(&ws(), now()).await.unwrap();
+    let record = running(&one).await;
+    for session in [&mut first, &mut second] {
+        let created =
+            heard(session.as_mut(), |news| matches!(news, News::Event(e) if e.kind == "created")).await;
+        assert!(matches!(created, News::Event(event) if event.sandbox_id == record.id));
+    }
+    two.tell_names_changed().await.unwrap();
+    assert_eq!(heard(first.as_mut(), |news| *news == News::Names).await, News::Names);
+    // The end of a session, orderly or not, frees what it held.
+    first.leave().await;
+    drop(first);
+    assert!(second.beat().await.unwrap());
+    assert_eq!(two.replicas().await.unwrap().len(), 1);
+    drop(second);
+    let mut third = one.join("c", "unix:/c").await.unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while !third.beat().await.unwrap() {
+        assert!(std::time::Instant::now() < deadline, "a dropped session still leads");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn usage_events_are_append_only() {
+    let Some(server) = Server::start("append-only tables on PostgreSQL") else { return };
+    let url = server.database().await;
+    let store = SqlStore::postgres(&url).await.unwrap();
+    store.ensure_workspace(&ws(), now()).await.unwrap();
+    running(&store).await;
+    let pool = sqlx::AnyPool::connect(&url).await.unwrap();
+    for change in ["DELETE FROM usage_events", "UPDATE usage_events SET cpu_ms = 0", "TRUNCATE usage_events"]
+    {
+        assert!(sqlx::query(change).execute(&pool).await.is_err(), "{change}");
+    }
+}

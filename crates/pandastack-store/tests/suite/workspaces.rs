@@ -1,0 +1,188 @@
+//! Quotas, settings, keys, hosts, databases, the audit log and usage.
+
+use jiff::Timestamp;
+use pandastack_store::record::after_seconds;
+use pandastack_store::*;
+use pandastack_types::agent_api::Usage;
+use pandastack_types::api::Scope;
+use pandastack_types::limits::TOKENS_PER_WORKSPACE_MAX;
+use pandastack_types::{SandboxId, WorkspaceId};
+
+use super::{new_sandbox, now, running, ws};
+
+pub(super) async fn quotas_are_kept_and_count_what_is_there(store: &dyn Store) {
+    use pandastack_types::api::{Quota, QuotaUse};
+    assert_eq!(store.quota(&ws()).await.unwrap(), Quota::default());
+    let sized = |cpu, memory_mb| {
+        let spec = SandboxSpecRecord { cpu, memory_mb, ..SandboxSpecRecord::default() };
+        SandboxRecord { spec, ..new_sandbox() }
+    };
+    store.insert_sandboxes(&[sized(2, 512)], None).await.unwrap();
+    let quota = Quota { cpu: Some(3), ..Quota::default() };
+    store.set_quota(&ws(), &quota).await.unwrap();
+    assert_eq!(store.quota(&ws()).await.unwrap(), quota);
+    // Of two in one call the second is too much, so neither is there.
+    let refused = store.insert_sandboxes(&[sized(1, 512), sized(1, 512)], None).await;
+    assert!(
+        matches!(refused, Err(StoreError::OverQuota { name: "cpu", used: 3, wanted: 1, limit: 3 })),
+        "{refused:?}"
+    );
+    store.insert_sandboxes(&[sized(1, 256)], None).await.unwrap();
+    let used = QuotaUse { sandboxes: 2, cpu: 3, memory_mb: 768, snapshot_mb: 0 };
+    assert_eq!(store.quota_use(&ws()).await.unwrap(), used);
+}
+
+pub(super) async fn settings_of_a_workspace_are_its_own(store: &dyn Store) {
+    use pandastack_types::api::{PatchWorkspace, WorkspaceSettings};
+    use pandastack_types::preview::Visibility;
+    let other: WorkspaceId = "other".parse().unwrap();
+    assert_eq!(store.workspace_settings(&ws()).await.unwrap(), WorkspaceSettings::default());
+    let private = WorkspaceSettings { default_visibility: Visibility::Private };
+    let patch = PatchWorkspace { default_visibility: Some(Visibility::Private) };
+    assert_eq!(store.patch_workspace(&ws(), &patch).await.unwrap(), private);
+    assert_eq!(store.patch_workspace(&ws(), &PatchWorkspace::default()).await.unwrap(), private);
+    assert_eq!(store.workspace_settings(&ws()).await.unwrap(), private);
+    assert_eq!(store.workspace_settings(&other).await.unwrap(), WorkspaceSettings::default());
+}
+
+pub(super) async fn tokens_have_a_quota_and_a_last_one(store: &dyn Store) {
+    let key = || TokenRecord {
+        prefix: format!("pds_{}", SandboxId::random()),
+        workspace: ws(),
+        hash: vec![7; 32],
+        label: "k".into(),
+        scope: Scope::Admin,
+        created_at: now(),
+        expires_at: after_seconds(now(), 9),
+    };
+    let first = key();
+    store.insert_token(&first).await.unwrap();
+    assert_eq!(store.token(&first.prefix).await.unwrap(), Some(first.clone()));
+    assert_eq!(store.token("pds_00000000").await.unwrap(), None);
+    let last = store.delete_token(&ws(), &first.prefix).await;
+    assert!(matches!(last, Err(StoreError::LastToken(_))), "{last:?}");
+    for _ in 1..TOKENS_PER_WORKSPACE_MAX {
+        store.insert_token(&key()).await.unwrap();
+    }
+    assert!(matches!(store.insert_token(&key()).await, Err(StoreError::Quota { .. })));
+    assert_eq!(store.count_tokens().await.unwrap(), TOKENS_PER_WORKSPACE_MAX);
+    store.touch_tokens(&[(first.prefix.clone(), now())]).await.unwrap();
+    let stranger: WorkspaceId = "stranger".parse().unwrap();
+    assert!(store.delete_token(&stranger, &first.prefix).await.is_err());
+    store.delete_token(&ws(), &first.prefix).await.unwrap();
+    assert!(!store.tokens(&ws()).await.unwrap().contains(&first));
+}
+
+fn audit_record(workspace: &WorkspaceId, sandbox: Option<&SandboxId>, at: Timestamp) -> ledger::AuditRecord {
+    let entry = pandastack_types::api::AuditEntry {
+        id: 0,
+        at,
+        token_prefix: "pds_12345678".into(),
+        token_label: "é".into(),
+        method: "POST".into(),
+        route: "/v1/sandboxes/{id}/exec".into(),
+        path: "/v1/x".into(),
+        sandbox_id: sandbox.cloned(),
+        status: 201,
+        request_id: "r".into(),
+        took_ms: 7,
+    };
+    ledger::AuditRecord { workspace: workspace.clone(), entry }
+}
+
+pub(super) async fn audit_entries_are_kept_in_order(store: &dyn Store) {
+    let (sandbox, old) = (SandboxId::random(), Timestamp::from_second(1_000).unwrap());
+    let other: WorkspaceId = "other".parse().unwrap();
+    let records = [
+        audit_record(&ws(), None, old),
+        audit_record(&ws(), Some(&sandbox), now()),
+        audit_record(&other, Some(&sandbox), now()),
+        audit_record(&ws(), None, now()),
+    ];
+    store.insert_audit(&records).await.unwrap();
+    let all = ledger::AuditSelect { limit: 10, ..Default::default() };
+    let entries = store.audit(&ws(), &all).await.unwrap();
+    assert_eq!(entries.len(), 3, "another workspace's are not seen");
+    assert!(entries.windows(2).all(|pair| pair[0].id > pair[1].id));
+    let expect = pandastack_types::api::AuditEntry { id: entries[1].id, ..records[1].entry.clone() };
+    assert_eq!(entries[1], expect);
+    let of_sandbox = ledger::AuditSelect { sandbox: Some(sandbox), ..all.clone() };
+    assert_eq!(store.audit(&ws(), &of_sandbox).await.unwrap().len(), 1);
+    let before = ledger::AuditSelect { before: Some(entries[1].id), ..all.clone() };
+    assert_eq!(store.audit(&ws(), &before).await.unwrap(), entries[2..]);
+    assert_eq!(store.prune_audit(Timestamp::from_second(2_000).unwrap()).await.unwrap(), 1);
+    assert_eq!(store.audit(&ws(), &all).await.unwrap().len(), 2);
+}
+
+pub(super) async fn usage_is_recorded_as_differences(store: &dyn Store) {
+    let id = running(store).await.id;
+    let total = |cpu_ms| Usage { cpu_ms, sent_bytes: 7, ..Usage::default() };
+    for cpu_ms in [100, 100, 250] {
+        store.record_usage(&[(id.clone(), total(cpu_ms))], now()).await.unwrap();
+    }
+    assert_eq!(store.sandbox(None, &id).await.unwrap().spec.usage, total(250));
+    let unknown = SandboxId::random();
+    store.record_usage(&[(unknown, total(1))], now()).await.unwrap();
+}
+
+pub(super) async fn usage_is_summed_by_period_and_sandbox(store: &dyn Store) {
+    let (busy, idle) = (running(store).await, running(store).await);
+    let used = |cpu_ms| Usage { cpu_ms, sent_bytes: 5, ..Usage::default() };
+    store.record_usage(&[(busy.id.clone(), used(30)), (idle.id.clone(), used(10))], now()).await.unwrap();
+    store.record_usage(&[(busy.id.clone(), used(50))], now()).await.unwrap();
+    let (from, to) = (Timestamp::from_second(0).unwrap(), after_seconds(now(), 60).unwrap());
+    let total = store.usage(&ws(), from, to).await.unwrap();
+    assert_eq!((total.creates, total.cpu_ms, total.sent_bytes), (2, 60, 10));
+    let by_sandbox = store.usage_by_sandbox(&ws(), from, to, 1).await.unwrap();
+    assert_eq!((by_sandbox.len(), &by_sandbox[0].sandbox_id, by_sandbox[0].used.cpu_ms), (1, &busy.id, 50));
+    assert_eq!(store.usage(&ws(), from, from).await.unwrap(), Default::default());
+}
+
+pub(super) async fn hosts_are_replaced(store: &dyn Store) {
+    let report = serde_json::json!({"host": "host-a", "address": "unix:/a", "version": "1", "engine": "e",
+        "isolation": "i", "memory_total_mb": 1, "memory_free_mb": 1, "disk_free_bytes": 1, "slots_free": 1,
+        "templates": [], "sandboxes": [], "snapshots": [], "at": "2026-01-01T00:00:00Z"});
+    let mut host = HostRecord { summary: serde_json::from_value(report).unwrap(), last_seen_at: now() };
+    store.put_host(&host).await.unwrap();
+    host.summary.memory_free_mb = 5;
+    store.put_host(&host).await.unwrap();
+    assert_eq!(store.hosts().await.unwrap(), [host]);
+}
+
+pub(super) async fn databases_are_kept_by_workspace_and_state(store: &dyn Store) {
+    use pandastack_store::databases::{DatabaseRecord, DatabaseSpecRecord, DatabaseState};
+    let record = DatabaseRecord {
+        id: pandastack_types::DatabaseId::random(),
+        workspace: ws(),
+        state: DatabaseState::Creating,
+        sandbox: None,
+        created_at: now(),
+        drill: None,
+        spec: DatabaseSpecRecord { label: Some("é".into()), size: "1g".into(), ..Default::default() },
+    };
+    store.insert_database(&record).await.unwrap();
+    assert_eq!(store.database(Some(&ws()), &record.id).await.unwrap(), record);
+    let other: WorkspaceId = "other".parse().unwrap();
+    assert!(matches!(store.database(Some(&other), &record.id).await, Err(StoreError::NotFound { .. })));
+    assert!(store.databases(&other).await.unwrap().is_empty());
+    assert_eq!(store.databases_in(DatabaseState::Creating).await.unwrap(), std::slice::from_ref(&record));
+    let ready =
+        DatabaseRecord { state: DatabaseState::Ready, sandbox: Some(SandboxId::random()), ..record.clone() };
+    store.update_database(&ready).await.unwrap();
+    assert_eq!(store.databases(&ws()).await.unwrap(), std::slice::from_ref(&ready));
+    assert!(store.databases_in(DatabaseState::Creating).await.unwrap().is_empty());
+    // Whoever read the record before a drill ended writes it after: neither change is lost.
+    let drill = pandastack_types::api::DatabaseDrill { at: now(), ok: true, took_ms: 7, error: None };
+    store.note_drill(&ready.id, &drill).await.unwrap();
+    let renamed = DatabaseRecord {
+        spec: DatabaseSpecRecord { label: Some("b".into()), ..ready.spec.clone() },
+        ..ready.clone()
+    };
+    store.update_database(&renamed).await.unwrap();
+    let found = store.database(None, &ready.id).await.unwrap();
+    assert_eq!((found.drill.as_ref(), found.spec.label.as_deref()), (Some(&drill), Some("b")));
+    store.delete_database(&ready.id).await.unwrap();
+    store.delete_database(&ready.id).await.unwrap();
+    assert!(matches!(store.update_database(&ready).await, Err(StoreError::NotFound { .. })));
+    assert!(matches!(store.note_drill(&ready.id, &drill).await, Err(StoreError::NotFound { .. })));
+}

@@ -1,0 +1,102 @@
+//! What machines and their volumes belong to when a service made them.
+//!
+//! Stored and shown as `app:<id>`, `function:<id>` and so on; this is the one place that writes and reads that form.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{AppId, DatabaseId, FunctionId};
+
+/// The thing of a service that a machine or a volume belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// An app: its builds and its instances.
+    App(AppId),
+    /// A function: its builds and the machines of its pool.
+    Function(FunctionId),
+    /// A database: its machine and the volume with its data.
+    Database(DatabaseId),
+    /// The volume of a machine that is about to become a database's.
+    NextDatabase(DatabaseId),
+    /// The volume of a machine that was a database's until another took over.
+    ReplacedDatabase(DatabaseId),
+    /// The trial restore of a database's backups.
+    Drill(DatabaseId),
+}
+
+impl Owner {
+    /// The database whose data the machine has. Nobody may enter such a machine: root there is the server's superuser.
+    pub fn sealed_for(&self) -> Option<&DatabaseId> {
+        match self {
+            Self::Database(id) | Self::NextDatabase(id) | Self::ReplacedDatabase(id) | Self::Drill(id) => {
+                Some(id)
+            }
+            Self::App(_) | Self::Function(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::App(id) => write!(f, "app:{id}"),
+            Self::Function(id) => write!(f, "function:{id}"),
+            Self::Database(id) => write!(f, "database:{id}"),
+            Self::NextDatabase(id) => write!(f, "database:{id}:next"),
+            Self::ReplacedDatabase(id) => write!(f, "database:{id}:replaced"),
+            Self::Drill(id) => write!(f, "drill:{id}"),
+        }
+    }
+}
+
+/// The text names no owner.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an owner such as app:<id>")]
+pub struct OwnerError(String);
+
+impl FromStr for Owner {
+    type Err = OwnerError;
+
+    fn from_str(text: &str) -> Result<Self, OwnerError> {
+        let parse = || {
+            let (kind, id) = text.split_once(':')?;
+            Some(match (kind, id.split_once(':')) {
+                ("app", None) => Self::App(id.parse().ok()?),
+                ("function", None) => Self::Function(id.parse().ok()?),
+                ("drill", None) => Self::Drill(id.parse().ok()?),
+                ("database", None) => Self::Database(id.parse().ok()?),
+                ("database", Some((id, "next"))) => Self::NextDatabase(id.parse().ok()?),
+                ("database", Some((id, "replaced"))) => Self::ReplacedDatabase(id.parse().ok()?),
+                _ => return None,
+            })
+        };
+        parse().ok_or_else(|| OwnerError(text.chars().take(80).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_reads_as_it_was_written() {
+        for text in
+            ["app:a1", "function:f", "database:d", "database:d:next", "database:d:replaced", "drill:d"]
+        {
+            let owner: Owner = text.parse().unwrap();
+            assert_eq!(owner.to_string(), text);
+        }
+        for bad in ["", "app", "app:", "host:a", "database:d:other", "app:a:next"] {
+            assert!(bad.parse::<Owner>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn machines_with_the_data_of_a_database_are_sealed() {
+        for (text, sealed) in
+            [("database:a1", true), ("drill:a1", true), ("app:a1", false), ("function:a1", false)]
+        {
+            assert_eq!(text.parse::<Owner>().unwrap().sealed_for().is_some(), sealed, "{text}");
+        }
+    }
+}
