@@ -11,11 +11,14 @@ impl From<AgentError> for Error {
             AgentError::Answered { body, retry_after, .. } => {
                 Self { retry_after, build_id: body.build_id, ..Self::new(body.code, message) }
             }
+            AgentError::InvalidRequest { .. } => Self::internal(error),
             AgentError::BodyTooLarge => Self::new(ErrorCode::BodyTooLarge, message),
             AgentError::Unreachable { .. } | AgentError::Address { .. } => {
                 Self { cause: Some(error.into()), ..Self::new(ErrorCode::HostUnreachable, message) }
             }
-            AgentError::Broken { .. } | AgentError::Late { .. } | AgentError::Nonsense { .. } => {
+            AgentError::ConnectionLost { .. }
+            | AgentError::Timeout { .. }
+            | AgentError::BadResponse { .. } => {
                 Self { cause: Some(error.into()), ..Self::new(ErrorCode::GuestUnavailable, message) }
             }
         }

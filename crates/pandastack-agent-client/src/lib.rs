@@ -1,122 +1,56 @@
 //! Calls to one host's agent, over a unix socket or TCP by one mechanism.
 //!
-//! Every request is signed and goes over a pooled connection that is kept alive, so a call costs no connection setup.
-//! Nothing is ever sent twice: the pool repeats a request only if not a byte of it was written. Dropping the returned
-//! future or response body closes the connection, which is how the agent learns that a client went away.
-//! [`AgentClient::upgrade`] turns a call into a plain stream of bytes.
+//! Calls are described by [`pandastack_types::agent_api::endpoints`]:
+//! [`AgentClient::call_endpoint`] for those that answer a value, [`AgentClient::stream`] for those
+//! that answer bytes or events, [`AgentClient::upgrade`] for those that turn the connection into a
+//! stream both ways, and [`AgentClient::pass_through`] for a client's request that is handed on.
+//!
+//! Every request is signed and goes over a pooled connection that is kept alive, so a call costs no
+//! connection setup. Nothing is ever sent twice: the pool repeats a request only if not a byte of
+//! it was written. Dropping the returned future or response body closes the connection, which is
+//! how the agent learns that a client went away.
 
 #![forbid(unsafe_code)]
 
+mod body;
+mod connector;
+mod error;
 mod failure;
 pub mod request_id;
 
-use std::path::PathBuf;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jiff::Timestamp;
-use pandastack_types::agent_api::INCARNATION_HEADER;
+use pandastack_types::agent_api::{
+    Empty, Endpoint, INCARNATION_HEADER, JsonResponse, LAST_EVENT_ID_HEADER, PassThrough, Protocol,
+    StreamResponse, Upgrade,
+};
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{ErrorBody, HostId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 
+pub use crate::body::RequestBody;
+use crate::connector::Connector;
+pub use crate::error::AgentError;
+use crate::error::Cause;
 use crate::request_id::REQUEST_ID;
 
-/// How long connecting to an agent may take.
-const CONNECT_WAIT: Duration = Duration::from_secs(3);
 /// Idle connections kept to one agent.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Largest JSON answer of an agent to control itself: a `run` with both streams full and every byte escaped. What
-/// passes through to clients has no such limit.
+/// Largest JSON answer of an agent to control itself: a `run` with both streams full and every byte
+/// escaped. What passes through to clients has no such limit.
 const ANSWER_BYTES_MAX: usize = 12 * pandastack_types::limits::EXEC_OUTPUT_BYTES_MAX + 64 * 1024;
 /// Largest error body read from an agent.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
-
-type Cause = Box<dyn std::error::Error + Send + Sync>;
-
-/// Why a call to an agent did not succeed.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// Nothing was sent.
-    #[error("host `{host}` does not answer; its sandboxes keep running and come back with it")]
-    Unreachable {
-        /// Which.
-        host: HostId,
-        /// Why.
-        #[source]
-        source: Option<Cause>,
-    },
-    /// It was sent, and no answer came.
-    #[error("host `{host}` broke off the call; whether it took effect is not known")]
-    Broken {
-        /// Which.
-        host: HostId,
-        /// Why.
-        #[source]
-        source: Cause,
-    },
-    /// It was sent, and no answer came in time.
-    #[error("host `{host}` did not finish within {} s", .wait.as_secs())]
-    Late {
-        /// Which.
-        host: HostId,
-        /// How long it had.
-        wait: Duration,
-    },
-    /// The answer is not what was asked for.
-    #[error(
-        "host `{host}` answered something that this server does not understand; do their versions match?"
-    )]
-    Nonsense {
-        /// Which.
-        host: HostId,
-        /// What is wrong with it.
-        #[source]
-        source: Cause,
-    },
-    /// The agent refused or failed, and says why.
-    #[error("{}", .body.error)]
-    Answered {
-        /// Status of the answer.
-        status: u16,
-        /// What it says.
-        body: Box<ErrorBody>,
-        /// When to try again.
-        retry_after: Option<u32>,
-    },
-    /// The client's body is longer than allowed.
-    #[error("the body is larger than {} bytes", pandastack_types::limits::FILE_BODY_BYTES_MAX)]
-    BodyTooLarge,
-    /// The host reported an address that is not one.
-    #[error("host `{host}` reported the address `{address}`; expected unix:/path or http://address:port")]
-    Address {
-        /// Which.
-        host: HostId,
-        /// What it reported.
-        address: String,
-    },
-}
-
-impl AgentError {
-    /// Whether the agent says that it has no such thing.
-    pub fn is_absent(&self) -> bool {
-        matches!(self, AgentError::Answered { status: 404, .. })
-    }
-}
 
 /// A client of one agent. Clones share the connections.
 #[derive(Clone)]
@@ -127,7 +61,54 @@ pub struct AgentClient {
     local: bool,
 }
 
-/// A call that answers JSON.
+/// How a call is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallOptions {
+    /// Incarnation of the sandbox that is meant; the agent refuses a stale one.
+    pub incarnation: Option<u64>,
+    /// How long the response may take; without a limit if `None`.
+    pub wait: Option<Duration>,
+}
+
+impl CallOptions {
+    /// A call on a host.
+    pub fn on_host(wait: Duration) -> Self {
+        Self { incarnation: None, wait: Some(wait) }
+    }
+
+    /// A call on a sandbox.
+    pub fn on_sandbox(incarnation: u64, wait: Duration) -> Self {
+        Self { incarnation: Some(incarnation), wait: Some(wait) }
+    }
+
+    /// An upload to a sandbox, which takes as long as its source does.
+    pub fn upload(incarnation: u64) -> Self {
+        Self { incarnation: Some(incarnation), wait: None }
+    }
+}
+
+/// How a response is read while it comes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StreamOptions<'a> {
+    /// Incarnation of the sandbox that is meant; the agent refuses a stale one.
+    pub incarnation: Option<u64>,
+    /// Continue after this event.
+    pub last_event_id: Option<&'a str>,
+}
+
+impl StreamOptions<'_> {
+    /// A stream of a sandbox, from its beginning.
+    pub fn on_sandbox(incarnation: u64) -> Self {
+        Self { incarnation: Some(incarnation), last_event_id: None }
+    }
+}
+
+/// What a call sends.
+pub type RequestOf<'a, E> = <<E as Endpoint>::Request as RequestBody>::Value<'a>;
+/// What a call answers.
+pub type ResponseOf<E> = <<E as Endpoint>::Response as JsonResponse>::Value;
+
+/// A call that answers JSON, by path.
 pub struct Call<'a> {
     /// Its method.
     pub method: Method,
@@ -163,31 +144,89 @@ impl AgentClient {
         &self.host
     }
 
+    /// Makes a call and reads its value.
+    pub async fn call_endpoint<E>(
+        &self,
+        endpoint: E,
+        options: CallOptions,
+        body: RequestOf<'_, E>,
+    ) -> Result<ResponseOf<E>, AgentError>
+    where
+        E: Endpoint,
+        E::Request: RequestBody,
+        E::Response: JsonResponse,
+    {
+        let request = self.request(&endpoint, body)?;
+        let received = self.within(options.wait, self.receive(request, options.incarnation)).await?;
+        E::Response::parse(&received).map_err(|error| self.bad_response(error))
+    }
+
+    /// Makes a call whose body is read while it comes.
+    pub async fn stream<E>(
+        &self,
+        endpoint: E,
+        options: StreamOptions<'_>,
+        body: RequestOf<'_, E>,
+    ) -> Result<Response<Incoming>, AgentError>
+    where
+        E: Endpoint,
+        E::Request: RequestBody,
+        E::Response: StreamResponse,
+    {
+        let mut request = self.request(&endpoint, body)?;
+        if let Some(id) = options.last_event_id {
+            let id = HeaderValue::from_str(id).map_err(|error| self.invalid_request(error))?;
+            request.headers_mut().insert(LAST_EVENT_ID_HEADER, id);
+        }
+        self.send(request, options.incarnation).await
+    }
+
+    /// Makes a call that turns the connection into a stream. Answers the response's headers and the stream.
+    pub async fn upgrade<E, P>(
+        &self,
+        endpoint: E,
+        options: CallOptions,
+    ) -> Result<(HeaderMap, TokioIo<Upgraded>), AgentError>
+    where
+        E: Endpoint<Request = Empty, Response = Upgrade<P>>,
+        P: Protocol,
+    {
+        let request = self.request(&endpoint, ())?;
+        self.within(options.wait, self.switch(request, options.incarnation, P::NAME)).await
+    }
+
+    /// Hands on a client's request: `headers` and `body` are the client's.
+    pub async fn pass_through<E: Endpoint>(
+        &self,
+        call: &PassThrough<E>,
+        incarnation: u64,
+        headers: HeaderMap,
+        body: Body,
+    ) -> Result<Response<Incoming>, AgentError> {
+        let request = Request::builder().method(E::METHOD.as_str()).uri(call.target()).body(body);
+        let mut request = request.map_err(|error| self.invalid_request(error))?;
+        *request.headers_mut() = headers;
+        self.send(request, Some(incarnation)).await
+    }
+
     /// Sends JSON and reads JSON; an empty answer reads as `null`.
     pub async fn call<T: DeserializeOwned>(
         &self,
         call: Call<'_>,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T, AgentError> {
-        let nonsense = |source: Cause| AgentError::Nonsense { host: self.host.clone(), source };
         let bytes = match body {
-            Some(body) => serde_json::to_vec(body).map_err(|error| nonsense(error.into()))?,
+            Some(body) => serde_json::to_vec(body).map_err(|error| self.invalid_request(error))?,
             None => Vec::new(),
         };
         let mut request = Request::builder().method(call.method).uri(format!("/agent/v1{}", call.path));
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        let request = request.body(Body::from(bytes)).map_err(|error| nonsense(error.into()))?;
-        let answer = async {
-            let response = self.send(request, call.incarnation).await?;
-            let bytes = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-            bytes.map(|collected| collected.to_bytes()).map_err(|source| self.broken(source))
-        };
-        let late = |_| AgentError::Late { host: self.host.clone(), wait: call.wait };
-        let answer: Bytes = tokio::time::timeout(call.wait, answer).await.map_err(late)??;
+        let request = request.body(Body::from(bytes)).map_err(|error| self.invalid_request(error))?;
+        let answer = self.within(Some(call.wait), self.receive(request, call.incarnation)).await?;
         let text = if answer.is_empty() { b"null".as_slice() } else { &answer };
-        serde_json::from_slice(text).map_err(|error| nonsense(error.into()))
+        serde_json::from_slice(text).map_err(|error| self.bad_response(error))
     }
 
     /// Sends a request whose URI is a path with query, streaming both ways. An error status becomes an error.
@@ -196,15 +235,14 @@ impl AgentClient {
         mut request: Request<Body>,
         incarnation: Option<u64>,
     ) -> Result<Response<Incoming>, AgentError> {
-        let nonsense = |source: Cause| AgentError::Nonsense { host: self.host.clone(), source };
         let target = request.uri().path_and_query().map_or("/", |target| target.as_str()).to_owned();
         let now = Timestamp::now().as_second();
         let signature =
             self.key.sign(Direction::ControlToAgent, &self.host, request.method().as_str(), &target, now);
-        let signature = HeaderValue::from_str(&signature).map_err(|error| nonsense(error.into()))?;
+        let signature = HeaderValue::from_str(&signature).map_err(|error| self.invalid_request(error))?;
         // One client has one address, so the authority only has to be constant for the pool to work.
         *request.uri_mut() =
-            format!("http://agent{target}").parse::<Uri>().map_err(|error| nonsense(error.into()))?;
+            format!("http://agent{target}").parse::<Uri>().map_err(|error| self.invalid_request(error))?;
         request.headers_mut().insert(LINK_HEADER, signature);
         if let Some(id) = request_id::current() {
             request.headers_mut().insert(REQUEST_ID, id);
@@ -219,31 +257,51 @@ impl AgentClient {
         Ok(response)
     }
 
-    /// Asks for a stream of bytes under `/agent/v1`. Answers its head's headers and the stream.
-    pub async fn upgrade(
+    fn request<E>(&self, endpoint: &E, body: RequestOf<'_, E>) -> Result<Request<Body>, AgentError>
+    where
+        E: Endpoint,
+        E::Request: RequestBody,
+    {
+        let body = E::Request::body(body).map_err(|error| self.invalid_request(error))?;
+        let mut request = Request::builder().method(E::METHOD.as_str()).uri(endpoint.target());
+        if let Some(media_type) = E::Request::MEDIA_TYPE {
+            request = request.header(header::CONTENT_TYPE, media_type);
+        }
+        request.body(body).map_err(|error| self.invalid_request(error))
+    }
+
+    async fn receive(&self, request: Request<Body>, incarnation: Option<u64>) -> Result<Bytes, AgentError> {
+        let response = self.send(request, incarnation).await?;
+        let received = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        received.map(|received| received.to_bytes()).map_err(|source| self.connection_lost(source))
+    }
+
+    async fn switch(
         &self,
-        call: Call<'_>,
+        mut request: Request<Body>,
+        incarnation: Option<u64>,
         protocol: &'static str,
     ) -> Result<(HeaderMap, TokioIo<Upgraded>), AgentError> {
-        let nonsense = |source: Cause| AgentError::Nonsense { host: self.host.clone(), source };
-        let request = Request::builder()
-            .method(call.method)
-            .uri(format!("/agent/v1{}", call.path))
-            .header(header::CONNECTION, "upgrade")
-            .header(header::UPGRADE, protocol)
-            .body(Body::empty())
-            .map_err(|error| nonsense(error.into()))?;
-        let answer = async {
-            let mut response = self.send(request, call.incarnation).await?;
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                return Err(nonsense(format!("status {} to `{protocol}`", response.status()).into()));
-            }
-            let headers = std::mem::take(response.headers_mut());
-            let stream = hyper::upgrade::on(response).await.map_err(|error| self.broken(error.into()))?;
-            Ok((headers, TokioIo::new(stream)))
-        };
-        let late = |_| AgentError::Late { host: self.host.clone(), wait: call.wait };
-        tokio::time::timeout(call.wait, answer).await.map_err(late)?
+        request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(protocol));
+        let mut response = self.send(request, incarnation).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(self.bad_response(format!("status {} to `{protocol}`", response.status())));
+        }
+        let headers = std::mem::take(response.headers_mut());
+        let stream = hyper::upgrade::on(response).await;
+        let stream = stream.map_err(|error| self.connection_lost(error))?;
+        Ok((headers, TokioIo::new(stream)))
+    }
+
+    async fn within<T>(
+        &self,
+        wait: Option<Duration>,
+        call: impl Future<Output = Result<T, AgentError>>,
+    ) -> Result<T, AgentError> {
+        let Some(wait) = wait else { return call.await };
+        let timeout = |_| AgentError::Timeout { host: self.host.clone(), wait };
+        tokio::time::timeout(wait, call).await.map_err(timeout)?
     }
 
     fn failed(&self, error: hyper_util::client::legacy::Error) -> AgentError {
@@ -257,11 +315,19 @@ impl AgentClient {
             }
             cause = inner.source();
         }
-        self.broken(error.into())
+        self.connection_lost(error)
     }
 
-    fn broken(&self, source: Cause) -> AgentError {
-        AgentError::Broken { host: self.host.clone(), source }
+    fn connection_lost(&self, source: impl Into<Cause>) -> AgentError {
+        AgentError::ConnectionLost { host: self.host.clone(), source: source.into() }
+    }
+
+    fn invalid_request(&self, source: impl Into<Cause>) -> AgentError {
+        AgentError::InvalidRequest { host: self.host.clone(), source: source.into() }
+    }
+
+    fn bad_response(&self, source: impl Into<Cause>) -> AgentError {
+        AgentError::BadResponse { host: self.host.clone(), source: source.into() }
     }
 
     async fn refusal(&self, response: Response<Incoming>) -> AgentError {
@@ -270,7 +336,7 @@ impl AgentClient {
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
         let bytes = match Limited::new(response.into_body(), ERROR_BYTES_MAX).collect().await {
             Ok(collected) => collected.to_bytes(),
-            Err(source) => return self.broken(source),
+            Err(source) => return self.connection_lost(source),
         };
         match serde_json::from_slice::<ErrorBody>(&bytes) {
             Ok(body) => {
@@ -279,133 +345,8 @@ impl AgentClient {
             }
             Err(error) => {
                 let shown = String::from_utf8_lossy(&bytes).chars().take(200).collect::<String>();
-                let source = format!("status {status}, body `{shown}`: {error}").into();
-                AgentError::Nonsense { host: self.host.clone(), source }
+                self.bad_response(format!("status {status}, body `{shown}`: {error}"))
             }
         }
-    }
-}
-
-/// Where an agent listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Connector {
-    Unix(PathBuf),
-    Tcp(String),
-}
-
-impl Connector {
-    fn parse(address: &str) -> Option<Self> {
-        if let Some(path) = address.strip_prefix("unix:") {
-            return path.starts_with('/').then(|| Self::Unix(path.into()));
-        }
-        let authority = address.strip_prefix("http://")?.trim_end_matches('/');
-        let uri: Uri = format!("http://{authority}").parse().ok()?;
-        uri.port_u16()?;
-        Some(Self::Tcp(authority.to_owned()))
-    }
-
-    async fn connect(self) -> std::io::Result<AgentStream> {
-        let stream: Box<dyn Stream> = match self {
-            Connector::Unix(path) => Box::new(UnixStream::connect(path).await?),
-            Connector::Tcp(authority) => {
-                let stream = TcpStream::connect(authority).await?;
-                stream.set_nodelay(true)?;
-                Box::new(stream)
-            }
-        };
-        Ok(AgentStream(TokioIo::new(stream)))
-    }
-}
-
-impl tower::Service<Uri> for Connector {
-    type Response = AgentStream;
-    type Error = std::io::Error;
-    type Future = BoxFuture<'static, std::io::Result<AgentStream>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let connector = self.clone();
-        Box::pin(async move {
-            match tokio::time::timeout(CONNECT_WAIT, connector.connect()).await {
-                Ok(connected) => connected,
-                Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
-            }
-        })
-    }
-}
-
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// A connection of either kind.
-struct AgentStream(TokioIo<Box<dyn Stream>>);
-
-impl Connection for AgentStream {
-    fn connected(&self) -> Connected {
-        Connected::new()
-    }
-}
-
-impl hyper::rt::Read for AgentStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl hyper::rt::Write for AgentStream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(address: &str, expect: Option<Connector>) {
-        assert_eq!(Connector::parse(address), expect, "{address:?}");
-    }
-
-    #[test]
-    fn addresses_are_unix_paths_or_host_and_port() {
-        check("unix:/run/agent.sock", Some(Connector::Unix("/run/agent.sock".into())));
-        check("unix:agent.sock", None);
-        check("http://10.0.0.7:7070", Some(Connector::Tcp("10.0.0.7:7070".into())));
-        check("http://10.0.0.7:7070/", Some(Connector::Tcp("10.0.0.7:7070".into())));
-        check("http://10.0.0.7", None);
-        check("10.0.0.7:7070", None);
-        check("", None);
     }
 }

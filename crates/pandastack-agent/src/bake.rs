@@ -1,31 +1,33 @@
 //! Baking: from a recipe to a snapshot that creates start from.
 //!
-//! Build or find the image, kernel and initial ramdisk; boot once; run what users run first; freeze user processes;
-//! write the machine down. Found again by key, so that only the first agent of a version pays.
+//! Build or find the image, kernel and initial ramdisk; boot once; run what users run first; freeze
+//! user processes; write the machine down. Found again by key, so that only the first agent of a
+//! version pays.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pandastack_engine::{Boot, Confinement, Machine};
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_image::recipe::VolumeEntry;
-use pandastack_image::{Image, ImageBuilder, Initramfs, Kernel, KernelSet, Progress, Recipe};
+use pandastack_image::{Image, ImageBuilder, Kernel, KernelSet, Progress, Recipe};
 use pandastack_net::NetworkPolicy;
 use pandastack_types::agent_api::VolumeSpec;
 use pandastack_types::{BuildId, VolumeId};
-use std::time::Duration;
 
 use crate::blocking;
+use crate::builds::Builds;
 use crate::capture::Capture;
-use crate::embedded::GUEST_PROGRAM;
 use crate::error::{AgentError, Result};
-use crate::home::{Home, Origin};
-use crate::host::Host;
+use crate::host_resources::{HostResources, UID_FIRST};
+use crate::kernel_files::{boot_key, ensure_boot_dir, kernel_args, world_readable};
 use crate::launch;
-use crate::record::BootMode;
+use crate::machine_resources::{MachineResources, Origin};
+use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::{Manifest, Snapshot};
-use crate::template::{Baked, Variant};
-use crate::zygote;
+use crate::variant::{Baked, Variant};
+use crate::warm;
 
 /// How long a cold boot may take until the guest program answers. Emulated, on a loaded host, first run.
 const BOOT_MAX: Duration = Duration::from_secs(180);
@@ -41,14 +43,19 @@ struct BootFiles {
 }
 
 /// Makes the template ready on this host.
-pub(crate) async fn bake(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Result<Baked> {
-    let files = boot_files(host, variant, build).await?;
-    let dir = variant.dir(host).join(&files.key);
+pub(crate) async fn bake(
+    host: &Arc<HostResources>,
+    variant: Variant,
+    builds: &Arc<Builds>,
+    build: &BuildId,
+) -> Result<Baked> {
+    let files = boot_files(host, variant, builds, build).await?;
+    let dir = variant.dir(&host.layout).join(&files.key);
     let mut snapshot = match Snapshot::open(&dir, host.engine.capabilities()) {
         Ok(snapshot) if snapshot.verify(&host.shutdown).await.is_ok() => snapshot,
         _ => {
             host.remove_dir(dir.clone()).await;
-            let snapshot = boot_and_save(host, variant, &files, dir, build).await?;
+            let snapshot = boot_and_save(host, variant, &files, dir, builds, build).await?;
             snapshot.checksum_behind(host, Duration::ZERO);
             remove_other_bakes(host, variant, &files.key).await;
             snapshot
@@ -66,12 +73,17 @@ pub(crate) async fn bake(host: &Arc<Host>, variant: Variant, build: &BuildId) ->
     })
 }
 
-async fn boot_files(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Result<BootFiles> {
-    let (host, build) = (host.clone(), build.clone());
+async fn boot_files(
+    host: &Arc<HostResources>,
+    variant: Variant,
+    builds: &Arc<Builds>,
+    build: &BuildId,
+) -> Result<BootFiles> {
+    let (host, builds, build) = (host.clone(), builds.clone(), build.clone());
     blocking(move || {
         let progress = |step: Progress<'_>| {
             let line = step.to_string();
-            host.templates.progress(&build, step.phase.label(), line);
+            builds.progress(&build, step.phase.label(), line);
         };
         let kernel = Kernel::ensure(&host.config.cache_dir, &progress)?;
         let image = ImageBuilder::new(&host.config.cache_dir).ensure(variant.recipe, &progress)?;
@@ -79,7 +91,7 @@ async fn boot_files(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Resu
         let boot_dir = ensure_boot_dir(&host, &kernel)?;
         let in_store = host.layout.image(&image.key);
         if !in_store.exists() {
-            host.templates.progress(&build, "import", "copying the image into the store".to_owned());
+            builds.progress(&build, "import", "copying the image into the store".to_owned());
             let staging = host.store.stage()?;
             let copy = staging.path().join("image");
             host.store.import_file(&image.path, &copy)?;
@@ -96,69 +108,7 @@ async fn boot_files(host: &Arc<Host>, variant: Variant, build: &BuildId) -> Resu
     .await
 }
 
-/// The directory with the kernel and the initial ramdisk that carries the guest program.
-fn ensure_boot_dir(host: &Host, kernel: &KernelSet) -> Result<PathBuf> {
-    let boot_dir = host.layout.boot(&boot_key(kernel));
-    if !boot_dir.exists() {
-        let staging = host.store.stage()?;
-        host.store.import_file(&kernel.vmlinuz, &staging.path().join("vmlinuz"))?;
-        Initramfs::build(kernel, GUEST_PROGRAM, &staging.path().join("initrd"))?;
-        world_readable(staging.path(), &["vmlinuz", "initrd"])?;
-        publish_once(staging, &boot_dir)?;
-    }
-    Ok(boot_dir)
-}
-
-/// What a machine boots from beside its disk.
-pub(crate) struct KernelFiles {
-    pub kernel: PathBuf,
-    pub initrd: PathBuf,
-    /// Kernel arguments beyond the engine's own.
-    pub args: String,
-    /// `uname -r` of the kernel.
-    pub release: String,
-}
-
-/// The kernel of new templates, for a sandbox that wakes by booting.
-pub(crate) async fn kernel_files(host: &Arc<Host>) -> Result<KernelFiles> {
-    let host = host.clone();
-    blocking(move || {
-        let kernel = Kernel::ensure(&host.config.cache_dir, &|_: Progress<'_>| {})?;
-        let dir = ensure_boot_dir(&host, &kernel)?;
-        let (args, release) = (kernel_args(), kernel.release);
-        Ok(KernelFiles { kernel: dir.join("vmlinuz"), initrd: dir.join("initrd"), args, release })
-    })
-    .await
-}
-
-/// Two bakes of different templates may make the same kernel directory at once; the first one wins.
-fn publish_once(staging: pandastack_image::store::Staging, to: &Path) -> Result<()> {
-    match staging.publish(to) {
-        Err(_) if to.exists() => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-fn world_readable(dir: &Path, names: &[&str]) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let set = |path: &Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-            .map_err(AgentError::io("set permissions of", path))
-    };
-    set(dir, 0o711)?;
-    names.iter().try_for_each(|name| set(&dir.join(name), 0o444))
-}
-
-fn boot_key(kernel: &KernelSet) -> String {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(kernel.sha256.as_bytes()).update(GUEST_PROGRAM);
-    for module in &kernel.boot_modules {
-        hasher.update(module.as_os_str().as_encoded_bytes()).update(b"\n");
-    }
-    hasher.finalize().to_hex()[..16].to_owned()
-}
-
-fn template_key(host: &Host, variant: Variant, kernel: &KernelSet, image: &Image) -> String {
+fn template_key(host: &HostResources, variant: Variant, kernel: &KernelSet, image: &Image) -> String {
     let mut hasher = blake3::Hasher::new();
     let Variant { recipe, shape } = variant;
     for part in [
@@ -175,20 +125,12 @@ fn template_key(host: &Host, variant: Variant, kernel: &KernelSet, image: &Image
     hasher.finalize().to_hex()[..32].to_owned()
 }
 
-fn kernel_args() -> String {
-    format!(
-        "pandastack.ip={}/{} pandastack.gateway={}",
-        pandastack_net::GUEST_IP,
-        pandastack_net::GUEST_PREFIX,
-        pandastack_net::GUEST_GATEWAY
-    )
-}
-
 async fn boot_and_save(
-    host: &Arc<Host>,
+    host: &Arc<HostResources>,
     variant: Variant,
     files: &BootFiles,
     to: PathBuf,
+    builds: &Builds,
     build: &BuildId,
 ) -> Result<Snapshot> {
     let shape = variant.shape;
@@ -206,34 +148,36 @@ async fn boot_and_save(
     let origin = Origin { memory: &empty_memory, disk: Some(&files.image), shape };
     let name = format!("bake-{}", variant.name());
     let dir = scratch.path().join("machine");
-    let (mut home, mut place) =
-        Home::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all()).await?;
+    let (mut resources, mut place) =
+        MachineResources::prepare(host, &name, dir, &origin, Confinement::Zygote, &NetworkPolicy::all())
+            .await?;
     let volumes = template_volumes(variant.recipe);
-    match blank_volumes(host, variant.recipe, &home, &volumes).await {
+    match blank_volumes(host, variant.recipe, &resources, &volumes).await {
         Ok(volumes) => place.volumes = volumes,
         Err(error) => {
-            home.release(host).await;
+            resources.release(host).await;
             return Err(error);
         }
     }
-    host.templates.progress(build, "boot", format!("booting {} once", variant.name()));
+    builds.progress(build, "boot", format!("booting {} once", variant.name()));
     let boot = Boot {
         shape,
         place,
         kernel: files.kernel.clone(),
         initrd: files.initrd.clone(),
         kernel_args: kernel_args(),
-        memory: home.memory(),
+        memory: resources.memory(),
     };
     let saved = match host.engine.boot(boot).await {
         Ok(machine) => {
-            let saved = settle_and_save(host, variant, &home, machine.as_ref(), volumes, build).await;
+            let saved =
+                settle_and_save(host, variant, &resources, machine.as_ref(), volumes, builds, build).await;
             launch::kill(machine.as_ref()).await;
-            saved.map_err(|error| with_console(error, &home.console()))
+            saved.map_err(|error| with_console(error, &resources.console()))
         }
         Err(error) => Err(error.into()),
     };
-    home.release(host).await;
+    resources.release(host).await;
     saved?.publish(host, to).await
 }
 
@@ -250,9 +194,9 @@ fn template_volumes(recipe: &Recipe) -> Vec<VolumeSpec> {
 
 /// Empty volumes for the machine of a bake.
 async fn blank_volumes(
-    host: &Arc<Host>,
+    host: &Arc<HostResources>,
     recipe: &'static Recipe,
-    home: &Home,
+    resources: &MachineResources,
     specs: &[VolumeSpec],
 ) -> Result<Vec<pandastack_engine::Volume>> {
     let (store, layout) = (host.store.clone(), host.layout.clone());
@@ -265,25 +209,27 @@ async fn blank_volumes(
     });
     let blanks = blanks.await?;
     let originals = specs.iter().map(|spec| spec.id.clone()).zip(blanks).collect();
-    home.take_volumes(host, originals).await
+    resources.take_volumes(host, originals).await
 }
 
 async fn settle_and_save(
-    host: &Arc<Host>,
+    host: &Arc<HostResources>,
     variant: Variant,
-    home: &Home,
+    resources: &MachineResources,
     machine: &dyn Machine,
     volumes: Vec<VolumeSpec>,
+    builds: &Builds,
     build: &BuildId,
 ) -> Result<Capture> {
-    home.cgroup()
+    resources
+        .cgroup()
         .add(machine.record().pid)
-        .map_err(AgentError::io("move into the control group", &home.dir))?;
+        .map_err(AgentError::io("move into the control group", &resources.dir))?;
     let Variant { recipe, shape } = variant;
     let stream = machine.connect_guest().await?;
     machine.resume().await?;
     let guest = GuestClient::connect(stream, BOOT_MAX).await?;
-    host.templates.progress(build, "warm", format!("warming {}", recipe.name));
+    builds.progress(build, "warm", format!("warming {}", recipe.name));
     let spec = pandastack_types::agent_api::SandboxSpec {
         id: pandastack_types::SandboxId::random(),
         incarnation: 0,
@@ -292,19 +238,19 @@ async fn settle_and_save(
         network: NetworkPolicy::all(),
         volumes: volumes.clone(),
     };
-    let record = launch::new_record(spec, &recipe.name, shape, crate::host::UID_FIRST, BootMode::Restore);
+    let record = SandboxRecord::new(spec, &recipe.name, shape, UID_FIRST, BootMode::Restore);
     guest.set_identity(launch::identity(&record, false)).await?;
     launch::mount_volumes(&record.spec, 0, &guest).await?;
-    zygote::warm(&guest, &recipe.warm).await?;
-    host.templates.progress(build, "save", format!("saving {}", recipe.name));
+    warm::warm(&guest, &recipe.warm).await?;
+    builds.progress(build, "save", format!("saving {}", recipe.name));
     guest.quiesce(true).await?;
     machine.pause().await?;
-    let images = home.volumes(&volumes);
+    let images = resources.volumes(&volumes);
     let manifest = Manifest { volumes, ..Manifest::new(host, &recipe.name, shape) };
     let capture = async {
-        let begun = Capture::begin(host, &home.memory(), manifest).await?;
+        let begun = Capture::begin(host, &resources.memory(), manifest).await?;
         begun.clone_volumes(host, images).await?;
-        begun.take(host, machine, &home.disk()).await
+        begun.take(host, machine, &resources.disk()).await
     };
     let capture = capture.await;
     // Only now: the end of the connection would change what is being saved.
@@ -321,8 +267,8 @@ fn with_console(error: AgentError, console: &Path) -> AgentError {
 }
 
 /// Older bakes of the template. Machines made from them keep what they need by hard link.
-async fn remove_other_bakes(host: &Host, variant: Variant, key: &str) {
-    for entry in std::fs::read_dir(variant.dir(host)).into_iter().flatten().flatten() {
+async fn remove_other_bakes(host: &HostResources, variant: Variant, key: &str) {
+    for entry in std::fs::read_dir(variant.dir(&host.layout)).into_iter().flatten().flatten() {
         if entry.file_name() != *key {
             host.remove_dir(entry.path()).await;
         }

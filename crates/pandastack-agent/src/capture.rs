@@ -25,7 +25,7 @@ use pandastack_net::SlotIndex;
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
-use crate::host::Host;
+use crate::host_resources::HostResources;
 use crate::layout::snapshot as names;
 use crate::record::write_json;
 use crate::snapshot::{self, Manifest, Snapshot, let_machines_read, open_to_machines};
@@ -46,7 +46,7 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Begins a capture of a machine whose memory stands on `memory_base`. The machine may run.
-    pub(crate) async fn begin(host: &Host, memory_base: &Path, manifest: Manifest) -> Result<Self> {
+    pub(crate) async fn begin(host: &HostResources, memory_base: &Path, manifest: Manifest) -> Result<Self> {
         let (store, from) = (host.store.clone(), memory_base.to_owned());
         let staging = blocking(move || {
             let staging = store.stage()?;
@@ -63,20 +63,25 @@ impl Capture {
     }
 
     /// Writes a **paused** machine down: a clone of `disk`, device state, its own memory.
-    pub(crate) async fn take(mut self, host: &Host, machine: &dyn Machine, disk: &Path) -> Result<Self> {
+    pub(crate) async fn take(
+        mut self,
+        host: &HostResources,
+        machine: &dyn Machine,
+        disk: &Path,
+    ) -> Result<Self> {
         self.clone_disk(host, disk).await?;
         self.write(machine).await?;
         Ok(self)
     }
 
     /// Clones the disk of a **paused** machine.
-    pub(crate) async fn clone_disk(&self, host: &Host, disk: &Path) -> Result<()> {
+    pub(crate) async fn clone_disk(&self, host: &HostResources, disk: &Path) -> Result<()> {
         let (store, from, to) = (host.store.clone(), disk.to_owned(), self.disk());
         Ok(blocking(move || store.clone_file(&from, &to)).await?)
     }
 
     /// Clones the volumes of a **paused** machine.
-    pub(crate) async fn clone_volumes(&self, host: &Host, volumes: Vec<Original>) -> Result<()> {
+    pub(crate) async fn clone_volumes(&self, host: &HostResources, volumes: Vec<Original>) -> Result<()> {
         let (store, dir) = (host.store.clone(), self.staging.path().to_owned());
         blocking(move || {
             for (place, (_, image)) in volumes.into_iter().enumerate() {
@@ -109,9 +114,9 @@ impl Capture {
     ///
     /// What was resolved is looked at here and not in the pause. A machine that went on may have resolved more by now; that does no
     /// harm, since its policy allowed it.
-    pub(crate) async fn publish(mut self, host: &Host, to: PathBuf) -> Result<Snapshot> {
+    pub(crate) async fn publish(mut self, host: &HostResources, to: PathBuf) -> Result<Snapshot> {
         let engine = host.engine.capabilities().clone();
-        self.manifest.resolved = crate::home::resolved(host, self.slot).await;
+        self.manifest.resolved = crate::machine_resources::resolved(host, self.slot).await;
         blocking(move || {
             let dir = self.staging.path();
             let_machines_read(&dir.join(names::MEMORY))?;
@@ -138,14 +143,14 @@ impl Twin {
     /// Forks a **paused** machine whose disk `capture` has cloned already. The machine goes on: see
     /// [`Machine::fork_and_resume`]. On failure nothing is left.
     pub(crate) async fn fork(
-        host: &Host,
+        host: &HostResources,
         parent: &dyn Machine,
         capture: &Capture,
         confinement: Confinement,
         pause: Pause,
     ) -> Result<Self> {
         let runtime_dir = host.layout.machine_runtime();
-        crate::home::make_dir(&runtime_dir)?;
+        crate::machine_resources::make_dir(&runtime_dir)?;
         let place = Place {
             console: runtime_dir.join(crate::layout::home::CONSOLE),
             runtime_dir: runtime_dir.clone(),

@@ -1,10 +1,11 @@
 //! What network policies refused, gathered for control.
 //!
-//! A guest that tries the same thing a thousand times is told once a minute with a count, and one that tries a thousand
-//! things is told a few of them and how many more there were: what a guest does must not fill a database.
+//! A guest that tries the same thing a thousand times is told once a minute with a count, and one
+//! that tries a thousand things is told a few of them and how many more there were: what a guest
+//! does must not fill a database.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pandastack_net::{Denial, SlotIndex};
@@ -22,27 +23,6 @@ const GATHER_FOR: Duration = Duration::from_millis(500);
 const TOLD_PER_SANDBOX_MAX: usize = 30;
 /// Different refusals remembered. Further ones are counted with their sandbox's others.
 const REMEMBERED_MAX: usize = 16 * 1024;
-/// Refusals that wait for a report. The oldest are dropped.
-const WAITING_MAX: usize = 4096;
-
-/// Refusals that wait for the next report.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting(Mutex<VecDeque<AgentDenial>>);
-
-impl Waiting {
-    /// All of them; whoever could not send them puts them back.
-    pub(crate) fn take(&self) -> Vec<AgentDenial> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
-    }
-
-    pub(crate) fn put(&self, denials: Vec<AgentDenial>) {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.extend(denials);
-        let excess = waiting.len().saturating_sub(WAITING_MAX);
-        waiting.drain(..excess);
-    }
-}
-
 /// Gathers until the agent stops.
 pub(crate) async fn run(host: Arc<Host>) {
     let Some(mut denials) = host.slots.denials() else { return };
@@ -205,21 +185,5 @@ mod tests {
         let told = gathered.tell(start + GATHER_FOR + TELL_EVERY, &owner);
         assert_eq!((told.len(), told[0].count), (1, 70));
         assert_eq!(told[0].sentence(), "other destinations, 70 times");
-    }
-
-    #[test]
-    fn what_waits_is_bounded() {
-        let waiting = Waiting::default();
-        let one = AgentDenial {
-            sandbox: "a".parse().expect("id"),
-            protocol: "tcp".to_owned(),
-            address: None,
-            port: None,
-            name: None,
-            count: 1,
-        };
-        waiting.put(vec![one; WAITING_MAX + 5]);
-        assert_eq!(waiting.take().len(), WAITING_MAX);
-        assert!(waiting.take().is_empty());
     }
 }

@@ -1,14 +1,15 @@
 //! Commands: from the API's request to the guest's process and back.
 
 use pandastack_fault as fault;
-use pandastack_guest_proto::client::{CollectedOutput, GuestClient};
 use pandastack_guest_proto::message::{Command, ProcessSpec};
 use pandastack_types::api::{ExecRequest, ExecResult};
 use pandastack_types::limits;
 
 use crate::error::{AgentError, Result};
-use crate::process::{Feed, OutputEvents, Style, limits_of};
-use crate::sandbox::SandboxHandle;
+use crate::process::events::{OutputEvents, Style};
+use crate::process::feed::Feed;
+use crate::process::limits::limits_of;
+use crate::sandbox::handle::SandboxHandle;
 
 /// What to run, checked.
 pub(crate) struct Exec {
@@ -110,11 +111,6 @@ impl Exec {
         }
         Ok(OutputEvents::new(feed, (0, 0), style))
     }
-}
-
-/// Runs a process in a machine that is nobody's sandbox yet, and keeps its output, up to the API's limit.
-pub(crate) async fn run_to_end(guest: &GuestClient, spec: ProcessSpec) -> Result<CollectedOutput> {
-    Ok(guest.exec(spec).await?.collect(limits::EXEC_OUTPUT_BYTES_MAX).await?)
 }
 
 #[cfg(test)]

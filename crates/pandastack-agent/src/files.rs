@@ -10,7 +10,7 @@ use pandastack_types::limits;
 
 use crate::byte_range::{self, ByteRange};
 use crate::error::{AgentError, Result};
-use crate::sandbox::Lease;
+use crate::sandbox::handle::Lease;
 
 /// Longest path, as in the guest's kernel.
 const PATH_BYTES_MAX: usize = 4095;

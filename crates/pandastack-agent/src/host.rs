@@ -1,34 +1,20 @@
 //! What the parts of an agent share.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pandastack_engine::{Engine, Shape};
-use pandastack_image::Store;
-use pandastack_net::SlotPool;
+use pandastack_engine::Shape;
 use pandastack_types::{SandboxId, SnapshotId};
-use tokio::sync::{Notify, Semaphore};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::blocking;
-use crate::cgroup::Cgroups;
-use crate::config::AgentConfig;
-use crate::denials::Waiting;
+use crate::denial_queue::DenialQueue;
 use crate::error::{AgentError, Result};
-use crate::layout::Layout;
-use crate::log_limit::LogLimit;
-use crate::sandbox::SandboxHandle;
+use crate::host_resources::{HostParts, HostResources};
+use crate::sandbox::handle::SandboxHandle;
 use crate::template::Templates;
-use crate::zygote::Zygotes;
+use crate::zygotes::Zygotes;
 
-/// First user id of machines: above what distributions, containers and directory services hand out.
-pub(crate) const UID_FIRST: u32 = 0x7000_0000;
-/// User ids of machines; after this many lineages numbers come up again.
-const UID_COUNT: u32 = 0x0fff_0000;
 /// Memory left to the host and to the agent when the configuration names no limit.
 const HOST_RESERVE_MB: u64 = 1024;
 /// How long a request may wait for others to be written out in its favour.
@@ -53,69 +39,37 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// One agent's shared state.
+/// One agent's state: the resources of its machines, and what it knows of sandboxes and templates.
 pub(crate) struct Host {
-    pub config: AgentConfig,
-    pub engine: Arc<dyn Engine>,
-    pub store: Arc<Store>,
-    pub slots: Arc<SlotPool>,
-    pub cgroups: Cgroups,
-    /// Keeps what machines log bounded.
-    pub log_limit: Arc<LogLimit>,
-    pub layout: Layout,
-    pub templates: Templates,
-    pub zygotes: Zygotes,
+    pub resources: Arc<HostResources>,
+    pub templates: Arc<Templates>,
+    pub zygotes: Arc<Zygotes>,
     /// Refused connections that control has not heard of.
-    pub denials: Waiting,
-    /// Rung after every change that control should hear of.
-    pub changed: Notify,
-    /// Owns every task that outlives the request that began it.
-    pub tasks: TaskTracker,
-    pub shutdown: CancellationToken,
-    /// Checksums are computed one snapshot at a time.
-    pub checksum_turn: Arc<Semaphore>,
-    /// Volumes are removed one after the other: who asks twice finds it gone, not in use.
-    pub removal_turn: Arc<tokio::sync::Mutex<()>>,
+    pub denials: DenialQueue,
     /// Sandboxes whose drivers wait for others to be written out: they answer nobody meanwhile.
     asking_room: Mutex<HashSet<SandboxId>>,
     sandboxes: Mutex<HashMap<SandboxId, SandboxHandle>>,
-    next_uid: AtomicU32,
 }
 
-/// The parts a host is made of.
-pub(crate) struct HostParts {
-    pub config: AgentConfig,
-    pub engine: Arc<dyn Engine>,
-    pub store: Arc<Store>,
-    pub slots: Arc<SlotPool>,
-    pub cgroups: Cgroups,
-    pub log_limit: Arc<LogLimit>,
-    pub layout: Layout,
-    pub shutdown: CancellationToken,
+impl Deref for Host {
+    type Target = HostResources;
+
+    fn deref(&self) -> &HostResources {
+        &self.resources
+    }
 }
 
 impl Host {
     pub(crate) fn new(parts: HostParts) -> Arc<Self> {
-        let HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown } = parts;
+        let resources = HostResources::new(parts);
+        let zygotes = Zygotes::new(resources.clone());
         Arc::new(Self {
-            config,
-            engine,
-            store,
-            slots,
-            cgroups,
-            log_limit,
-            layout,
-            templates: Templates::new(),
-            zygotes: Zygotes::new(),
-            denials: Waiting::default(),
-            changed: Notify::new(),
-            tasks: TaskTracker::new(),
-            shutdown,
-            checksum_turn: Arc::new(Semaphore::new(1)),
-            removal_turn: Arc::default(),
+            templates: Templates::new(resources.clone(), zygotes.clone()),
+            zygotes,
+            resources,
+            denials: DenialQueue::default(),
             asking_room: Mutex::default(),
             sandboxes: Mutex::new(HashMap::new()),
-            next_uid: AtomicU32::new(0),
         })
     }
 
@@ -127,18 +81,9 @@ impl Host {
         self.sandboxes().get(id).cloned().ok_or_else(|| AgentError::NoSandbox(id.clone()))
     }
 
-    /// A user id for a new lineage.
-    pub(crate) fn new_uid(&self) -> u32 {
-        UID_FIRST + self.next_uid.fetch_add(1, Ordering::Relaxed) % UID_COUNT
-    }
-
-    /// Makes sure that new lineages get numbers above one in use.
-    pub(crate) fn reserve_uid(&self, uid: u32) {
-        self.next_uid.fetch_max(uid.saturating_sub(UID_FIRST) + 1, Ordering::Relaxed);
-    }
-
-    /// Refuses machines that the host has no room for, also without the zygotes that it could do without and the memory of
-    /// sandboxes that sleep in it. `by`: the sandbox whose driver asks; nobody asks itself.
+    /// Refuses machines that the host has no room for, also without the zygotes that it could do
+    /// without and the memory of sandboxes that sleep in it. `by`: the sandbox whose driver asks;
+    /// nobody asks itself.
     pub(crate) async fn make_room(&self, shape: Shape, count: u64, by: Option<&SandboxId>) -> Result<()> {
         match self.admit_without_zygotes(shape, count).await {
             Err(AgentError::NoCapacity(_)) => {
@@ -152,15 +97,16 @@ impl Host {
     async fn admit_without_zygotes(&self, shape: Shape, count: u64) -> Result<()> {
         match self.admit(shape, count) {
             Err(AgentError::NoCapacity(_)) if self.promised_mb(shape) * count <= self.unpromised_mb() => {
-                crate::snapshot_zygote::end_all(self).await;
+                self.zygotes.end_all_of_snapshots().await;
                 self.admit(shape, count)
             }
             admitted => admitted,
         }
     }
 
-    /// Has light sleepers written to disk until there is room, those first that were not used for longest. No two drivers wait here
-    /// for each other: who asks is asked by nobody that begins after it.
+    /// Has light sleepers written to disk until there is room, those first that were not used for
+    /// longest. No two drivers wait here for each other: who asks is asked by nobody that begins
+    /// after it.
     async fn write_out_sleepers(&self, shape: Shape, count: u64, by: Option<&SandboxId>) {
         let _asking = by.map(|by| Asking::begin(self, by));
         if self.promised_mb(shape) * count > self.memory_free_mb() + self.memory_held_asleep_mb() {
@@ -181,7 +127,8 @@ impl Host {
         }
     }
 
-    /// Sandboxes that sleep in memory and do not ask for more of it, those first that were not used for longest.
+    /// Sandboxes that sleep in memory and do not ask for more of it, those first that were not used
+    /// for longest.
     fn light_sleepers(&self) -> Vec<SandboxHandle> {
         let asking = self.asking_room();
         let sandboxes = self.sandboxes();
@@ -241,16 +188,7 @@ impl Host {
     /// Removes a snapshot and what is kept warm of it.
     pub(crate) async fn remove_snapshot(&self, id: &SnapshotId) {
         self.remove_dir(self.layout.snapshot(id)).await;
-        crate::snapshot_zygote::forget(self, id).await;
-    }
-
-    /// Removes a directory of the store; what cannot be removed is logged and swept by the next start.
-    pub(crate) async fn remove_dir(&self, dir: PathBuf) {
-        let store = self.store.clone();
-        let shown = dir.display().to_string();
-        if let Err(error) = blocking(move || store.remove(&dir)).await {
-            tracing::warn!(dir = shown, %error, "a directory stays behind");
-        }
+        self.zygotes.remove_of_snapshot(id).await;
     }
 }
 

@@ -1,8 +1,8 @@
 //! Bringing machines up: from a snapshot, or as forks of a running one.
 //!
-//! Every machine passes the identity gate before anyone can use it: its processors run, but the guest keeps user
-//! processes frozen until entropy, clock, names and environment are fresh. A launch that fails at any step gives back
-//! what it took; see [`Home`].
+//! Every machine passes the identity gate before anyone can use it: its processors run, but the
+//! guest keeps user processes frozen until entropy, clock, names and environment are fresh. A
+//! launch that fails at any step gives back what it took; see [`MachineResources`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,14 +14,14 @@ use pandastack_fault as fault;
 use pandastack_guest_proto::client::GuestClient;
 use pandastack_guest_proto::message::{Identity, Secret, VolumeMount};
 use pandastack_net::Resolved;
-use pandastack_types::agent_api::{SandboxSpec, Usage};
+use pandastack_types::agent_api::SandboxSpec;
 use pandastack_types::{SandboxState, Transition};
 
-use crate::bake::KernelFiles;
 use crate::blocking;
 use crate::error::{AgentError, Result};
-use crate::home::{Home, Origin};
-use crate::host::Host;
+use crate::host_resources::HostResources;
+use crate::kernel_files::KernelFiles;
+use crate::machine_resources::{MachineResources, Origin};
 use crate::record::{BootMode, SandboxRecord, write_json, write_json_durably};
 use crate::snapshot::Snapshot;
 use crate::volume;
@@ -32,33 +32,33 @@ pub(crate) const GUEST_ANSWER_MAX: Duration = Duration::from_secs(60);
 const ENTROPY_BYTES: usize = 64;
 
 /// A machine that passed the identity gate.
-pub(crate) struct Live {
+pub(crate) struct RunningMachine {
     pub machine: Arc<dyn Machine>,
     /// The connection to the guest; `None` before the first one to an adopted, paused machine.
     pub guest: Option<GuestClient>,
-    pub home: Home,
+    pub resources: MachineResources,
     pub awake_since: Instant,
 }
 
-impl Live {
+impl RunningMachine {
     /// Takes charge of a machine whose guest answers, or stands still.
     pub(crate) fn new(
-        host: &Host,
+        host: &HostResources,
         machine: Arc<dyn Machine>,
         guest: Option<GuestClient>,
-        home: Home,
+        resources: MachineResources,
     ) -> Self {
         for log in machine.logs() {
             host.log_limit.add(log);
         }
         crate::starved::watch(host, machine.clone());
-        Self { machine, guest, home, awake_since: Instant::now() }
+        Self { machine, guest, resources, awake_since: Instant::now() }
     }
 
     /// Ends the machine and gives back what it held. The directory stays.
-    pub(crate) async fn end(mut self, host: &Host) {
+    pub(crate) async fn end(mut self, host: &HostResources) {
         kill(self.machine.as_ref()).await;
-        self.home.release(host).await;
+        self.resources.release(host).await;
     }
 }
 
@@ -87,40 +87,13 @@ impl Stages {
     }
 }
 
-/// A record for a sandbox that is about to be made.
-pub(crate) fn new_record(
-    spec: SandboxSpec,
-    template: &str,
-    shape: Shape,
-    uid: u32,
-    mode: BootMode,
-) -> SandboxRecord {
-    SandboxRecord {
-        spec,
-        template: template.to_owned(),
-        shape,
-        state: SandboxState::Creating,
-        uid,
-        machine: None,
-        slot: None,
-        boot_mode: mode,
-        boot_ms: 0,
-        boot_stages_us: BTreeMap::new(),
-        usage: Usage::default(),
-        failure: None,
-        residency: None,
-        kernel: None,
-        awake_until: None,
-    }
-}
-
 /// Makes a sandbox's machine from a snapshot.
 pub(crate) async fn restore(
-    host: &Host,
+    host: &HostResources,
     record: &mut SandboxRecord,
     snapshot: &Snapshot,
     mut stages: Stages,
-) -> Result<Live> {
+) -> Result<RunningMachine> {
     snapshot.verify(&host.shutdown).await?;
     record.kernel = snapshot.manifest.kernel.clone();
     let originals = snapshot.volumes(&host.layout);
@@ -130,27 +103,34 @@ pub(crate) async fn restore(
         Origin { memory: &snapshot.memory(), disk: Some(&snapshot.disk()), shape: snapshot.manifest.shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
-    let prepared =
-        Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
-    let (home, place) = with_volumes(host, &record.spec, prepared).await?;
+    let prepared = MachineResources::prepare(
+        host,
+        record.spec.id.as_str(),
+        dir,
+        &origin,
+        confinement,
+        &record.spec.network,
+    )
+    .await?;
+    let (resources, place) = with_volumes(host, &record.spec, prepared).await?;
     fault::point("restore.prepared").await;
     stages.mark("prepare");
-    let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: home.memory() };
+    let restore = Restore { shape: origin.shape, place, state: snapshot.state(), memory: resources.memory() };
     let machine = host.engine.restore(restore).await.map_err(AgentError::from);
     fault::point("restore.started").await;
     stages.mark("restore");
     let of_sandbox = snapshot.manifest.sandbox.is_some();
     let remembered = Remembered { of_sandbox, mounted, resolved: &snapshot.manifest.resolved };
-    finish(host, record, machine, home, Some(remembered), stages).await
+    finish(host, record, machine, resources, Some(remembered), stages).await
 }
 
 /// Makes a sandbox's machine from a kernel and the disk it had, with empty memory.
 pub(crate) async fn boot(
-    host: &Host,
+    host: &HostResources,
     record: &mut SandboxRecord,
     disk: &Path,
     kernel: KernelFiles,
-) -> Result<Live> {
+) -> Result<RunningMachine> {
     let mut stages = Stages::begin();
     let (store, shape) = (host.store.clone(), record.shape);
     let empty = blocking(move || {
@@ -165,29 +145,36 @@ pub(crate) async fn boot(
     let origin = Origin { memory: &memory, disk: Some(disk), shape };
     let confinement = Confinement::Full { uid: record.uid, gid: record.uid };
     let dir = host.layout.machine(&record.spec.id);
-    let prepared =
-        Home::prepare(host, record.spec.id.as_str(), dir, &origin, confinement, &record.spec.network).await?;
-    let (home, place) = with_volumes(host, &record.spec, prepared).await?;
+    let prepared = MachineResources::prepare(
+        host,
+        record.spec.id.as_str(),
+        dir,
+        &origin,
+        confinement,
+        &record.spec.network,
+    )
+    .await?;
+    let (resources, place) = with_volumes(host, &record.spec, prepared).await?;
     stages.mark("prepare");
     let KernelFiles { kernel, initrd, args, release } = kernel;
     record.kernel = Some(release);
-    let boot = Boot { shape, place, kernel, initrd, kernel_args: args, memory: home.memory() };
+    let boot = Boot { shape, place, kernel, initrd, kernel_args: args, memory: resources.memory() };
     let machine = host.engine.boot(boot).await.map_err(AgentError::from);
     stages.mark("boot");
     record.boot_mode = BootMode::Boot;
-    finish(host, record, machine, home, None, stages).await
+    finish(host, record, machine, resources, None, stages).await
 }
 
-/// Adds the machine's volumes to its place. If one of them cannot be had, nothing is left of the home.
+/// Adds the machine's volumes to its place. If one of them cannot be had, nothing is left of its resources.
 pub(crate) async fn with_volumes(
-    host: &Host,
+    host: &HostResources,
     spec: &SandboxSpec,
-    (home, place): (Home, Place),
-) -> Result<(Home, Place)> {
+    (resources, place): (MachineResources, Place),
+) -> Result<(MachineResources, Place)> {
     match volume::open_all(host, &spec.volumes).await {
-        Ok(volumes) => Ok((home, Place { volumes, ..place })),
+        Ok(volumes) => Ok((resources, Place { volumes, ..place })),
         Err(error) => {
-            abandon(host, home).await;
+            abandon(host, resources).await;
             Err(error)
         }
     }
@@ -196,28 +183,28 @@ pub(crate) async fn with_volumes(
 /// A child that was forked and not yet let run.
 pub(crate) struct Forked {
     machine: Result<Arc<dyn Machine>>,
-    home: Home,
+    resources: MachineResources,
 }
 
 impl Forked {
     /// Ends a child that something else is missing for.
-    pub(crate) async fn end(self, host: &Host) {
+    pub(crate) async fn end(self, host: &HostResources) {
         if let Ok(machine) = &self.machine {
             kill(machine.as_ref()).await;
         }
-        abandon(host, self.home).await;
+        abandon(host, self.resources).await;
     }
 }
 
-/// Homes for children of a machine. With `disk_now` it is a zygote, and they are complete; the disks and volumes of a
-/// running machine are cloned while it stands still.
+/// Resources for children of a machine. With `disk_now` it is a zygote, and they are complete; the
+/// disks and volumes of a running machine are cloned while it stands still.
 pub(crate) async fn prepare_children(
-    host: &Host,
-    parent: &Home,
+    host: &HostResources,
+    parent: &MachineResources,
     shape: Shape,
     records: &[SandboxRecord],
     disk_now: bool,
-) -> Vec<Result<(Home, Place)>> {
+) -> Vec<Result<(MachineResources, Place)>> {
     let (memory, disk) = (parent.memory(), parent.disk());
     let prepare = |record: &SandboxRecord| {
         let (id, uid, spec) = (record.spec.id.clone(), record.uid, record.spec.clone());
@@ -226,29 +213,31 @@ pub(crate) async fn prepare_children(
             let origin = Origin { memory: &memory, disk: disk.as_deref(), shape };
             let confinement = Confinement::Full { uid, gid: uid };
             let dir = host.layout.machine(&id);
-            let home = Home::prepare(host, id.as_str(), dir, &origin, confinement, &spec.network).await?;
-            if disk_now { with_volumes(host, &spec, home).await } else { Ok(home) }
+            let resources =
+                MachineResources::prepare(host, id.as_str(), dir, &origin, confinement, &spec.network)
+                    .await?;
+            if disk_now { with_volumes(host, &spec, resources).await } else { Ok(resources) }
         }
     };
     futures::future::join_all(records.iter().map(prepare)).await
 }
 
-/// Forks a **paused** machine into prepared places, or with `pause` one that is paused for it and goes on: see
-/// [`Machine::fork_and_resume`]. One result per child, in order.
+/// Forks a **paused** machine into prepared places, or with `pause` one that is paused for it and
+/// goes on: see [`Machine::fork_and_resume`]. One result per child, in order.
 pub(crate) async fn fork_children(
-    host: &Host,
+    host: &HostResources,
     parent: &dyn Machine,
-    prepared: Vec<Result<(Home, Place)>>,
+    prepared: Vec<Result<(MachineResources, Place)>>,
     pause: Option<Pause>,
 ) -> Vec<Result<Forked>> {
-    let (mut homes, mut places) = (Vec::new(), Vec::new());
+    let (mut all_resources, mut places) = (Vec::new(), Vec::new());
     for child in prepared {
         match child {
-            Ok((home, place)) => {
+            Ok((resources, place)) => {
                 places.push(place);
-                homes.push(Ok(home));
+                all_resources.push(Ok(resources));
             }
-            Err(error) => homes.push(Err(error)),
+            Err(error) => all_resources.push(Err(error)),
         }
     }
     let made = match pause {
@@ -260,10 +249,10 @@ pub(crate) async fn fork_children(
         Err(error) => {
             let reason = error.to_string();
             let mut failed = Vec::new();
-            for home in homes {
-                failed.push(Err(match home {
-                    Ok(home) => {
-                        abandon(host, home).await;
+            for resources in all_resources {
+                failed.push(Err(match resources {
+                    Ok(resources) => {
+                        abandon(host, resources).await;
                         AgentError::Launch(format!("the fork failed: {reason}"))
                     }
                     Err(error) => error,
@@ -272,20 +261,22 @@ pub(crate) async fn fork_children(
             return failed;
         }
     };
-    let pair = |home: Result<Home>| {
-        let home = home?;
+    let pair = |resources: Result<MachineResources>| {
+        let resources = resources?;
         let gone = || AgentError::Launch("the engine returned no machine for this child".to_owned());
-        Ok(Forked { machine: machines.next().ok_or_else(gone).and_then(|m| Ok(m?)), home })
+        Ok(Forked { machine: machines.next().ok_or_else(gone).and_then(|m| Ok(m?)), resources })
     };
-    homes.into_iter().map(pair).collect()
+    all_resources.into_iter().map(pair).collect()
 }
 
 /// What the memory of a machine holds already.
 #[derive(Clone, Copy)]
 pub(crate) struct Remembered<'a> {
-    /// It is a sandbox's: the other ends of connections to the outside spoke with another address at another time.
+    /// It is a sandbox's: the other ends of connections to the outside spoke with another address
+    /// at another time.
     pub of_sandbox: bool,
-    /// So many volumes are mounted, those at the first places. To look after them would cost an emulated guest longer than the fork.
+    /// So many volumes are mounted, those at the first places. To look after them would cost an
+    /// emulated guest longer than the fork.
     pub mounted: usize,
     /// Addresses that its programs resolved, and go on with.
     pub resolved: &'a [Resolved],
@@ -304,33 +295,33 @@ enum Start {
 
 /// Lets a forked child run and passes it through the identity gate.
 pub(crate) async fn bring_up_child(
-    host: &Host,
+    host: &HostResources,
     record: &mut SandboxRecord,
     forked: Forked,
     remembered: Remembered<'_>,
     stages: Stages,
-) -> Result<Live> {
-    finish(host, record, forked.machine, forked.home, Some(remembered), stages).await
+) -> Result<RunningMachine> {
+    finish(host, record, forked.machine, forked.resources, Some(remembered), stages).await
 }
 
 /// Lets a machine run, from its memory or, without one, from its disk.
 async fn finish(
-    host: &Host,
+    host: &HostResources,
     record: &mut SandboxRecord,
     machine: Result<Arc<dyn Machine>>,
-    home: Home,
+    resources: MachineResources,
     memory: Option<Remembered<'_>>,
     mut stages: Stages,
-) -> Result<Live> {
+) -> Result<RunningMachine> {
     let machine = match machine {
         Ok(machine) => machine,
         Err(error) => {
-            abandon(host, home).await;
+            abandon(host, resources).await;
             return Err(error);
         }
     };
     let remembered = memory.unwrap_or(Remembered { of_sandbox: false, mounted: 0, resolved: &[] });
-    home.restore_resolved(host, remembered.resolved).await;
+    resources.restore_resolved(host, remembered.resolved).await;
     let identity = identity(record, remembered.of_sandbox);
     let once = remembered.mounted > 0 && record.sleeps_on_disk() && record.writes_volumes();
     let start = match memory {
@@ -338,7 +329,7 @@ async fn finish(
         Some(_) if once => Start::GoesOnOnce,
         Some(_) => Start::GoesOn,
     };
-    let opened = open_gate(host, record, machine.as_ref(), &home, identity, start, &mut stages).await;
+    let opened = open_gate(host, record, machine.as_ref(), &resources, identity, start, &mut stages).await;
     let new_volumes = record.spec.volumes.len() > remembered.mounted;
     let mounted = match opened {
         Ok(guest) if new_volumes => {
@@ -351,34 +342,35 @@ async fn finish(
     match mounted {
         Ok(guest) => {
             stages.finish(record);
-            Ok(Live::new(host, machine, Some(guest), home))
+            Ok(RunningMachine::new(host, machine, Some(guest), resources))
         }
         Err(error) => {
             kill(machine.as_ref()).await;
-            abandon(host, home).await;
+            abandon(host, resources).await;
             Err(error)
         }
     }
 }
 
-/// The record goes to disk before the machine runs, so that a killed agent's successor finds its process; the caller
-/// writes it again with the new state. Nobody waits for the disk: a power loss takes the process with it, and a sleeper's record
-/// has a second name.
+/// The record goes to disk before the machine runs, so that a killed agent's successor finds its
+/// process; the caller writes it again with the new state. Nobody waits for the disk: a power loss
+/// takes the process with it, and a sleeper's record has a second name.
 ///
-/// Memory of [`Start::GoesOnOnce`] is good for one run: after the first write to the volume the two no
-/// longer fit, and to wake from it again would destroy the volume. So the record says durably that the sandbox runs before it does, and
-/// whatever ends it from here on is the loss of a running machine.
+/// Memory of [`Start::GoesOnOnce`] is good for one run: after the first write to the volume the two
+/// no longer fit, and to wake from it again would destroy the volume. So the record says durably
+/// that the sandbox runs before it does, and whatever ends it from here on is the loss of a running
+/// machine.
 async fn open_gate(
-    host: &Host,
+    host: &HostResources,
     record: &mut SandboxRecord,
     machine: &dyn Machine,
-    home: &Home,
+    resources: &MachineResources,
     identity: Identity,
     start: Start,
     stages: &mut Stages,
 ) -> Result<GuestClient> {
     record.machine = Some(machine.record().clone());
-    record.slot = home.slot.map(|index| u32::from(index.0));
+    record.slot = resources.slot.map(|index| u32::from(index.0));
     let path = host.layout.record(&record.spec.id);
     if start == Start::GoesOnOnce {
         let state = record.state.step(Transition::Woken)?;
@@ -390,9 +382,10 @@ async fn open_gate(
     fault::point("launch.recorded").await;
     let stream = machine.connect_guest().await?;
     stages.mark("record");
-    // Entering a control group waits for a grace period of the host's kernel, some milliseconds. The guest's kernel may
-    // run meanwhile: user processes are frozen until the identity is set, and no one is told before both are done.
-    let (cgroup, pid, dir) = (home.cgroup().clone(), machine.record().pid, home.dir.clone());
+    // Entering a control group waits for a grace period of the host's kernel, some milliseconds.
+    // The guest's kernel may run meanwhile: user processes are frozen until the identity is set,
+    // and no one is told before both are done.
+    let (cgroup, pid, dir) = (resources.cgroup().clone(), machine.record().pid, resources.dir.clone());
     let entered =
         blocking(move || cgroup.add(pid).map_err(AgentError::io("move into the control group", &dir)));
     let opened = async {
@@ -432,8 +425,8 @@ pub(crate) async fn mount_volumes(spec: &SandboxSpec, mounted: usize, guest: &Gu
 /// A fresh identity for a sandbox.
 pub(crate) fn identity(record: &SandboxRecord, reset_outbound_tcp: bool) -> Identity {
     let mut entropy = vec![0u8; ENTROPY_BYTES];
-    // The host's generator is initialised long before an agent starts; it does not fail after that. If it did, the
-    // guest refuses an identity without entropy, and the create fails.
+    // The host's generator is initialised long before an agent starts; it does not fail after that.
+    // If it did, the guest refuses an identity without entropy, and the create fails.
     if let Err(error) = getrandom::fill(&mut entropy) {
         tracing::error!(%error, "the host has no entropy");
         entropy.clear();
@@ -461,7 +454,8 @@ fn realtime_ns() -> u64 {
     jiff::Timestamp::now().as_nanosecond() as u64
 }
 
-/// Fresh clock and entropy for a sandbox whose predecessor may have left it in the middle of anything; everything else stays.
+/// Fresh clock and entropy for a sandbox whose predecessor may have left it in the middle of
+/// anything; everything else stays.
 pub(crate) fn refresh(record: &SandboxRecord) -> Identity {
     Identity {
         hostname: None,
@@ -478,7 +472,7 @@ pub(crate) async fn kill(machine: &dyn Machine) {
     }
 }
 
-async fn abandon(host: &Host, mut home: Home) {
-    home.release(host).await;
-    home.remove(host).await;
+async fn abandon(host: &HostResources, mut resources: MachineResources) {
+    resources.release(host).await;
+    resources.remove(host).await;
 }

@@ -3,8 +3,8 @@
 //! | module | owns |
 //! |---|---|
 //! | [`sandbox`] | one driver task per sandbox: create, use, pause, sleep, wake, fork, snapshot, delete |
-//! | [`launch`], [`home`] | bringing a machine up through the identity gate, and what surrounds it |
-//! | [`template`], [`bake`], [`zygote`], [`snapshot_zygote`] | what creates start from |
+//! | [`launch`], [`machine_resources`], [`host_resources`] | bringing a machine up through the identity gate, and what surrounds it |
+//! | [`template`], [`variant`], [`builds`], [`bake`], [`kernel_files`], [`warm`], [`zygotes`], [`zygote`], [`snapshot_zygote`] | what creates start from |
 //! | [`exec`], [`process`], [`files`] | what callers do inside a sandbox |
 //! | [`capture`] | writing a machine down, in place or by a twin |
 //! | [`snapshot`], [`integrity`], [`record`], [`layout`] | what is on disk, and where |
@@ -22,25 +22,29 @@
 #![forbid(unsafe_code)]
 
 mod bake;
+mod builds;
 mod byte_range;
 mod capture;
 pub mod cgroup;
 mod config;
 mod control;
 mod databases;
+mod denial_queue;
 mod denials;
 mod embedded;
 mod error;
 mod exec;
 mod files;
-mod home;
 mod host;
+mod host_resources;
 mod http;
 mod integrity;
+mod kernel_files;
 mod launch;
 mod layout;
 mod log_limit;
 mod logs;
+mod machine_resources;
 mod observe;
 mod process;
 mod record;
@@ -53,8 +57,11 @@ mod snapshot_zygote;
 mod starved;
 mod template;
 mod trees;
+mod variant;
 mod volume;
+mod warm;
 mod zygote;
+mod zygotes;
 
 pub use config::{AgentConfig, EngineChoice, Listen};
 pub use embedded::guest_program;

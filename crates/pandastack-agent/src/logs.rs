@@ -78,7 +78,7 @@ impl Follower {
                 line = follower.next_line() => line,
             }?;
             let data = serde_json::json!({ "line": String::from_utf8_lossy(&line) });
-            Some((Ok(Event::default().data(crate::process::ascii_json(&data))), (follower, stop)))
+            Some((Ok(Event::default().data(crate::process::events::ascii_json(&data))), (follower, stop)))
         })
     }
 

@@ -1,11 +1,13 @@
 //! What an agent writes down about each sandbox, so that its successor finds it again.
 //!
-//! Records are replaced by rename: a reader sees the old one or the new one. They are not synced: a record describes
-//! processes, and what forgets unsynced files (a power loss) ends those too. What must outlive a power loss is a sleeper:
-//! its memory is synced by [`crate::snapshot`] before its record says so, and that record is synced too.
+//! Records are replaced by rename: a reader sees the old one or the new one. They are not synced: a
+//! record describes processes, and what forgets unsynced files (a power loss) ends those too. What
+//! must outlive a power loss is a sleeper: its memory is synced by [`crate::snapshot`] before its
+//! record says so, and that record is synced too.
 //!
-//! A wake replaces a sleeper's record without waiting for the disk, and a power loss may then leave an empty file under its
-//! name. So the durable record has a second name in the sleep directory, where it stays until the sleep is over.
+//! A wake replaces a sleeper's record without waiting for the disk, and a power loss may then leave
+//! an empty file under its name. So the durable record has a second name in the sleep directory,
+//! where it stays until the sleep is over.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -51,6 +53,27 @@ pub(crate) struct SandboxRecord {
 }
 
 impl SandboxRecord {
+    /// The record of a sandbox that is about to be made.
+    pub(crate) fn new(spec: SandboxSpec, template: &str, shape: Shape, uid: u32, mode: BootMode) -> Self {
+        Self {
+            spec,
+            template: template.to_owned(),
+            shape,
+            state: SandboxState::Creating,
+            uid,
+            machine: None,
+            slot: None,
+            boot_mode: mode,
+            boot_ms: 0,
+            boot_stages_us: BTreeMap::new(),
+            usage: Usage::default(),
+            failure: None,
+            residency: None,
+            kernel: None,
+            awake_until: None,
+        }
+    }
+
     /// Asleep with its machine stopped in memory.
     pub(crate) fn sleeps_in_memory(&self) -> bool {
         self.state == SandboxState::Hibernated && self.residency == Some(Residency::Memory)
@@ -89,8 +112,9 @@ impl BootMode {
     }
 }
 
-/// Replaces a sandbox's record. That of a sleeper on disk survives a power loss, whatever is written over it without waiting
-/// for the disk: the file system's journal has its second name before it has a later rename.
+/// Replaces a sandbox's record. That of a sleeper on disk survives a power loss, whatever is
+/// written over it without waiting for the disk: the file system's journal has its second name
+/// before it has a later rename.
 pub(crate) fn write_record(layout: &Layout, record: &SandboxRecord) -> Result<()> {
     let path = layout.record(&record.spec.id);
     if !record.sleeps_on_disk() {
@@ -158,7 +182,7 @@ pub(crate) mod tests {
             volumes: Vec::new(),
         };
         let shape = Shape { vcpus: 1, memory_mib: 512 };
-        let record = crate::launch::new_record(spec, "base", shape, 0, BootMode::Fork);
+        let record = SandboxRecord::new(spec, "base", shape, 0, BootMode::Fork);
         SandboxRecord { state, ..record }
     }
 

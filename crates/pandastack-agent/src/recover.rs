@@ -17,14 +17,14 @@ use pandastack_types::{SandboxId, SandboxState, Transition};
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
-use crate::home::Home;
 use crate::host::Host;
-use crate::launch::{self, GUEST_ANSWER_MAX, Live};
+use crate::launch::{self, GUEST_ANSWER_MAX, RunningMachine};
 use crate::layout::{self, snapshot as names};
+use crate::machine_resources::MachineResources;
 use crate::record::{SandboxRecord, read_json, write_record};
 use crate::sandbox;
 use crate::snapshot::Manifest;
-use crate::zygote::Zygotes;
+use crate::zygote;
 
 /// Machines taken over at once. A guest that does not answer is waited for, and must not hold up all others.
 const ADOPTED_AT_ONCE: usize = 64;
@@ -33,7 +33,7 @@ const ADOPTED_AT_ONCE: usize = 64;
 pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
     let mut records = records(host).await;
     let of_zygotes = adopt_slots(host, &mut records).await?;
-    host.zygotes.adopt(host, &of_zygotes).await;
+    host.zygotes.adopt(&of_zygotes).await;
     end_strays(host, &records).await;
     let adopted = records.len();
     reserve_users(host, &records);
@@ -50,7 +50,7 @@ pub(crate) async fn recover(host: &Arc<Host>) -> Result<()> {
 /// another sandbox's, and the next agent must not take them for one. Answers the slots that zygotes keep.
 async fn adopt_slots(host: &Host, records: &mut [SandboxRecord]) -> Result<HashSet<u32>> {
     let mut lost = drop_shared_claims(records);
-    let mut of_zygotes = Zygotes::slots_on_disk(host);
+    let mut of_zygotes = zygote::slots_on_disk(&host.layout);
     of_zygotes.retain(|slot| !records.iter().any(|record| record.slot == Some(*slot)));
     let slots = claims(records, &of_zygotes);
     let missing = host.slots.adopt(&slots).await?.missing;
@@ -239,13 +239,14 @@ async fn recover_one(host: &Arc<Host>, mut record: SandboxRecord) {
 }
 
 /// The predecessor may have died between pausing and resuming a machine, so a running one is resumed and thawed again.
-async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<Live> {
+async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<RunningMachine> {
     let none = || AgentError::Conflict("its record names no machine".to_owned());
     let known = record.machine.clone().ok_or_else(none)?;
     let runtime_dir = known.runtime_dir.clone();
     let machine = host.engine.adopt(known).await?;
     let id = &record.spec.id;
-    let home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
+    let resources =
+        MachineResources::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
     let mut guest = None;
     // The processors of a paused one stand still and cannot answer; its resume connects.
     if record.state == SandboxState::Running {
@@ -258,7 +259,7 @@ async fn adopt(host: &Arc<Host>, record: &SandboxRecord) -> Result<Live> {
         };
         guest = Some(GuestClient::connect_with_identity(stream, identity, GUEST_ANSWER_MAX).await?.0);
     }
-    Ok(Live::new(host, machine, guest, home))
+    Ok(RunningMachine::new(host, machine, guest, resources))
 }
 
 async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
@@ -272,9 +273,10 @@ async fn end_machine(host: &Arc<Host>, record: &SandboxRecord) {
         launch::kill(machine.as_ref()).await;
     }
     // Its slot was kept for a machine that was to be adopted.
-    let mut home = Home::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
-    home.release(host).await;
-    home.remove(host).await;
+    let mut resources =
+        MachineResources::adopted(host, id.as_str(), host.layout.machine(id), runtime_dir, record.slot);
+    resources.release(host).await;
+    resources.remove(host).await;
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use reqwest::Method;
 
 use crate::control::ControlServer;
 use crate::host::Host;
-use crate::sandbox::SandboxHandle;
+use crate::sandbox::handle::SandboxHandle;
 
 /// What the host has to say now.
 pub(crate) fn report(host: &Host) -> HostReport {

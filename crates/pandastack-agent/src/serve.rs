@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cgroup::Cgroups;
 use crate::config::{AgentConfig, EngineChoice, Listen};
-use crate::host::{Host, HostParts};
+use crate::host::Host;
+use crate::host_resources::HostParts;
 use crate::layout::Layout;
 use crate::log_limit::LogLimit;
 use crate::{blocking, databases, denials, http, recover, report, snapshot, snapshot_zygote};
@@ -31,9 +32,9 @@ const OWN_GROUP: &str = "agent";
 pub async fn serve(config: AgentConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     let host = open(config, shutdown.clone()).await?;
     recover::recover(&host).await.context("taking over the sandboxes of the previous agent")?;
-    snapshot::sum_the_rest(&host);
+    snapshot::sum_the_rest(&host.resources);
     for name in &host.config.warm_templates {
-        host.templates.begin(&host, name).with_context(|| format!("template `{name}`"))?;
+        host.templates.begin(name).with_context(|| format!("template `{name}`"))?;
     }
     host.tasks.spawn(report::run(host.clone()));
     host.tasks.spawn(denials::run(host.clone()));

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
-use crate::host::Host;
+use crate::host_resources::HostResources;
 use crate::integrity::{self, Seals};
 use crate::layout::{self, Layout, snapshot as names};
 use crate::record::{read_json, write_json};
@@ -70,7 +70,7 @@ pub(crate) struct Manifest {
 
 impl Manifest {
     /// A manifest to be completed by a [`crate::capture::Capture`].
-    pub(crate) fn new(host: &Host, template: &str, shape: Shape) -> Self {
+    pub(crate) fn new(host: &HostResources, template: &str, shape: Shape) -> Self {
         Self {
             template: template.to_owned(),
             shape,
@@ -133,7 +133,7 @@ impl Snapshot {
     }
 
     /// See [`checksum_behind`].
-    pub(crate) fn checksum_behind(&self, host: &Arc<Host>, images_after: Duration) {
+    pub(crate) fn checksum_behind(&self, host: &Arc<HostResources>, images_after: Duration) {
         checksum_behind(host, self.dir.clone(), self.manifest.seals.clone(), images_after);
     }
 
@@ -142,7 +142,7 @@ impl Snapshot {
     /// them stay behind.
     pub(crate) async fn link_to(
         &self,
-        host: &Host,
+        host: &HostResources,
         to: PathBuf,
         volumes: Vec<volume::Original>,
     ) -> Result<()> {
@@ -230,7 +230,7 @@ pub(crate) async fn verify(dir: &Path, manifest: &Manifest, stop: &CancellationT
 
 /// Begins to compute the checksums of what was sealed in a directory behind the caller's back; of disks only after
 /// `images_after`, because they are large and most sleeps are short. A directory that disappears meanwhile is fine.
-pub(crate) fn checksum_behind(host: &Arc<Host>, dir: PathBuf, seals: Seals, images_after: Duration) {
+pub(crate) fn checksum_behind(host: &Arc<HostResources>, dir: PathBuf, seals: Seals, images_after: Duration) {
     let host = host.clone();
     host.tasks.clone().spawn(async move {
         if !images_after.is_zero() {
@@ -248,7 +248,7 @@ pub(crate) fn checksum_behind(host: &Arc<Host>, dir: PathBuf, seals: Seals, imag
     });
 }
 
-async fn write_checksums(host: &Host, dir: &Path, seals: Seals) {
+async fn write_checksums(host: &HostResources, dir: &Path, seals: Seals) {
     let (from, stop) = (dir.to_owned(), host.shutdown.clone());
     let Ok(_turn) = host.checksum_turn.acquire().await else { return };
     let sum = move || {
@@ -263,7 +263,7 @@ async fn write_checksums(host: &Host, dir: &Path, seals: Seals) {
 }
 
 /// Sums the contents of named snapshots and sleepers that an earlier agent did not come to.
-pub(crate) fn sum_the_rest(host: &Arc<Host>) {
+pub(crate) fn sum_the_rest(host: &Arc<HostResources>) {
     for (dir, seals) in unsummed(entries(&host.layout.snapshots())) {
         checksum_behind(host, dir, seals, Duration::ZERO);
     }

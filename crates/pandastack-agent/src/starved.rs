@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use pandastack_engine::Machine;
 
-use crate::host::Host;
+use crate::host_resources::HostResources;
 
 /// Pause between two looks at the free space, of which nothing tells.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Watches a machine that writes durable disks for as long as it lives.
-pub(crate) fn watch(host: &Host, machine: Arc<dyn Machine>) {
+pub(crate) fn watch(host: &HostResources, machine: Arc<dyn Machine>) {
     let (store, shutdown) = (host.store.clone(), host.shutdown.clone());
     host.tasks.spawn(async move {
         let mut exited = machine.exited();

@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{AgentError, Result};
 use crate::files::{check_path, entry, join, parse_mode, pour, stat};
-use crate::process::ascii_json;
-use crate::sandbox::Lease;
+use crate::process::events::ascii_json;
+use crate::sandbox::handle::Lease;
 
 /// What a walk shall find.
 pub(crate) struct Find<'a> {

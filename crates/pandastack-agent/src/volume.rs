@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocking;
 use crate::error::{AgentError, Result};
-use crate::host::Host;
+use crate::host_resources::HostResources;
 use crate::layout::{Layout, volume as names};
 use crate::record::{read_json, write_json, write_json_durably};
 
@@ -50,7 +50,7 @@ struct Record {
 }
 
 /// Makes a volume: empty, or a copy of one that nobody writes now. Asking again for one that is there answers it.
-pub(crate) async fn create(host: &Host, request: AgentVolumeCreate) -> Result<AgentVolume> {
+pub(crate) async fn create(host: &HostResources, request: AgentVolumeCreate) -> Result<AgentVolume> {
     let (store, layout) = (host.store.clone(), host.layout.clone());
     let made = blocking(move || {
         let AgentVolumeCreate { id, size_bytes, from, .. } = request;
@@ -161,7 +161,11 @@ pub(crate) type Original = (VolumeId, PathBuf);
 
 /// Makes the volumes of a copy of a machine: clones of the `originals` at the same places, which do not change meanwhile. A
 /// volume that the copy shares with its original, to read it or because it is the same sandbox, stays as it is.
-pub(crate) async fn derive(host: &Host, originals: Vec<Original>, specs: &[VolumeSpec]) -> Result<()> {
+pub(crate) async fn derive(
+    host: &HostResources,
+    originals: Vec<Original>,
+    specs: &[VolumeSpec],
+) -> Result<()> {
     if originals.len() > specs.len() {
         return Err(AgentError::Conflict(format!(
             "a copy of this machine needs {} volumes and gets {}",
@@ -191,7 +195,10 @@ pub(crate) fn originals(layout: &Layout, specs: &[VolumeSpec]) -> Vec<Original> 
 }
 
 /// Opens the volumes of one machine, by their places.
-pub(crate) async fn open_all(host: &Host, specs: &[VolumeSpec]) -> Result<Vec<pandastack_engine::Volume>> {
+pub(crate) async fn open_all(
+    host: &HostResources,
+    specs: &[VolumeSpec],
+) -> Result<Vec<pandastack_engine::Volume>> {
     if specs.is_empty() {
         return Ok(Vec::new());
     }
@@ -242,7 +249,7 @@ fn open_locked(image: &Path, read_only: bool, id: &VolumeId) -> Result<File> {
 }
 
 /// Makes a volume that no machine has larger. Its file system follows when it is next mounted.
-pub(crate) async fn grow(host: &Host, id: VolumeId, bytes: u64) -> Result<AgentVolume> {
+pub(crate) async fn grow(host: &HostResources, id: VolumeId, bytes: u64) -> Result<AgentVolume> {
     let (store, layout) = (host.store.clone(), host.layout.clone());
     blocking(move || {
         let path = image(&layout, &id)?;
@@ -269,7 +276,7 @@ pub(crate) fn check_growth(store: &Store, layout: &Layout, id: &VolumeId, bytes:
 }
 
 /// Waits until an image's length survives a power loss, and answers how it stands.
-pub(crate) async fn settle(host: &Host, id: VolumeId) -> Result<AgentVolume> {
+pub(crate) async fn settle(host: &HostResources, id: VolumeId) -> Result<AgentVolume> {
     let layout = host.layout.clone();
     blocking(move || {
         let path = image(&layout, &id)?;
@@ -280,7 +287,7 @@ pub(crate) async fn settle(host: &Host, id: VolumeId) -> Result<AgentVolume> {
 }
 
 /// Removes a volume that no machine has. Gone already is success.
-pub(crate) async fn remove(host: &Arc<Host>, id: VolumeId) -> Result<()> {
+pub(crate) async fn remove(host: &HostResources, id: VolumeId) -> Result<()> {
     let (store, layout) = (host.store.clone(), host.layout.clone());
     let turn = Arc::clone(&host.removal_turn).lock_owned().await;
     let removed = blocking(move || {
@@ -301,7 +308,7 @@ pub(crate) async fn remove(host: &Arc<Host>, id: VolumeId) -> Result<()> {
 mod tests {
     use super::*;
 
-    const USER: u32 = crate::host::UID_FIRST;
+    const USER: u32 = crate::host_resources::UID_FIRST;
 
     struct Fixture {
         _dir: tempfile::TempDir,

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::Method;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
+use pandastack_types::agent_api::DoorQuery;
+use pandastack_types::agent_api::endpoints::OpenDoor;
 use pandastack_types::{SandboxId, door};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -118,10 +119,9 @@ impl Door {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Result<Arc<Self>, AgentError> {
-        let path = format!("/sandboxes/{sandbox}/door?wake={wake}");
-        let call =
-            Call { method: Method::POST, path: &path, incarnation: Some(incarnation), wait: HELD_WAIT };
-        let (headers, stream) = client.upgrade(call, door::UPGRADE).await?;
+        let call = OpenDoor::new(sandbox.clone(), DoorQuery { wake: Some(wake) });
+        let options = CallOptions::on_sandbox(incarnation, HELD_WAIT);
+        let (headers, stream) = client.upgrade(call, options).await?;
         let address = headers.get(door::ADDRESS_HEADER).and_then(|value| value.to_str().ok()?.parse().ok());
         let way = match address {
             Some(address) if client.is_local() => Way::Direct(address),

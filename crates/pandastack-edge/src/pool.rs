@@ -8,12 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use http::Method;
 use hyper::client::conn::http2;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use pandastack_agent_client::{AgentError, Call};
-use pandastack_types::{ErrorCode, door};
+use pandastack_agent_client::{AgentError, CallOptions};
+use pandastack_types::ErrorCode;
+use pandastack_types::agent_api::TunnelQuery;
+use pandastack_types::agent_api::endpoints::OpenTunnel;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -62,16 +63,15 @@ pub async fn dial(way: &Way, port: u16) -> Result<GuestStream, DialError> {
             Ok(GuestStream::Tcp(stream))
         }
         Way::Agent { client, sandbox, incarnation } => {
-            let path = format!("/sandboxes/{sandbox}/tunnel?port={port}");
-            let (method, incarnation) = (Method::POST, Some(*incarnation));
-            let call = Call { method, path: &path, incarnation, wait: DIAL_WAIT };
+            let tunnel = OpenTunnel::new(sandbox.clone(), TunnelQuery { port });
+            let options = CallOptions::on_sandbox(*incarnation, DIAL_WAIT);
             // Boxed: large, and rare.
-            match Box::pin(client.upgrade(call, door::TUNNEL_UPGRADE)).await {
+            match Box::pin(client.upgrade(tunnel, options)).await {
                 Ok((_, stream)) => Ok(GuestStream::Tunnel(Box::new(stream))),
                 Err(AgentError::Answered { body, .. }) if body.code == ErrorCode::PortClosed => {
                     Err(DialError::Closed)
                 }
-                Err(AgentError::Late { .. }) => Err(DialError::Late),
+                Err(AgentError::Timeout { .. }) => Err(DialError::Late),
                 Err(error) => Err(DialError::Failed(error.to_string())),
             }
         }

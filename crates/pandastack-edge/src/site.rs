@@ -220,7 +220,7 @@ fn open(
 /// The agent is not there, or went away before it answered. Asking for a door twice does no harm.
 fn is_restart(error: &AgentError) -> bool {
     match error {
-        AgentError::Unreachable { .. } | AgentError::Broken { .. } => true,
+        AgentError::Unreachable { .. } | AgentError::ConnectionLost { .. } => true,
         AgentError::Answered { body, .. } => body.code == ErrorCode::Unavailable,
         _ => false,
     }

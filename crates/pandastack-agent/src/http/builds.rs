@@ -1,21 +1,19 @@
 //! Template bakes.
 
-use axum::Json;
-use axum::extract::{Path, State};
-use pandastack_types::BuildId;
+use pandastack_types::agent_api::endpoints::{BakeTemplate, ListBuilds, ReadBuild};
 use pandastack_types::api::Build;
 
-use super::Shared;
+use super::endpoint::HostCall;
 use crate::error::Result;
 
-pub(super) async fn bake(State(host): Shared, Path(name): Path<String>) -> Result<Json<Build>> {
-    Ok(Json(host.templates.begin(&host, &name)?))
+pub(super) async fn bake(call: HostCall<BakeTemplate>) -> Result<Build> {
+    call.host.templates.begin(&call.endpoint.template)
 }
 
-pub(super) async fn list(State(host): Shared) -> Json<Vec<Build>> {
-    Json(host.templates.builds())
+pub(super) async fn list(call: HostCall<ListBuilds>) -> Result<Vec<Build>> {
+    Ok(call.host.templates.builds.list())
 }
 
-pub(super) async fn look(State(host): Shared, Path(id): Path<BuildId>) -> Result<Json<Build>> {
-    Ok(Json(host.templates.build(&id)?))
+pub(super) async fn read(call: HostCall<ReadBuild>) -> Result<Build> {
+    call.host.templates.builds.get(&call.endpoint.build)
 }

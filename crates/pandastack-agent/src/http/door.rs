@@ -1,66 +1,48 @@
-//! Streams for edges: the door of a sandbox, and tunnels to its ports for edges that cannot reach its address.
+//! Streams for edges: the door of a sandbox, and tunnels to its ports for edges that cannot reach
+//! its address.
 
-use axum::body::Body;
-use axum::extract::{Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::response::Response;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use pandastack_types::agent_api::endpoints::{OpenDoor, OpenTunnel};
+use pandastack_types::agent_api::{DoorProtocol, TunnelProtocol};
 use pandastack_types::door;
-use serde::Deserialize;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{Shared, Target};
+use super::endpoint::{SandboxCall, Switching};
 use crate::error::{AgentError, Result};
 use crate::sandbox::{ActivityGuard, DoorEnd};
 
-/// How long a guest may take to accept a connection. It is on this machine; only an overloaded one takes longer.
+/// How long a guest may take to accept a connection. It is on this machine; only an overloaded one
+/// takes longer.
 const DIAL_WAIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a guest that an edge has nothing more to say to is still there.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
 
-#[derive(Deserialize)]
-pub(super) struct TunnelQuery {
-    port: u16,
-}
-
-#[derive(Deserialize)]
-pub(super) struct DoorQuery {
-    wake: Option<bool>,
-}
-
 /// Wakes the sandbox, unless that is not wanted, and keeps the edge informed of it.
-pub(super) async fn door(
-    State(host): Shared,
-    Target(handle): Target,
-    Query(query): Query<DoorQuery>,
-    mut request: Request,
-) -> Result<Response> {
-    let upgrade = requested(&mut request, door::UPGRADE)?;
-    let end = handle.door(query.wake.unwrap_or(true)).await?;
+pub(super) async fn door(mut call: SandboxCall<OpenDoor>) -> Result<Switching<DoorProtocol>> {
+    let (upgrade, mut switching) = call.upgrade()?;
+    let end = call.sandbox.door(call.endpoint.query.wake.unwrap_or(true)).await?;
     let address = HeaderValue::from_str(&end.address.to_string());
     let address = address.map_err(|error| AgentError::Launch(error.to_string()))?;
-    let mut response = switching(door::UPGRADE);
-    response.headers_mut().insert(door::ADDRESS_HEADER, address);
-    host.tasks.spawn(serve_door(upgrade, end, host.shutdown.clone()));
-    Ok(response)
+    switching.response.headers_mut().insert(door::ADDRESS_HEADER, address);
+    call.host.tasks.spawn(serve_door(upgrade, end, call.host.shutdown.clone()));
+    Ok(switching)
 }
 
-/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake, and ends its side of this with it.
-pub(super) async fn tunnel(
-    State(host): Shared,
-    Target(handle): Target,
-    Query(query): Query<TunnelQuery>,
-    mut request: Request,
-) -> Result<Response> {
-    let upgrade = requested(&mut request, door::TUNNEL_UPGRADE)?;
-    let guest = dial(&handle, query.port).await?;
+/// Bytes to and from a port of the guest. The caller holds a door, which keeps the guest awake, and
+/// ends its side of this with it.
+pub(super) async fn tunnel(mut call: SandboxCall<OpenTunnel>) -> Result<Switching<TunnelProtocol>> {
+    let (upgrade, switching) = call.upgrade()?;
+    let SandboxCall { host, sandbox, endpoint, .. } = call;
+    let guest = dial(&sandbox, endpoint.query.port).await?;
     let shutdown = host.shutdown.clone();
-    let address = handle.view().guest_ip;
-    let is_there = move || handle.runs_at(address.as_deref());
+    let address = sandbox.view().guest_ip;
+    let is_there = move || sandbox.runs_at(address.as_deref());
     host.tasks.spawn(async move {
         let copy = async {
             let edge = TokioIo::new(upgrade.await.map_err(std::io::Error::other)?);
@@ -71,11 +53,12 @@ pub(super) async fn tunnel(
             () = shutdown.cancelled() => {}
         }
     });
-    Ok(switching(door::TUNNEL_UPGRADE))
+    Ok(switching)
 }
 
-/// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still answer, for as long as it is there:
-/// one that was stopped says no last word, and its address becomes another's.
+/// Passes bytes until both sides ended or one broke. After the edge's last one the guest may still
+/// answer, for as long as it is there: one that was stopped says no last word, and its address
+/// becomes another's.
 async fn carry(
     edge: impl AsyncRead + AsyncWrite,
     guest: impl AsyncRead + AsyncWrite,
@@ -106,7 +89,7 @@ async fn carry(
     }
 }
 
-async fn dial(handle: &crate::sandbox::SandboxHandle, port: u16) -> Result<TcpStream> {
+async fn dial(handle: &crate::sandbox::handle::SandboxHandle, port: u16) -> Result<TcpStream> {
     let address = handle.view().guest_ip;
     let address = address.ok_or_else(|| AgentError::Conflict("the sandbox is not awake".to_owned()))?;
     let dialed = tokio::time::timeout(DIAL_WAIT, TcpStream::connect(format!("{address}:{port}"))).await;
@@ -121,22 +104,6 @@ async fn dial(handle: &crate::sandbox::SandboxHandle, port: u16) -> Result<TcpSt
     // Tunnels carry small messages as often as bulk.
     stream.set_nodelay(true).map_err(|error| AgentError::Launch(error.to_string()))?;
     Ok(stream)
-}
-
-fn requested(request: &mut Request, protocol: &str) -> Result<OnUpgrade> {
-    let asked = |headers: &HeaderMap| headers.get(header::UPGRADE).is_some_and(|asked| asked == protocol);
-    if !asked(request.headers()) {
-        return Err(AgentError::BadRequest(format!("this call needs `Upgrade: {protocol}`")));
-    }
-    Ok(hyper::upgrade::on(request))
-}
-
-fn switching(protocol: &'static str) -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static(protocol));
-    response
 }
 
 /// Follows an edge until it drained, went away, or this agent stops. Dropping `end` closes the door.

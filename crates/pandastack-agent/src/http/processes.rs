@@ -1,105 +1,54 @@
 //! Processes by id.
 
-use std::sync::Arc;
-
-use axum::body::{Body, HttpBody};
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{FromRequestParts, Query};
-use axum::http::StatusCode;
-use axum::http::request::Parts;
+use axum::body::HttpBody;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use futures::StreamExt;
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::{ProcessId, StdinWrite};
-use pandastack_types::agent_api::PID_HEADER;
-use pandastack_types::api::{
-    ExecRequest, Process, ProcessList, SignalProcess, StartProcess, StdinWritten, TerminalSize,
+use pandastack_types::agent_api::endpoints::{
+    CommandSocket, ListProcesses, PlainTerminalSocket, ProcessOutput, ReadProcess, ResizeTerminal,
+    SignalProcess, StartProcess, TerminalSocket, WaitProcess, WriteStdin,
 };
+use pandastack_types::agent_api::{
+    Empty, Endpoint, LAST_EVENT_ID_HEADER, OutputQuery, PID_HEADER, TerminalQuery, Upgrade, WebSocketProtocol,
+};
+use pandastack_types::api::{self, ExecRequest, Process, ProcessList, StdinWritten, TerminalSize};
 use pandastack_types::limits;
-use serde::Deserialize;
 use tokio::time::Duration;
 
-use super::{Target, data};
+use super::data;
+use super::endpoint::{EventResponse, SandboxCall, Switching, ValueOrEvents};
 use crate::error::{AgentError, Result};
-use crate::host::Host;
-use crate::process::{self, Feed, Offsets, OutputEvents, Start, Style, TerminalSocket, named, terminal_size};
-use crate::sandbox::SandboxHandle;
+use crate::process::{self, Feed, Offsets, OutputEvents, Start, Style, named, terminal_size};
 
 /// Names a started process to those who follow it.
 const PID: HeaderName = HeaderName::from_static(PID_HEADER);
 /// Wait of a caller that names none.
 const WAIT_SECONDS_DEFAULT: u64 = 30;
 
-pub(super) fn routes() -> Router<Arc<Host>> {
-    Router::new()
-        .route("/sandboxes/{id}/processes", get(list).post(start))
-        .route("/sandboxes/{id}/processes/{process}", get(look))
-        .route("/sandboxes/{id}/processes/{process}/wait", get(wait))
-        .route("/sandboxes/{id}/processes/{process}/output", get(output))
-        .route("/sandboxes/{id}/processes/{process}/signal", post(signal))
-        .route("/sandboxes/{id}/processes/{process}/resize", post(resize))
-        .route("/sandboxes/{id}/exec/ws", get(commands_socket))
-        .route("/sandboxes/{id}/exec/pty", get(terminal_socket))
-        .route("/sandboxes/{id}/ssh", get(plain_terminal_socket))
+pub(super) async fn list(call: SandboxCall<ListProcesses>) -> Result<ProcessList> {
+    let processes = process::list(&call.sandbox.lease().await?.guest).await?;
+    Ok(ProcessList { processes })
 }
 
-/// Their bodies stream.
-pub(super) fn streamed_routes() -> Router<Arc<Host>> {
-    let unlimited = axum::extract::DefaultBodyLimit::disable();
-    Router::new().route("/sandboxes/{id}/processes/{process}/stdin", post(write_stdin).layer(unlimited))
-}
-
-/// The process of a request's path.
-struct Named(ProcessId);
-
-impl FromRequestParts<Arc<Host>> for Named {
-    type Rejection = AgentError;
-
-    async fn from_request_parts(parts: &mut Parts, host: &Arc<Host>) -> Result<Self> {
-        let bad = || AgentError::BadRequest("a process is named by its number".to_owned());
-        let path = axum::extract::Path::<(String, u64)>::from_request_parts(parts, host).await;
-        path.map(|path| Named(ProcessId(path.0.1))).map_err(|_| bad())
-    }
-}
-
-async fn list(Target(handle): Target) -> Result<Json<ProcessList>> {
-    let processes = process::list(&handle.lease().await?.guest).await?;
-    Ok(Json(ProcessList { processes }))
-}
-
-async fn start(
-    Target(handle): Target,
-    Query(query): Query<OutputQuery>,
-    Json(request): Json<StartProcess>,
-) -> Result<Response> {
-    let start = Start::from_request(request)?;
-    if data::is_set("follow", query.follow.as_deref())? {
-        let (pid, events) = start.follow(handle, query.style()?).await?;
+pub(super) async fn start(call: SandboxCall<StartProcess>) -> Result<ValueOrEvents<Process>> {
+    let SandboxCall { sandbox, endpoint: StartProcess { query, .. }, body, .. } = call;
+    let start = Start::from_request(body)?;
+    if query.follow.0 {
+        let (pid, events) = start.follow(sandbox, query.encoding.into()).await?;
         let mut response = data::output(events);
-        response.headers_mut().extend(pid.map(|pid| (PID, HeaderValue::from(pid))));
-        return Ok(response);
+        response.0.headers_mut().extend(pid.map(|pid| (PID, HeaderValue::from(pid))));
+        return Ok(ValueOrEvents::Events(response));
     }
-    let process = start.run(&handle).await?;
-    Ok((StatusCode::CREATED, Json(process)).into_response())
+    Ok(ValueOrEvents::Value(start.run(&sandbox).await?))
 }
 
-async fn look(Target(handle): Target, Named(id): Named) -> Result<Json<Process>> {
-    Ok(Json(process::show(&handle.lease().await?.guest, id).await?))
+pub(super) async fn read(call: SandboxCall<ReadProcess>) -> Result<Process> {
+    process::show(&call.sandbox.lease().await?.guest, ProcessId(call.endpoint.process)).await
 }
 
-#[derive(Deserialize)]
-struct WaitQuery {
-    timeout_seconds: Option<u64>,
-}
-
-async fn wait(
-    Target(handle): Target,
-    Named(id): Named,
-    Query(query): Query<WaitQuery>,
-) -> Result<Json<Process>> {
+pub(super) async fn wait(call: SandboxCall<WaitProcess>) -> Result<Process> {
+    let WaitProcess { process, query, .. } = call.endpoint;
     let seconds = query.timeout_seconds.unwrap_or(WAIT_SECONDS_DEFAULT);
     if seconds > limits::PROCESS_WAIT_SECONDS_MAX {
         return Err(AgentError::BadRequest(format!(
@@ -107,120 +56,83 @@ async fn wait(
             limits::PROCESS_WAIT_SECONDS_MAX
         )));
     }
-    Ok(Json(process::wait(&handle, id, Duration::from_secs(seconds)).await?))
+    process::wait(&call.sandbox, ProcessId(process), Duration::from_secs(seconds)).await
 }
 
-async fn signal(
-    Target(handle): Target,
-    Named(id): Named,
-    Json(request): Json<SignalProcess>,
-) -> Result<StatusCode> {
-    let lease = handle.lease().await?;
-    lease.guest.signal(id, request.signal.number()).await.map_err(|error| named(error, id))?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn signal(call: SandboxCall<SignalProcess>) -> Result<()> {
+    let id = ProcessId(call.endpoint.process);
+    let lease = call.sandbox.lease().await?;
+    lease.guest.signal(id, call.body.signal.number()).await.map_err(|error| named(error, id))
 }
 
-async fn resize(
-    Target(handle): Target,
-    Named(id): Named,
-    Json(size): Json<TerminalSize>,
-) -> Result<StatusCode> {
-    let size = terminal_size(size)?;
-    handle.lease().await?.guest.resize(id, size).await.map_err(|error| named(error, id))?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn resize(call: SandboxCall<ResizeTerminal>) -> Result<()> {
+    let id = ProcessId(call.endpoint.process);
+    let size = terminal_size(call.body)?;
+    call.sandbox.lease().await?.guest.resize(id, size).await.map_err(|error| named(error, id))
 }
 
-#[derive(Deserialize)]
-pub(super) struct OutputQuery {
-    stdout_offset: Option<u64>,
-    stderr_offset: Option<u64>,
-    encoding: Option<String>,
-    /// Of a start: answer with its events.
-    follow: Option<String>,
+/// What the client saw last counts for more than where its address says it once began.
+fn offsets(query: &OutputQuery, headers: &HeaderMap) -> Result<Offsets> {
+    let Some(last) = headers.get(LAST_EVENT_ID_HEADER) else {
+        return Ok((query.stdout_offset.unwrap_or(0), query.stderr_offset.unwrap_or(0)));
+    };
+    let pair = last.to_str().ok().and_then(|text| text.split_once('-'));
+    let numbers = pair.and_then(|(out, err)| Some((out.parse().ok()?, err.parse().ok()?)));
+    numbers.ok_or_else(|| AgentError::BadRequest("`Last-Event-ID` must be two offsets, as 10-0".to_owned()))
 }
 
-impl OutputQuery {
-    pub(super) fn style(&self) -> Result<Style> {
-        match self.encoding.as_deref() {
-            None | Some("text") => Ok(Style::Text),
-            Some("base64") => Ok(Style::Base64),
-            Some(_) => Err(AgentError::BadRequest("`encoding` must be text or base64".to_owned())),
-        }
-    }
-
-    /// What the client saw last counts for more than where its address says it once began.
-    fn offsets(&self, headers: &HeaderMap) -> Result<Offsets> {
-        let Some(last) = headers.get("last-event-id") else {
-            return Ok((self.stdout_offset.unwrap_or(0), self.stderr_offset.unwrap_or(0)));
-        };
-        let pair = last.to_str().ok().and_then(|text| text.split_once('-'));
-        let numbers = pair.and_then(|(out, err)| Some((out.parse().ok()?, err.parse().ok()?)));
-        numbers
-            .ok_or_else(|| AgentError::BadRequest("`Last-Event-ID` must be two offsets, as 10-0".to_owned()))
-    }
-}
-
-async fn output(
-    Target(handle): Target,
-    Named(id): Named,
-    Query(query): Query<OutputQuery>,
-    headers: HeaderMap,
-) -> Result<Response> {
-    let (style, offsets) = (query.style()?, query.offsets(&headers)?);
+pub(super) async fn output(call: SandboxCall<ProcessOutput>) -> Result<EventResponse> {
+    let ProcessOutput { process, query, .. } = call.endpoint;
+    let id = ProcessId(process);
+    let offsets = offsets(&query, &call.parts.headers)?;
     // An unknown process or an offset beyond its output is an answer, not the first event of a stream.
-    let info = process::look(&handle.lease().await?.guest, id).await?;
+    let info = process::look(&call.sandbox.lease().await?.guest, id).await?;
     if offsets.0 > info.stdout_end || offsets.1 > info.stderr_end {
         return Err(AgentError::BadRequest(format!(
             "process {id} has written {} bytes to stdout and {} to stderr so far, less than the offsets asked for",
             info.stdout_end, info.stderr_end
         )));
     }
-    let feed = Feed::attach(handle, id, offsets).await?;
-    Ok(data::output(OutputEvents::new(feed, offsets, style)))
+    let feed = Feed::attach(call.sandbox, id, offsets).await?;
+    Ok(data::output(OutputEvents::new(feed, offsets, query.encoding.into())))
 }
 
-async fn commands_socket(
-    Target(handle): Target,
-    Query(query): Query<OutputQuery>,
-    upgrade: WebSocketUpgrade,
-) -> Result<Response> {
-    let style = query.style()?;
+pub(super) async fn command_socket(
+    mut call: SandboxCall<CommandSocket>,
+) -> Result<Switching<WebSocketProtocol>> {
+    let upgrade = call.websocket().await?;
+    let style = Style::from(call.endpoint.query.encoding);
     // A sandbox that cannot be used is an answer, not the first message.
-    drop(handle.lease().await?);
-    Ok(bounded(upgrade).on_upgrade(move |socket| process::socket::serve(handle, socket, style)))
+    drop(call.sandbox.lease().await?);
+    let sandbox = call.sandbox;
+    let response = upgrade.on_upgrade(move |socket| process::socket::serve(sandbox, socket, style));
+    Ok(Switching::websocket(response))
 }
 
-#[derive(Deserialize)]
-struct TerminalQuery {
-    rows: Option<u16>,
-    cols: Option<u16>,
-    user: Option<String>,
-    process: Option<u64>,
-    offset: Option<u64>,
+pub(super) async fn terminal_socket(
+    mut call: SandboxCall<TerminalSocket>,
+) -> Result<Switching<WebSocketProtocol>> {
+    let query = std::mem::take(&mut call.endpoint.query);
+    serve_terminal(call, query, false).await
 }
 
-async fn terminal_socket(
-    Target(handle): Target,
-    Query(query): Query<TerminalQuery>,
-    upgrade: WebSocketUpgrade,
-) -> Result<Response> {
-    serve_terminal(handle, query, upgrade, false).await
+pub(super) async fn plain_terminal_socket(
+    mut call: SandboxCall<PlainTerminalSocket>,
+) -> Result<Switching<WebSocketProtocol>> {
+    let query = std::mem::take(&mut call.endpoint.query);
+    serve_terminal(call, query, true).await
 }
 
-async fn plain_terminal_socket(
-    Target(handle): Target,
-    Query(query): Query<TerminalQuery>,
-    upgrade: WebSocketUpgrade,
-) -> Result<Response> {
-    serve_terminal(handle, query, upgrade, true).await
-}
-
-async fn serve_terminal(
-    handle: SandboxHandle,
+async fn serve_terminal<E>(
+    mut call: SandboxCall<E>,
     query: TerminalQuery,
-    upgrade: WebSocketUpgrade,
     is_plain: bool,
-) -> Result<Response> {
+) -> Result<Switching<WebSocketProtocol>>
+where
+    E: Endpoint<Request = Empty, Response = Upgrade<WebSocketProtocol>>,
+{
+    let upgrade = call.websocket().await?;
+    let handle = call.sandbox;
     let size = TerminalSize::default();
     let size = TerminalSize { rows: query.rows.unwrap_or(size.rows), cols: query.cols.unwrap_or(size.cols) };
     let (process, offset) = match query.process {
@@ -231,34 +143,18 @@ async fn serve_terminal(
         }
         None => {
             let exec = ExecRequest { user: query.user, ..ExecRequest::default() };
-            let start = StartProcess { exec, pty: Some(size), ..StartProcess::default() };
+            let start = api::StartProcess { exec, pty: Some(size), ..api::StartProcess::default() };
             (ProcessId(Start::from_request(start)?.run(&handle).await?.id), 0)
         }
     };
     let feed = Feed::attach(handle.clone(), process, (offset, 0)).await?;
-    let terminal = TerminalSocket { handle, feed, offset, is_plain };
-    Ok(bounded(upgrade).on_upgrade(move |socket| terminal.serve(socket)))
+    let terminal = process::TerminalSocket { handle, feed, offset, is_plain };
+    Ok(Switching::websocket(upgrade.on_upgrade(move |socket| terminal.serve(socket))))
 }
 
-fn bounded(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
-    upgrade
-        .max_message_size(limits::SOCKET_MESSAGE_BYTES_MAX)
-        .max_frame_size(limits::SOCKET_MESSAGE_BYTES_MAX)
-}
-
-#[derive(Deserialize)]
-struct StdinQuery {
-    offset: Option<u64>,
-    #[serde(default)]
-    close: bool,
-}
-
-async fn write_stdin(
-    Target(handle): Target,
-    Named(id): Named,
-    Query(query): Query<StdinQuery>,
-    body: Body,
-) -> Result<Json<StdinWritten>> {
+pub(super) async fn write_stdin(call: SandboxCall<WriteStdin>) -> Result<StdinWritten> {
+    let SandboxCall { sandbox, endpoint: WriteStdin { process, query, .. }, body, .. } = call;
+    let id = ProcessId(process);
     let announced = body.size_hint().lower();
     if announced > limits::STDIN_BODY_BYTES_MAX {
         return Err(AgentError::TooLarge(format!(
@@ -266,7 +162,7 @@ async fn write_stdin(
             limits::STDIN_BODY_BYTES_MAX
         )));
     }
-    let lease = handle.lease().await?;
+    let lease = sandbox.lease().await?;
     let refused = |error: ClientError| named(error, id);
     let write = StdinWrite { process: id, offset: query.offset, close: query.close };
     let mut writer = lease.guest.open_stdin(write).await.map_err(refused)?;
@@ -276,5 +172,5 @@ async fn write_stdin(
         writer.write(&chunk.map_err(cut)?).await.map_err(refused)?;
     }
     let written = writer.finish().await.map_err(refused)?;
-    Ok(Json(StdinWritten { offset: written.offset }))
+    Ok(StdinWritten { offset: written.offset })
 }

@@ -1,113 +1,86 @@
-//! Making, moving and removing sandboxes and snapshots.
+//! Creating, moving and deleting sandboxes and snapshots.
 
-use axum::Json;
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
-use pandastack_types::agent_api::{
-    AgentCreate, AgentFork, AgentForked, AgentKeepAwake, AgentPatch, AgentRollback, AgentSandbox,
-    AgentSnapshot, AgentSnapshotDone, HostReport,
+use pandastack_types::agent_api::endpoints::{
+    CreateSandbox, DeleteSandbox, DeleteSnapshot, ForkSandbox, HibernateSandbox, KeepAwake, PatchSandbox,
+    PauseSandbox, ReadHost, ReadSandbox, ResumeSandbox, RollBack, SetNetwork, TakeSnapshot, WakeSandbox,
 };
-use pandastack_types::api::Hibernate;
-use pandastack_types::network::NetworkPolicy;
-use pandastack_types::{SandboxId, SnapshotId, limits};
+use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, HostReport};
+use pandastack_types::limits;
 
-use super::{Shared, Target};
+use super::endpoint::{HostCall, SandboxCall};
 use crate::error::{AgentError, Result};
 use crate::sandbox::{self, Request};
 
-pub(super) async fn host_report(State(host): Shared) -> Json<HostReport> {
-    Json(crate::report::report(&host))
+pub(super) async fn host_report(call: HostCall<ReadHost>) -> Result<HostReport> {
+    Ok(crate::report::report(&call.host))
 }
 
-pub(super) async fn create(
-    State(host): Shared,
-    Json(request): Json<AgentCreate>,
-) -> Result<Json<AgentSandbox>> {
-    Ok(Json(sandbox::create(&host, request).await?))
+pub(super) async fn create(call: HostCall<CreateSandbox>) -> Result<AgentSandbox> {
+    sandbox::create(&call.host, call.body).await
 }
 
-pub(super) async fn look(Target(handle): Target) -> Json<AgentSandbox> {
-    Json(handle.view())
+pub(super) async fn read(call: SandboxCall<ReadSandbox>) -> Result<AgentSandbox> {
+    Ok(call.sandbox.view())
 }
 
-/// Gone already is success: whoever asks wants it gone.
-pub(super) async fn remove(State(host): Shared, Path(id): Path<SandboxId>) -> Result<StatusCode> {
-    match host.sandbox(&id) {
-        Ok(handle) => match handle.delete().await {
-            Ok(()) | Err(AgentError::NoSandbox(_)) => Ok(StatusCode::NO_CONTENT),
-            Err(error) => Err(error),
-        },
-        Err(_) => Ok(StatusCode::NO_CONTENT),
+/// Whoever deletes a sandbox wants it gone, so one that does not exist is success, in whatever incarnation.
+pub(super) async fn delete(call: HostCall<DeleteSandbox>) -> Result<()> {
+    let Ok(sandbox) = call.host.sandbox(&call.endpoint.sandbox) else { return Ok(()) };
+    match sandbox.delete().await {
+        Ok(()) | Err(AgentError::NoSandbox(_)) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
-pub(super) async fn patch(
-    Target(handle): Target,
-    Json(patch): Json<AgentPatch>,
-) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.set_idle(patch.idle_timeout_seconds).await?))
+pub(super) async fn patch(call: SandboxCall<PatchSandbox>) -> Result<AgentSandbox> {
+    call.sandbox.set_idle(call.body.idle_timeout_seconds).await
 }
 
-pub(super) async fn set_network(
-    Target(handle): Target,
-    Json(policy): Json<NetworkPolicy>,
-) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.set_network(policy).await?))
+pub(super) async fn set_network(call: SandboxCall<SetNetwork>) -> Result<AgentSandbox> {
+    call.sandbox.set_network(call.body).await
 }
 
-pub(super) async fn pause(Target(handle): Target) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.move_to(Request::Pause).await?))
+pub(super) async fn pause(call: SandboxCall<PauseSandbox>) -> Result<AgentSandbox> {
+    call.sandbox.move_to(Request::Pause).await
 }
 
-pub(super) async fn resume(Target(handle): Target) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.move_to(Request::Resume).await?))
+pub(super) async fn resume(call: SandboxCall<ResumeSandbox>) -> Result<AgentSandbox> {
+    call.sandbox.move_to(Request::Resume).await
 }
 
-pub(super) async fn hibernate(
-    Target(handle): Target,
-    Json(request): Json<Hibernate>,
-) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.hibernate(request.keep).await?))
+pub(super) async fn hibernate(call: SandboxCall<HibernateSandbox>) -> Result<AgentSandbox> {
+    call.sandbox.hibernate(call.body.keep).await
 }
 
-pub(super) async fn keep_awake(
-    Target(handle): Target,
-    Json(request): Json<AgentKeepAwake>,
-) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.keep_awake(request.until).await?))
+pub(super) async fn keep_awake(call: SandboxCall<KeepAwake>) -> Result<AgentSandbox> {
+    call.sandbox.keep_awake(call.body.until).await
 }
 
-pub(super) async fn rollback(
-    Target(handle): Target,
-    Json(request): Json<AgentRollback>,
-) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.rollback(request.snapshot_id).await?))
+pub(super) async fn roll_back(call: SandboxCall<RollBack>) -> Result<AgentSandbox> {
+    call.sandbox.rollback(call.body.snapshot_id).await
 }
 
-pub(super) async fn wake(Target(handle): Target) -> Result<Json<AgentSandbox>> {
-    Ok(Json(handle.move_to(Request::Wake).await?))
+pub(super) async fn wake(call: SandboxCall<WakeSandbox>) -> Result<AgentSandbox> {
+    call.sandbox.move_to(Request::Wake).await
 }
 
-pub(super) async fn fork(Target(handle): Target, Json(fork): Json<AgentFork>) -> Result<Json<AgentForked>> {
-    let count = fork.children.len();
+pub(super) async fn fork(call: SandboxCall<ForkSandbox>) -> Result<AgentForked> {
+    let count = call.body.children.len();
     if count == 0 || count > limits::FORK_TREE_COUNT_MAX as usize {
         return Err(AgentError::BadRequest(format!(
             "a fork makes 1 to {} children, not {count}",
             limits::FORK_TREE_COUNT_MAX
         )));
     }
-    Ok(Json(handle.fork(fork.children).await?))
+    call.sandbox.fork(call.body.children).await
 }
 
-pub(super) async fn snapshot(
-    Target(handle): Target,
-    Json(request): Json<AgentSnapshot>,
-) -> Result<Json<AgentSnapshotDone>> {
-    Ok(Json(handle.snapshot(request.snapshot_id).await?))
+pub(super) async fn snapshot(call: SandboxCall<TakeSnapshot>) -> Result<AgentSnapshotDone> {
+    call.sandbox.snapshot(call.body.snapshot_id).await
 }
 
-pub(super) async fn remove_snapshot(State(host): Shared, Path(id): Path<SnapshotId>) -> StatusCode {
-    host.remove_snapshot(&id).await;
-    host.changed.notify_one();
-    StatusCode::NO_CONTENT
+pub(super) async fn delete_snapshot(call: HostCall<DeleteSnapshot>) -> Result<()> {
+    call.host.remove_snapshot(&call.endpoint.snapshot).await;
+    call.host.changed.notify_one();
+    Ok(())
 }

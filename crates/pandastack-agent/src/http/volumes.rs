@@ -1,44 +1,33 @@
-//! Making, growing and removing volumes.
+//! Creating, growing and deleting volumes.
 
-use axum::Json;
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
-use pandastack_types::VolumeId;
-use pandastack_types::agent_api::{AgentVolume, AgentVolumeCreate, AgentVolumeGrow};
+use pandastack_types::agent_api::AgentVolume;
+use pandastack_types::agent_api::endpoints::{CreateVolume, DeleteVolume, GrowVolume};
 
-use super::Shared;
+use super::endpoint::HostCall;
 use crate::error::Result;
 use crate::volume;
 
-/// Makes a volume. One that a sandbox writes is copied by that sandbox's driver.
-pub(super) async fn create(
-    State(host): Shared,
-    Json(request): Json<AgentVolumeCreate>,
-) -> Result<Json<AgentVolume>> {
-    if let (Some(from), Some(writer)) = (&request.from, &request.writer)
+/// A volume that a sandbox writes is copied by that sandbox's driver.
+pub(super) async fn create(HostCall { host, body, .. }: HostCall<CreateVolume>) -> Result<AgentVolume> {
+    if let (Some(from), Some(writer)) = (&body.from, &body.writer)
         && let Ok(handle) = host.sandbox(writer)
     {
-        handle.copy_volume(from.clone(), request.id.clone()).await?;
-        return Ok(Json(volume::settle(&host, request.id).await?));
+        handle.copy_volume(from.clone(), body.id.clone()).await?;
+        return volume::settle(&host, body.id).await;
     }
-    Ok(Json(volume::create(&host, request).await?))
+    volume::create(&host, body).await
 }
 
-/// Makes a volume larger, in the guest of the sandbox that has it too.
-pub(super) async fn grow(
-    State(host): Shared,
-    Path(id): Path<VolumeId>,
-    Json(request): Json<AgentVolumeGrow>,
-) -> Result<Json<AgentVolume>> {
-    if let Some(handle) = request.writer.as_ref().and_then(|writer| host.sandbox(writer).ok()) {
-        handle.grow_volume(id.clone(), request.size_bytes).await?;
-        return Ok(Json(volume::settle(&host, id).await?));
+/// A volume grows in the guest of the sandbox that has it, too.
+pub(super) async fn grow(HostCall { host, endpoint, body }: HostCall<GrowVolume>) -> Result<AgentVolume> {
+    let id = endpoint.volume;
+    if let Some(handle) = body.writer.as_ref().and_then(|writer| host.sandbox(writer).ok()) {
+        handle.grow_volume(id.clone(), body.size_bytes).await?;
+        return volume::settle(&host, id).await;
     }
-    Ok(Json(volume::grow(&host, id, request.size_bytes).await?))
+    volume::grow(&host, id, body.size_bytes).await
 }
 
-/// Gone already is success.
-pub(super) async fn remove(State(host): Shared, Path(id): Path<VolumeId>) -> Result<StatusCode> {
-    volume::remove(&host, id).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn delete(call: HostCall<DeleteVolume>) -> Result<()> {
+    volume::remove(&call.host, call.endpoint.volume).await
 }

@@ -16,9 +16,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use pandastack_guest_proto::client::ProcessEvent;
 use pandastack_guest_proto::message::{ExitStatus, OutputStream};
+use pandastack_types::agent_api::OutputEncoding;
 use serde_json::{Value, json};
 
-use super::{Feed, Offsets};
+use super::feed::{Feed, Offsets};
 use crate::error::AgentError;
 
 /// How events look.
@@ -30,6 +31,15 @@ pub(crate) enum Style {
     Text,
     /// Everything as it is, bytes in base64.
     Base64,
+}
+
+impl From<OutputEncoding> for Style {
+    fn from(encoding: OutputEncoding) -> Self {
+        match encoding {
+            OutputEncoding::Text => Style::Text,
+            OutputEncoding::Base64 => Style::Base64,
+        }
+    }
 }
 
 /// Events of one process: output, gaps, then `exit` or `error`.

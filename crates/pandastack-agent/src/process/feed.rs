@@ -4,10 +4,10 @@ use pandastack_fault as fault;
 use pandastack_guest_proto::client::{ClientError, CollectedOutput, Collector, ProcessEvent, ProcessStream};
 use pandastack_guest_proto::message::{ProcessId, ProcessSpec, StdinWrite};
 
-use super::named;
-use super::start::feed_input;
+use super::input::write_first;
+use super::lookup::named;
 use crate::error::{AgentError, Result};
-use crate::sandbox::{Lease, SandboxHandle};
+use crate::sandbox::handle::{Lease, SandboxHandle};
 
 /// Next byte wanted of standard output and of standard error.
 pub(crate) type Offsets = (u64, u64);
@@ -61,7 +61,7 @@ impl Feed {
     pub(crate) async fn send_input(&self, input: String, close: bool) -> Result<()> {
         let Some((stream, _)) = &self.joined else { return Ok(()) };
         let write = StdinWrite { process: stream.process(), offset: Some(0), close };
-        tokio::spawn(feed_input(self.handle.lease().await?, write, input));
+        tokio::spawn(write_first(self.handle.lease().await?, write, input));
         Ok(())
     }
 

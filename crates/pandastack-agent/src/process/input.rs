@@ -3,9 +3,9 @@
 use pandastack_guest_proto::client::ClientError;
 use pandastack_guest_proto::message::{ProcessId, StdinWrite};
 
-use super::{look, named};
+use super::lookup::{look, named};
 use crate::error::Result;
-use crate::sandbox::{Lease, SandboxHandle};
+use crate::sandbox::handle::{Lease, SandboxHandle};
 
 /// One writer of a process's input.
 pub(crate) struct Input {
@@ -52,5 +52,19 @@ impl Input {
         let mut writer = self.lease.guest.open_stdin(write).await?;
         writer.write(bytes).await?;
         Ok(writer.finish().await?.offset)
+    }
+}
+
+/// Writes a first input as fast as the process reads it. Ends with the process or the connection;
+/// whoever follows the process learns of both.
+pub(super) async fn write_first(lease: Lease, write: StdinWrite, input: String) {
+    let process = write.process;
+    let written = async {
+        let mut writer = lease.guest.open_stdin(write).await?;
+        writer.write(input.as_bytes()).await?;
+        writer.finish().await
+    };
+    if let Err(error) = written.await {
+        tracing::debug!(error = %named(error, process), "a first input was not taken whole");
     }
 }

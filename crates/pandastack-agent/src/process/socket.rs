@@ -37,10 +37,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
+use super::events::{OutputEvents, Style, ascii_json};
+use super::feed::Feed;
+use super::input::Input;
+use super::limits::terminal_size;
+use super::lookup::named;
+use super::start::Start;
 use super::terminal_socket::PING_EVERY;
-use super::{Feed, Input, OutputEvents, Start, Style, named, terminal_size};
 use crate::error::{AgentError, Result};
-use crate::sandbox::SandboxHandle;
+use crate::sandbox::handle::SandboxHandle;
 
 /// Messages that wait for the socket; beyond it commands wait.
 const OUT_QUEUE_MAX: usize = 64;
@@ -99,7 +104,7 @@ async fn write_out(mut sink: SplitSink<WebSocket, Message>, mut queue: mpsc::Rec
     loop {
         let message = tokio::select! {
             value = queue.recv() => match value {
-                Some(value) => Message::text(super::ascii_json(&value)),
+                Some(value) => Message::text(ascii_json(&value)),
                 None => return,
             },
             _ = ping.tick() => Message::Ping(Bytes::new()),

@@ -1,15 +1,17 @@
 //! Starting a process as the API asks for it.
 
-use pandastack_guest_proto::message::{
-    Command, ProcessId, ProcessLimits, ProcessSpec, Started, StdinWrite, TerminalSize,
-};
+use pandastack_guest_proto::message::{Command, ProcessId, ProcessSpec, Started, StdinWrite};
 use pandastack_types::api::{self, Process, StartProcess};
 use pandastack_types::limits;
 
-use super::{Feed, OutputEvents, Style, named, view};
+use super::events::{OutputEvents, Style};
+use super::feed::Feed;
+use super::input::write_first;
+use super::limits::terminal_size;
+use super::view;
 use crate::error::{AgentError, Result};
 use crate::exec::Exec;
-use crate::sandbox::{Lease, SandboxHandle};
+use crate::sandbox::handle::{Lease, SandboxHandle};
 
 /// What a terminal runs when nothing is named: the user's own shell, as after a login.
 const LOGIN_SHELL: &str = "exec \"${SHELL:-/bin/sh}\" -l";
@@ -62,7 +64,7 @@ impl Start {
         if let Some(input) = self.input {
             // The end of a terminal's input is a character that the person at it may type, not ours.
             let close = !self.stdin_open && !is_terminal;
-            tokio::spawn(feed_input(
+            tokio::spawn(write_first(
                 lease,
                 StdinWrite { process: started.process, offset: Some(0), close },
                 input,
@@ -73,8 +75,8 @@ impl Start {
 }
 
 impl Start {
-    /// Starts it and follows it from its first byte, so that nothing of its output can be lost. Also answers the
-    /// kernel's process id.
+    /// Starts it and follows it from its first byte, so that nothing of its output can be lost.
+    /// Also answers the kernel's process id.
     pub(crate) async fn follow(
         self,
         handle: SandboxHandle,
@@ -103,53 +105,6 @@ async fn start(handle: &SandboxHandle, spec: ProcessSpec) -> Result<(Started, Le
         }
         Err(error) => Err(handle.explain(error.into()).await),
     }
-}
-
-/// Writes a first input as fast as the process reads it. Ends with the process or the connection; whoever follows the
-/// process learns of both.
-pub(super) async fn feed_input(lease: Lease, write: StdinWrite, input: String) {
-    let process = write.process;
-    let written = async {
-        let mut writer = lease.guest.open_stdin(write).await?;
-        writer.write(input.as_bytes()).await?;
-        writer.finish().await
-    };
-    if let Err(error) = written.await {
-        tracing::debug!(error = %named(error, process), "a first input was not taken whole");
-    }
-}
-
-/// Checks a terminal's size.
-pub(crate) fn terminal_size(size: api::TerminalSize) -> Result<TerminalSize> {
-    let sides = 1..=limits::TERMINAL_SIDE_MAX;
-    if !sides.contains(&size.rows) || !sides.contains(&size.cols) {
-        return Err(AgentError::BadRequest(format!(
-            "a terminal has 1 to {} rows and columns",
-            limits::TERMINAL_SIDE_MAX
-        )));
-    }
-    Ok(TerminalSize { rows: size.rows, cols: size.cols })
-}
-
-/// Checks limits and puts them in the guest's units.
-pub(crate) fn limits_of(wanted: api::ProcessLimits) -> Result<ProcessLimits> {
-    let refuse = |what: String| Err(AgentError::BadRequest(what));
-    let memory = limits::PROCESS_MEMORY_MB_MIN..=limits::PROCESS_MEMORY_MB_MAX;
-    if wanted.memory_mb.is_some_and(|mb| !memory.contains(&mb)) {
-        return refuse(format!("`limits.memory_mb` is {} to {}", memory.start(), memory.end()));
-    }
-    if wanted.pids == Some(0) {
-        return refuse("`limits.pids` is at least 1".to_owned());
-    }
-    let cpu = limits::PROCESS_CPU_RANGE;
-    if wanted.cpu.is_some_and(|processors| !cpu.contains(&processors)) {
-        return refuse(format!("`limits.cpu` is {} to {}", cpu.start(), cpu.end()));
-    }
-    Ok(ProcessLimits {
-        memory_bytes_max: wanted.memory_mb.map(|mb| mb * 1024 * 1024),
-        pids_max: wanted.pids,
-        cpu_milli_max: wanted.cpu.map(|processors| (processors * 1000.0).round() as u32),
-    })
 }
 
 fn shown(command: &Command) -> String {

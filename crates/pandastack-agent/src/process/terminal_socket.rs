@@ -18,9 +18,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, interval};
 
-use super::{Feed, Input, terminal_size};
+use super::feed::Feed;
+use super::input::Input;
+use super::limits::terminal_size;
 use crate::error::{AgentError, Result};
-use crate::sandbox::SandboxHandle;
+use crate::sandbox::handle::SandboxHandle;
 
 /// Quiet sockets are pinged this often, so that nobody in between gives up on them.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);

@@ -48,6 +48,18 @@ impl Drop for ActivityGuard {
     }
 }
 
+/// What the last look at the byte counters saw, and when.
+pub(super) struct TrafficSample {
+    pub(super) bytes: u64,
+    pub(super) at: Instant,
+}
+
+impl TrafficSample {
+    pub(super) fn new() -> Self {
+        Self { bytes: 0, at: Instant::now() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,7 +15,8 @@ use pandastack_types::{SandboxState, SnapshotId};
 use tokio::sync::oneshot;
 
 use super::accept::{Request, Verdict};
-use super::{Driver, Reply};
+use super::driver::Driver;
+use super::handle::Reply;
 use crate::capture::{Capture, Twin};
 use crate::error::{AgentError, Result};
 use crate::host::Host;
@@ -71,7 +72,7 @@ impl Driver {
     async fn take(&mut self) -> Result<Taken> {
         let goes_on = self.record.state == SandboxState::Running;
         // A clone first writes out what its source has in the page cache; done here, that is not part of the pause.
-        crate::zygote::sync_file(&self.live()?.home.disk()).await?;
+        crate::zygote::sync_file(&self.live()?.resources.disk()).await?;
         for (_, image) in self.volume_images() {
             crate::zygote::sync_file(&image).await?;
         }
@@ -89,7 +90,7 @@ impl Driver {
     /// For a machine that runs: it goes on as soon as it has a twin.
     async fn take_by_twin(&mut self) -> Result<Taken> {
         let capture = self.begin_capture()?.await?;
-        let (machine, disk) = (self.live()?.machine.clone(), self.live()?.home.disk());
+        let (machine, disk) = (self.live()?.machine.clone(), self.live()?.resources.disk());
         let volumes = self.volume_images();
         let confinement = Confinement::Full { uid: self.record.uid, gid: self.record.uid };
         let host = self.host.clone();
@@ -131,7 +132,7 @@ impl Driver {
         let live = self.live()?;
         let taken = async {
             capture.clone_volumes(&self.host, self.volume_images()).await?;
-            capture.take(&self.host, live.machine.as_ref(), &live.home.disk()).await
+            capture.take(&self.host, live.machine.as_ref(), &live.resources.disk()).await
         };
         let taken = taken.await;
         if goes_on {
@@ -156,8 +157,9 @@ impl Driver {
 
     /// Begins a capture of the machine, which may run and be stopped meanwhile.
     pub(super) fn begin_capture(&self) -> Result<impl Future<Output = Result<Capture>> + use<>> {
-        let home = &self.live()?.home;
-        let (host, memory, manifest, slot) = (self.host.clone(), home.memory(), self.manifest(), home.slot);
+        let resources = &self.live()?.resources;
+        let (host, memory, manifest, slot) =
+            (self.host.clone(), resources.memory(), self.manifest(), resources.slot);
         Ok(async move { Ok(Capture::begin(&host, &memory, manifest).await?.of_slot(slot)) })
     }
 
@@ -196,5 +198,5 @@ async fn write_twin(capture: &mut Capture, twin: Twin) -> Result<()> {
 
 async fn acknowledge(host: &Arc<Host>, snapshot: &Snapshot) {
     fault::point("snapshot.published").await;
-    snapshot.checksum_behind(host, Duration::ZERO);
+    snapshot.checksum_behind(&host.resources, Duration::ZERO);
 }

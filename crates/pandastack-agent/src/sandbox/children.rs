@@ -1,7 +1,7 @@
 //! Children of a fork, from the end of their parent's pause until somebody can use them.
 //!
 //! They come up beside their parent's driver. Must hold: what ends the parent's machine waits for them first
-//! ([`super::Driver::alone`]), because forks begin in its control group, and copies are read from its directory.
+//! ([`super::driver::Driver::alone`]), because forks begin in its control group, and copies are read from its directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use pandastack_types::agent_api::{AgentForked, ChildOutcome};
 use tokio::task::JoinHandle;
 
 use super::create::commit;
-use super::spawn;
+use super::driver::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{self, Live, Remembered, Stages};
+use crate::launch::{self, Remembered, RunningMachine, Stages};
 use crate::record::SandboxRecord;
 use crate::snapshot::Snapshot;
 
-type Made = Result<(SandboxRecord, Live)>;
+type Made = Result<(SandboxRecord, RunningMachine)>;
 
 /// Children of one instant, on their way.
 pub(super) struct Children {

@@ -6,10 +6,11 @@ use pandastack_fault as fault;
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, Source};
 use pandastack_types::{SnapshotId, Transition};
 
-use super::spawn;
+use super::driver::spawn;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{self, Live, Remembered, Stages};
+use crate::kernel_files::kernel_files;
+use crate::launch::{self, Remembered, RunningMachine, Stages};
 use crate::record::{BootMode, SandboxRecord, write_json};
 use crate::snapshot::{Manifest, Snapshot};
 use crate::snapshot_zygote;
@@ -54,7 +55,7 @@ pub(super) fn commit(host: &Host, record: &mut SandboxRecord) -> Result<()> {
     write_json(&host.layout.record(&record.spec.id), record)
 }
 
-async fn make(host: &Arc<Host>, request: AgentCreate) -> Result<(SandboxRecord, Live)> {
+async fn make(host: &Arc<Host>, request: AgentCreate) -> Result<(SandboxRecord, RunningMachine)> {
     match request.source.clone() {
         Source::Template(name) => from_template(host, request, &name).await,
         Source::TemplateDisk(name) => from_template_disk(host, request, &name).await,
@@ -66,7 +67,7 @@ async fn from_snapshot(
     host: &Arc<Host>,
     request: AgentCreate,
     id: &SnapshotId,
-) -> Result<(SandboxRecord, Live)> {
+) -> Result<(SandboxRecord, RunningMachine)> {
     let dir = host.layout.snapshot(id);
     if !dir.exists() {
         return Err(AgentError::NoSnapshot(id.clone()));
@@ -76,7 +77,7 @@ async fn from_snapshot(
     host.make_room(manifest.shape, 1, None).await?;
     if let (Some(zygote), Some(uid)) = (snapshot_zygote::get(host, id), manifest.uid) {
         let (spec, shape) = (request.spec.clone(), manifest.shape);
-        let mut record = launch::new_record(spec, &manifest.template, shape, uid, BootMode::Fork);
+        let mut record = SandboxRecord::new(spec, &manifest.template, shape, uid, BootMode::Fork);
         record.kernel = manifest.kernel.clone();
         if let Some(made) = forked(host, zygote, record, Some(manifest)).await? {
             return Ok(made);
@@ -87,20 +88,24 @@ async fn from_snapshot(
     Ok(made)
 }
 
-async fn from_template(host: &Arc<Host>, request: AgentCreate, name: &str) -> Result<(SandboxRecord, Live)> {
-    let baked = host.templates.ready(host, name, request.size).await?;
+async fn from_template(
+    host: &Arc<Host>,
+    request: AgentCreate,
+    name: &str,
+) -> Result<(SandboxRecord, RunningMachine)> {
+    let baked = host.templates.ready(name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
     host.make_room(shape, 1, None).await?;
     if let Some(zygote) = host.zygotes.get(&baked) {
         let (spec, uid) = (request.spec.clone(), host.new_uid());
-        let mut record = launch::new_record(spec, &baked.template, shape, uid, BootMode::Fork);
+        let mut record = SandboxRecord::new(spec, &baked.template, shape, uid, BootMode::Fork);
         record.kernel = baked.snapshot.manifest.kernel.clone();
         if let Some(made) = forked(host, zygote, record, None).await? {
             return Ok(made);
         }
     }
     let made = restored(host, request, &baked.snapshot).await?;
-    host.zygotes.make_behind(host, &baked);
+    host.zygotes.make_behind(&baked);
     Ok(made)
 }
 
@@ -109,12 +114,12 @@ async fn from_template_disk(
     host: &Arc<Host>,
     request: AgentCreate,
     name: &str,
-) -> Result<(SandboxRecord, Live)> {
-    let baked = host.templates.ready(host, name, request.size).await?;
+) -> Result<(SandboxRecord, RunningMachine)> {
+    let baked = host.templates.ready(name, request.size).await?;
     let shape = baked.snapshot.manifest.shape;
     host.make_room(shape, 1, None).await?;
-    let kernel = crate::bake::kernel_files(host).await?;
-    let mut record = launch::new_record(request.spec, &baked.template, shape, host.new_uid(), BootMode::Boot);
+    let kernel = kernel_files(&host.resources).await?;
+    let mut record = SandboxRecord::new(request.spec, &baked.template, shape, host.new_uid(), BootMode::Boot);
     let live = launch::boot(host, &mut record, &baked.snapshot.disk(), kernel).await?;
     Ok((record, live))
 }
@@ -126,14 +131,14 @@ async fn forked(
     zygote: Lease,
     mut record: SandboxRecord,
     shown: Option<&Manifest>,
-) -> Result<Option<(SandboxRecord, Live)>> {
+) -> Result<Option<(SandboxRecord, RunningMachine)>> {
     let mut stages = Stages::begin();
     let originals = zygote.originals();
     let resolved = shown.map_or(&[][..], |manifest| &manifest.resolved);
     let remembered = Remembered { of_sandbox: shown.is_some(), mounted: originals.len(), resolved };
     volume::derive(host, originals, &record.spec.volumes).await?;
     let records = std::slice::from_ref(&record);
-    let prepared = launch::prepare_children(host, &zygote.home, record.shape, records, true).await;
+    let prepared = launch::prepare_children(host, &zygote.resources, record.shape, records, true).await;
     fault::point("create.prepared").await;
     stages.mark("prepare");
     let forked = launch::fork_children(host, zygote.machine.as_ref(), prepared, None).await;
@@ -154,12 +159,16 @@ async fn forked(
     Ok(Some((record, live)))
 }
 
-async fn restored(host: &Host, request: AgentCreate, snapshot: &Snapshot) -> Result<(SandboxRecord, Live)> {
+async fn restored(
+    host: &Host,
+    request: AgentCreate,
+    snapshot: &Snapshot,
+) -> Result<(SandboxRecord, RunningMachine)> {
     let manifest = &snapshot.manifest;
     // A snapshot of a sandbox goes on under its lineage's user; a template starts a new lineage.
     let uid = manifest.uid.unwrap_or_else(|| host.new_uid());
     let mut record =
-        launch::new_record(request.spec, &manifest.template, manifest.shape, uid, BootMode::Restore);
+        SandboxRecord::new(request.spec, &manifest.template, manifest.shape, uid, BootMode::Restore);
     let live = launch::restore(host, &mut record, snapshot, Stages::begin()).await?;
     Ok((record, live))
 }

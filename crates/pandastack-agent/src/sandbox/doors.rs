@@ -1,7 +1,8 @@
 //! The doors through which edges send requests past the driver, straight to the guest.
 //!
-//! Must hold: while a door is open the guest runs, at the address the door was given. So the driver, which alone stops
-//! guests, closes all doors first: edges begin nothing new and finish what they began ([`pandastack_types::door`]).
+//! Must hold: while a door is open the guest runs, at the address the door was given. So the
+//! driver, which alone stops guests, closes all doors first: edges begin nothing new and finish
+//! what they began ([`pandastack_types::door`]).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,8 +11,7 @@ use std::time::Duration;
 use pandastack_types::door::{DOORS_MAX, HOLD_SECONDS};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::accept::{Request, Verdict, accept};
-use super::{Activity, Driver};
+use super::activity::Activity;
 use crate::error::{AgentError, Result};
 
 /// The driver's side of all doors.
@@ -36,7 +36,7 @@ pub(crate) struct DoorEnd {
 }
 
 impl Doors {
-    fn open(&mut self, address: IpAddr, activity: Arc<Activity>) -> Result<DoorEnd> {
+    pub(super) fn open(&mut self, address: IpAddr, activity: Arc<Activity>) -> Result<DoorEnd> {
         self.0.retain(|door| !door.gone.is_cancelled());
         if self.0.len() >= DOORS_MAX {
             return Err(AgentError::NoCapacity(format!("{DOORS_MAX} edges already send to this sandbox")));
@@ -69,23 +69,6 @@ impl Doors {
             tracing::warn!("an edge did not finish its requests in time; the guest stops without it");
         }
         self.0.clear();
-    }
-}
-
-impl Driver {
-    /// Opens a door. A sleeper wakes, if it is to; a hundred edges wake it once, because the driver does one thing at a time.
-    pub(super) async fn open_door(&mut self, wake: bool) -> Result<DoorEnd> {
-        // Held until the edge says whether it is busy: a sandbox just woken must not fall asleep at once.
-        let _activity = wake.then(|| self.activity.begin());
-        match accept(self.record.state, Request::Use) {
-            Verdict::Wake if !wake => return Err(self.refusal("the sandbox sleeps")),
-            Verdict::Wake => self.wake().await?,
-            Verdict::Refuse(reason) => return Err(self.refusal(reason)),
-            _ => {}
-        }
-        let address = self.live.as_ref().and_then(|live| live.home.guest_ip.as_deref()?.parse().ok());
-        let none = || AgentError::Conflict("the sandbox has no network".to_owned());
-        self.doors.open(address.ok_or_else(none)?, self.activity.clone())
     }
 }
 

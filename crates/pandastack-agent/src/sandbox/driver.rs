@@ -16,23 +16,27 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict, accept};
-use super::idle::Look;
-use super::still::{STARTS_MAX, thaw};
-use super::{Activity, Command, Doors, Lease, QUEUE_MAX, Reply, SandboxHandle};
+use super::activity::{Activity, TrafficSample};
+use super::doors::Doors;
+use super::handle::{Command, QUEUE_MAX, Reply, SandboxHandle};
+use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::host::Host;
-use crate::launch::{GUEST_ANSWER_MAX, Live};
+use crate::launch::{GUEST_ANSWER_MAX, RunningMachine};
 use crate::observe::Observed;
 use crate::record::{SandboxRecord, write_record};
 
 /// How long a sandbox that is deleted may take to write its volumes out.
 const WRITE_OUT_MAX: Duration = Duration::from_secs(20);
 
+/// Starts of one sandbox at once; more are not waited for.
+pub(super) const STARTS_MAX: u32 = 4096;
+
 /// A sandbox and its machine.
 pub(crate) struct Driver {
     pub(super) host: Arc<Host>,
     pub(super) record: SandboxRecord,
-    pub(super) live: Option<Live>,
+    pub(super) live: Option<RunningMachine>,
     pub(super) activity: Arc<Activity>,
     /// When the processor time was last looked at, and what it was.
     cpu_seen: Option<(Instant, u64)>,
@@ -51,13 +55,13 @@ pub(crate) struct Driver {
     /// How often it went back: what ran before a rollback cannot be followed after it.
     pub(super) rollbacks: u64,
     /// The last look at the network.
-    pub(super) looked: Look,
+    pub(super) looked: TrafficSample,
     commands: mpsc::Receiver<Command>,
     view: watch::Sender<AgentSandbox>,
 }
 
 /// Starts the driver of a sandbox whose record and machine exist, and lists it.
-pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>) -> SandboxHandle {
+pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<RunningMachine>) -> SandboxHandle {
     let (sender, commands) = mpsc::channel(QUEUE_MAX);
     let activity = Activity::new();
     let (view, watcher) = watch::channel(view_of(host, &record, live.as_ref()));
@@ -86,7 +90,7 @@ pub(crate) fn spawn(host: &Arc<Host>, record: SandboxRecord, live: Option<Live>)
         asleep_since,
         starts: Arc::new(Semaphore::new(STARTS_MAX as usize)),
         rollbacks: 0,
-        looked: Look::new(),
+        looked: TrafficSample::new(),
         commands,
         view,
     };
@@ -136,7 +140,7 @@ impl Driver {
                 // Silence from before counts for the time that held then.
                 self.activity.touch();
                 self.record.spec.idle_timeout_seconds = seconds;
-                drop(reply.send(self.save().map(|()| self.look())));
+                drop(reply.send(self.save().await.map(|()| self.look())));
             }
             Command::SetNetwork(policy, reply) => drop(reply.send(self.set_network(*policy).await)),
             Command::GrowVolume(id, bytes, reply) => drop(reply.send(self.grow_volume(id, bytes).await)),
@@ -146,45 +150,8 @@ impl Driver {
         }
     }
 
-    async fn lease(&mut self) -> Result<Lease> {
-        let activity = self.activity.begin();
-        self.come_awake().await?;
-        Ok(Lease {
-            guest: self.guest().await?,
-            rollbacks: self.rollbacks,
-            starting: None,
-            _activity: activity,
-        })
-    }
-
-    /// A lease that keeps the guest from being frozen until [`Lease::started`]: a start whose answer is lost in a sleep can neither be
-    /// taken for done nor be repeated.
-    async fn lease_to_start(&mut self) -> Result<Lease> {
-        let mut lease = self.lease().await?;
-        lease.starting = self.starts.clone().try_acquire_owned().ok();
-        Ok(lease)
-    }
-
-    async fn join(&mut self) -> Result<Option<Lease>> {
-        match self.record.state {
-            SandboxState::Running => self.lease().await.map(Some),
-            SandboxState::Paused | SandboxState::Hibernated | SandboxState::Creating => Ok(None),
-            SandboxState::Stopping | SandboxState::Deleted | SandboxState::Failed => {
-                Err(self.refusal("the sandbox is gone"))
-            }
-        }
-    }
-
-    async fn come_awake(&mut self) -> Result<()> {
-        match self.accept(Request::Use) {
-            Verdict::Wake => self.wake().await,
-            Verdict::Refuse(reason) => Err(self.refusal(reason)),
-            _ => Ok(()),
-        }
-    }
-
-    /// The table's verdict. One that sleeps in memory still has its machine, and is copied and written out like a paused
-    /// one.
+    /// The table's verdict. One that sleeps in memory still has its machine, and is copied and
+    /// written out like a paused one.
     pub(super) fn accept(&self, request: Request) -> Verdict {
         let machine_wanted = matches!(request, Request::Snapshot | Request::Fork | Request::Hibernate);
         match self.record.sleeps_in_memory() && machine_wanted {
@@ -193,7 +160,8 @@ impl Driver {
         }
     }
 
-    /// The verdict on a copy. One that sleeps with its disk alone has no memory to copy: it wakes, as for any other use.
+    /// The verdict on a copy. One that sleeps with its disk alone has no memory to copy: it wakes,
+    /// as for any other use.
     pub(super) async fn accept_copy(&mut self, request: Request) -> Result<Verdict> {
         match self.accept(request) {
             Verdict::Refuse(reason) => Err(AgentError::Conflict(reason.to_owned())),
@@ -209,11 +177,12 @@ impl Driver {
         self.come_awake().await?;
         self.activity.touch();
         self.record.awake_until = until;
-        self.save()?;
+        self.save().await?;
         Ok(self.look())
     }
 
-    /// Answers as soon as the sandbox is safe on disk. What is asked next waits until its machine has ended too.
+    /// Answers as soon as the sandbox is safe on disk. What is asked next waits until its machine
+    /// has ended too.
     async fn go_to_sleep(&mut self, keep: Keep, reply: Reply<AgentSandbox>) {
         let written = match self.accept(Request::Hibernate) {
             Verdict::Refuse(reason) => Err(self.refusal(reason)),
@@ -255,11 +224,12 @@ impl Driver {
         Ok(guest)
     }
 
-    /// User processes are frozen first, so that a copy of the paused machine passes the identity gate as a new one does.
+    /// User processes are frozen first, so that a copy of the paused machine passes the identity
+    /// gate as a new one does.
     async fn pause(&mut self) -> Result<()> {
         self.doors.close().await;
         self.stop_guest(self.writes_volumes()).await?;
-        self.step(Transition::Paused)
+        self.step(Transition::Paused).await
     }
 
     async fn resume(&mut self) -> Result<()> {
@@ -268,15 +238,16 @@ impl Driver {
         Ok(())
     }
 
-    /// Runs one that stands still. Its record says so before it does: one that says otherwise is believed by the agent's successor, which would
-    /// copy a machine that runs. On failure it stands still as before.
+    /// Runs one that stands still. Its record says so before it does: one that says otherwise is
+    /// believed by the agent's successor, which would copy a machine that runs. On failure it
+    /// stands still as before.
     pub(super) async fn go_on(
         &mut self,
         transition: Transition,
         run: impl AsyncFnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let still = self.record.clone();
-        let gone_on = match self.step(transition) {
+        let gone_on = match self.step(transition).await {
             Ok(()) => run(self).await,
             Err(error) => Err(error),
         };
@@ -287,7 +258,7 @@ impl Driver {
                 tracing::warn!(sandbox = %still.spec.id, %error, "its processors may run");
             }
             self.record = still;
-            if let Err(error) = self.save() {
+            if let Err(error) = self.save().await {
                 tracing::error!(sandbox = %self.record.spec.id, %error, "its record may say that it runs");
             }
         }
@@ -300,7 +271,7 @@ impl Driver {
     }
 
     /// Moves the record and tells everyone.
-    pub(super) fn step(&mut self, transition: Transition) -> Result<()> {
+    pub(super) async fn step(&mut self, transition: Transition) -> Result<()> {
         self.record.state = self.record.state.step(transition)?;
         if transition == Transition::Hibernated {
             self.fell_asleep();
@@ -309,15 +280,15 @@ impl Driver {
             self.record.residency = None;
             self.record.usage.asleep_seconds += self.asleep_since.elapsed().as_secs();
         }
-        self.save()
+        self.save().await
     }
 
     pub(super) fn fell_asleep(&mut self) {
         self.asleep_since = Instant::now();
     }
 
-    pub(super) fn save(&mut self) -> Result<()> {
-        write_record(&self.host.layout, &self.record)?;
+    pub(super) async fn save(&mut self) -> Result<()> {
+        store_record(&self.host, &self.record).await?;
         self.show();
         Ok(())
     }
@@ -335,8 +306,8 @@ impl Driver {
     /// Adds what the machine used before it ends or sleeps.
     pub(super) fn settle_usage(&mut self) {
         if let Some(live) = &self.live {
-            self.record.usage.cpu_ms += live.home.cgroup().cpu_ms();
-            let traffic = live.home.traffic(&self.host);
+            self.record.usage.cpu_ms += live.resources.cgroup().cpu_ms();
+            let traffic = live.resources.traffic(&self.host);
             self.record.usage.sent_bytes += traffic.sent_bytes;
             self.record.usage.received_bytes += traffic.received_bytes;
             let seconds = live.awake_since.elapsed().as_secs();
@@ -358,7 +329,7 @@ impl Driver {
             cpu_count: shape.vcpus.into(),
             cpu_ms: usage.cpu_ms,
             cpu_used_percent: percent(usage.cpu_ms.saturating_sub(since.1), since.0.elapsed(), shape.vcpus),
-            memory_bytes: self.live.as_ref().map_or(0, |live| live.home.cgroup().memory_bytes()),
+            memory_bytes: self.live.as_ref().map_or(0, |live| live.resources.cgroup().memory_bytes()),
             memory_limit_bytes: shape.memory_bytes(),
             disk_bytes: std::fs::metadata(disk).map_or(0, |meta| meta.blocks() * 512),
             sent_bytes: usage.sent_bytes,
@@ -377,15 +348,15 @@ impl Driver {
         if let Some(live) = self.live.take() {
             live.end(&self.host).await;
         }
-        self.fail(exit.reason);
+        self.fail(exit.reason).await;
     }
 
     /// Writes down that its machine is gone, and why.
-    pub(super) fn fail(&mut self, reason: String) {
+    pub(super) async fn fail(&mut self, reason: String) {
         self.record.machine = None;
         self.record.slot = None;
         self.record.failure = Some(reason);
-        if let Err(error) = self.step(Transition::Lost) {
+        if let Err(error) = self.step(Transition::Lost).await {
             tracing::error!(sandbox = %self.record.spec.id, %error, "the loss was not recorded");
         }
     }
@@ -405,8 +376,8 @@ impl Driver {
         self.host.changed.notify_one();
     }
 
-    /// What the guest wrote and did not sync goes to its volumes before its machine ends. One that stands still did that
-    /// when it stopped.
+    /// What the guest wrote and did not sync goes to its volumes before its machine ends. One that
+    /// stands still did that when it stopped.
     async fn write_volumes_out(&mut self) {
         if self.record.state != SandboxState::Running || !self.writes_volumes() {
             return;
@@ -431,6 +402,15 @@ impl Driver {
     }
 }
 
+/// Writes a record. Only that of a sleeper on disk is synced, and waits for that on a thread that may block.
+pub(super) async fn store_record(host: &Host, record: &SandboxRecord) -> Result<()> {
+    if !record.sleeps_on_disk() {
+        return write_record(&host.layout, record);
+    }
+    let (layout, record) = (host.layout.clone(), record.clone());
+    blocking(move || write_record(&layout, &record)).await
+}
+
 /// Share of `cpus` that `used_ms` is of a time, with one decimal.
 fn percent(used_ms: u64, time: Duration, cpus: u8) -> f64 {
     let available = time.as_secs_f64() * 1000.0 * f64::from(cpus);
@@ -438,7 +418,7 @@ fn percent(used_ms: u64, time: Duration, cpus: u8) -> f64 {
 }
 
 /// Resolves when the machine ends; never without one.
-async fn exited(live: Option<&Live>) -> MachineExit {
+async fn exited(live: Option<&RunningMachine>) -> MachineExit {
     let Some(live) = live else { return std::future::pending().await };
     let mut exited = live.machine.exited();
     match exited.wait_for(Option::is_some).await {
@@ -447,12 +427,20 @@ async fn exited(live: Option<&Live>) -> MachineExit {
     }
 }
 
-fn view_of(host: &Host, record: &SandboxRecord, live: Option<&Live>) -> AgentSandbox {
+/// What a guest that was told to go on says to that; never, if none was.
+async fn thaw(told: Option<&mut JoinHandle<Result<IdentityApplied>>>) -> Result<IdentityApplied> {
+    match told {
+        Some(told) => told.await.unwrap_or(Err(AgentError::Stopping)),
+        None => std::future::pending().await,
+    }
+}
+
+fn view_of(host: &Host, record: &SandboxRecord, live: Option<&RunningMachine>) -> AgentSandbox {
     let capabilities = host.engine.capabilities();
     let mut usage = record.usage;
     if let Some(live) = live {
-        usage.cpu_ms += live.home.cgroup().cpu_ms();
-        let traffic = live.home.traffic(host);
+        usage.cpu_ms += live.resources.cgroup().cpu_ms();
+        let traffic = live.resources.traffic(host);
         usage.sent_bytes += traffic.sent_bytes;
         usage.received_bytes += traffic.received_bytes;
         usage.memory_mb_seconds += live.awake_since.elapsed().as_secs() * u64::from(record.shape.memory_mib);
@@ -466,7 +454,7 @@ fn view_of(host: &Host, record: &SandboxRecord, live: Option<&Live>) -> AgentSan
         template: record.template.clone(),
         cpu: u32::from(record.shape.vcpus),
         memory_mb: record.shape.memory_mib,
-        guest_ip: live.and_then(|live| live.home.guest_ip.clone()),
+        guest_ip: live.and_then(|live| live.resources.guest_ip.clone()),
         engine: capabilities.name.to_owned(),
         isolation: capabilities.isolation.as_str().to_owned(),
         boot_mode: record.boot_mode.as_str().to_owned(),

@@ -22,17 +22,18 @@ use tokio::task::JoinHandle;
 
 use super::accept::{Request, Verdict};
 use super::children::{Children, Start};
-use super::{Driver, Reply};
+use super::driver::Driver;
+use super::handle::Reply;
 use crate::blocking;
 use crate::error::Result;
-use crate::home::Home;
 use crate::host::Host;
 use crate::launch;
+use crate::machine_resources::MachineResources;
 use crate::record::{BootMode, SandboxRecord};
 use crate::snapshot::Snapshot;
 use crate::volume;
 
-type Prepared = Result<(Home, Place)>;
+type Prepared = Result<(MachineResources, Place)>;
 type Forked = Vec<Result<launch::Forked>>;
 
 /// What the driver and a fork beside it tell each other.
@@ -62,7 +63,7 @@ async fn fork_machine(
     words: Words,
 ) -> Forked {
     let Words { ready, still, resumed } = words;
-    let own_disks: Vec<_> = prepared.iter().flatten().map(|(home, _)| home.disk()).collect();
+    let own_disks: Vec<_> = prepared.iter().flatten().map(|(resources, _)| resources.disk()).collect();
     let (begin, begun) = oneshot::channel();
     let (copy, copied) = oneshot::channel();
     let cloning = async {
@@ -164,8 +165,8 @@ impl Driver {
         // Copies of volumes are made in the pause, and a fork must know them. Without any, all is ready before it.
         let stops_first = was_running && !self.record.spec.volumes.is_empty();
         if stops_first && let Err(error) = self.stop_guest(false).await {
-            for (mut home, _) in prepared.into_iter().flatten() {
-                home.release(&self.host).await;
+            for (mut resources, _) in prepared.into_iter().flatten() {
+                resources.release(&self.host).await;
             }
             self.forget_children(&records).await;
             return Err(error);
@@ -203,7 +204,7 @@ impl Driver {
     /// Begins to fork the machine beside the driver: children are looked at while the parent's users have it back already.
     fn spawn_fork(&self, prepared: Vec<Prepared>, goes_on: bool) -> Result<(JoinHandle<Forked>, Cues)> {
         let live = self.live()?;
-        let (host, machine, disk) = (self.host.clone(), live.machine.clone(), live.home.disk());
+        let (host, machine, disk) = (self.host.clone(), live.machine.clone(), live.resources.disk());
         let (ready, is_ready) = oneshot::channel();
         let (still, is_still) = oneshot::channel();
         let (resumed, is_resumed) = oneshot::channel();
@@ -221,12 +222,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Makes homes for children, and writes out what a clone would otherwise write out in the pause: the page cache of its source.
+    /// Prepares the resources of children, and writes out what a clone would otherwise write out in the pause: the page cache of its source.
     async fn prepare_fork(&self, records: &[SandboxRecord]) -> Result<Vec<Prepared>> {
-        let home = &self.live()?.home;
-        let disk = home.disk();
+        let resources = &self.live()?.resources;
+        let disk = resources.disk();
         let written_out = crate::zygote::sync_file(&disk);
-        let prepare = launch::prepare_children(&self.host, home, self.record.shape, records, false);
+        let prepare = launch::prepare_children(&self.host, resources, self.record.shape, records, false);
         let (written_out, prepared) = tokio::join!(written_out, prepare);
         let mut written_out = vec![written_out];
         for (_, image) in self.volume_images() {
@@ -257,12 +258,12 @@ impl Driver {
         let with_copies = |(child, record): (Prepared, &SandboxRecord)| {
             let (volumes, spec) = (volumes.clone(), record.spec.clone());
             async move {
-                let (mut home, place) = child?;
+                let (mut resources, place) = child?;
                 match volume::derive(host, volumes, &spec.volumes).await {
-                    Ok(()) => launch::with_volumes(host, &spec, (home, place)).await,
+                    Ok(()) => launch::with_volumes(host, &spec, (resources, place)).await,
                     Err(error) => {
-                        home.release(host).await;
-                        home.remove(host).await;
+                        resources.release(host).await;
+                        resources.remove(host).await;
                         Err(error)
                     }
                 }
@@ -305,7 +306,7 @@ impl Driver {
         let SandboxRecord { template, shape, uid, kernel, .. } = &self.record;
         let record = |spec| SandboxRecord {
             kernel: kernel.clone(),
-            ..launch::new_record(spec, template, *shape, *uid, mode)
+            ..SandboxRecord::new(spec, template, *shape, *uid, mode)
         };
         children.into_iter().map(record).collect()
     }

@@ -1,8 +1,9 @@
 //! When a sandbox counts as idle, and what then happens to it.
 //!
-//! Idle is a sandbox that nobody uses (no exec, stream or file call under way), that has no keep-awake lease, and that
-//! exchanges next to nothing over its network. After its idle timeout it dozes: stopped, in memory. If it is not used for the
-//! host's light-sleep time either, it is written to disk. One without a timeout is looked at too: whether something happened in it
+//! Idle is a sandbox that nobody uses (no exec, stream or file call under way), that has no
+//! keep-awake lease, and that exchanges next to nothing over its network. After its idle timeout it
+//! sleeps in memory: stopped, at hand. If it is not used for the host's light-sleep time either, it
+//! is written to disk. One without a timeout is looked at too: whether something happened in it
 //! decides about its checkpoints.
 
 use std::time::{Duration, Instant};
@@ -11,12 +12,14 @@ use jiff::Timestamp;
 use pandastack_types::SandboxState;
 use pandastack_types::api::Keep;
 
-use super::Driver;
+use super::driver::Driver;
 
-/// Network bytes between two looks that are not activity, however soon after each other: neighbour discovery and the like.
+/// Network bytes between two looks that are not activity, however soon after each other: neighbour
+/// discovery and the like.
 const NOISE_BYTES_MAX: u64 = 512;
-/// As many more for each second between them: what a connection takes to say now and then that it is still there. Whoever archives a
-/// database's log exchanges some 260 bytes with its server every 10 s, headers included, and must not keep it awake.
+/// As many more for each second between them: what a connection takes to say now and then that it
+/// is still there. Whoever archives a database's log exchanges some 260 bytes with its server every
+/// 10 s, headers included, and must not keep it awake.
 const NOISE_BYTES_PER_SECOND: u64 = 30;
 /// Shortest time between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(100);
@@ -25,18 +28,6 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// After a write to disk that failed, so long until the next try.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// What the last look at the byte counters saw, and when.
-pub(super) struct Look {
-    bytes: u64,
-    at: Instant,
-}
-
-impl Look {
-    pub(super) fn new() -> Self {
-        Self { bytes: 0, at: Instant::now() }
-    }
-}
-
 /// How long until the next look at a sandbox that runs and has `left` until it may be put to sleep.
 fn next_look(limit: Option<Duration>, left: Duration, since_last: Duration) -> Duration {
     // Often enough that traffic early in the period does not double it.
@@ -44,7 +35,8 @@ fn next_look(limit: Option<Duration>, left: Duration, since_last: Duration) -> D
     left.min(every.saturating_sub(since_last)).max(LOOK_MIN)
 }
 
-/// Network bytes that are not activity, so long after the last look. A sleeper was not looked at, and has exchanged nothing meanwhile.
+/// Network bytes that are not activity, so long after the last look. A sleeper was not looked at,
+/// and has exchanged nothing meanwhile.
 fn noise_bytes_max(since_last: Duration) -> u64 {
     NOISE_BYTES_MAX + NOISE_BYTES_PER_SECOND * since_last.min(LOOK_MAX).as_secs()
 }
@@ -65,7 +57,7 @@ impl Driver {
         Some(next_look(limit, left, self.looked.at.elapsed()))
     }
 
-    /// Decides whether to doze, or to write a light sleeper to disk.
+    /// Decides whether to sleep in memory, or to write a light sleeper to disk.
     pub(super) async fn on_time(&mut self) {
         let outcome = if self.record.sleeps_in_memory() {
             if self.asleep_since.elapsed() < self.host.config.light_sleep {
@@ -80,7 +72,7 @@ impl Driver {
             }
             match self.host.config.light_sleep.is_zero() {
                 true => self.hibernate(Keep::Memory).await,
-                false => self.doze().await,
+                false => self.sleep_in_memory().await,
             }
         };
         if let Err(error) = outcome {
@@ -104,7 +96,7 @@ impl Driver {
     pub(super) fn note_traffic(&mut self) {
         let noise_bytes_max = noise_bytes_max(self.looked.at.elapsed());
         self.looked.at = Instant::now();
-        let slot = self.live.as_ref().and_then(|live| live.home.slot);
+        let slot = self.live.as_ref().and_then(|live| live.resources.slot);
         let Some(traffic) = slot.map(|slot| self.host.slots.traffic(slot)) else { return };
         let bytes = traffic.sent_bytes + traffic.received_bytes;
         if bytes.abs_diff(self.looked.bytes) > noise_bytes_max {

@@ -5,8 +5,8 @@ use pandastack_types::SandboxState;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::network::NetworkPolicy;
 
-use super::Driver;
-use crate::error::{AgentError, Result};
+use super::driver::Driver;
+use crate::error::Result;
 
 impl Driver {
     /// Changes the policy: in the slot at once, if there is one, and in the record, from which every later slot of this
@@ -16,13 +16,17 @@ impl Driver {
         {
             return Err(self.refusal("the sandbox is gone"));
         }
-        let slot = self.live.as_ref().and_then(|live| live.home.slot);
+        let slot = self.live.as_ref().and_then(|live| live.resources.slot);
         let before = std::mem::replace(&mut self.record.spec.network, policy);
         let changed = match slot {
             Some(slot) => self.host.slots.set_policy(slot, &self.record.spec.network).await,
             None => Ok(()),
         };
-        if let Err(error) = changed.map_err(AgentError::from).and_then(|()| self.save()) {
+        let saved = match changed {
+            Ok(()) => self.save().await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = saved {
             self.record.spec.network = before;
             self.take_back(slot).await;
             return Err(error);
@@ -42,6 +46,10 @@ impl Driver {
 
     /// What its programs have resolved and may go on with, for forks of its machine.
     pub(super) async fn resolved(&self) -> Vec<Resolved> {
-        crate::home::resolved(&self.host, self.live.as_ref().and_then(|live| live.home.slot)).await
+        crate::machine_resources::resolved(
+            &self.host,
+            self.live.as_ref().and_then(|live| live.resources.slot),
+        )
+        .await
     }
 }

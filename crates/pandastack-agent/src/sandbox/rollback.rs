@@ -8,8 +8,8 @@ use pandastack_fault as fault;
 use pandastack_types::SnapshotId;
 use pandastack_types::agent_api::AgentSandbox;
 
-use super::Driver;
 use super::accept::{Request, Verdict};
+use super::driver::Driver;
 use crate::error::{AgentError, Result};
 use crate::snapshot::Snapshot;
 
@@ -34,7 +34,7 @@ impl Driver {
         self.doors.close().await;
         snapshot.link_to(&self.host, self.host.layout.sleep(&self.record.spec.id), Vec::new()).await?;
         fault::point("rollback.published").await;
-        self.record_sleep()?;
+        self.record_sleep().await?;
         self.rollbacks += 1;
         fault::point("rollback.recorded").await;
         self.end_machine().await;

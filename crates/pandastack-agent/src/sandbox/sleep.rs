@@ -6,35 +6,37 @@
 //!      +------------------+---------- hibernate --------------+
 //! ```
 //!
-//! A sleeper on disk is a snapshot directory and a record, nothing else. The order of writes makes every crash harmless:
-//! the snapshot is complete before the record says that the sandbox sleeps on it, the record says so before the machine
-//! ends (and whoever asked for the sleep is answered in between); and on waking the snapshot stays until the record says `running` again.
-//! A power loss is one too: while the sandbox sleeps its record is synced, and what a wake writes over it unsynced leaves the
-//! second name of it beside the snapshot ([`crate::record::write_record`]).
+//! A sleeper on disk is a snapshot directory and a record, nothing else. The order of writes makes
+//! every crash harmless: the snapshot is complete before the record says that the sandbox sleeps on
+//! it, the record says so before the machine ends (and whoever asked for the sleep is answered in
+//! between); and on waking the snapshot stays until the record says `running` again. A power loss
+//! is one too: while the sandbox sleeps its record is synced, and what a wake writes over it
+//! unsynced leaves the second name of it beside the snapshot ([`crate::record::write_record`]).
 //!
-//! Of one that writes volumes the snapshot is good for one wake, because its volumes go on. Its record says `running`, synced, before
-//! its machine does ([`crate::launch`]).
+//! Of one that writes volumes the snapshot is good for one wake, because its volumes go on. Its
+//! record says `running`, synced, before its machine does ([`crate::launch`]).
 
 use pandastack_fault as fault;
 use pandastack_types::api::Keep;
 use pandastack_types::{Residency, SandboxState, Transition};
 
-use super::Driver;
+use super::driver::{Driver, store_record};
 use crate::blocking;
 use crate::capture::Capture;
 use crate::error::{AgentError, Result};
-use crate::launch::{self, Live, Stages};
+use crate::kernel_files::kernel_files;
+use crate::launch::{self, RunningMachine, Stages};
 use crate::layout::snapshot as names;
-use crate::record::{SandboxRecord, read_json, write_json, write_record};
+use crate::record::{SandboxRecord, read_json, write_json};
 use crate::snapshot::{self, Manifest, SLEEPERS_IMAGES_AFTER, Snapshot};
 
 impl Driver {
     /// Falls asleep lightly: stopped, but in memory, so that the next use has it back at once.
-    pub(super) async fn doze(&mut self) -> Result<()> {
+    pub(super) async fn sleep_in_memory(&mut self) -> Result<()> {
         self.doors.close().await;
         self.stop_guest(self.writes_volumes()).await?;
         self.record.residency = Some(Residency::Memory);
-        self.step(Transition::Hibernated)
+        self.step(Transition::Hibernated).await
     }
 
     /// Goes to sleep on disk: no process, slot or memory left. One that sleeps in memory is written out.
@@ -52,8 +54,9 @@ impl Driver {
         }
     }
 
-    /// The first half of [`Self::hibernate`]: from then on the sandbox is what lies on disk. Returns the machine it left.
-    pub(super) async fn write_down(&mut self, keep: Keep) -> Result<Option<Live>> {
+    /// The first half of [`Self::hibernate`]: from then on the sandbox is what lies on disk.
+    /// Returns the machine it left.
+    pub(super) async fn write_down(&mut self, keep: Keep) -> Result<Option<RunningMachine>> {
         self.alone().await;
         self.doors.close().await;
         let was_running = self.record.state == SandboxState::Running;
@@ -74,7 +77,11 @@ impl Driver {
         if written.is_ok() {
             fault::point("hibernate.published").await;
         }
-        if let Err(error) = written.and_then(|()| self.record_sleep()) {
+        let recorded = match written {
+            Ok(()) => self.record_sleep().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = recorded {
             if was_running {
                 self.run_guest().await?;
             }
@@ -84,18 +91,19 @@ impl Driver {
         Ok(self.leave_machine())
     }
 
-    /// The other half. Until the end of it the record on disk names the machine, for whoever has to end it after a crash.
-    pub(super) async fn sleep_without(&mut self, left: Option<Live>) {
+    /// The other half. Until the end of it the record on disk names the machine, for whoever has to
+    /// end it after a crash.
+    pub(super) async fn sleep_without(&mut self, left: Option<RunningMachine>) {
         self.end(left).await;
         fault::point("hibernate.ended").await;
-        if let Err(error) = self.save() {
+        if let Err(error) = self.save().await {
             tracing::warn!(sandbox = %self.record.spec.id, %error, "the record still names a machine that ended");
         }
     }
 
-    /// From here on the sandbox is what lies in its sleep directory, also after a power loss. If that cannot be written, it is what
-    /// it was.
-    pub(super) fn record_sleep(&mut self) -> Result<()> {
+    /// From here on the sandbox is what lies in its sleep directory, also after a power loss. If
+    /// that cannot be written, it is what it was.
+    pub(super) async fn record_sleep(&mut self) -> Result<()> {
         self.settle_usage();
         let asleep = SandboxRecord {
             state: self.record.state.step(Transition::Hibernated)?,
@@ -103,7 +111,7 @@ impl Driver {
             slot: None,
             ..self.record.clone()
         };
-        write_record(&self.host.layout, &asleep)?;
+        store_record(&self.host, &asleep).await?;
         self.record = asleep;
         Ok(())
     }
@@ -114,15 +122,15 @@ impl Driver {
         self.end(left).await;
     }
 
-    fn leave_machine(&mut self) -> Option<Live> {
+    fn leave_machine(&mut self) -> Option<RunningMachine> {
         self.record.machine = None;
         self.fell_asleep();
         self.live.take()
     }
 
-    async fn end(&self, left: Option<Live>) {
+    async fn end(&self, left: Option<RunningMachine>) {
         if let Some(live) = left {
-            let dir = live.home.dir.clone();
+            let dir = live.resources.dir.clone();
             live.end(&self.host).await;
             self.host.remove_dir(dir).await;
         }
@@ -132,9 +140,9 @@ impl Driver {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         self.host.remove_dir(sleep.clone()).await;
         let live = self.live()?;
-        let capture = begun?.take(&self.host, live.machine.as_ref(), &live.home.disk()).await?;
+        let capture = begun?.take(&self.host, live.machine.as_ref(), &live.resources.disk()).await?;
         let snapshot = capture.publish(&self.host, sleep).await?;
-        snapshot.checksum_behind(&self.host, SLEEPERS_IMAGES_AFTER);
+        snapshot.checksum_behind(&self.host.resources, SLEEPERS_IMAGES_AFTER);
         Ok(())
     }
 
@@ -147,7 +155,7 @@ impl Driver {
         self.freeze(true).await?;
         let live = self.live()?;
         live.machine.pause().await?;
-        let (disk, store) = (live.home.disk(), self.host.store.clone());
+        let (disk, store) = (live.resources.disk(), self.host.store.clone());
         let manifest = Manifest { disk_only: true, ..self.manifest() };
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         let to = sleep.clone();
@@ -161,11 +169,12 @@ impl Driver {
             Ok::<_, AgentError>(seals)
         })
         .await?;
-        snapshot::checksum_behind(&self.host, sleep, seals, SLEEPERS_IMAGES_AFTER);
+        snapshot::checksum_behind(&self.host.resources, sleep, seals, SLEEPERS_IMAGES_AFTER);
         Ok(())
     }
 
-    /// Wakes. A failed wake leaves the sandbox asleep, to be tried again, unless its volumes may have changed meanwhile.
+    /// Wakes. A failed wake leaves the sandbox asleep, to be tried again, unless its volumes may
+    /// have changed meanwhile.
     pub(super) async fn wake(&mut self) -> Result<()> {
         if self.record.sleeps_in_memory() {
             self.go_on(Transition::Woken, async |driver| driver.run_guest_ahead().await).await?;
@@ -176,7 +185,7 @@ impl Driver {
                 Err(error) => return Err(self.fail_wake(error).await),
             }
             fault::point("wake.restored").await;
-            self.step(Transition::Woken)?;
+            self.step(Transition::Woken).await?;
         }
         // Whoever wakes it wants to use it: its idle time begins anew, however long this took.
         self.activity.touch();
@@ -194,18 +203,18 @@ impl Driver {
             "it did not come up when it was woken: {error}. Its volumes may have changed since it fell asleep, so its memory is not \
              used again; what was written to them is there"
         );
-        self.fail(reason.clone());
+        self.fail(reason.clone()).await;
         self.host.remove_dir(self.host.layout.sleep(&self.record.spec.id)).await;
         AgentError::Failed(reason)
     }
 
-    async fn wake_from_disk(&mut self) -> Result<Live> {
+    async fn wake_from_disk(&mut self) -> Result<RunningMachine> {
         let sleep = self.host.layout.sleep(&self.record.spec.id);
         let manifest: Manifest = read_json(&sleep.join(names::MANIFEST))?;
         if manifest.disk_only {
             crate::integrity::check_seals(&sleep, &manifest.seals)?;
             snapshot::verify(&sleep, &manifest, &self.host.shutdown).await?;
-            let kernel = crate::bake::kernel_files(&self.host).await?;
+            let kernel = kernel_files(&self.host.resources).await?;
             return launch::boot(&self.host, &mut self.record, &sleep.join(names::DISK), kernel).await;
         }
         let snapshot = self.open_sleep()?;
@@ -225,7 +234,7 @@ impl Driver {
         Snapshot::open(&sleep, self.host.engine.capabilities())
     }
 
-    pub(super) fn live(&self) -> Result<&Live> {
+    pub(super) fn live(&self) -> Result<&RunningMachine> {
         self.live.as_ref().ok_or_else(|| AgentError::Conflict("the sandbox has no machine".to_owned()))
     }
 }

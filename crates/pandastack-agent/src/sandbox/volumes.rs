@@ -3,7 +3,7 @@
 use pandastack_engine::volume_serial;
 use pandastack_types::{SandboxState, VolumeId};
 
-use super::Driver;
+use super::driver::Driver;
 use crate::blocking;
 use crate::error::{AgentError, Result};
 use crate::volume;

@@ -154,7 +154,7 @@ fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
 mod tests {
     use super::*;
 
-    const USER: u32 = crate::host::UID_FIRST;
+    const USER: u32 = crate::host_resources::UID_FIRST;
     /// Longer than the steps of a file system's clock.
     const CLOCK_TICK: Duration = Duration::from_millis(20);
 

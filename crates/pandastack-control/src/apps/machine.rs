@@ -275,7 +275,7 @@ impl Machine {
         if let Some(id) = last_id {
             request = request.header("last-event-id", id);
         }
-        let nonsense = |error: http::Error| AgentError::Nonsense {
+        let nonsense = |error: http::Error| AgentError::BadResponse {
             host: self.record.host.clone(),
             source: error.into(),
         };
@@ -339,7 +339,7 @@ async fn follow(
 
 fn is_restart(error: &AgentError) -> bool {
     match error {
-        AgentError::Unreachable { .. } | AgentError::Broken { .. } => true,
+        AgentError::Unreachable { .. } | AgentError::ConnectionLost { .. } => true,
         AgentError::Answered { body, .. } => body.code == ErrorCode::Unavailable,
         _ => false,
     }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use http::Method;
-use pandastack_agent_client::Call;
+use pandastack_agent_client::CallOptions;
 use pandastack_types::SandboxId;
-use pandastack_types::api::PortList;
+use pandastack_types::agent_api::endpoints::ListPorts;
 
 use super::Edge;
 use crate::destination::Target;
@@ -65,10 +64,8 @@ impl Edge {
         }
         let Some(route) = site.map(Site::route) else { return Trouble::PortClosed };
         let Place::Sandbox { agent, incarnation } = &route.to else { return Trouble::PortClosed };
-        let path = format!("/sandboxes/{}/ports", target.sandbox);
-        let call =
-            Call { method: Method::GET, path: &path, incarnation: Some(*incarnation), wait: PORTS_WAIT };
-        let listening = match agent.call::<PortList>(call, None::<&()>).await {
+        let options = CallOptions::on_sandbox(*incarnation, PORTS_WAIT);
+        let listening = match agent.call_endpoint(ListPorts::new(target.sandbox.clone()), options, ()).await {
             Ok(list) => list.ports.into_iter().find(|port| port.port == target.port),
             Err(_) => None,
         };

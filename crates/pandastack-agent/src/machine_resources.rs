@@ -1,7 +1,8 @@
-//! What surrounds one machine: its directory, sockets, network slot and control group.
+//! The resources of one machine: its directory, sockets, network slot and control group.
 //!
-//! [`Home::prepare`] makes all of it or nothing; [`Home::release`] gives back what a machine holds while awake, and
-//! [`Home::remove`] the directory too. Both can be repeated.
+//! [`MachineResources::prepare`] acquires all of them or none. [`MachineResources::release`] gives
+//! back what a machine holds while it is awake, and [`MachineResources::remove`] removes the
+//! directory too. Both can be repeated.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -13,14 +14,14 @@ use pandastack_types::agent_api::VolumeSpec;
 use crate::blocking;
 use crate::cgroup::Cgroup;
 use crate::error::{AgentError, Result};
-use crate::host::Host;
+use crate::host_resources::HostResources;
 use crate::layout::home as names;
 use crate::layout::snapshot::volume as volume_name;
 use crate::volume::Original;
 
-/// Surroundings of one machine.
+/// The resources of one machine.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct MachineResources {
     /// Name of the control group: the sandbox id, or the zygote's.
     name: String,
     pub dir: PathBuf,
@@ -34,22 +35,23 @@ pub(crate) struct Home {
 /// Files that a new machine starts from.
 pub(crate) struct Origin<'a> {
     pub memory: &'a Path,
-    /// `None` when the disk can be cloned only later, while a parent stands still: until then its file is empty.
+    /// `None` when the disk can be cloned only later, while a parent stands still: until then its
+    /// file is empty.
     pub disk: Option<&'a Path>,
     pub shape: Shape,
 }
 
-impl Home {
+impl MachineResources {
     /// Makes directory, files, slot and group for a machine that starts from `origin`.
     pub(crate) async fn prepare(
-        host: &Host,
+        host: &HostResources,
         name: &str,
         dir: PathBuf,
         origin: &Origin<'_>,
         confinement: Confinement,
         network: &NetworkPolicy,
-    ) -> Result<(Home, Place)> {
-        let mut home = Home {
+    ) -> Result<(MachineResources, Place)> {
+        let mut resources = MachineResources {
             name: name.to_owned(),
             dir,
             runtime_dir: host.layout.machine_runtime(),
@@ -58,29 +60,29 @@ impl Home {
             cgroup: host.cgroups.group(name),
         };
         let limited = matches!(confinement, Confinement::Full { .. });
-        match home.fill(host, origin, limited, network).await {
+        match resources.fill(host, origin, limited, network).await {
             Ok(tap) => {
-                let place = home.place(tap, confinement);
-                Ok((home, place))
+                let place = resources.place(tap, confinement);
+                Ok((resources, place))
             }
             Err(error) => {
-                home.release(host).await;
-                home.remove(host).await;
+                resources.release(host).await;
+                resources.remove(host).await;
                 Err(error)
             }
         }
     }
 
-    /// The home of a machine that outlived its agent.
+    /// The resources of a machine that outlived its agent.
     pub(crate) fn adopted(
-        host: &Host,
+        host: &HostResources,
         name: &str,
         dir: PathBuf,
         runtime_dir: PathBuf,
         slot: Option<u32>,
-    ) -> Home {
+    ) -> MachineResources {
         let slot = slot.and_then(|index| u16::try_from(index).ok()).map(SlotIndex);
-        Home {
+        MachineResources {
             name: name.to_owned(),
             dir,
             runtime_dir,
@@ -92,7 +94,7 @@ impl Home {
 
     async fn fill(
         &mut self,
-        host: &Host,
+        host: &HostResources,
         origin: &Origin<'_>,
         limited: bool,
         network: &NetworkPolicy,
@@ -127,8 +129,13 @@ impl Home {
         Ok(slot?.tap)
     }
 
-    /// Clones volumes into the home, for a machine that is not a sandbox and has no volumes of the host: a bake, a zygote.
-    pub(crate) async fn take_volumes(&self, host: &Host, originals: Vec<Original>) -> Result<Vec<Volume>> {
+    /// Clones volumes into the directory, for a machine that is not a sandbox and has no volumes of
+    /// the host: a bake, a zygote.
+    pub(crate) async fn take_volumes(
+        &self,
+        host: &HostResources,
+        originals: Vec<Original>,
+    ) -> Result<Vec<Volume>> {
         let (store, dir) = (host.store.clone(), self.dir.clone());
         let open = move || {
             let mut volumes = Vec::with_capacity(originals.len());
@@ -145,7 +152,7 @@ impl Home {
         blocking(open).await
     }
 
-    /// The volumes that [`Home::take_volumes`] made.
+    /// The volumes that [`MachineResources::take_volumes`] made.
     pub(crate) fn volumes(&self, specs: &[VolumeSpec]) -> Vec<Original> {
         let own = |(place, spec): (usize, &VolumeSpec)| (spec.id.clone(), self.dir.join(volume_name(place)));
         specs.iter().enumerate().map(own).collect()
@@ -175,13 +182,13 @@ impl Home {
     }
 
     /// What its machine sent and received since it has its slot.
-    pub(crate) fn traffic(&self, host: &Host) -> Traffic {
+    pub(crate) fn traffic(&self, host: &HostResources) -> Traffic {
         self.slot.map_or_else(Traffic::default, |index| host.slots.traffic(index))
     }
 
-    /// Lets its guest, before it runs, go on with what it resolved in another slot. Where that cannot be, its programs are refused
-    /// until they resolve again.
-    pub(crate) async fn restore_resolved(&self, host: &Host, resolved: &[Resolved]) {
+    /// Lets its guest, before it runs, go on with what it resolved in another slot. Where that
+    /// cannot be, its programs are refused until they resolve again.
+    pub(crate) async fn restore_resolved(&self, host: &HostResources, resolved: &[Resolved]) {
         let Some(slot) = self.slot.filter(|_| !resolved.is_empty()) else { return };
         if let Err(error) = host.slots.restore_resolved(slot, resolved).await {
             tracing::warn!(name = self.name, %error, "addresses that were resolved before are closed");
@@ -193,7 +200,7 @@ impl Home {
     }
 
     /// Gives back slot, group and sockets. The machine's process must be gone.
-    pub(crate) async fn release(&mut self, host: &Host) {
+    pub(crate) async fn release(&mut self, host: &HostResources) {
         if let Some(index) = self.slot.take() {
             host.slots.release(index);
         }
@@ -214,13 +221,14 @@ impl Home {
     }
 
     /// Removes the directory with everything in it.
-    pub(crate) async fn remove(&self, host: &Host) {
+    pub(crate) async fn remove(&self, host: &HostResources) {
         host.remove_dir(self.dir.clone()).await;
     }
 }
 
-/// What the guest of a slot has resolved and may go on with elsewhere. What cannot be read is resolved again there.
-pub(crate) async fn resolved(host: &Host, slot: Option<SlotIndex>) -> Vec<Resolved> {
+/// What the guest of a slot has resolved and may go on with elsewhere. What cannot be read is
+/// resolved again there.
+pub(crate) async fn resolved(host: &HostResources, slot: Option<SlotIndex>) -> Vec<Resolved> {
     let Some(slot) = slot else { return Vec::new() };
     host.slots.resolved(slot).await.unwrap_or_else(|error| {
         tracing::warn!(%slot, %error, "addresses that were resolved are not taken along");

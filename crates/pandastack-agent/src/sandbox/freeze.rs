@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use pandastack_guest_proto::message::{Identity, IdentityApplied};
 use pandastack_types::SandboxState;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
-use super::driver::Driver;
+use super::driver::{Driver, STARTS_MAX};
 use crate::error::{AgentError, Result};
 use crate::launch::{self, GUEST_ANSWER_MAX};
 
@@ -21,19 +20,18 @@ use crate::launch::{self, GUEST_ANSWER_MAX};
 const FREEZE_MAX: Duration = Duration::from_secs(120);
 /// How long starts that are under way are waited for.
 const STARTS_WAIT: Duration = Duration::from_secs(5);
-/// Starts of one sandbox at once; more are not waited for.
-pub(super) const STARTS_MAX: u32 = 4096;
 /// How long a guest that did not freeze is listened to after it was told to go on.
 const THAW_TOLD_MAX: Duration = Duration::from_secs(2);
 /// When a guest that did not go on is told again.
 const THAW_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 impl Driver {
-    /// Freezes user processes, writes the guest's file systems out if told to, and stops the processors. On failure the
-    /// sandbox runs as before.
+    /// Freezes user processes, writes the guest's file systems out if told to, and stops the
+    /// processors. On failure the sandbox runs as before.
     pub(super) async fn stop_guest(&mut self, sync: bool) -> Result<()> {
         let began = Instant::now();
-        // For a copy nothing needs to reach the disk: what it lacks there it has in its memory, taken at the same instant.
+        // For a copy nothing needs to reach the disk: what it lacks there it has in its memory,
+        // taken at the same instant.
         self.freeze(sync).await?;
         let frozen = began.elapsed();
         let Some(live) = &self.live else { return Ok(()) };
@@ -45,8 +43,9 @@ impl Driver {
         Ok(())
     }
 
-    /// Freezes user processes, and writes the guest's file systems out if told to. A guest that does not answer in time would keep
-    /// its sandbox from being deleted; should it hear of this later, it is told at once to go on.
+    /// Freezes user processes, and writes the guest's file systems out if told to. A guest that
+    /// does not answer in time would keep its sandbox from being deleted; should it hear of this
+    /// later, it is told at once to go on.
     pub(super) async fn freeze(&mut self, sync: bool) -> Result<()> {
         // Those that are late are cut off, as everything else is.
         drop(tokio::time::timeout(STARTS_WAIT, self.starts.acquire_many(STARTS_MAX)).await);
@@ -69,9 +68,10 @@ impl Driver {
         tokio::try_join!(resuming, self.thaw_guest()).map(|_| ())
     }
 
-    /// As [`Self::run_guest`], for whoever uses the sandbox next, but without waiting for the emulator's or the guest's word: the guest takes
-    /// what it is told in order, so that what it is asked for after this finds a thawed machine, and finds it with its first
-    /// instructions. What both say is looked at by [`Self::note_thaw`].
+    /// As [`Self::run_guest`], for whoever uses the sandbox next, but without waiting for the
+    /// emulator's or the guest's word: the guest takes what it is told in order, so that what it is
+    /// asked for after this finds a thawed machine, and finds it with its first instructions. What
+    /// both say is looked at by [`Self::note_thaw`].
     pub(super) async fn run_guest_ahead(&mut self) -> Result<()> {
         let Some(live) = &self.live else { return Ok(()) };
         let machine = live.machine.clone();
@@ -89,7 +89,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Tells a guest again that did not go on when it was told to, until it does: its record says that it runs.
+    /// Tells a guest again that did not go on when it was told to, until it does: its record says
+    /// that it runs.
     pub(super) async fn note_thaw(&mut self, told: Result<IdentityApplied>) {
         self.thawing = None;
         let is_to_run = self.live.is_some() && self.record.state == SandboxState::Running;
@@ -107,7 +108,8 @@ impl Driver {
         Identity { only_stood_still: true, ..launch::refresh(&self.record) }
     }
 
-    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so. If that does not help, it is resumed here.
+    /// Lets user processes go on in a machine that a fork resumes, as soon as it says so. If that
+    /// does not help, it is resumed here.
     pub(super) async fn thaw_resumed(&mut self, resumed: oneshot::Receiver<()>) -> Result<()> {
         if resumed.await.is_ok() && self.thaw_guest().await.is_ok() {
             return Ok(());
@@ -122,14 +124,6 @@ impl Driver {
         let (thaw, in_guest) = (began.elapsed(), Duration::from_micros(applied.elapsed_us));
         tracing::debug!(?thaw, ?in_guest, "the guest goes on");
         Ok(())
-    }
-}
-
-/// What a guest that was told to go on says to that; never, if none was.
-pub(super) async fn thaw(told: Option<&mut JoinHandle<Result<IdentityApplied>>>) -> Result<IdentityApplied> {
-    match told {
-        Some(told) => told.await.unwrap_or(Err(AgentError::Stopping)),
-        None => std::future::pending().await,
     }
 }
 

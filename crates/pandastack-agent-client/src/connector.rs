@@ -1,0 +1,140 @@
+//! Connections to an agent, over a unix socket or TCP.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use http::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+
+/// How long connecting to an agent may take.
+const CONNECT_WAIT: Duration = Duration::from_secs(3);
+
+/// Where an agent listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Connector {
+    Unix(PathBuf),
+    Tcp(String),
+}
+
+impl Connector {
+    pub(crate) fn parse(address: &str) -> Option<Self> {
+        if let Some(path) = address.strip_prefix("unix:") {
+            return path.starts_with('/').then(|| Self::Unix(path.into()));
+        }
+        let authority = address.strip_prefix("http://")?.trim_end_matches('/');
+        let uri: Uri = format!("http://{authority}").parse().ok()?;
+        uri.port_u16()?;
+        Some(Self::Tcp(authority.to_owned()))
+    }
+
+    async fn connect(self) -> std::io::Result<AgentStream> {
+        let stream: Box<dyn Stream> = match self {
+            Connector::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            Connector::Tcp(authority) => {
+                let stream = TcpStream::connect(authority).await?;
+                stream.set_nodelay(true)?;
+                Box::new(stream)
+            }
+        };
+        Ok(AgentStream(TokioIo::new(stream)))
+    }
+}
+
+impl tower::Service<Uri> for Connector {
+    type Response = AgentStream;
+    type Error = std::io::Error;
+    type Future = BoxFuture<'static, std::io::Result<AgentStream>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connector = self.clone();
+        Box::pin(async move {
+            match tokio::time::timeout(CONNECT_WAIT, connector.connect()).await {
+                Ok(connected) => connected,
+                Err(_) => Err(std::io::ErrorKind::TimedOut.into()),
+            }
+        })
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// A connection of either kind.
+pub(crate) struct AgentStream(TokioIo<Box<dyn Stream>>);
+
+impl Connection for AgentStream {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl hyper::rt::Read for AgentStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl hyper::rt::Write for AgentStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(address: &str, expect: Option<Connector>) {
+        assert_eq!(Connector::parse(address), expect, "{address:?}");
+    }
+
+    #[test]
+    fn addresses_are_unix_paths_or_host_and_port() {
+        check("unix:/run/agent.sock", Some(Connector::Unix("/run/agent.sock".into())));
+        check("unix:agent.sock", None);
+        check("http://10.0.0.7:7070", Some(Connector::Tcp("10.0.0.7:7070".into())));
+        check("http://10.0.0.7:7070/", Some(Connector::Tcp("10.0.0.7:7070".into())));
+        check("http://10.0.0.7", None);
+        check("10.0.0.7:7070", None);
+        check("", None);
+    }
+}

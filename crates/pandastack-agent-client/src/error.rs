@@ -1,0 +1,84 @@
+//! Why a call to an agent fails.
+
+use std::time::Duration;
+
+use pandastack_types::{ErrorBody, HostId};
+
+pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a call to an agent did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The request cannot be written as HTTP; nothing was sent.
+    #[error("cannot make a request to host `{host}`")]
+    InvalidRequest {
+        /// The host.
+        host: HostId,
+        /// Why.
+        #[source]
+        source: Cause,
+    },
+    /// Nothing was sent.
+    #[error("host `{host}` does not answer; its sandboxes keep running and come back with it")]
+    Unreachable {
+        /// The host.
+        host: HostId,
+        /// Why; none if the host has not reported.
+        #[source]
+        source: Option<Cause>,
+    },
+    /// The request was sent, and the connection ended before the response.
+    #[error("lost the connection to host `{host}` during a call; the call may have taken effect")]
+    ConnectionLost {
+        /// The host.
+        host: HostId,
+        /// Why.
+        #[source]
+        source: Cause,
+    },
+    /// The request was sent, and no response came in time.
+    #[error("host `{host}` did not respond within {} s; the call may have taken effect", .wait.as_secs())]
+    Timeout {
+        /// The host.
+        host: HostId,
+        /// How long it had.
+        wait: Duration,
+    },
+    /// The response is not one that the call can have.
+    #[error("host `{host}` sent a response that this server cannot read; check that their versions match")]
+    BadResponse {
+        /// The host.
+        host: HostId,
+        /// What is wrong with it.
+        #[source]
+        source: Cause,
+    },
+    /// The agent refused the call or failed, and says why.
+    #[error("{}", .body.error)]
+    Answered {
+        /// Status of the response.
+        status: u16,
+        /// Its body.
+        body: Box<ErrorBody>,
+        /// Seconds after which to try again.
+        retry_after: Option<u32>,
+    },
+    /// The client's body is longer than allowed.
+    #[error("the body is larger than {} bytes", pandastack_types::limits::FILE_BODY_BYTES_MAX)]
+    BodyTooLarge,
+    /// The host reported an address that cannot be used.
+    #[error("host `{host}` reported the address `{address}`; expected unix:/path or http://address:port")]
+    Address {
+        /// The host.
+        host: HostId,
+        /// What it reported.
+        address: String,
+    },
+}
+
+impl AgentError {
+    /// Whether the agent has not found what the call is about.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, AgentError::Answered { status: 404, .. })
+    }
+}

@@ -1,0 +1,101 @@
+//! What the machines of a host share: the engine, the store, network slots, control groups and the
+//! agent's tasks.
+//!
+//! Everything that makes, saves or ends machines needs this and no more. What is known of sandboxes
+//! and templates is above it, in [`crate::host`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use pandastack_engine::Engine;
+use pandastack_image::Store;
+use pandastack_net::SlotPool;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::blocking;
+use crate::cgroup::Cgroups;
+use crate::config::AgentConfig;
+use crate::layout::Layout;
+use crate::log_limit::LogLimit;
+
+/// First user id of machines: above what distributions, containers and directory services hand out.
+pub(crate) const UID_FIRST: u32 = 0x7000_0000;
+/// User ids of machines; after this many lineages numbers come up again.
+const UID_COUNT: u32 = 0x0fff_0000;
+
+/// What the machines of a host share.
+pub(crate) struct HostResources {
+    pub config: AgentConfig,
+    pub engine: Arc<dyn Engine>,
+    pub store: Arc<Store>,
+    pub slots: Arc<SlotPool>,
+    pub cgroups: Cgroups,
+    /// Keeps what machines log bounded.
+    pub log_limit: Arc<LogLimit>,
+    pub layout: Layout,
+    /// Rung after every change that control should hear of.
+    pub changed: Notify,
+    /// Owns every task that outlives the request that began it.
+    pub tasks: TaskTracker,
+    pub shutdown: CancellationToken,
+    /// Checksums are computed one snapshot at a time.
+    pub checksum_turn: Arc<Semaphore>,
+    /// Volumes are removed one after the other: a second request finds the volume gone, not in use.
+    pub removal_turn: Arc<tokio::sync::Mutex<()>>,
+    next_uid: AtomicU32,
+}
+
+/// The parts that [`HostResources`] are made of.
+pub(crate) struct HostParts {
+    pub config: AgentConfig,
+    pub engine: Arc<dyn Engine>,
+    pub store: Arc<Store>,
+    pub slots: Arc<SlotPool>,
+    pub cgroups: Cgroups,
+    pub log_limit: Arc<LogLimit>,
+    pub layout: Layout,
+    pub shutdown: CancellationToken,
+}
+
+impl HostResources {
+    pub(crate) fn new(parts: HostParts) -> Arc<Self> {
+        let HostParts { config, engine, store, slots, cgroups, log_limit, layout, shutdown } = parts;
+        Arc::new(Self {
+            config,
+            engine,
+            store,
+            slots,
+            cgroups,
+            log_limit,
+            layout,
+            changed: Notify::new(),
+            tasks: TaskTracker::new(),
+            shutdown,
+            checksum_turn: Arc::new(Semaphore::new(1)),
+            removal_turn: Arc::default(),
+            next_uid: AtomicU32::new(0),
+        })
+    }
+
+    /// A user id for a new lineage.
+    pub(crate) fn new_uid(&self) -> u32 {
+        UID_FIRST + self.next_uid.fetch_add(1, Ordering::Relaxed) % UID_COUNT
+    }
+
+    /// Makes sure that new lineages get numbers above one in use.
+    pub(crate) fn reserve_uid(&self, uid: u32) {
+        self.next_uid.fetch_max(uid.saturating_sub(UID_FIRST) + 1, Ordering::Relaxed);
+    }
+
+    /// Removes a directory of the store; what cannot be removed is logged and swept by the next start.
+    pub(crate) async fn remove_dir(&self, dir: PathBuf) {
+        let store = self.store.clone();
+        let shown = dir.display().to_string();
+        if let Err(error) = blocking(move || store.remove(&dir)).await {
+            tracing::warn!(dir = shown, %error, "a directory stays behind");
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Processes by id: one, all of them, and the end of one.
+
+use pandastack_guest_proto::client::{ClientError, GuestClient};
+use pandastack_guest_proto::message::{ErrorCode, ProcessId, ProcessInfo};
+use pandastack_types::api::Process;
+use tokio::time::{Duration, Instant};
+
+use super::view;
+use crate::error::{AgentError, Result};
+use crate::sandbox::handle::SandboxHandle;
+use crate::warm::WARM_TAG;
+
+/// One process as it stands.
+pub(crate) async fn look(guest: &GuestClient, id: ProcessId) -> Result<ProcessInfo> {
+    let found = guest.processes().await?.into_iter().find(|info| info.process == id);
+    found.ok_or(AgentError::NoProcess(id.0))
+}
+
+/// All processes.
+pub(crate) async fn list(guest: &GuestClient) -> Result<Vec<Process>> {
+    let theirs = |info: &ProcessInfo| info.tag.as_deref() != Some(WARM_TAG);
+    Ok(guest.processes().await?.into_iter().filter(theirs).map(view::process).collect())
+}
+
+/// One process for the API.
+pub(crate) async fn show(guest: &GuestClient, id: ProcessId) -> Result<Process> {
+    Ok(view::process(look(guest, id).await?))
+}
+
+/// Waits for a process's end, at most that long; then answers how it stands. Sleep in between only
+/// takes time.
+pub(crate) async fn wait(handle: &SandboxHandle, id: ProcessId, at_most: Duration) -> Result<Process> {
+    let give_up = Instant::now() + at_most;
+    let mut lease = handle.lease().await?;
+    loop {
+        let info = look(&lease.guest, id).await?;
+        if info.exit.is_some() {
+            return Ok(view::process(info));
+        }
+        match tokio::time::timeout_at(give_up, lease.guest.wait_exit(&info)).await {
+            Err(_) => return Ok(view::process(info)),
+            Ok(Ok(_)) => {}
+            Ok(Err(ClientError::Disconnected { .. })) => {
+                lease = match tokio::time::timeout_at(give_up, handle.rejoin()).await {
+                    Ok(joined) => joined?,
+                    Err(_) => return Ok(view::process(info)),
+                };
+            }
+            Ok(Err(error)) => return Err(named(error, id)),
+        }
+    }
+}
+
+/// A refusal because of an unknown process, as what it is.
+pub(crate) fn named(error: ClientError, id: ProcessId) -> AgentError {
+    match error.refusal() {
+        Some(ErrorCode::NotFound) => AgentError::NoProcess(id.0),
+        Some(ErrorCode::Unsupported) => AgentError::Conflict(format!(
+            "{error}; this sandbox was made before its platform knew this call: make a new one"
+        )),
+        _ => error.into(),
+    }
+}

@@ -1,0 +1,250 @@
+//! The outside of a sandbox's driver: what it is asked, and what is known of it without asking.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use pandastack_engine::Shape;
+use pandastack_guest_proto::client::{ErrorKind, GuestClient};
+use pandastack_types::agent_api::{AgentForked, AgentSandbox, AgentSnapshotDone, SandboxSpec};
+use pandastack_types::api::Keep;
+use pandastack_types::network::NetworkPolicy;
+use pandastack_types::{Residency, SandboxId, SandboxState, SnapshotId, VolumeId};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+
+use super::accept::Request;
+use super::activity::{Activity, ActivityGuard};
+use super::doors::DoorEnd;
+use crate::error::{AgentError, Result};
+use crate::observe::Observed;
+
+/// Requests that may wait for one sandbox. A full queue answers 503.
+pub(super) const QUEUE_MAX: usize = 256;
+/// How much later than its connections the end of a machine may be seen.
+const LOSS_SEEN_MAX: Duration = Duration::from_secs(2);
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
+
+/// What a driver is asked.
+pub(crate) enum Command {
+    Lease(Reply<Lease>),
+    LeaseToStart(Reply<Lease>),
+    /// A lease if the sandbox is awake; `None` while it sleeps or stands still.
+    Join(Reply<Option<Lease>>),
+    Door {
+        wake: bool,
+        reply: Reply<DoorEnd>,
+    },
+    Move(Request, Reply<AgentSandbox>),
+    Hibernate(Keep, Reply<AgentSandbox>),
+    /// Gives up its memory if it sleeps in it.
+    WriteOut(Reply<()>),
+    KeepAwake(Option<Timestamp>, Reply<AgentSandbox>),
+    Rollback(SnapshotId, Reply<AgentSandbox>),
+    Snapshot(SnapshotId, Reply<AgentSnapshotDone>),
+    Fork(Vec<SandboxSpec>, Reply<AgentForked>),
+    SetIdle(Option<u64>, Reply<AgentSandbox>),
+    SetNetwork(Box<NetworkPolicy>, Reply<AgentSandbox>),
+    GrowVolume(VolumeId, u64, Reply<()>),
+    /// Copies the volume it has to a new one.
+    CopyVolume(VolumeId, VolumeId, Reply<()>),
+    Observe(Reply<Observed>),
+    Delete(Reply<()>),
+}
+
+/// A way to the guest of an awake sandbox. While one exists the sandbox counts as in use.
+pub(crate) struct Lease {
+    pub guest: GuestClient,
+    /// How often the sandbox went back so far.
+    pub rollbacks: u64,
+    pub(super) starting: Option<OwnedSemaphorePermit>,
+    /// Held, not read.
+    pub _activity: ActivityGuard,
+}
+
+impl Lease {
+    /// What it was taken for has started, or not.
+    pub(crate) fn started(&mut self) {
+        self.starting = None;
+    }
+}
+
+/// The outside of a driver.
+#[derive(Clone)]
+pub(crate) struct SandboxHandle {
+    pub(super) id: SandboxId,
+    pub(super) incarnation: u64,
+    pub(super) shape: Shape,
+    pub(super) runtime_dir: Option<PathBuf>,
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) view: watch::Receiver<AgentSandbox>,
+    pub(super) activity: Arc<Activity>,
+}
+
+impl SandboxHandle {
+    /// The sandbox as it stands.
+    pub(crate) fn view(&self) -> AgentSandbox {
+        let mut view = self.view.borrow().clone();
+        view.idle_seconds = self.activity.idle().as_secs();
+        view
+    }
+
+    /// Whether it runs at this address. Of one that was deleted nobody is there to say otherwise.
+    pub(crate) fn runs_at(&self, address: Option<&str>) -> bool {
+        let view = self.view.borrow();
+        !self.commands.is_closed()
+            && view.state == SandboxState::Running
+            && view.guest_ip.as_deref() == address
+    }
+
+    /// Where its machine's sockets were when its driver started.
+    pub(crate) fn runtime_dir(&self) -> Option<PathBuf> {
+        self.runtime_dir.clone()
+    }
+
+    /// Its shape, if it holds memory now.
+    pub(crate) fn awake_shape(&self) -> Option<Shape> {
+        let view = self.view.borrow();
+        let awake =
+            matches!(view.state, SandboxState::Creating | SandboxState::Running | SandboxState::Paused);
+        (awake || view.residency == Some(Residency::Memory)).then_some(self.shape)
+    }
+
+    /// Whether it sleeps with its machine stopped in memory.
+    pub(crate) fn sleeps_in_memory(&self) -> bool {
+        self.view.borrow().residency == Some(Residency::Memory)
+    }
+
+    /// Refuses a caller that means another life of this sandbox.
+    pub(crate) fn check_incarnation(&self, meant: u64) -> Result<()> {
+        if meant == self.incarnation {
+            return Ok(());
+        }
+        Err(AgentError::Conflict(format!(
+            "the request is for incarnation {meant} of sandbox {} and this host has {}",
+            self.id, self.incarnation
+        )))
+    }
+
+    pub(crate) async fn lease(&self) -> Result<Lease> {
+        self.ask(Command::Lease).await
+    }
+
+    /// A lease for starting something, which is not cut off by a sleep before [`Lease::started`].
+    pub(crate) async fn lease_to_start(&self) -> Result<Lease> {
+        self.ask(Command::LeaseToStart).await
+    }
+
+    /// Waits until the sandbox is awake without waking it. For whoever followed something when it
+    /// fell asleep.
+    pub(crate) async fn rejoin(&self) -> Result<Lease> {
+        let mut view = self.view.clone();
+        loop {
+            match self.ask(Command::Join).await {
+                Ok(Some(lease)) => return Ok(lease),
+                Ok(None) => {}
+                Err(error) => return Err(self.explain(error).await),
+            }
+            let still = |view: &AgentSandbox| {
+                matches!(view.state, SandboxState::Paused | SandboxState::Hibernated | SandboxState::Creating)
+            };
+            if view.wait_for(|view| !still(view)).await.is_err() {
+                return Err(AgentError::NoSandbox(self.id.clone()));
+            }
+        }
+    }
+
+    /// A failure to talk to the guest as what it means: if the machine is gone, that. Its end is
+    /// seen moments after its connections break.
+    pub(crate) async fn explain(&self, error: AgentError) -> AgentError {
+        let is_unreachable = match &error {
+            AgentError::Guest(error) => error.kind() == ErrorKind::Unreachable,
+            AgentError::Engine(_) => true,
+            _ => false,
+        };
+        if !is_unreachable {
+            return error;
+        }
+        let mut view = self.view.clone();
+        let failed = view.wait_for(|view| view.state == SandboxState::Failed);
+        match tokio::time::timeout(LOSS_SEEN_MAX, failed).await {
+            Ok(Ok(view)) => AgentError::Failed(view.failure.clone().unwrap_or_default()),
+            Ok(Err(_)) => AgentError::NoSandbox(self.id.clone()),
+            Err(_) => error,
+        }
+    }
+
+    /// A door for an edge; see [`pandastack_types::door`].
+    pub(crate) async fn door(&self, wake: bool) -> Result<DoorEnd> {
+        self.ask(|reply| Command::Door { wake, reply }).await
+    }
+
+    pub(crate) async fn move_to(&self, request: Request) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::Move(request, reply)).await
+    }
+
+    pub(crate) async fn hibernate(&self, keep: Keep) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::Hibernate(keep, reply)).await
+    }
+
+    /// Has it written to disk if it sleeps in memory.
+    pub(crate) async fn write_out(&self) -> Result<()> {
+        self.ask(Command::WriteOut).await
+    }
+
+    pub(crate) async fn keep_awake(&self, until: Option<Timestamp>) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::KeepAwake(until, reply)).await
+    }
+
+    pub(crate) async fn rollback(&self, id: SnapshotId) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::Rollback(id, reply)).await
+    }
+
+    pub(crate) async fn snapshot(&self, id: SnapshotId) -> Result<AgentSnapshotDone> {
+        self.ask(|reply| Command::Snapshot(id, reply)).await
+    }
+
+    pub(crate) async fn fork(&self, children: Vec<SandboxSpec>) -> Result<AgentForked> {
+        self.ask(|reply| Command::Fork(children, reply)).await
+    }
+
+    pub(crate) async fn set_idle(&self, seconds: Option<u64>) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::SetIdle(seconds, reply)).await
+    }
+
+    /// Changes what it may reach. Never wakes it.
+    pub(crate) async fn set_network(&self, policy: NetworkPolicy) -> Result<AgentSandbox> {
+        self.ask(|reply| Command::SetNetwork(Box::new(policy), reply)).await
+    }
+
+    /// Makes one of its volumes larger, file system included.
+    pub(crate) async fn grow_volume(&self, id: VolumeId, bytes: u64) -> Result<()> {
+        self.ask(|reply| Command::GrowVolume(id, bytes, reply)).await
+    }
+
+    /// Copies one of its volumes as of one instant, at which it stands still.
+    pub(crate) async fn copy_volume(&self, from: VolumeId, to: VolumeId) -> Result<()> {
+        self.ask(|reply| Command::CopyVolume(from, to, reply)).await
+    }
+
+    /// What it uses now. Never wakes it.
+    pub(crate) async fn observe(&self) -> Result<Observed> {
+        self.ask(Command::Observe).await
+    }
+
+    pub(crate) async fn delete(&self) -> Result<()> {
+        self.ask(Command::Delete).await
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        self.commands.try_send(command(reply)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                AgentError::NoCapacity(format!("{QUEUE_MAX} requests already wait for sandbox {}", self.id))
+            }
+            mpsc::error::TrySendError::Closed(_) => AgentError::NoSandbox(self.id.clone()),
+        })?;
+        answer.await.map_err(|_| AgentError::NoSandbox(self.id.clone()))?
+    }
+}

@@ -1,0 +1,64 @@
+//! Ways to the guest that work beside the driver: leases and doors. Both wake a sleeper.
+
+use pandastack_types::SandboxState;
+
+use super::accept::{Request, Verdict, accept};
+use super::doors::DoorEnd;
+use super::driver::Driver;
+use super::handle::Lease;
+use crate::error::{AgentError, Result};
+
+impl Driver {
+    pub(super) async fn lease(&mut self) -> Result<Lease> {
+        let activity = self.activity.begin();
+        self.come_awake().await?;
+        Ok(Lease {
+            guest: self.guest().await?,
+            rollbacks: self.rollbacks,
+            starting: None,
+            _activity: activity,
+        })
+    }
+
+    /// A lease that keeps the guest from being frozen until [`Lease::started`]: a start whose
+    /// answer is lost in a sleep can neither be taken for done nor be repeated.
+    pub(super) async fn lease_to_start(&mut self) -> Result<Lease> {
+        let mut lease = self.lease().await?;
+        lease.starting = self.starts.clone().try_acquire_owned().ok();
+        Ok(lease)
+    }
+
+    pub(super) async fn join(&mut self) -> Result<Option<Lease>> {
+        match self.record.state {
+            SandboxState::Running => self.lease().await.map(Some),
+            SandboxState::Paused | SandboxState::Hibernated | SandboxState::Creating => Ok(None),
+            SandboxState::Stopping | SandboxState::Deleted | SandboxState::Failed => {
+                Err(self.refusal("the sandbox is gone"))
+            }
+        }
+    }
+
+    pub(super) async fn come_awake(&mut self) -> Result<()> {
+        match self.accept(Request::Use) {
+            Verdict::Wake => self.wake().await,
+            Verdict::Refuse(reason) => Err(self.refusal(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Opens a door. A sleeper wakes, if it is to; a hundred edges wake it once, because the driver
+    /// does one thing at a time.
+    pub(super) async fn open_door(&mut self, wake: bool) -> Result<DoorEnd> {
+        // Held until the edge says whether it is busy: a sandbox just woken must not fall asleep at once.
+        let _activity = wake.then(|| self.activity.begin());
+        match accept(self.record.state, Request::Use) {
+            Verdict::Wake if !wake => return Err(self.refusal("the sandbox sleeps")),
+            Verdict::Wake => self.wake().await?,
+            Verdict::Refuse(reason) => return Err(self.refusal(reason)),
+            _ => {}
+        }
+        let address = self.live.as_ref().and_then(|live| live.resources.guest_ip.as_deref()?.parse().ok());
+        let none = || AgentError::Conflict("the sandbox has no network".to_owned());
+        self.doors.open(address.ok_or_else(none)?, self.activity.clone())
+    }
+}

@@ -1,0 +1,49 @@
+//! What edges ask control for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{HostId, SandboxId};
+
+/// What an edge must know of a sandbox: `GET /internal/v1/routes/{id}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeRoute {
+    /// Host it lives on.
+    pub host: HostId,
+    /// Where that host's agent is: `unix:/path` or `http://address:port`.
+    pub agent_address: String,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Who may open its ports.
+    pub visibility: crate::preview::Visibility,
+    /// How often the credentials of its previews were revoked.
+    pub preview_revision: u64,
+}
+
+/// What stands behind an app's host name: `GET /internal/v1/names/{name}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EdgeName {
+    /// A port of a sandbox, or of several.
+    Serving {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// TCP port inside it.
+        port: u16,
+        /// Further ones that serve the same.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        more: Vec<SandboxId>,
+        /// How many of them all, from the first on, share requests; each further one is used while
+        /// those before it are busy.
+        #[serde(default)]
+        always: usize,
+    },
+    /// It serves nobody yet.
+    NotServing {
+        /// What to do about it.
+        why: String,
+    },
+}
+
+/// The line by which control tells edges that names may lead elsewhere. Edges that do not know it
+/// read all routes anew.
+pub const NAMES_CHANGED: &str = "@names";

@@ -1,0 +1,143 @@
+//! Host reports, and the response to them.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{AgentSandbox, AgentVolume};
+use crate::{HostId, SandboxId, SnapshotId};
+
+/// A template as a host has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentTemplate {
+    /// The catalogue's description of it.
+    pub template: TemplateInfo,
+    /// Whether creates can start at once.
+    pub status: crate::api::TemplateStatus,
+    /// Bytes on this host.
+    pub size_bytes: u64,
+    /// Why the last bake failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A catalogue entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateInfo {
+    /// Name to create from.
+    pub name: String,
+    /// Other names it answers to.
+    pub aliases: Vec<String>,
+    /// Name for people.
+    pub label: String,
+    /// What is in it.
+    pub description: String,
+    /// Group.
+    pub category: String,
+    /// What it is built from.
+    pub base: String,
+    /// Programs it offers.
+    pub tools: Vec<String>,
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mb: u32,
+    /// Volume that each sandbox of it comes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<crate::api::TemplateVolume>,
+}
+
+/// Everything an agent has to say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostReport {
+    /// Its id.
+    pub host: HostId,
+    /// Where control reaches it: `unix:/path` or `http://address:port`.
+    pub address: String,
+    /// Version of the agent.
+    pub version: String,
+    /// Engine of new sandboxes.
+    pub engine: String,
+    /// `hardware` or `emulated`.
+    pub isolation: String,
+    /// Memory of the host that may be promised.
+    pub memory_total_mb: u64,
+    /// Memory not promised to anyone.
+    pub memory_free_mb: u64,
+    /// Memory that sandboxes in light sleep give up when a new one needs it.
+    #[serde(default)]
+    pub memory_held_asleep_mb: u64,
+    /// Percent of a sandbox's memory that this host promises to it; all of it on hosts that do not say.
+    #[serde(default = "all_of_it")]
+    pub memory_promised_percent: u32,
+    /// Free space of the store.
+    pub disk_free_bytes: u64,
+    /// Network slots not in use.
+    pub slots_free: u32,
+    /// Its templates.
+    pub templates: Vec<AgentTemplate>,
+    /// Every sandbox it has.
+    pub sandboxes: Vec<AgentSandbox>,
+    /// Every snapshot it has.
+    pub snapshots: Vec<SnapshotId>,
+    /// Every volume it has.
+    #[serde(default)]
+    pub volumes: Vec<AgentVolume>,
+    /// What network policies refused since the last report that was answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<AgentDenial>,
+    /// When the report was made.
+    pub at: Timestamp,
+}
+
+fn all_of_it() -> u32 {
+    100
+}
+
+/// Something that a sandbox wanted to reach and may not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentDenial {
+    /// Which sandbox.
+    pub sandbox: SandboxId,
+    /// `tcp`, `udp`, `icmp`, another protocol's number, or `dns` for a name that was not resolved.
+    pub protocol: String,
+    /// Where to; none for names, and for what is only counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<std::net::Ipv4Addr>,
+    /// Which port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// For which name, where the sandbox said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// How often since it was last told.
+    pub count: u64,
+}
+
+impl AgentDenial {
+    /// What happened, for people: `tcp 10.0.0.5:5432`, `tcp 93.184.216.34:443 (example.com), 3 times`.
+    pub fn sentence(&self) -> String {
+        let mut text = match (&self.address, &self.name) {
+            (Some(address), name) => {
+                let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+                let name = name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+                format!("{} {address}{port}{name}", self.protocol)
+            }
+            (None, Some(name)) => format!("{} {name}", self.protocol),
+            (None, None) => "other destinations".to_owned(),
+        };
+        if self.count > 1 {
+            text.push_str(&format!(", {} times", self.count));
+        }
+        text
+    }
+}
+
+/// Answer to a report.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportAnswer {
+    /// Sandboxes that control does not know (a create whose answer was lost, a delete that found
+    /// the host down): the agent removes them.
+    pub forget_sandboxes: Vec<SandboxId>,
+    /// Likewise snapshots.
+    pub forget_snapshots: Vec<SnapshotId>,
+}

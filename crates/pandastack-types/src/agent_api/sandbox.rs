@@ -1,0 +1,188 @@
+//! Sandboxes and snapshots, as control asks for them and as agents describe them.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::VolumeSpec;
+use crate::network::NetworkPolicy;
+use crate::{Residency, SandboxId, SandboxState, SnapshotId};
+
+/// What a new sandbox is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A template, by name.
+    Template(String),
+    /// A template's disk, by the template's name, booted: for a volume at the place of the
+    /// template's own that has seen more than the template's memory knows of.
+    TemplateDisk(String),
+    /// A snapshot on that host.
+    Snapshot(SnapshotId),
+}
+
+/// What the agent must know of a sandbox beyond its source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSpec {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Environment of every command.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Hibernate after this long without activity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_seconds: Option<u64>,
+    /// What it may reach.
+    #[serde(default, skip_serializing_if = "NetworkPolicy::is_default")]
+    pub network: NetworkPolicy,
+    /// Its durable disks, by their places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeSpec>,
+}
+
+/// Make a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentCreate {
+    /// What it is.
+    pub spec: SandboxSpec,
+    /// What it is made of.
+    pub source: Source,
+    /// Its size, where that is not the template's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<MachineSize>,
+}
+
+/// Processors and memory of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineSize {
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory in MiB.
+    pub memory_mb: u32,
+}
+
+/// Change a sandbox's idle behaviour.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentPatch {
+    /// Hibernate after this long without activity; `None` never.
+    pub idle_timeout_seconds: Option<u64>,
+}
+
+/// Keep a sandbox awake.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentKeepAwake {
+    /// Until then it does not count as idle; `None` ends an earlier lease.
+    pub until: Option<Timestamp>,
+}
+
+/// Return a sandbox to one of its snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentRollback {
+    /// Which.
+    pub snapshot_id: SnapshotId,
+}
+
+/// A sandbox as its agent sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentSandbox {
+    /// Its id.
+    pub id: SandboxId,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Where it stands.
+    pub state: SandboxState,
+    /// Where a sleeper's memory is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residency: Option<Residency>,
+    /// Template it descends from.
+    pub template: String,
+    /// Virtual processors.
+    pub cpu: u32,
+    /// Memory.
+    pub memory_mb: u32,
+    /// Address on the host, while awake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_ip: Option<String>,
+    /// Engine.
+    pub engine: String,
+    /// `hardware` or `emulated`.
+    pub isolation: String,
+    /// `fork`, `restore` or `boot`.
+    pub boot_mode: String,
+    /// Time from request to ready.
+    pub boot_ms: u64,
+    /// Where that time went, in microseconds.
+    #[serde(default)]
+    pub boot_stages_us: BTreeMap<String, u64>,
+    /// Seconds since the last activity.
+    pub idle_seconds: u64,
+    /// Until when it does not count as idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awake_until: Option<Timestamp>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// What it used so far. Only grows within an incarnation.
+    #[serde(default)]
+    pub usage: Usage,
+}
+
+/// Totals since the sandbox was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time of its process, in milliseconds.
+    pub cpu_ms: u64,
+    /// Memory promised to it times seconds awake.
+    pub memory_mb_seconds: u64,
+    /// Seconds asleep.
+    pub asleep_seconds: u64,
+    /// Bytes it sent.
+    pub sent_bytes: u64,
+    /// Bytes it received.
+    pub received_bytes: u64,
+}
+
+/// Take a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentSnapshot {
+    /// Id it shall have.
+    pub snapshot_id: SnapshotId,
+}
+
+/// A snapshot was taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentSnapshotDone {
+    /// Bytes written for it.
+    pub size_bytes: u64,
+    /// How long the sandbox stood still.
+    pub pause_ms: f64,
+}
+
+/// Fork a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentFork {
+    /// One per child.
+    pub children: Vec<SandboxSpec>,
+}
+
+/// A fork was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AgentForked {
+    /// How long the parent stood still.
+    pub pause_ms: f64,
+    /// One per child, in order.
+    pub children: Vec<ChildOutcome>,
+}
+
+/// What became of one child.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildOutcome {
+    /// It is ready.
+    Made(Box<AgentSandbox>),
+    /// It is not, and nothing is left of it.
+    Failed(String),
+}

@@ -1,0 +1,58 @@
+//! Volumes, as control asks for them and as agents describe them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{SandboxId, VolumeId};
+
+/// A durable disk of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSpec {
+    /// Which.
+    pub id: VolumeId,
+    /// Where the guest mounts it.
+    pub path: String,
+    /// Only read.
+    #[serde(default)]
+    pub read_only: bool,
+    /// The volume's generation for this sandbox: the fencing token of everything it does with it.
+    /// An older one than the host knows is refused.
+    pub generation: u64,
+}
+
+/// Make a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVolumeCreate {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its size; at least that of `from`.
+    pub size_bytes: u64,
+    /// What it is a copy of; empty when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<VolumeId>,
+    /// The sandbox that writes `from`: it stands still for the moment of the copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<SandboxId>,
+}
+
+/// Make a volume larger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVolumeGrow {
+    /// Its new size.
+    pub size_bytes: u64,
+    /// The sandbox that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<SandboxId>,
+}
+
+/// A volume as its host has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVolume {
+    /// Its id.
+    pub id: VolumeId,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes it takes on disk.
+    pub used_bytes: u64,
+    /// Highest generation that opened it.
+    pub generation: u64,
+}
