@@ -7,7 +7,7 @@ use pandastack_types::{Error, Result};
 
 use super::kernel;
 use super::machine::Machine;
-use crate::app::now;
+use crate::clock::now;
 
 /// The only language so far.
 const PYTHON: &str = "python";

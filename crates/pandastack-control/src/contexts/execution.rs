@@ -117,7 +117,7 @@ impl Drop for Run {
             return;
         }
         let (machine, process, request) = (self.machine.clone(), self.process, json!({ "cancel": self.id }));
-        let tasks = machine.app.tasks.clone();
+        let tasks = machine.sandboxes.tasks.clone();
         tasks.spawn(async move {
             if let Err(error) = tell(&machine, process, &request).await {
                 tracing::debug!(%error, "a run was not interrupted; its context may be gone");

@@ -23,4 +23,4 @@ pub(crate) mod routes;
 use pandastack_types::SandboxId;
 
 /// Keeps two calls from starting the same context twice and from mixing their requests.
-pub(crate) type KeyedMutex = crate::sandboxes::keyed_mutex::KeyedMutex<(SandboxId, String)>;
+pub(crate) type ContextLocks = crate::sandboxes::keyed_mutex::KeyedMutex<(SandboxId, String)>;

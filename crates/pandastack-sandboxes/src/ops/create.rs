@@ -13,6 +13,7 @@ use super::{MAKE_WAIT, call_on, remove_machine};
 use crate::Sandboxes;
 use crate::hosts::Promise;
 use crate::in_flight::Mark;
+use crate::machines::Patience;
 use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 use pandastack_agent_client::AgentClient;
 use pandastack_store::clock::now;
@@ -24,9 +25,6 @@ use tokio::time::Instant;
 const TEMPLATE_DEFAULT: &str = "base";
 /// What published clients send as the template when nobody names one, also beside a snapshot: it cannot be told from a wish.
 const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
-
-/// How long a service waits for a machine: a bake takes a minute on an emulated host, and may have to wait for others.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where and of what a sandbox is made.
 struct Plan {
@@ -71,7 +69,7 @@ pub async fn create_patiently(
     request: CreateSandbox,
     owner: Owner,
 ) -> Result<SandboxRecord> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + Patience::MAX;
     loop {
         match create_owned(sandboxes, workspace.clone(), request.clone(), owner.clone()).await {
             Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {
