@@ -1,18 +1,18 @@
-//! Server-sent events, as far as this API uses them.
+//! A parser for server-sent events.
 //!
-//! Bytes in, events out. Accepts LF and CRLF, comments, several `data:` lines and any cut of the bytes into chunks;
-//! ignores `id:` and `retry:` of which the API makes no use here. A line or event longer than [`EVENT_BYTES_MAX`] is an
-//! error: a server must not make a client grow without bound.
+//! Accepts LF and CRLF, comments, several `data:` lines and chunks of any size; ignores `id:` and
+//! `retry:`. A line or event longer than [`EVENT_BYTES_MAX`] is an error, so that a server cannot
+//! exhaust the client's memory.
 
-/// Largest event.
+/// Maximum size of an event.
 pub const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Its type; `message` when the server named none.
+    /// Event type; `message` by default.
     pub name: String,
-    /// Its data, lines joined by `\n`.
+    /// Event data, lines joined by `\n`.
     pub data: String,
 }
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_ignored() {
+    fn other_lines_are_ignored() {
         check(": keep-alive\n\n", &[]);
         check("event: lonely\n\ndata: x\n\n", &[("message", "x")]);
         check("id: 7\nretry: 1\ndata: x\n\n", &[("message", "x")]);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_survive_any_cut() {
+    fn characters_can_span_chunks() {
         check("data: käse 🐼\n\n", &[("message", "käse 🐼")]);
     }
 

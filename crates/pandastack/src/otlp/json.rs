@@ -1,5 +1,5 @@
-//! OTLP's messages in JSON: <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>. Numbers of 64 bits are
-//! strings there, ids are hexadecimal.
+//! OTLP messages in JSON: <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>.
+//! 64-bit numbers are strings and ids are hexadecimal.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -15,10 +15,10 @@ const INTERNAL: u32 = 1;
 const CUMULATIVE: u32 = 2;
 /// `STATUS_CODE_ERROR`.
 const ERROR: u32 = 2;
-/// The span of a request.
+/// Name of the span of a request.
 const REQUEST: &str = "request";
 
-/// Bytes as an id.
+/// Encodes an id.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -69,8 +69,8 @@ fn span(span: &Span) -> Value {
     shown
 }
 
-/// A message with the numbers of a page in Prometheus' text form. Counters, and the parts of histograms, are sums; the rest
-/// are gauges.
+/// A message with the metrics of a page in the Prometheus text format. Counters and histogram
+/// series become sums, all others gauges.
 pub(super) fn metrics(role: &str, page: &str, at: SystemTime) -> Value {
     let types: HashMap<&str, &str> = page
         .lines()
@@ -102,10 +102,10 @@ fn is_sum(name: &str, types: &HashMap<&str, &str>) -> bool {
     of_histogram || types.get(name).is_some_and(|kind| *kind == "counter")
 }
 
-/// Names and values.
+/// Label names and values.
 type Labels = Vec<(String, String)>;
 
-/// Name, labels and value of a line; `None` for anything else.
+/// Name, labels and value of a sample line; `None` for any other line.
 fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let (head, value) = line.rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
     let value: f64 = value.parse().ok().filter(|value: &f64| value.is_finite())?;
@@ -113,7 +113,7 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     Some((name, parse_labels(labels.strip_suffix('}')?), value))
 }
 
-/// `a="b",c="d"`, where values may hold commas and quotes after a backslash.
+/// Parses `a="b",c="d"`; values may contain commas and escaped quotes.
 fn parse_labels(text: &str) -> Labels {
     let (mut labels, mut rest) = (Vec::new(), text);
     while let Some((name, after)) = rest.split_once("=\"") {

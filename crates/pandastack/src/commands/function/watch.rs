@@ -1,4 +1,4 @@
-//! Changes below a directory, as they happen.
+//! Watches a directory for changes.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::sync::mpsc;
 
-/// A message per batch of changes below a directory, or of a file.
+/// Sends a message for each batch of changes to a file or below a directory.
 pub(super) fn watch(source: &Path) -> Result<mpsc::Receiver<()>> {
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
     watch_tree(&inotify, source)?;
@@ -18,7 +18,7 @@ pub(super) fn watch(source: &Path) -> Result<mpsc::Receiver<()>> {
             if made_directory && watch_tree(&inotify, &root).is_err() {
                 return;
             }
-            // One that waits already covers this change.
+            // A queued message already covers this change.
             if let Err(mpsc::error::TrySendError::Closed(())) = sender.try_send(()) {
                 return;
             }

@@ -1,28 +1,29 @@
-//! Giving memory back to the host.
+//! Returns freed heap memory to the host.
 //!
-//! glibc keeps what was freed: after a hundred sandboxes an agent holds ten MiB that nothing in it uses. Asked to, it gives
-//! whole pages back. Nothing tells when a burst of work is over, so it is asked every now and then; that takes a millisecond.
+//! glibc keeps freed memory: after a hundred sandboxes an agent holds 10 MiB that it does not use.
+//! `malloc_trim` returns whole pages. Nothing signals the end of a burst of work, so it runs
+//! periodically; a call takes about a millisecond.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Between two requests.
-const EVERY: Duration = Duration::from_secs(20);
+/// Time between two trims.
+const INTERVAL: Duration = Duration::from_secs(20);
 
-/// Runs a server, and gives back the memory that it no longer uses.
+/// Runs a server and periodically trims the heap.
 pub async fn while_serving<T>(server: impl Future<Output = T>) -> T {
     tokio::select! {
         served = server => served,
-        never = give_back() => match never {},
+        never = trim_periodically() => match never {},
     }
 }
 
-async fn give_back() -> Infallible {
-    let mut every = tokio::time::interval(EVERY);
+async fn trim_periodically() -> Infallible {
+    let mut ticks = tokio::time::interval(INTERVAL);
     loop {
-        every.tick().await;
+        ticks.tick().await;
         if let Err(error) = tokio::task::spawn_blocking(trim).await {
-            tracing::warn!(%error, "memory was not given back");
+            tracing::warn!(%error, "cannot trim the heap");
         }
     }
 }
@@ -34,7 +35,7 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other allocators give back by themselves.
+/// Other allocators return memory by themselves.
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}
 
@@ -50,10 +51,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_freed_between_pieces_that_stay_is_given_back() {
+    fn memory_freed_between_live_allocations_is_returned() {
         const PIECES: usize = 4000;
         let mut pieces: Vec<Vec<u8>> = (0..PIECES).map(|_| vec![1; 16 << 10]).collect();
-        // Every eighth one stays, so nothing is free at an end.
+        // Every eighth one stays, so that the top of the heap is in use.
         let kept: Vec<Vec<u8>> = pieces.iter_mut().step_by(8).map(std::mem::take).collect();
         drop(pieces);
         let before = resident_kib();

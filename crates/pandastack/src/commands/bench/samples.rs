@@ -1,37 +1,37 @@
-//! What was measured: samples in milliseconds, and their percentiles.
+//! Latency samples in milliseconds and their percentiles.
 
 use serde::Serialize;
 
 use crate::output::align;
 
-/// What is measured, in the order in which it is shown.
+/// A measured operation, in display order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Figure {
-    /// From the request for a sandbox to the answer that it runs.
+pub enum Operation {
+    /// From the request to the response that the sandbox runs.
     Create,
-    /// From the same request to the end of the first command in it.
+    /// From the same request to the end of the first command.
     CreateAndExec,
-    /// A command in a sandbox that ran one before.
+    /// A command in a sandbox that has already run one.
     Exec,
-    /// From the request for a copy to the answer that it runs.
+    /// From the request to the response that the fork runs.
     Fork,
-    /// Deleting a sandbox.
+    /// Deletion of a sandbox.
     Delete,
 }
 
-const FIGURES: [(Figure, &str); 5] = [
-    (Figure::Create, "create"),
-    (Figure::CreateAndExec, "create_and_exec"),
-    (Figure::Exec, "exec"),
-    (Figure::Fork, "fork"),
-    (Figure::Delete, "delete"),
+const OPERATIONS: [(Operation, &str); 5] = [
+    (Operation::Create, "create"),
+    (Operation::CreateAndExec, "create_and_exec"),
+    (Operation::Exec, "exec"),
+    (Operation::Fork, "fork"),
+    (Operation::Delete, "delete"),
 ];
 
-/// Samples of every figure, in the order in which they were taken.
+/// Samples of every operation, in the order in which they were taken.
 #[derive(Debug, Clone, Default)]
-pub struct Figures([Vec<f64>; FIGURES.len()]);
+pub struct Samples([Vec<f64>; OPERATIONS.len()]);
 
-/// One figure in numbers.
+/// Statistics of one operation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     name: &'static str,
@@ -42,15 +42,15 @@ pub struct Summary {
     samples_ms: Vec<f64>,
 }
 
-impl Figures {
+impl Samples {
     /// Adds a sample.
-    pub fn push(&mut self, figure: Figure, took: std::time::Duration) {
-        // Microseconds are finer than anything that crosses a network.
-        self.0[figure as usize].push((took.as_secs_f64() * 1e6).round() / 1e3);
+    pub fn push(&mut self, operation: Operation, took: std::time::Duration) {
+        // Rounded to microseconds, which is finer than network jitter.
+        self.0[operation as usize].push((took.as_secs_f64() * 1e6).round() / 1e3);
     }
 
-    /// Everything that several workers measured.
-    pub fn merged(parts: Vec<Figures>) -> Self {
+    /// Merges the samples of several workers.
+    pub fn merged(parts: Vec<Samples>) -> Self {
         let mut whole = Self::default();
         for part in parts {
             whole.0.iter_mut().zip(part.0).for_each(|(all, more)| all.extend(more));
@@ -58,9 +58,9 @@ impl Figures {
         whole
     }
 
-    /// Those that have samples.
+    /// Statistics of the operations that have samples.
     pub fn summaries(&self) -> Vec<Summary> {
-        let measured = FIGURES.iter().map(|(figure, name)| (*name, &self.0[*figure as usize]));
+        let measured = OPERATIONS.iter().map(|(operation, name)| (*name, &self.0[*operation as usize]));
         measured.filter_map(|(name, samples)| Summary::of(name, samples)).collect()
     }
 }
@@ -75,15 +75,15 @@ impl Summary {
     }
 }
 
-/// The smallest sample that at least so many percent of all are not above (nearest rank).
+/// Nearest-rank percentile.
 fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()
 }
 
-/// For people.
+/// Formats the statistics as a table.
 pub fn table(summaries: &[Summary]) -> String {
-    let header = ["FIGURE", "N", "P50", "P90", "P99"].map(str::to_owned);
+    let header = ["OPERATION", "N", "P50", "P90", "P99"].map(str::to_owned);
     let shown = |ms: f64| format!("{ms:.1} ms");
     let rows = summaries.iter().map(|summary| {
         let Summary { name, count, p50_ms, p90_ms, p99_ms, .. } = summary;
@@ -110,17 +110,18 @@ mod tests {
     }
 
     #[test]
-    fn workers_figures_are_put_together_and_shown() {
-        let mut one = Figures::default();
-        one.push(Figure::Create, Duration::from_micros(12_340));
-        let mut other = Figures::default();
-        other.push(Figure::Create, Duration::from_micros(8_000));
-        other.push(Figure::Delete, Duration::from_millis(3));
-        let summaries = Figures::merged(vec![one, other]).summaries();
+    fn samples_of_workers_are_merged() {
+        let mut one = Samples::default();
+        one.push(Operation::Create, Duration::from_micros(12_340));
+        let mut other = Samples::default();
+        other.push(Operation::Create, Duration::from_micros(8_000));
+        other.push(Operation::Delete, Duration::from_millis(3));
+        let summaries = Samples::merged(vec![one, other]).summaries();
         assert_eq!(summaries[0].samples_ms, [12.34, 8.0]);
         assert_eq!(
             table(&summaries),
-            "FIGURE  N  P50     P90      P99\ncreate  2  8.0 ms  12.3 ms  12.3 ms\ndelete  1  3.0 ms  3.0 ms   3.0 ms"
+            "OPERATION  N  P50     P90      P99\ncreate     2  8.0 ms  12.3 ms  12.3 ms\n\
+             delete     1  3.0 ms  3.0 ms   3.0 ms"
         );
     }
 }
