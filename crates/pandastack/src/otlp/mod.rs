@@ -11,6 +11,9 @@
 //! Must hold: nothing here slows down or fails a request. A collector that is slow or gone costs spans, never anything else;
 //! how many were lost is logged.
 //!
+//! The JSON is written here: it is two messages of a stable format, where the usual crates bring an SDK, protobuf and a
+//! second way to trace.
+//!
 //! Left to others: sampling and keeping, which are the collector's.
 
 mod json;
