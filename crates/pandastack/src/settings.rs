@@ -448,7 +448,7 @@ fn read_file(given: Option<&Path>) -> Result<File> {
     toml::from_str(&text).map_err(|error| {
         let failure =
             Failure::new(format!("the settings {} cannot be used: {}", path.display(), error.message()));
-        failure.hint("docs/operations.md lists every setting").into()
+        failure.hint("docs/reference/configuration.md lists every setting").into()
     })
 }
 

@@ -105,7 +105,9 @@ fn store(data_dir: &Path) -> Finding {
     let name = "store";
     let (cloning, place) = match probe_store(data_dir) {
         Ok(found) => found,
-        Err(detail) => return Finding::fail(name, detail, "see docs/operations.md, Data directory"),
+        Err(detail) => {
+            return Finding::fail(name, detail, "see docs/reference/configuration.md, Data directory");
+        }
     };
     match cloning {
         Cloning::Reflink => Finding::ok(name, format!("{place} clones files by reflink")),
