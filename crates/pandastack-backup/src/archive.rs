@@ -45,7 +45,7 @@ pub enum ArchiveError {
     /// The address names no store, or a setting of it is wrong.
     #[error(
         "the archive's address {url} cannot be used: {reason}; give file:///folder, s3://, gs:// or az://bucket/folder, and the \
-         variables of the store as docs/backups.md names them"
+         variables of the store as docs/reference/backup-archive.md names them"
     )]
     Address {
         /// The address.
@@ -406,7 +406,10 @@ mod tests {
         let settings = [("azure_storage_account".to_owned(), "name".to_owned())];
         let url: Url = "az://container/folder".parse().unwrap();
         let error = Archive::open(&url, &settings, "db", Key::new([1; 32])).unwrap_err().to_string();
-        assert!(error.contains("Account must be specified") && error.contains("docs/backups.md"), "{error}");
+        assert!(
+            error.contains("Account must be specified") && error.contains("docs/reference/backup-archive.md"),
+            "{error}"
+        );
         let folder: Url = "memory:///".parse().unwrap();
         assert!(matches!(
             Archive::open(&folder, &[], "../x", Key::new([1; 32])),

@@ -37,7 +37,7 @@ impl RestError {
     pub(crate) fn unsupported(what: &str) -> Self {
         Self::new(
             StatusCode::NOT_IMPLEMENTED,
-            format!("{what} not supported by this server; see docs/e2b-compatibility.md"),
+            format!("{what} not supported by this server; see docs/reference/e2b-compatibility.md"),
         )
     }
 }

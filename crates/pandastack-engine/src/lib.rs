@@ -11,6 +11,9 @@
 //! - A failed call leaves no process, socket or descriptor behind.
 //! - A machine does not die with the process that started it: see [`Engine::adopt`].
 //!
+//! An engine receives paths of prepared files, not descriptors: one engine could take descriptors, another takes only
+//! paths, so paths are what every engine can use.
+//!
 //! Left to others: which template, what address, whose sandbox, when to sleep. Callers never ask which engine it is;
 //! they look at [`Capabilities`].
 //!

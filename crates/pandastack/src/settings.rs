@@ -456,7 +456,7 @@ fn read_file(given: Option<&Path>) -> Result<File> {
     };
     toml::from_str(&text).map_err(|error| {
         let failure = Failure::new(format!("invalid settings file {}: {}", path.display(), error.message()));
-        failure.hint("see docs/operations.md for all settings").into()
+        failure.hint("see docs/reference/configuration.md for all settings").into()
     })
 }
 

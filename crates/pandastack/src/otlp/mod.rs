@@ -11,7 +11,8 @@
 //! Invariant: the exporter never slows down or fails a request. If the collector is slow or
 //! unreachable, spans are dropped and their number is logged.
 //!
-//! Sampling and storage are left to the collector.
+//! The JSON is written here: it is two messages of a stable format, and the usual crates bring an SDK, protobuf and a
+//! second way to trace. Sampling and storage are left to the collector.
 
 mod json;
 mod layer;

@@ -116,7 +116,9 @@ fn store(data_dir: &Path) -> Finding {
     let name = "store";
     let (cloning, place) = match probe_store(data_dir) {
         Ok(found) => found,
-        Err(detail) => return Finding::fail(name, detail, "see \"Data directory\" in docs/operations.md"),
+        Err(detail) => {
+            return Finding::fail(name, detail, "see \"Data directory\" in docs/reference/configuration.md");
+        }
     };
     match cloning {
         Cloning::Reflink => Finding::ok(name, format!("{place} supports reflinks")),
