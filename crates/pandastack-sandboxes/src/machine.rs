@@ -251,7 +251,7 @@ impl Machine {
         if let Some(id) = last_id {
             request = request.header("last-event-id", id);
         }
-        let nonsense = |error: http::Error| AgentError::Nonsense {
+        let nonsense = |error: http::Error| AgentError::BadResponse {
             host: self.record.host.clone(),
             source: error.into(),
         };
