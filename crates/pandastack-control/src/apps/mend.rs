@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::{AppId, Result, SandboxId, SandboxState};
 

@@ -132,7 +132,7 @@ fn repeatable(app: &App) -> Router<Arc<App>> {
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
         .merge(processes::routes())
         .merge(sockets::routes())
-        .merge(crate::contexts::routes::router(Arc::clone(&app.sandboxes)))
+        .merge(pandastack_contexts::routes::router(Arc::clone(&app.sandboxes)))
         .merge(absent::routes())
         .merge(functions::repeatable())
         .merge(schedules::routes::routes())

@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use futures::future::join_all;
 use http::{Method, StatusCode};
+use pandastack_agent_client::{AgentClient, AgentError, Call};
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
 use pandastack_types::api::{Build, BuildStatus, Template};
@@ -17,7 +18,6 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::sandboxes::ops::NO_BODY;
-use pandastack_agent_client::{AgentClient, AgentError, Call};
 
 /// How long a host may take to say what it builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);

@@ -4,10 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use pandastack_agent_client::AgentClient;
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
 use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
+use tokio::time::Instant;
 
 use super::{MAKE_WAIT, call_on, remove_machine};
 use crate::Sandboxes;
@@ -15,11 +20,6 @@ use crate::hosts::Promise;
 use crate::in_flight::Mark;
 use crate::machines::Patience;
 use crate::volumes::attach::{Derived, OfTemplate, Wanted};
-use pandastack_agent_client::AgentClient;
-use pandastack_store::clock::now;
-use pandastack_store::record::after_seconds;
-use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
-use tokio::time::Instant;
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";

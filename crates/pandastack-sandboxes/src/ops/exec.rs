@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::Method;
+use pandastack_agent_client::Call;
+use pandastack_store::SandboxRecord;
 use pandastack_types::api::{
     CreateSandbox, ExecRequest, ExecResult, Process, ProcessList, ProcessState, RunRequest, RunResult,
     Signal, SignalProcess,
@@ -15,8 +17,6 @@ use tokio_util::sync::CancellationToken;
 use super::call_on;
 use crate::Sandboxes;
 use crate::ops;
-use pandastack_agent_client::Call;
-use pandastack_store::SandboxRecord;
 
 /// How much longer than the command its host may take to answer, and its sandbox to live.
 const GRACE: Duration = Duration::from_secs(30);

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use http::Method;
 use pandastack_agent_client::AgentClient;
+use pandastack_store::SandboxRecord;
 use pandastack_types::Result;
 use pandastack_types::api::{Port, PortList};
 use tokio::time::Instant;
 
 use super::{NO_BODY, call_on};
-use pandastack_store::SandboxRecord;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

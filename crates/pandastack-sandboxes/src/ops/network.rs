@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use http::Method;
+use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::Result;
 use pandastack_types::agent_api::AgentSandbox;
 use pandastack_types::network::NetworkPolicy;
 
 use super::{MOVE_WAIT, call_on, check_live};
 use crate::Sandboxes;
-use pandastack_store::{Amendment, SandboxRecord};
 
 /// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of one sandbox come one
 /// after the other, so that both have the same last one. Runs to its end even if the caller is dropped. Never wakes a sleeper.

@@ -6,7 +6,11 @@
 use std::sync::Arc;
 
 use http::Method;
+use pandastack_agent_client::{AgentClient, AgentError, Call};
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
+use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
 use pandastack_types::agent_api::{AgentSnapshot, AgentSnapshotDone};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
 use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
@@ -15,10 +19,6 @@ use serde::de::IgnoredAny;
 use super::{MOVE_WAIT, NO_BODY, SNAPSHOT_WAIT, call_on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
-use pandastack_agent_client::{AgentClient, AgentError, Call};
-use pandastack_store::clock::now;
-use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
-use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
 
 /// A snapshot of the workspace, by its id.
 pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {

@@ -6,6 +6,9 @@
 use std::sync::Arc;
 
 use http::Method;
+use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_store::clock::now;
+use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use pandastack_types::agent_api::{AgentVolume, AgentVolumeCreate, AgentVolumeGrow};
 use pandastack_types::api::{CreateVolume, PatchVolume};
 use pandastack_types::limits::{VOLUME_MB_MAX, VOLUME_MB_MIN, VOLUME_NAME_CHARS_MAX};
@@ -16,9 +19,6 @@ use super::{MIB, owned};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
 use crate::ops::{MAKE_WAIT, MOVE_WAIT, NO_BODY};
-use pandastack_agent_client::{AgentClient, AgentError, Call};
-use pandastack_store::clock::now;
-use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 
 /// Makes an empty volume. Runs to its end even if the caller is dropped.
 pub async fn create(

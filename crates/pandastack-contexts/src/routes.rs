@@ -12,17 +12,17 @@ use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use pandastack_rest::extract::parse_json;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, sse};
+use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::validate;
 use pandastack_types::api::{CodeContext, CreateContext, Execution, Items, RunCode};
 use pandastack_types::limits::{CODE_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX};
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde_json::Value;
 
-use super::ContextLocks;
-use super::context::{self, check_language};
-use super::execution::Run;
-use super::machine::Machine;
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::validate;
+use crate::ContextLocks;
+use crate::context::{self, check_language};
+use crate::execution::Run;
+use crate::machine::Machine;
 
 /// Time of a run that names none and is waited for, as published clients expect it.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
@@ -32,7 +32,7 @@ const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
 const ID_BYTES_MAX: usize = 64;
 
 /// The routes, with their state.
-pub(crate) fn router<S>(sandboxes: Arc<Sandboxes>) -> Router<S> {
+pub fn router<S>(sandboxes: Arc<Sandboxes>) -> Router<S> {
     Router::new()
         .route("/sandboxes/{id}/repl/sessions", get(list).merge(post(create)))
         .route("/sandboxes/{id}/repl/sessions/{context}", delete(remove))
@@ -43,12 +43,12 @@ pub(crate) fn router<S>(sandboxes: Arc<Sandboxes>) -> Router<S> {
 }
 
 /// Sandbox and context of a path. Text that cannot be an id names nothing, so the answer is 404.
-pub(crate) struct Of {
+pub struct ContextPath {
     sandbox: SandboxId,
     context: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Of {
+impl<S: Send + Sync> FromRequestParts<S> for ContextPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
@@ -74,7 +74,7 @@ fn machine(sandboxes: Arc<Sandboxes>, caller: Caller, id: SandboxId) -> Machine 
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
     request_body = CreateContext, responses((status = 201, body = CodeContext), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
-pub(crate) async fn create(
+pub async fn create(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
@@ -90,7 +90,7 @@ pub(crate) async fn create(
 /// List a sandbox's code contexts.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Items<CodeContext>), (status = 404, body = ErrorBody)))]
-pub(crate) async fn list(
+pub async fn list(
     State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
@@ -108,11 +108,11 @@ pub(crate) async fn list(
     params(("id" = SandboxId, Path), ("context" = String, Path)), request_body = RunCode,
     responses((status = 200, body = Execution), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 413, body = ErrorBody), (status = 504, body = ErrorBody)))]
-pub(crate) async fn run(
+pub async fn run(
     State(sandboxes): State<Arc<Sandboxes>>,
     Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    Of { sandbox, context }: Of,
+    ContextPath { sandbox, context }: ContextPath,
     request: Request,
 ) -> ApiResult<Response> {
     let streams = wants_events(request.headers());
@@ -140,11 +140,11 @@ pub(crate) async fn run(
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/restart", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 200, body = CodeContext), (status = 404, body = ErrorBody)))]
-pub(crate) async fn restart(
+pub async fn restart(
     State(sandboxes): State<Arc<Sandboxes>>,
     Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    Of { sandbox, context }: Of,
+    ContextPath { sandbox, context }: ContextPath,
 ) -> ApiResult<Json<CodeContext>> {
     let turn = turns.of((sandbox.clone(), context.clone()));
     let _mine = turn.lock().await;
@@ -158,11 +158,11 @@ pub(crate) async fn restart(
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/repl/sessions/{context}", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
-pub(crate) async fn remove(
+pub async fn remove(
     State(sandboxes): State<Arc<Sandboxes>>,
     Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    Of { sandbox, context }: Of,
+    ContextPath { sandbox, context }: ContextPath,
 ) -> ApiResult<StatusCode> {
     let turn = turns.of((sandbox.clone(), context.clone()));
     let _mine = turn.lock().await;

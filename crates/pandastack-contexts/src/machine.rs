@@ -7,13 +7,12 @@ use axum::body::Body;
 use http::{Method, Request, header};
 use hyper::body::Incoming;
 use pandastack_agent_client::Call;
+use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::ops::{self, NO_BODY};
 use pandastack_types::api::{Process, ProcessList, Signal, SignalProcess, StartProcess};
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-
-use crate::sandboxes::Sandboxes;
-use crate::sandboxes::ops::{self, NO_BODY};
 
 /// How long a call may take; it may have to wake the sandbox.
 const CALL_WAIT: Duration = Duration::from_secs(60);
