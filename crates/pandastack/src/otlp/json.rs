@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
 use super::Span;
@@ -17,11 +18,6 @@ const CUMULATIVE: u32 = 2;
 const ERROR: u32 = 2;
 /// The span of a request.
 const REQUEST: &str = "request";
-
-/// Bytes as an id.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn nanoseconds(at: SystemTime) -> String {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string()
@@ -54,8 +50,8 @@ fn span(span: &Span) -> Value {
     let attributes: Vec<_> = span.fields.iter().map(|(name, value)| text(name, value)).collect();
     let failed = span.fields.iter().any(|(name, value)| *name == "status" && value.starts_with('5'));
     let mut shown = json!({
-        "traceId": hex(&span.trace),
-        "spanId": hex(&span.id),
+        "traceId": HEXLOWER.encode(&span.trace),
+        "spanId": HEXLOWER.encode(&span.id),
         "name": span.name,
         "kind": if span.name == REQUEST { SERVER } else { INTERNAL },
         "startTimeUnixNano": nanoseconds(span.began),
@@ -64,7 +60,7 @@ fn span(span: &Span) -> Value {
         "status": if failed { json!({"code": ERROR}) } else { json!({}) },
     });
     if let Some(parent) = span.parent {
-        shown["parentSpanId"] = hex(&parent).into();
+        shown["parentSpanId"] = HEXLOWER.encode(&parent).into();
     }
     shown
 }

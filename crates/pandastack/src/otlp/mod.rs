@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(names, ["inner", "request"], "only ours, as they end");
         assert_eq!(spans[0]["traceId"], spans[1]["traceId"]);
         assert_eq!(spans[0]["parentSpanId"], spans[1]["spanId"]);
-        assert_eq!(spans[1]["traceId"], json::hex(&layer::trace_of("r-1")));
+        assert_eq!(spans[1]["traceId"], data_encoding::HEXLOWER.encode(&layer::trace_of("r-1")));
         let status = spans[1]["attributes"].as_array().unwrap().iter().find(|one| one["key"] == "status");
         assert_eq!(status.unwrap()["value"]["stringValue"], "201");
     }
