@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use pandastack_types::sse;
 use reqwest::header::{ACCEPT, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::root_cause;
-use crate::{ClientError, Config, Result, sse};
+use crate::{ClientError, Config, Result};
 
 /// Time to reach the server.
 const CONNECT_SECONDS: u64 = 5;
@@ -20,6 +21,8 @@ pub(crate) const LOOK_SECONDS: u64 = 30;
 pub(crate) const CHANGE_SECONDS: u64 = 180;
 /// A stream that stays silent this long is dead: the server sends a comment every 15 s.
 const STREAM_SILENT_SECONDS: u64 = 60;
+/// Largest event of a stream.
+const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Largest error body that is read.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
@@ -207,7 +210,7 @@ impl Call {
     /// Sends it and reads events.
     pub(crate) async fn events(self) -> Result<Events> {
         let chunks = self.with(|builder| builder.header(ACCEPT, "text/event-stream")).chunks().await?;
-        Ok(Events { chunks, parser: sse::Parser::default(), ready: Default::default() })
+        Ok(Events { chunks, reader: sse::Reader::new(EVENT_BYTES_MAX) })
     }
 }
 
@@ -251,20 +254,20 @@ impl Chunks {
 /// Events of one answer.
 pub(crate) struct Events {
     chunks: Chunks,
-    parser: sse::Parser,
-    ready: std::collections::VecDeque<sse::Event>,
+    reader: sse::Reader,
 }
 
 impl Events {
     /// The next event; `None` when the server closed the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<sse::Event>> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(event));
+            match self.reader.next_event() {
+                Ok(Some(event)) => return Ok(Some(event)),
+                Ok(None) => {}
+                Err(error) => return Err(self.interrupted(error.to_string())),
             }
             let Some(chunk) = self.chunks.next().await? else { return Ok(None) };
-            let events = self.parser.push(&chunk).map_err(|error| self.interrupted(error.to_string()))?;
-            self.ready.extend(events);
+            self.reader.push(&chunk);
         }
     }
 

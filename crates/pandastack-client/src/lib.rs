@@ -1,7 +1,7 @@
 //! Client of the PandaStack API.
 //!
 //! Owns how a program finds its server and key ([`Config`]), one typed method per call ([`Client`]), event streams
-//! ([`sse`]) and errors that carry the next step ([`ClientError::hints`]). The shapes are those of
+//! and errors that carry the next step ([`ClientError::hints`]). The shapes are those of
 //! [`pandastack_types::api`].
 //!
 //! What must always hold: every call ends, by an answer, an error or a deadline; a call that creates something is only
@@ -24,7 +24,6 @@ mod observe;
 mod processes;
 mod sandboxes;
 mod schedules;
-pub mod sse;
 mod trees;
 mod tunnel;
 mod volumes;

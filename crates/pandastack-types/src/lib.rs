@@ -15,6 +15,7 @@ pub mod limits;
 pub mod link;
 pub mod network;
 pub mod preview;
+pub mod sse;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};
