@@ -119,8 +119,8 @@ impl Archive {
         database: &str,
         key: Key,
     ) -> Result<Self, ArchiveError> {
-        // The client inside asks for the process's provider of TLS. Whoever set one before us was right too.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The client inside asks for the process's provider of TLS.
+        pandastack_http::install_tls_provider();
         let bad = |reason: String| {
             // The store's sentence may repeat the address as it was given.
             let shown = address(url);

@@ -88,14 +88,10 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
             return Err(bad_url("it must begin with http:// or https://".to_owned()));
         }
-        let mut builder = reqwest::Client::builder()
+        let mut builder = pandastack_http::builder_for(base.as_str())
             .user_agent(concat!("pandastack-cli/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(Duration::from_secs(CONNECT_SECONDS))
             .tcp_nodelay(true);
-        if base.scheme() == "http" {
-            // Reading the system's certificates takes longer than a whole create.
-            builder = builder.tls_built_in_root_certs(false);
-        }
         if is_loopback(&base) {
             // A proxy for the outside world cannot reach this machine's own loopback.
             builder = builder.no_proxy();

@@ -103,7 +103,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 
 impl HttpClient {
     pub(super) fn new(allow_private: bool) -> Self {
-        let client = reqwest::Client::builder()
+        let client = pandastack_http::builder()
             .dns_resolver(Arc::new(PublicOnly { allow_private }))
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()

@@ -82,7 +82,8 @@ pub fn start(export: Export) -> Result<SpanLayer> {
     let lost = Arc::clone(&queue.lost);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("start the runtime of the exporter")?;
-    let http = reqwest::Client::builder().timeout(SEND_MAX).build().context("prepare the exporter")?;
+    let http = pandastack_http::builder_for(&export.endpoint).timeout(SEND_MAX).build();
+    let http = http.context("prepare the exporter")?;
     let sender = Sender { export, http, lost, last_metrics: Instant::now() };
     let thread = std::thread::Builder::new().name("otlp".to_owned());
     thread.spawn(move || sender.run(&runtime, &receiver)).context("start the exporter's thread")?;
