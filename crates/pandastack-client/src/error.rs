@@ -76,15 +76,14 @@ pub enum ClientError {
         limit_seconds: u64,
     },
     /// A file on this side.
-    #[error("{action} {path}: {source}", path = .path.display())]
+    #[error("{action} {path}: {reason}", path = .path.display())]
     LocalFile {
         /// What was attempted.
         action: &'static str,
         /// On what.
         path: PathBuf,
         /// The system's answer.
-        #[source]
-        source: std::io::Error,
+        reason: std::io::Error,
     },
 }
 
