@@ -133,7 +133,7 @@ impl Command {
         if matches!(self, Command::Up(_) | Command::Control(_) | Command::Agent(_) | Command::Image(_)) {
             // Machines run as users of their own and reach their files through our directories, and template builds
             // take the mask over into the guests' trees. What is secret says so itself, with a mode of its own.
-            nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         }
         #[cfg(feature = "server")]
         if matches!(self, Command::Control(_) | Command::Agent(_) | Command::Edge(_)) {

@@ -2,6 +2,9 @@
 //!
 //! Parses arguments, wires the roles together and talks to people; the work is done in other crates. Data goes to
 //! standard output, talk to standard error, and an error ends with `hint:` lines that say what to do next.
+//!
+//! System calls go through `rustix`. It knows neither the user database, for which there is `nix`, nor the allocator, for which
+//! there is `libc`.
 
 #![deny(unsafe_code)]
 

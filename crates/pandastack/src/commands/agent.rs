@@ -91,8 +91,8 @@ fn host_id(given: Option<HostId>, settings: &Settings) -> Result<HostId> {
     match std::fs::read_to_string(&path) {
         Ok(text) => text.trim().parse().with_context(|| format!("read the host id {}", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let name = nix::unistd::gethostname().unwrap_or_default();
-            let id = host_id_from(&name.to_string_lossy(), settings.suffix().as_deref());
+            let system = rustix::system::uname();
+            let id = host_id_from(&system.nodename().to_string_lossy(), settings.suffix().as_deref());
             write_host_id(&path, &id)?;
             Ok(id)
         }

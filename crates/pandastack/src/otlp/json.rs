@@ -28,11 +28,11 @@ fn text(key: &str, value: &str) -> Value {
 }
 
 fn resource(role: &str) -> Value {
-    let host = nix::unistd::gethostname().unwrap_or_default();
+    let system = rustix::system::uname();
     json!({"attributes": [
         text("service.name", &format!("pandastack-{role}")),
         text("service.version", env!("CARGO_PKG_VERSION")),
-        text("host.name", &host.to_string_lossy()),
+        text("host.name", &system.nodename().to_string_lossy()),
     ]})
 }
 

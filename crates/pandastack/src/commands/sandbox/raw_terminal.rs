@@ -4,8 +4,8 @@ use std::io::{IsTerminal, Read};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use pandastack_types::api::TerminalSize;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
 /// Pieces of typed input that wait to be sent; beyond it the keyboard is not read.
@@ -24,8 +24,8 @@ impl RawTerminal {
         }
         let before = tcgetattr(std::io::stdin()).context("read the terminal's settings")?;
         let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        tcsetattr(std::io::stdin(), SetArg::TCSANOW, &raw).context("change the terminal's settings")?;
+        raw.make_raw();
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &raw).context("change the terminal's settings")?;
         Ok(Some(Self(before)))
     }
 }
@@ -33,7 +33,7 @@ impl RawTerminal {
 impl Drop for RawTerminal {
     fn drop(&mut self) {
         // Nothing better can be done about a terminal that is gone.
-        let _ = tcsetattr(std::io::stdin(), SetArg::TCSADRAIN, &self.0);
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, &self.0);
     }
 }
 

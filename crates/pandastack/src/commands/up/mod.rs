@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::unistd::Uid;
 use pandastack_client::{Client, Config};
 use tokio::sync::mpsc;
 
@@ -62,7 +61,7 @@ pub struct Args {
 /// Carries it out.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &args.agent)?;
-    if !Uid::effective().is_root() {
+    if !rustix::process::geteuid().is_root() {
         let failure = Failure::new("starting virtual machines and their networks needs root");
         return Err(failure.hint("run `sudo pandastack up`; clients need no rights").into());
     }
