@@ -2,6 +2,9 @@
 //!
 //! It lives in two files and signs a certificate for each name when it is first asked for; one for `*.` of a name's domain
 //! covers every preview of it. Whoever installs `ca.pem` trusts every certificate made here, so its key stays with root.
+//!
+//! Certificates are kept in a plain map, not in a cache such as `moka`: an entry lives for weeks, the lock is held while one is
+//! made so that it is made once, and forgetting all of them costs nothing but making them again.
 
 use std::collections::HashMap;
 use std::io;
