@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use pandastack_types::sse;
 use reqwest::header::{ACCEPT, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::root_cause;
-use crate::{ClientError, Config, Result, sse};
+use crate::{ClientError, Config, Result};
 
 /// Timeout of a connection attempt.
 const CONNECT_SECONDS: u64 = 5;
@@ -20,6 +21,8 @@ pub(crate) const READ_SECONDS: u64 = 30;
 pub(crate) const WRITE_SECONDS: u64 = 180;
 /// Timeout of a silent stream; the server sends a comment every 15 s.
 const STREAM_SILENT_SECONDS: u64 = 60;
+/// Maximum size of a stream event.
+const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Maximum size of an error body.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
@@ -85,14 +88,10 @@ impl Client {
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
             return Err(bad_url("it must start with http:// or https://".to_owned()));
         }
-        let mut builder = reqwest::Client::builder()
+        let mut builder = pandastack_http::builder_for(base.as_str())
             .user_agent(concat!("pandastack-cli/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(Duration::from_secs(CONNECT_SECONDS))
             .tcp_nodelay(true);
-        if base.scheme() == "http" {
-            // Loading the system's certificates takes longer than creating a sandbox.
-            builder = builder.tls_built_in_root_certs(false);
-        }
         if is_loopback(&base) {
             // A proxy cannot reach this machine's loopback address.
             builder = builder.no_proxy();
@@ -207,7 +206,7 @@ impl Call {
     /// Sends the request and reads server-sent events.
     pub(crate) async fn events(self) -> Result<Events> {
         let chunks = self.with(|builder| builder.header(ACCEPT, "text/event-stream")).chunks().await?;
-        Ok(Events { chunks, parser: sse::Parser::default(), ready: Default::default() })
+        Ok(Events { chunks, reader: sse::Reader::new(EVENT_BYTES_MAX) })
     }
 }
 
@@ -251,20 +250,20 @@ impl Chunks {
 /// Server-sent events of one response.
 pub(crate) struct Events {
     chunks: Chunks,
-    parser: sse::Parser,
-    ready: std::collections::VecDeque<sse::Event>,
+    reader: sse::Reader,
 }
 
 impl Events {
     /// The next event; `None` when the server closed the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<sse::Event>> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(event));
+            match self.reader.next_event() {
+                Ok(Some(event)) => return Ok(Some(event)),
+                Ok(None) => {}
+                Err(error) => return Err(self.interrupted(error.to_string())),
             }
             let Some(chunk) = self.chunks.next().await? else { return Ok(None) };
-            let events = self.parser.push(&chunk).map_err(|error| self.interrupted(error.to_string()))?;
-            self.ready.extend(events);
+            self.reader.push(&chunk);
         }
     }
 

@@ -76,15 +76,14 @@ pub enum ClientError {
         limit_seconds: u64,
     },
     /// A local file operation failed.
-    #[error("cannot {action} {path}: {source}", path = .path.display())]
+    #[error("cannot {action} {path}: {reason}", path = .path.display())]
     LocalFile {
         /// The operation.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
-        #[source]
-        source: std::io::Error,
+        reason: std::io::Error,
     },
 }
 

@@ -1,7 +1,7 @@
 //! Client of the PandaStack API.
 //!
 //! Provides the configuration of a client ([`Config`]), one typed method per call ([`Client`]),
-//! event streams ([`sse`]) and errors with hints ([`ClientError::hints`]). Request and response
+//! event streams and errors with hints ([`ClientError::hints`]). Request and response
 //! types are in [`pandastack_types::api`].
 //!
 //! Invariants:
@@ -26,7 +26,6 @@ mod observe;
 mod processes;
 mod sandboxes;
 mod schedules;
-pub mod sse;
 mod trees;
 mod tunnel;
 mod volumes;

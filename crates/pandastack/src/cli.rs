@@ -134,7 +134,7 @@ impl Command {
             // Machines run as their own users and reach their files through our directories, and
             // template builds inherit the mask for guest files. Secret files set their own,
             // stricter mode.
-            nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         }
         #[cfg(feature = "server")]
         if matches!(self, Command::Control(_) | Command::Agent(_) | Command::Edge(_)) {

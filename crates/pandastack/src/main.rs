@@ -3,6 +3,8 @@
 //! Parses arguments, connects the roles and formats output; other crates do the work. Data goes to
 //! standard output, messages go to standard error, and an error ends with `hint:` lines that say
 //! what to do next.
+//!
+//! System calls go through `rustix`, with two exceptions: `nix` for the user database and `libc` for the allocator.
 
 #![deny(unsafe_code)]
 

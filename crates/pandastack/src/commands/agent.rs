@@ -93,8 +93,8 @@ fn host_id(given: Option<HostId>, settings: &Settings) -> Result<HostId> {
             text.trim().parse().with_context(|| format!("cannot read the host ID from {}", path.display()))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let name = nix::unistd::gethostname().unwrap_or_default();
-            let id = host_id_from(&name.to_string_lossy(), settings.suffix().as_deref());
+            let system = rustix::system::uname();
+            let id = host_id_from(&system.nodename().to_string_lossy(), settings.suffix().as_deref());
             write_host_id(&path, &id)?;
             Ok(id)
         }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
 use super::Span;
@@ -18,11 +19,6 @@ const ERROR: u32 = 2;
 /// Name of the span of a request.
 const REQUEST: &str = "request";
 
-/// Encodes an id.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn nanoseconds(at: SystemTime) -> String {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string()
 }
@@ -32,11 +28,11 @@ fn text(key: &str, value: &str) -> Value {
 }
 
 fn resource(role: &str) -> Value {
-    let host = nix::unistd::gethostname().unwrap_or_default();
+    let system = rustix::system::uname();
     json!({"attributes": [
         text("service.name", &format!("pandastack-{role}")),
         text("service.version", env!("CARGO_PKG_VERSION")),
-        text("host.name", &host.to_string_lossy()),
+        text("host.name", &system.nodename().to_string_lossy()),
     ]})
 }
 
@@ -54,8 +50,8 @@ fn span(span: &Span) -> Value {
     let attributes: Vec<_> = span.fields.iter().map(|(name, value)| text(name, value)).collect();
     let failed = span.fields.iter().any(|(name, value)| *name == "status" && value.starts_with('5'));
     let mut shown = json!({
-        "traceId": hex(&span.trace),
-        "spanId": hex(&span.id),
+        "traceId": HEXLOWER.encode(&span.trace),
+        "spanId": HEXLOWER.encode(&span.id),
         "name": span.name,
         "kind": if span.name == REQUEST { SERVER } else { INTERNAL },
         "startTimeUnixNano": nanoseconds(span.began),
@@ -64,7 +60,7 @@ fn span(span: &Span) -> Value {
         "status": if failed { json!({"code": ERROR}) } else { json!({}) },
     });
     if let Some(parent) = span.parent {
-        shown["parentSpanId"] = hex(&parent).into();
+        shown["parentSpanId"] = HEXLOWER.encode(&parent).into();
     }
     shown
 }

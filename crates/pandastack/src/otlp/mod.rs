@@ -83,8 +83,8 @@ pub fn start(export: Export) -> Result<SpanLayer> {
     let dropped = Arc::clone(&queue.dropped);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("cannot start the exporter's runtime")?;
-    let http =
-        reqwest::Client::builder().timeout(SEND_TIMEOUT).build().context("cannot set up the exporter")?;
+    let http = pandastack_http::builder_for(&export.endpoint).timeout(SEND_TIMEOUT).build();
+    let http = http.context("cannot set up the exporter")?;
     let sender = Sender { export, http, dropped, last_metrics: Instant::now() };
     let thread = std::thread::Builder::new().name("otlp".to_owned());
     thread.spawn(move || sender.run(&runtime, &receiver)).context("cannot start the exporter thread")?;
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(names, ["inner", "request"], "only ours, as they end");
         assert_eq!(spans[0]["traceId"], spans[1]["traceId"]);
         assert_eq!(spans[0]["parentSpanId"], spans[1]["spanId"]);
-        assert_eq!(spans[1]["traceId"], json::hex(&layer::trace_of("r-1")));
+        assert_eq!(spans[1]["traceId"], data_encoding::HEXLOWER.encode(&layer::trace_of("r-1")));
         let status = spans[1]["attributes"].as_array().unwrap().iter().find(|one| one["key"] == "status");
         assert_eq!(status.unwrap()["value"]["stringValue"], "201");
     }

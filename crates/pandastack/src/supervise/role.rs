@@ -5,8 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -125,9 +124,10 @@ fn spawn(role: &Role) -> Result<(Child, Option<ChildStdin>)> {
 }
 
 async fn terminate(child: &mut Child) {
-    let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    let Some(pid) = pid else { return };
     // The child is not reaped yet, so its PID cannot have been reused.
-    if kill(Pid::from_raw(pid), Signal::SIGTERM).is_ok()
+    if kill_process(pid, Signal::TERM).is_ok()
         && tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_ok()
     {
         return;

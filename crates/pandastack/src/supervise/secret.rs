@@ -19,7 +19,7 @@ const FILE: &str = "link-secret";
 pub fn generate() -> Result<String> {
     let mut bytes = [0; SECRET_BYTES];
     getrandom::fill(&mut bytes).context("cannot get random bytes")?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(data_encoding::HEXLOWER.encode(&bytes))
 }
 
 /// Path of the secret in a data directory.

@@ -78,6 +78,8 @@ class ExecResult:
     truncated: bool = False
     #: The signal that ended the command; ``exit_code`` is then 128 more than it.
     signal: Optional[int] = None
+    #: ``duration_ms`` in microseconds.
+    duration_us: int = 0
 
     @property
     def ok(self) -> bool:
@@ -98,6 +100,7 @@ class ExecResult:
             duration_ms=integer(data, "duration_ms"),
             truncated=data.get("truncated") is True,
             signal=optional_integer(data, "signal"),
+            duration_us=integer(data, "duration_us"),
         )
 
 
@@ -272,6 +275,8 @@ class FileChange:
     #: The new path after a rename.
     to: Optional[str] = None
     is_dir: bool = False
+    #: Counts the changes of a watch from 1.
+    sequence: int = 0
 
     @classmethod
     def from_dict(cls, change_id: str, data: Mapping[str, Any]) -> FileChange:
@@ -282,6 +287,7 @@ class FileChange:
             path=text(data, "path"),
             to=optional_text(data, "to"),
             is_dir=data.get("is_dir") is True,
+            sequence=integer(data, "sequence"),
         )
 
 
@@ -363,6 +369,8 @@ class SnapshotInfo(TypedDict, total=False):
     #: ``manual`` or ``checkpoint``.
     kind: str
     expires_at: str
+    #: The host that holds it.
+    host: str
 
 
 class Lineage(TypedDict, total=False):
@@ -407,11 +415,15 @@ class SandboxMetrics(TypedDict, total=False):
     guest: Dict[str, float]
 
 
-class Usage(TypedDict, total=False):
-    """What a workspace used in a period; ``sandboxes`` has the same sums for each."""
+_Period = TypedDict("_Period", {"from": str, "to": str}, total=False)
+
+
+class Usage(_Period, total=False):
+    """What a workspace used from ``from`` up to ``to``; ``sandboxes`` and ``functions`` have the sums of each."""
 
     total: Dict[str, int]
     sandboxes: List[Dict[str, Any]]
+    functions: List[Dict[str, Any]]
     truncated: bool
 
 
@@ -507,6 +519,8 @@ class Template:
     #: ``ready``, ``baking``, ``unbaked`` or ``failed``.
     status: Optional[str] = None
     error: Optional[str] = None
+    #: The volume that each sandbox of it comes with.
+    volume: Optional[Dict[str, Any]] = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Template:

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::unistd::Uid;
 use pandastack_agent::cgroup::Cgroups;
 use pandastack_engine::{Capabilities, Engine, kvm_probe};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
@@ -36,7 +35,7 @@ pub fn all(settings: &Settings) -> Vec<Finding> {
 }
 
 fn privileges() -> Finding {
-    if Uid::effective().is_root() {
+    if rustix::process::geteuid().is_root() {
         return Finding::ok("privileges", "root");
     }
     Finding::fail(

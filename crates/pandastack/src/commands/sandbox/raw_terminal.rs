@@ -4,8 +4,8 @@ use std::io::{IsTerminal, Read};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use pandastack_types::api::TerminalSize;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::mpsc;
 
 /// Maximum queued chunks of input; standard input is not read while the queue is full.
@@ -24,8 +24,9 @@ impl RawTerminal {
         }
         let before = tcgetattr(std::io::stdin()).context("cannot read the terminal settings")?;
         let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        tcsetattr(std::io::stdin(), SetArg::TCSANOW, &raw).context("cannot change the terminal settings")?;
+        raw.make_raw();
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &raw)
+            .context("cannot change the terminal settings")?;
         Ok(Some(Self(before)))
     }
 }
@@ -33,7 +34,7 @@ impl RawTerminal {
 impl Drop for RawTerminal {
     fn drop(&mut self) {
         // Fails only if the terminal is gone.
-        let _ = tcsetattr(std::io::stdin(), SetArg::TCSADRAIN, &self.0);
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Drain, &self.0);
     }
 }
 

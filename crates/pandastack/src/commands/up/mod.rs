@@ -17,7 +17,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::unistd::Uid;
 use pandastack_client::{Client, Config};
 use tokio::sync::mpsc;
 
@@ -63,7 +62,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &args.agent)?;
-    if !Uid::effective().is_root() {
+    if !rustix::process::geteuid().is_root() {
         let failure = Failure::new("cannot start PandaStack: root privileges are required");
         return Err(failure.hint("run `sudo pandastack up`; other commands do not need root").into());
     }
