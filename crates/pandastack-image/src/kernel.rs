@@ -63,7 +63,15 @@ struct Manifest {
 impl Kernel {
     /// Returns the pinned kernel, fetching it on first use.
     pub fn ensure(cache_dir: &Path, progress: ProgressFn<'_>) -> Result<KernelSet, ImageError> {
-        let pin = lock::kernel_lock();
+        Self::ensure_pin(lock::kernel_lock(), cache_dir, progress)
+    }
+
+    /// Returns the kernel of another pin, such as [`Kernel::current_pin`].
+    pub fn ensure_pin(
+        pin: &KernelLock,
+        cache_dir: &Path,
+        progress: ProgressFn<'_>,
+    ) -> Result<KernelSet, ImageError> {
         let key = KeyHasher::new(LAYOUT).add(&pin.package).add(&pin.version).add(&pin.sha256).key();
         let cache = Cache::at(cache_dir);
         let home = cache.kernel(&key);

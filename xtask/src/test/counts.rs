@@ -17,6 +17,8 @@ pub struct Counts {
     pub reasons: Vec<String>,
     /// The failed ones that have a name, one line each.
     pub failures: Vec<String>,
+    /// What changed outside, one line each.
+    pub notes: Vec<String>,
     /// How long they took.
     pub timings: Timings,
 }
@@ -45,6 +47,7 @@ impl Counts {
         self.skipped += other.skipped;
         self.reasons.extend(other.reasons.iter().cloned());
         self.failures.extend(other.failures.iter().cloned());
+        self.notes.extend(other.notes.iter().cloned());
         self.timings.add(&other.timings);
     }
 

@@ -6,6 +6,7 @@
 //! exactly `N passed, N failed, N skipped`.
 
 mod counts;
+mod drift;
 mod lanes;
 mod suites;
 mod timings;
@@ -34,10 +35,20 @@ pub enum Suite {
     Typescript,
     /// Both SDKs against a platform with real machines
     E2e,
+    /// Templates and engine with today's newest packages and kernel; runs with `--full` or by name
+    Drift,
 }
 
-const ALL: [Suite; 7] =
-    [Suite::Tidy, Suite::Clippy, Suite::Rust, Suite::Qemu, Suite::Python, Suite::Typescript, Suite::E2e];
+const ALL: [Suite; 8] = [
+    Suite::Tidy,
+    Suite::Clippy,
+    Suite::Rust,
+    Suite::Qemu,
+    Suite::Python,
+    Suite::Typescript,
+    Suite::E2e,
+    Suite::Drift,
+];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -51,6 +62,12 @@ pub struct Args {
     full: bool,
 }
 
+impl Args {
+    fn has(&self, suite: Suite) -> bool {
+        if self.only.is_empty() { self.full || suite != Suite::Drift } else { self.only.contains(&suite) }
+    }
+}
+
 /// One line of the summary.
 struct Line {
     name: &'static str,
@@ -60,8 +77,7 @@ struct Line {
 
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let chosen: Vec<Suite> =
-        ALL.into_iter().filter(|s| args.only.is_empty() || args.only.contains(s)).collect();
+    let chosen = ALL.into_iter().filter(|suite| args.has(*suite));
     let mut session = Session::new(args.full)?;
     let mut lines = Vec::new();
     for suite in chosen {
@@ -94,6 +110,9 @@ fn parts(suite: Suite) -> Vec<Part> {
             ("e2e typescript", Session::e2e_typescript),
             ("nothing is left", Session::stop_platform),
         ],
+        Suite::Drift => {
+            vec![("newest packages", Session::newest_packages), ("newest kernel", Session::newest_kernel)]
+        }
     }
 }
 
@@ -107,6 +126,10 @@ fn summary(lines: &[Line]) -> ExitCode {
     let took: Duration = lines.iter().map(|line| line.took).sum();
     println!("{:<18} {:.1} min", "all of it", took.as_secs_f64() / 60.0);
     print!("{}", total.timings.tables());
+    if !total.notes.is_empty() {
+        println!("\nchanged since it was locked:");
+        total.notes.iter().for_each(|note| println!("  {note}"));
+    }
     if !total.reasons.is_empty() {
         println!("\nskipped:");
         total.reasons.iter().for_each(|reason| println!("  {reason}"));
@@ -117,4 +140,16 @@ fn summary(lines: &[Line]) -> ExitCode {
     }
     println!("\n{total}");
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_runs_in_full_or_by_name() {
+        let has = |only: &[Suite], full| Args { only: only.to_vec(), full }.has(Suite::Drift);
+        assert!(!has(&[], false) && !has(&[Suite::Rust], true));
+        assert!(has(&[], true) && has(&[Suite::Drift], false));
+    }
 }

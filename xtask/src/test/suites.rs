@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
-use super::lanes;
 use super::timings::{self, TimedLine, Timing, Timings};
+use super::{drift, lanes};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
 use crate::{azurite, checkout, host, postgres, python, qemu, tidy, tree};
@@ -86,6 +86,23 @@ impl Session {
         tests.args(["--show-output", "--skip", "timing"]);
         let outcome = cargo_test(tests, "qemu-10");
         // It ran as root, and so did what made its guest's files.
+        host::give_back(&tree::target_dir().join("tmp"))?;
+        outcome
+    }
+
+    /// The templates with what the registries have now.
+    pub fn newest_packages(&mut self) -> Result<Counts> {
+        build_tests()?;
+        self.were_built()?;
+        host::install_for_product()?;
+        drift::templates()
+    }
+
+    /// The engine with the kernel that Debian has now.
+    pub fn newest_kernel(&mut self) -> Result<Counts> {
+        let mut tests = host::as_root(engine_tests()?);
+        tests.env("PANDASTACK_TEST_NEWEST_KERNEL", "1").args(["--show-output", "--skip", "timing"]);
+        let outcome = cargo_test(tests, "newest-kernel");
         host::give_back(&tree::target_dir().join("tmp"))?;
         outcome
     }

@@ -7,9 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pandastack_image::{ImageError, Initramfs, Kernel};
+use pandastack_image::{ImageError, Initramfs, Kernel, KernelSet};
 
 use crate::missing::Missing;
+
+/// Set by `cargo xtask test --only drift`.
+const NEWEST: &str = "PANDASTACK_TEST_NEWEST_KERNEL";
 
 /// What a machine boots from.
 #[derive(Debug, Clone)]
@@ -23,7 +26,7 @@ impl GuestImage {
     pub fn prepare() -> Result<Self, Missing> {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest-image");
         fs::create_dir_all(&dir).unwrap();
-        let kernel = match Kernel::ensure(&dir, &|_| ()) {
+        let kernel = match kernel(&dir) {
             Err(ImageError::NoMirror) => return Err(Missing::Archive),
             kernel => kernel.expect("a kernel from Debian's archive"),
         };
@@ -38,6 +41,16 @@ impl GuestImage {
         Initramfs::build(&kernel, &program, &initrd).unwrap();
         Ok(Self { kernel: kernel.vmlinuz, initrd })
     }
+}
+
+/// The product's kernel, or the archive's newest where a run asks for it.
+fn kernel(dir: &Path) -> Result<KernelSet, ImageError> {
+    if std::env::var_os(NEWEST).is_none() {
+        return Kernel::ensure(dir, &|_| ());
+    }
+    let pin = Kernel::current_pin(dir)?;
+    println!("with the newest kernel: {} {}", pin.package, pin.version);
+    Kernel::ensure_pin(&pin, dir, &|_| ())
 }
 
 impl Drop for GuestImage {

@@ -31,6 +31,9 @@ pub enum Command {
         /// Fail if the Debian archive no longer has a locked version
         #[arg(long)]
         locked: bool,
+        /// Directory of templates to use instead of those built in
+        #[arg(long, value_name = "DIR")]
+        templates: Option<PathBuf>,
     },
 }
 
@@ -41,9 +44,11 @@ impl Command {
         match self {
             Command::List => list(&builder, output)?,
             Command::Lock { name, templates } => lock(&name, &templates)?,
-            Command::Build { name, locked } => {
+            Command::Build { name, locked, templates } => {
                 let locking = if locked { Locking::Strict } else { Locking::AllowDrift };
-                output.line(&build(&builder.locking(locking), &name)?.display().to_string())?;
+                let builder = builder.locking(locking);
+                let image = build(&builder, &name, templates.as_deref())?;
+                output.line(&image.display().to_string())?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -74,13 +79,21 @@ fn lock(name: &str, templates: &Path) -> Result<()> {
     Ok(())
 }
 
-fn build(builder: &ImageBuilder, name: &str) -> Result<PathBuf> {
-    let recipe: &Recipe = pandastack_image::find(name).ok_or_else(|| {
+fn build(builder: &ImageBuilder, name: &str, templates: Option<&Path>) -> Result<PathBuf> {
+    let unknown = || {
         Failure::new(format!("template `{name}` not found"))
             .hint("run `pandastack image list` to see all templates")
-    })?;
+    };
+    let recipes = match templates {
+        Some(dir) => {
+            let read = |recipe: &Recipe| Recipe::read(&dir.join(&recipe.name));
+            pandastack_image::catalog().iter().map(read).collect::<Result<Vec<_>, _>>()?
+        }
+        None => pandastack_image::catalog().to_vec(),
+    };
+    let recipe = recipes.iter().find(|recipe| recipe.answers_to(name)).ok_or_else(unknown)?;
     let progress = Progress::start(format!("Building {name}"));
-    let image = builder.ensure(recipe, &|step| {
+    let image = builder.clone().parents(recipes.clone()).ensure(recipe, &|step| {
         progress.step(step.to_string());
     })?;
     for change in &image.manifest.drifted {
