@@ -36,6 +36,7 @@ mod progress;
 pub mod recipe;
 mod relock;
 pub mod store;
+mod vmlinux;
 mod volume;
 
 pub use builder::{Image, ImageBuilder, ImageManifest, Locking};
