@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pandastack_engine::conformance::{Fixture, Question};
-use pandastack_engine::{Boot, Confinement, Engine, Machine, Place, Restore, SaveTarget, Shape};
+use pandastack_engine::{Boot, Confinement, Engine, EngineError, Machine, Place, Restore, SaveTarget, Shape};
 use pandastack_engine_firecracker::{FirecrackerConfig, FirecrackerEngine, Launcher};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -51,7 +51,7 @@ fn program_beside_the_clone() -> Option<PathBuf> {
 }
 
 impl FirecrackerFixture {
-    /// Probes the engine; the error names what this host lacks.
+    /// Probes the engine; the error names what this host lacks. Any other failure is a panic.
     pub async fn prepare(launcher: Launcher) -> Result<Self, String> {
         let turn = TURN.lock().await;
         let config = FirecrackerConfig {
@@ -60,8 +60,12 @@ impl FirecrackerFixture {
             launcher,
             kvm_reason: "the toy guest runs on any KVM".to_owned(),
         };
-        let engine = FirecrackerEngine::probe(config).await.map_err(|error| error.to_string())?;
-        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let engine = match FirecrackerEngine::probe(config).await {
+            Ok(engine) => engine,
+            Err(EngineError::Unavailable(reason)) => return Err(reason),
+            Err(error) => panic!("the probe failed: {error}"),
+        };
+        let dir = tempfile::tempdir().unwrap();
         let guest = ToyGuest::build(dir.path())?;
         Ok(Self { engine, guest, dir, next: AtomicU64::new(1), _turn: turn })
     }

@@ -8,10 +8,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod client;
+mod disk_full;
 mod fixture;
 mod jail;
 mod lifecycle;
 mod network;
+mod timing;
 mod toy_guest;
 mod volumes;
 
