@@ -17,6 +17,7 @@ use crate::error::ImageError;
 use crate::lock::{self, KernelLock};
 use crate::modules::{BOOT_MODULES, ModuleIndex};
 use crate::progress::{Phase, Progress, ProgressFn};
+use crate::vmlinux;
 
 /// Changes whenever the same package would be laid out differently.
 const LAYOUT: &str = "kernel-3";
@@ -102,6 +103,17 @@ impl Kernel {
         let apt = PrivateApt::update(work.path(), &Mirror::discover()?, SUITE)?;
         let entry = current(&apt)?;
         Ok(KernelLock { package: entry.name, version: entry.version, sha256: entry.sha256 })
+    }
+}
+
+impl KernelSet {
+    /// The kernel as an uncompressed ELF image, for engines that take no bzImage. Unpacked beside it on first use.
+    pub fn vmlinux(&self) -> Result<PathBuf, ImageError> {
+        let path = self.vmlinuz.with_file_name("vmlinux");
+        if !path.exists() {
+            vmlinux::extract(&self.vmlinuz, &path)?;
+        }
+        Ok(path)
     }
 }
 

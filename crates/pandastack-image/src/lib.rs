@@ -38,6 +38,7 @@ mod progress;
 pub mod recipe;
 mod relock;
 pub mod store;
+mod vmlinux;
 mod volume;
 
 pub use builder::{Image, ImageBuilder, ImageManifest, Locking};

@@ -1,13 +1,13 @@
-//! One emulator process: how its end is noticed and how it is brought about.
+//! The process of one machine: how an engine notices its end, and ends it.
 //!
 //! Ends are events on a pidfd, whoever the parent is. The watching task belongs to the engine, not to the machine's
 //! handle, so that a process is reaped even if it ends after its last handle is gone.
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use pandastack_engine::{EngineError, MachineExit, Result};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -17,22 +17,25 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::limits::KILL_MAX;
+use crate::{Confinement, EngineError, MachineExit, Result};
+
+/// Longest time from SIGKILL to the end of the process, with its memory given back.
+const KILL_MAX: Duration = Duration::from_secs(15);
 
 /// A process of ours, or one that we adopted.
 #[derive(Debug, Clone)]
-pub(crate) struct Process {
+pub struct Process {
     /// Process id.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// Start time in clock ticks since boot.
-    pub(crate) started_ticks: u64,
+    pub started_ticks: u64,
     pidfd: Arc<OwnedFd>,
     exited: watch::Receiver<Option<MachineExit>>,
 }
 
 impl Process {
     /// Watches a newborn process through its pidfd until it ends. One that cannot be watched is ended.
-    pub(crate) fn watch(pidfd: OwnedFd, tasks: &TaskTracker) -> Result<Self> {
+    pub fn watch(pidfd: OwnedFd, tasks: &TaskTracker) -> Result<Self> {
         let pidfd = Arc::new(pidfd);
         Self::attach(pidfd.clone(), tasks).inspect_err(|_| {
             let _ = pidfd_send_signal(pidfd.as_fd(), Signal::KILL);
@@ -58,7 +61,7 @@ impl Process {
     }
 
     /// Finds a process again. Fails with [`EngineError::Exited`] if it is gone or its id has a new owner.
-    pub(crate) fn find(pid: u32, started_ticks: u64, tasks: &TaskTracker) -> Result<Self> {
+    pub fn find(pid: u32, started_ticks: u64, tasks: &TaskTracker) -> Result<Self> {
         let gone = || EngineError::Exited(format!("process {pid} is no longer there"));
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())?;
@@ -70,18 +73,35 @@ impl Process {
     }
 
     /// Fires when the process is gone.
-    pub(crate) fn exited(&self) -> watch::Receiver<Option<MachineExit>> {
+    pub fn exited(&self) -> watch::Receiver<Option<MachineExit>> {
         self.exited.clone()
     }
 
     /// Asks the kernel to end it.
-    pub(crate) fn send_kill(&self) {
+    pub fn send_kill(&self) {
         // The only error is that it is gone already.
         let _ = pidfd_send_signal(self.pidfd.as_fd(), Signal::KILL);
     }
 
+    /// The process, pinned: the descriptor never comes to mean another one.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Puts the process where the kernel looks first when memory runs out, and a zygote where it looks last.
+    pub fn set_oom_score(&self, confinement: Confinement) {
+        let score = match confinement {
+            Confinement::Full { .. } => "300",
+            Confinement::Zygote => "-300",
+        };
+        let path = format!("/proc/{}/oom_score_adj", self.pid);
+        if let Err(error) = fs::write(&path, score) {
+            tracing::warn!(path, %error, "cannot set the machine's rank for the out-of-memory killer");
+        }
+    }
+
     /// Ends it and waits until it is gone.
-    pub(crate) async fn kill(&self) -> Result<()> {
+    pub async fn kill(&self) -> Result<()> {
         self.send_kill();
         let mut exited = self.exited();
         let gone = timeout(KILL_MAX, exited.wait_for(Option::is_some)).await;
@@ -97,16 +117,16 @@ impl Process {
 
 /// Ends a process when a call that made it fails or is dropped half way.
 #[derive(Debug)]
-pub(crate) struct KillOnDrop(Option<Process>);
+pub struct KillOnDrop(Option<Process>);
 
 impl KillOnDrop {
     /// Holds the process hostage.
-    pub(crate) fn new(process: Process) -> Self {
+    pub fn new(process: Process) -> Self {
         Self(Some(process))
     }
 
     /// The call succeeded: the process lives on.
-    pub(crate) fn disarm(mut self) {
+    pub fn disarm(mut self) {
         self.0 = None;
     }
 }
@@ -124,11 +144,11 @@ fn reap(pidfd: &OwnedFd) -> MachineExit {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     let reason = match waitid(WaitId::PidFd(pidfd.as_fd()), options) {
         Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => format!("the emulator ended with exit code {code}"),
-            (_, Some(signal)) => format!("the emulator was ended by signal {signal}"),
-            _ => "the emulator ended in an unknown way".to_owned(),
+            (Some(code), _) => format!("its process ended with exit code {code}"),
+            (_, Some(signal)) => format!("its process was ended by signal {signal}"),
+            _ => "its process ended in an unknown way".to_owned(),
         },
-        _ => "the emulator ended; its status went to its parent".to_owned(),
+        _ => "its process ended; its status went to its parent".to_owned(),
     };
     MachineExit { reason }
 }

@@ -5,12 +5,13 @@
 
 use std::future::Future;
 
-use pandastack_engine::{EngineError, Result};
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
+use crate::{EngineError, Result};
+
 /// Runs `work` to its end. If the caller is gone by then, `undo` takes back what was made.
-pub(crate) async fn run<T, W, U>(
+pub async fn run<T, W, U>(
     tasks: &TaskTracker,
     step: &'static str,
     work: W,

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Page size of the architecture.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 /// Ranges fetched from the kernel per call.
 const RANGES_PER_SCAN: usize = 1024;
 /// Copied at a time.
@@ -20,17 +20,28 @@ const COPIERS_MAX: usize = 4;
 /// Entries read at a time where the kernel cannot scan.
 const PAGEMAP_ENTRIES: usize = 64 * 1024;
 
+/// Guest memory in a machine's process: a private mapping of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where it begins in the process.
+    pub address: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// The place in the file that it begins with.
+    pub file_offset: u64,
+}
+
 /// A run of pages, as addresses in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
+struct Range {
     /// First byte.
-    pub(crate) start: u64,
+    start: u64,
     /// One past the last.
-    pub(crate) end: u64,
+    end: u64,
 }
 
 /// Pages of `start..end` in process `pid` that are private copies, in address order.
-pub(crate) fn private_pages(pid: u32, start: u64, end: u64) -> io::Result<Vec<Range>> {
+fn private_pages(pid: u32, start: u64, end: u64) -> io::Result<Vec<Range>> {
     let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
     match scan(&pagemap, start, end) {
         // Before Linux 6.7.
@@ -134,17 +145,12 @@ fn push(ranges: &mut Vec<Range>, start: u64, end: u64) {
     }
 }
 
-/// Copies the private pages of guest memory at `address` into `target`, at the same offsets, but for those that are equal
+/// Copies the private pages of a mapping into `target`, at their offsets in the file, but for those that are equal
 /// in `base`, of which `target` is a clone: a page that the machine inherited from the one it was forked from is private
 /// and yet not new. Pages of zeros are left out where the base has a hole, so that a sparse base stays sparse. Returns
 /// the bytes written.
-pub(crate) fn copy_private_pages(
-    pid: u32,
-    address: u64,
-    bytes: u64,
-    target: &File,
-    base: &File,
-) -> io::Result<u64> {
+pub fn copy_private_pages(pid: u32, mapping: Mapping, target: &File, base: &File) -> io::Result<u64> {
+    let Mapping { address, bytes, file_offset } = mapping;
     let pieces = pieces(&private_pages(pid, address, address + bytes)?);
     let next = AtomicUsize::new(0);
     let copy = || -> io::Result<u64> {
@@ -155,8 +161,9 @@ pub(crate) fn copy_private_pages(
             let len = (piece.end - piece.start) as usize;
             let (chunk, original) = (&mut buffer[..len], &mut original[..len]);
             read_memory(pid, piece.start, chunk)?;
-            holes.read_around(original, piece.start - address)?;
-            written += write_changed(target, chunk, original, piece.start - address)?;
+            let offset = piece.start - address + file_offset;
+            holes.read_around(original, offset)?;
+            written += write_changed(target, chunk, original, offset)?;
         }
         Ok(written)
     };
@@ -331,7 +338,8 @@ mod tests {
         let mut target = tempfile::tempfile().unwrap();
         target.write_all_at(&base, 0).unwrap();
         let pid = std::process::id();
-        let written = copy_private_pages(pid, address, 8 * PAGE_BYTES, &target, &inherited).unwrap();
+        let mapping = Mapping { address, bytes: 8 * PAGE_BYTES, file_offset: 0 };
+        let written = copy_private_pages(pid, mapping, &target, &inherited).unwrap();
         assert_eq!(written, PAGE_BYTES, "page 1 is equal in the base, page 2 is not");
         let mut copied = Vec::new();
         target.read_to_end(&mut copied).unwrap();
