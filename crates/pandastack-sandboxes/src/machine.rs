@@ -310,7 +310,7 @@ async fn follow(
 
 fn is_restart(error: &AgentError) -> bool {
     match error {
-        AgentError::Unreachable { .. } | AgentError::Broken { .. } => true,
+        AgentError::Unreachable { .. } | AgentError::ConnectionLost { .. } => true,
         AgentError::Answered { body, .. } => body.code == ErrorCode::Unavailable,
         _ => false,
     }
