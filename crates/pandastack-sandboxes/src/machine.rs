@@ -231,7 +231,7 @@ impl Machine {
             if !events.push(&bytes) {
                 break;
             }
-            while let Some(event) = events.next() {
+            while let Some(event) = events.pop() {
                 let OutputEvent::Text(text) = event else { break 'read };
                 keep_last(&mut last, lines.push(&text), count, &is_wanted);
             }
@@ -286,7 +286,7 @@ async fn follow(
         if !events.push(&bytes) {
             return Err(lost("the agent sent nonsense"));
         }
-        while let Some(event) = events.next() {
+        while let Some(event) = events.pop() {
             match event {
                 OutputEvent::Text(text) => {
                     for line in lines.push(&text) {
