@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Tools;
-use crate::answer::{self, Answer, ToolError, sandbox_id};
 use crate::limits::{ENTRIES_MAX, FILE_BYTES_MAX};
+use crate::tool_result::{self, ToolError, ToolResult, sandbox_id};
 
 /// Arguments of `file_read`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -77,13 +77,13 @@ impl Tools {
         &self,
         Parameters(args): Parameters<ReadArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let read = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let bytes = self.client(&context)?.read_file(&id, &args.path).await?;
             read_part(bytes, args.offset.unwrap_or(0)).await
         };
-        answer::from_outcome(read.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Write a text file in a sandbox, replacing any existing file.
@@ -92,12 +92,12 @@ impl Tools {
         &self,
         Parameters(args): Parameters<WriteArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let written = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             Ok(self.client(&context)?.write_file(&id, &args.path, args.content).await?)
         };
-        answer::from_outcome(written.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// List a directory in a sandbox.
@@ -106,8 +106,8 @@ impl Tools {
         &self,
         Parameters(args): Parameters<ListArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let listed = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let entries = self.client(&context)?.list_directory(&id, &args.path).await?.entries;
             let omitted = entries.len().saturating_sub(ENTRIES_MAX);
@@ -118,6 +118,6 @@ impl Tools {
                 .collect();
             Ok(serde_json::json!({ "entries": shown, "left_out": omitted }))
         };
-        answer::from_outcome(listed.await)
+        tool_result::from_outcome(outcome.await)
     }
 }

@@ -13,11 +13,11 @@
 
 #![forbid(unsafe_code)]
 
-mod answer;
 mod files;
 mod http;
 pub mod limits;
 mod sandboxes;
+mod tool_result;
 
 pub use self::http::serve_http;
 

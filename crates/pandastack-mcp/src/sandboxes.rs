@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Tools;
-use crate::answer::{self, Answer, ToolError, sandbox_id, truncate_middle};
 use crate::limits::{OUTPUT_BYTES_MAX, SANDBOXES_MAX};
+use crate::tool_result::{self, ToolError, ToolResult, sandbox_id, truncate_middle};
 
 /// Arguments of `sandbox_create`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -164,23 +164,23 @@ impl Tools {
         &self,
         Parameters(args): Parameters<CreateArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let made = async {
+    ) -> ToolResult {
+        let outcome = async {
             let client = self.client(&context)?;
             Ok(SandboxSummary::from(client.create_sandbox(&args.request()?, &fresh_key()).await?))
         };
-        answer::from_outcome(made.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// List sandboxes, newest first.
     #[tool(name = "sandbox_list", annotations(read_only_hint = true))]
-    async fn list(&self, context: RequestContext<RoleServer>) -> Answer {
-        let listed = async {
+    async fn list(&self, context: RequestContext<RoleServer>) -> ToolResult {
+        let outcome = async {
             let mut all = self.client(&context)?.list_sandboxes().await?;
             all.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));
             Ok(all.into_iter().take(SANDBOXES_MAX).map(SandboxSummary::from).collect::<Vec<_>>())
         };
-        answer::from_outcome(listed.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Delete a sandbox and all its data.
@@ -189,12 +189,12 @@ impl Tools {
         &self,
         Parameters(args): Parameters<SandboxArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let gone = async {
+    ) -> ToolResult {
+        let outcome = async {
             self.client(&context)?.delete_sandbox(&sandbox_id(&args.sandbox_id)?).await?;
             Ok(serde_json::json!({ "deleted": args.sandbox_id }))
         };
-        answer::from_outcome(gone.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Run a shell command as root in a sandbox and wait until it exits. Long output is truncated
@@ -204,8 +204,8 @@ impl Tools {
         &self,
         Parameters(args): Parameters<ExecArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let ran = async {
+    ) -> ToolResult {
+        let outcome = async {
             let request = ExecRequest {
                 cmd: Some(args.command),
                 cwd: args.cwd,
@@ -216,7 +216,7 @@ impl Tools {
             let result = self.client(&context)?.exec(&id, &request).await?;
             Ok(CommandResult::new(result.exit_code, &result.stdout, &result.stderr))
         };
-        answer::from_outcome(ran.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Run a shell command in a new sandbox and delete the sandbox afterwards. Use it for code that
@@ -226,8 +226,8 @@ impl Tools {
         &self,
         Parameters(args): Parameters<RunArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let ran = async {
+    ) -> ToolResult {
+        let outcome = async {
             let exec = ExecRequest {
                 cmd: Some(args.command),
                 timeout_seconds: args.timeout_seconds,
@@ -237,7 +237,7 @@ impl Tools {
             let result = self.client(&context)?.run(&request).await?.result;
             Ok(CommandResult::new(result.exit_code, &result.stdout, &result.stderr))
         };
-        answer::from_outcome(ran.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Fork a running sandbox in milliseconds, including its memory, processes and files. Try a
@@ -247,8 +247,8 @@ impl Tools {
         &self,
         Parameters(args): Parameters<ForkArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let forked = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let request = ForkTree { count: args.count.unwrap_or(1), metadata: None };
             let tree = self.client(&context)?.fork_tree(&id, &request).await?;
@@ -256,7 +256,7 @@ impl Tools {
             let failures: Vec<_> = tree.errors.into_iter().map(|error| error.err).collect();
             Ok(serde_json::json!({ "children": children, "failures": failures }))
         };
-        answer::from_outcome(forked.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Take a snapshot of a sandbox, including its memory, to roll back to or to create sandboxes from.
@@ -265,13 +265,13 @@ impl Tools {
         &self,
         Parameters(args): Parameters<SandboxArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let taken = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let taken = self.client(&context)?.create_snapshot(&id, &CreateSnapshot::default()).await?;
             Ok(serde_json::json!({ "snapshot_id": taken.id, "sandbox_id": id }))
         };
-        answer::from_outcome(taken.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Restore a sandbox to one of its snapshots, including files, memory and processes.
@@ -280,13 +280,13 @@ impl Tools {
         &self,
         Parameters(args): Parameters<RollbackArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let returned = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let request = Rollback { snapshot_id: args.snapshot_id.as_deref().map(snapshot_id).transpose()? };
             Ok(SandboxSummary::from(self.client(&context)?.rollback_sandbox(&id, &request).await?))
         };
-        answer::from_outcome(returned.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Hibernate a sandbox: it uses only disk space, and the next command wakes it.
@@ -295,12 +295,12 @@ impl Tools {
         &self,
         Parameters(args): Parameters<SandboxArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let slept = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             Ok(self.client(&context)?.hibernate_sandbox(&id, Keep::Memory).await?)
         };
-        answer::from_outcome(slept.await)
+        tool_result::from_outcome(outcome.await)
     }
 
     /// Get the public URL of a web server in a sandbox. The server must listen on 0.0.0.0.
@@ -309,8 +309,8 @@ impl Tools {
         &self,
         Parameters(args): Parameters<PreviewArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let found = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let ports = self.client(&context)?.list_ports(&id).await?;
             let Some(port) = ports.iter().find(|port| port.port == args.port) else {
@@ -329,6 +329,6 @@ impl Tools {
             };
             Ok(serde_json::json!({ "url": port.proxy_url.clone().ok_or_else(not_public)? }))
         };
-        answer::from_outcome(found.await)
+        tool_result::from_outcome(outcome.await)
     }
 }

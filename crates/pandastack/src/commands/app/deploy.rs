@@ -88,7 +88,7 @@ pub struct Args {
     /// Pull requests that get a preview: off, branches or all (including forks)
     #[arg(long, value_name = "WHICH", value_parser = previews)]
     previews: Option<AppPreviews>,
-    /// Poll the repository every so many seconds, for hosts without webhooks; 0 to disable
+    /// Interval for polling the repository, in seconds, for Git hosts without webhooks; 0 to disable
     #[arg(long, value_name = "SECONDS")]
     poll: Option<u64>,
     /// Database to attach as $DATABASE_URL: ID, unique ID prefix or label

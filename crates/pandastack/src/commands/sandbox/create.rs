@@ -39,7 +39,7 @@ pub struct Args {
     /// Hibernate instead of being deleted when the TTL ends
     #[arg(long)]
     hibernate_on_timeout: bool,
-    /// Take a snapshot every so many seconds while the sandbox is active
+    /// Interval between automatic snapshots of an active sandbox, in seconds
     #[arg(long, value_name = "SECONDS")]
     checkpoint_every: Option<u64>,
     /// Number of these snapshots to keep

@@ -27,7 +27,7 @@ pub struct Args {
     /// Action when the TTL ends
     #[arg(long, value_name = "kill|hibernate", value_parser = parse_on_timeout)]
     on_timeout: Option<OnTimeout>,
-    /// Take a snapshot every so many seconds while the sandbox is active; 0 to stop
+    /// Interval between automatic snapshots of an active sandbox, in seconds; 0 to stop
     #[arg(long, value_name = "SECONDS")]
     checkpoint_every: Option<u64>,
     /// Number of these snapshots to keep [default: 5]

@@ -6,10 +6,10 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
 
 /// The result of a tool: a value, or an error that the model can read.
-pub(crate) type Answer = Result<CallToolResult, rmcp::ErrorData>;
+pub(crate) type ToolResult = Result<CallToolResult, rmcp::ErrorData>;
 
 /// A successful result as JSON.
-pub(crate) fn json(value: &impl Serialize) -> Answer {
+pub(crate) fn json(value: &impl Serialize) -> ToolResult {
     match serde_json::to_string(value) {
         Ok(text) => Ok(CallToolResult::success(vec![ContentBlock::text(text)])),
         Err(error) => failed(&format!("cannot encode the result: {error}")),
@@ -17,12 +17,12 @@ pub(crate) fn json(value: &impl Serialize) -> Answer {
 }
 
 /// A failed call, which is not a protocol error: the model can read it and react.
-pub(crate) fn failed(message: &str) -> Answer {
+pub(crate) fn failed(message: &str) -> ToolResult {
     Ok(CallToolResult::error(vec![ContentBlock::text(message)]))
 }
 
 /// Converts the outcome of API calls.
-pub(crate) fn from_outcome<T: Serialize>(outcome: Result<T, ToolError>) -> Answer {
+pub(crate) fn from_outcome<T: Serialize>(outcome: Result<T, ToolError>) -> ToolResult {
     match outcome {
         Ok(value) => json(&value),
         Err(ToolError(message)) => failed(&message),
