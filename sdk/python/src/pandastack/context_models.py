@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
-from .models import integer, text
+from ._fields import integer, text
 
 
 @dataclass(frozen=True)

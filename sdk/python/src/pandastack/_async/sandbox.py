@@ -29,6 +29,7 @@ from .._preview import preview_url
 from .._wire import Command
 from ..errors import CommandFailed, NotFoundError, PandaStackError
 from ..exploring import BranchOutcome, Candidate, ExploreResult, Select
+from .._fields import integer, need_text, optional_integer, optional_text, text
 from ..models import (
     Checkpoints,
     Egress,
@@ -44,12 +45,7 @@ from ..models import (
     SandboxEvent,
     SandboxMetrics,
     Snapshot,
-    integer,
-    need_text,
     network_body,
-    optional_integer,
-    optional_text,
-    text,
 )
 from .contexts import AsyncCodeContext
 from .exec_stream import AsyncExecStream, server_events

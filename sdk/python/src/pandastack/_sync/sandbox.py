@@ -30,6 +30,7 @@ from .._preview import preview_url
 from .._wire import Command
 from ..errors import CommandFailed, NotFoundError, PandaStackError
 from ..exploring import BranchOutcome, Candidate, ExploreResult, Select
+from .._fields import integer, need_text, optional_integer, optional_text, text
 from ..models import (
     Checkpoints,
     Egress,
@@ -45,12 +46,7 @@ from ..models import (
     SandboxEvent,
     SandboxMetrics,
     Snapshot,
-    integer,
-    need_text,
     network_body,
-    optional_integer,
-    optional_text,
-    text,
 )
 from .contexts import CodeContext
 from .exec_stream import ExecStream, server_events
