@@ -16,12 +16,12 @@ pub mod snapshot;
 use std::time::Duration;
 
 use http::Method;
-use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::agent_api::{AgentSandbox, endpoints};
 use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
 
 use crate::Sandboxes;
 use crate::location::Location;
-use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_agent_client::{AgentClient, AgentError, Call, CallOptions};
 use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord};
 
@@ -42,24 +42,23 @@ pub fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: 
     Call { method, path, incarnation: Some(record.incarnation), wait }
 }
 
-/// Removes a machine; one that is gone already is removed. Answers its last totals where the host tells them.
-async fn remove_machine(
-    client: &AgentClient,
-    record: &SandboxRecord,
-) -> Result<Option<AgentSandbox>, AgentError> {
-    let path = format!("/sandboxes/{}", record.id);
-    let call = call_on(record, Method::DELETE, &path, MOVE_WAIT);
-    match client.call::<serde_json::Value>(call, NO_BODY).await {
-        Ok(last) => Ok(serde_json::from_value(last).ok()),
-        Err(error) if error.is_absent() => Ok(None),
-        Err(error) => Err(error),
+/// How a call on a sandbox is made: it carries the incarnation that is meant.
+pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
+    CallOptions::on_sandbox(record.incarnation, wait)
+}
+
+/// Removes a machine; one that is gone already is removed.
+async fn remove_machine(client: &AgentClient, record: &SandboxRecord) -> Result<(), AgentError> {
+    let call = endpoints::DeleteSandbox::new(record.id.clone());
+    match client.call_endpoint(call, on(record, MOVE_WAIT), ()).await {
+        Err(error) if !error.is_absent() => Err(error),
+        _ => Ok(()),
     }
 }
 
 /// The sandbox as its host sees it now.
 pub async fn describe(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
-    let path = format!("/sandboxes/{}", record.id);
-    client.call(call_on(record, Method::GET, &path, LOOK_WAIT), NO_BODY).await
+    client.call_endpoint(endpoints::ReadSandbox::new(record.id.clone()), on(record, LOOK_WAIT), ()).await
 }
 
 /// Refuses calls on a sandbox that has no machine.
