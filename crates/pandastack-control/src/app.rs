@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use pandastack_webhooks::Webhooks;
 use tokio::sync::broadcast;
 
 use crate::apps::Apps;
@@ -35,6 +36,8 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) audit: AuditLog,
     pub(crate) functions: Functions,
+    /// Makes requests to URLs that users configured.
+    pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) schedules: Arc<Schedules>,
     pub(crate) apps: Apps,
     pub(crate) revivals: Revivals,

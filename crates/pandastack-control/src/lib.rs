@@ -22,7 +22,6 @@ mod audit;
 mod auth;
 mod bootstrap;
 mod config;
-mod contexts;
 mod databases;
 mod e2b_directory;
 mod functions;

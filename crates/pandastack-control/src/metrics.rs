@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-
 use pandastack_types::SandboxState;
 use pandastack_types::api::Host;
 

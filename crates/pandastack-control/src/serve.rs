@@ -16,6 +16,7 @@ use pandastack_e2b::Facade;
 use pandastack_edge::tls::Tls;
 use pandastack_edge::{AccessLog, Edge, OwnPorts, Server};
 use pandastack_types::{DatabaseId, SandboxId};
+use pandastack_webhooks::Webhooks;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
@@ -287,6 +288,7 @@ fn new_app(
     let edge = Edge::new(Arc::new(routes), log);
     let peers =
         ReplicaPeers { store: Arc::clone(&store), replicas: Arc::clone(&replicas), link: link.clone() };
+    let webhooks = Arc::new(Webhooks::new(config.schedules_private_targets));
     App {
         sandboxes: Arc::new(Sandboxes::new(store, hosts, edge, link, Box::new(peers), shutdown)),
         postgres: None,
@@ -298,7 +300,8 @@ fn new_app(
         metrics: Metrics::default(),
         audit: AuditLog::default(),
         functions: Functions::default(),
-        schedules: Arc::new(Schedules::new(config.schedules_private_targets)),
+        schedules: Arc::new(Schedules::new(Arc::clone(&webhooks))),
+        webhooks,
         apps: Apps::default(),
         revivals: Revivals::default(),
         rooms: Rooms::default(),

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pandastack_store::SandboxRecord;
+use pandastack_store::clock::now;
 use pandastack_types::agent_api::{AgentSandbox, HostReport};
 use pandastack_types::api::{Checkpoints, CreateSnapshot, SnapshotKind};
 use pandastack_types::{HostId, Result, SandboxId, SandboxState};
 
 use crate::Sandboxes;
 use crate::ops;
-use pandastack_store::SandboxRecord;
-use pandastack_store::clock::now;
 
 /// When each sandbox with checkpoints was last saved, or tried to be, by host.
 #[derive(Default)]

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use pandastack_agent_client::{AgentClient, AgentError};
+use pandastack_store::HostRecord;
 use pandastack_types::agent_api::{AgentTemplate, AgentVolume, HostReport};
 use pandastack_types::api::{Host, Template, TemplateStatus, TemplateVolume};
 use pandastack_types::link::LinkKey;
 use pandastack_types::{HostId, VolumeId};
 
 use crate::placement::{Candidate, PlacementRefused, choose};
-use pandastack_agent_client::{AgentClient, AgentError};
-use pandastack_store::HostRecord;
 
 /// All hosts.
 pub struct Hosts {

@@ -22,7 +22,10 @@ pub mod hosts;
 pub mod in_flight;
 pub mod keyed_mutex;
 pub mod location;
+pub mod machine;
+pub mod machines;
 pub mod ops;
+pub mod output;
 pub mod placement;
 pub mod reaper;
 pub mod report;
@@ -37,6 +40,8 @@ use std::sync::atomic::AtomicU64;
 use async_trait::async_trait;
 use pandastack_agent_client::request_id;
 use pandastack_edge::Edge;
+use pandastack_store::clock::now;
+use pandastack_store::{self as store, Amendment, Change, SandboxRecord, Store};
 use pandastack_types::api::Event;
 use pandastack_types::link::LinkKey;
 use pandastack_types::{Error, Result, SandboxId, Transition};
@@ -52,8 +57,6 @@ use self::in_flight::{InFlight, Marks};
 use self::keyed_mutex::KeyedMutex;
 use self::location::LocationCache;
 use self::report::UsageClock;
-use pandastack_store::clock::now;
-use pandastack_store::{self as store, Amendment, Change, SandboxRecord, Store};
 
 /// Events that a slow follower may be behind before it has to read them from the store.
 const EVENTS_BUFFERED_MAX: usize = 1024;

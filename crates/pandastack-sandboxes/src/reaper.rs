@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use pandastack_store::clock;
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord, Select};
 use pandastack_types::api::{Keep, OnTimeout};
 use pandastack_types::{Result, SandboxId, SandboxState, Transition};
 use tokio::time::Instant;
@@ -17,9 +20,6 @@ use tokio::time::Instant;
 use crate::Sandboxes;
 use crate::ops;
 use crate::ops::lifecycle::Move;
-use pandastack_store::clock;
-use pandastack_store::clock::now;
-use pandastack_store::{Change, SandboxRecord, Select};
 
 /// How long a sandbox that could not be ended is left alone.
 const PUT_OFF: Duration = Duration::from_secs(15);

@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pandastack_store::clock::now;
+use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
 use pandastack_types::{HostId, Result, SandboxId, SandboxState, SnapshotId, Transition};
 
@@ -21,8 +23,6 @@ use crate::checkpoint;
 use crate::in_flight::{Mark, Marks};
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
-use pandastack_store::clock::now;
-use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
 
 /// How often the totals of a host's sandboxes become usage events. Also at each transition.
 const USAGE_EVERY: Duration = Duration::from_secs(60);

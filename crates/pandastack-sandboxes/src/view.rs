@@ -1,9 +1,9 @@
 //! Records as clients see them.
 
+use pandastack_store::{SandboxRecord, SnapshotRecord};
 use pandastack_types::api::{Metadata, Sandbox, Snapshot};
 
 use super::hosts::Hosts;
-use pandastack_store::{SandboxRecord, SnapshotRecord};
 
 /// Labels with this start are written, never read back.
 const SECRET_START: &str = "secret.";

@@ -21,13 +21,13 @@ use super::SOURCE_DIR;
 use super::databases;
 use super::deploy::change;
 use super::log::Log;
-use super::machine::{Machine, Purpose};
-use super::output::Exit;
+use super::machine::{self, Machine, Purpose};
 use super::record::{AppRecord, DeploymentRecord, Shape, Source, SourceConfig, StartSpec};
 use super::room::Room;
 use super::says::{self, Place, PlaceError};
 use super::source::{self, shell, step};
 use crate::app::App;
+use crate::sandboxes::output::Exit;
 
 /// Where the key of what is installed lies.
 const INSTALLED: &str = "/srv/installed";
@@ -116,9 +116,9 @@ impl Build<'_> {
         if let (Source::Archive, Some(id)) = (&deployment.spec.source, &deployment.spec.build_machine) {
             let gone =
                 |_| BuildError::Step("the machine with the uploaded source is gone; deploy again".to_owned());
-            let machine = Machine::open(self.app, self.of, id).await.map_err(gone)?;
+            let machine = machine::open(&self.app.sandboxes, self.of, id).await.map_err(gone)?;
             // A build that was begun before a restart of the server may still run; two at once would disturb each other.
-            machine.end_builds().await?;
+            machine::end_builds(&machine).await?;
             return Ok(machine);
         }
         let cache = self.of.spec.usable_cache().filter(|_| !deployment.spec.clear_cache);
@@ -227,7 +227,7 @@ impl Build<'_> {
         let note =
             shell(r#"printf '%s\n' "$KEY" > "$INSTALLED""#, &[("KEY", wanted), ("INSTALLED", INSTALLED)]);
         machine.exec(&note).await?;
-        let installed = machine.snapshot_built("installed dependencies").await?.id;
+        let installed = machine::snapshot_built(machine, "installed dependencies").await?.id;
         // Noted before the build, which may fail: the next attempt begins from here all the same.
         let note = |app: &mut AppRecord| app.spec.set_cache(installed.clone(), shape.clone());
         change(self.app, &self.of.id, note).await?;
@@ -339,7 +339,7 @@ pub(super) async fn build_machine(
     log: Option<&Log>,
 ) -> Result<Machine, Error> {
     if let Some(cache) = cache {
-        match Machine::create(app, of, Some(cache), Purpose::Build).await {
+        match machine::create(&app.sandboxes, of, Some(cache), Purpose::Build).await {
             Ok(machine) => return Ok(machine),
             Err(error) => {
                 tracing::warn!(app = %of.id, %error, "a build begins without what earlier ones installed");
@@ -352,7 +352,7 @@ pub(super) async fn build_machine(
             }
         }
     }
-    Machine::create(app, of, None, Purpose::Build).await
+    machine::create(&app.sandboxes, of, None, Purpose::Build).await
 }
 
 fn build_env(plan: &Plan) -> BTreeMap<String, String> {

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::build::{Build, BuildError};
 use super::log::Log;
-use super::machine::Machine;
+use super::machine::{self, Machine};
 use super::record::{AppRecord, DeploymentRecord};
 use super::serve::Serving;
 use super::{Stop, check, previews, tidy};
@@ -102,7 +102,7 @@ impl Deploy {
         spec.git_commit = built.commit.or(spec.git_commit.take());
         spec.framework = Some(built.plan.framework.as_str().to_owned());
         spec.start = Some(built.start);
-        spec.artifact = Some(built.machine.snapshot_built("built").await?.id);
+        spec.artifact = Some(machine::snapshot_built(&built.machine, "built").await?.id);
         fault::point("control.deploy.saved").await;
         self.log.say(format!("built in {:.1} s", began.elapsed().as_secs_f64())).await;
         Ok(())
@@ -152,7 +152,7 @@ impl Deploy {
         let is_surplus = self.record.shares_machines(&old);
         let left = old.spec.machines().filter(|id| !self.record.spec.machines().any(|new| new == *id));
         let retired = left.map(|id| async move {
-            let machine = Machine::open(&self.app, of, id).await?;
+            let machine = machine::open(&self.app.sandboxes, of, id).await?;
             if is_surplus { machine.sleep().await } else { machine.set_idle(DRAIN_IDLE_SECONDS).await }
         });
         for retired in join_all(retired).await {

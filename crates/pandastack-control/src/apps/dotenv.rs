@@ -12,8 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use super::check;
 use pandastack_types::{Error, Result};
+
+use super::check;
 
 /// A variable of the text.
 #[derive(Debug, Clone, PartialEq, Eq)]

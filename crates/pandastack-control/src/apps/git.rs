@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use pandastack_types::Result;
 use url::Url;
 
 use super::deploy::change;
@@ -20,7 +21,6 @@ use super::machine::Machine;
 use super::record::{AppRecord, AppSpec};
 use super::source::shell;
 use crate::app::App;
-use pandastack_types::Result;
 
 /// Prepares git. What it needs for one fetch is in a directory that is gone when the shell ends; the token comes by the
 /// environment and is asked for by a program, which knows for whom.

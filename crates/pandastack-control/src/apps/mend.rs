@@ -14,12 +14,11 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-
 use pandastack_types::api::DeploymentStatus;
 use pandastack_types::{AppId, Result, SandboxId, SandboxState};
 
 use super::deploy::DRAIN_IDLE_SECONDS;
-use super::machine::Machine;
+use super::machine;
 use super::record::{AppRecord, DeploymentRecord};
 use super::{log, tidy};
 use crate::app::{App, now};
@@ -132,7 +131,7 @@ impl Drop for Retiring {
 /// needed: meanwhile a rollback may return to it.
 async fn retire(app: &Arc<App>, of: &AppId, id: &SandboxId) -> Result<()> {
     let Some((record, _)) = left_now(app, of, id).await? else { return Ok(()) };
-    let machine = Machine::open(app, &record, id).await?;
+    let machine = machine::open(&app.sandboxes, &record, id).await?;
     if is_left(&machine.record) {
         machine.set_idle(DRAIN_IDLE_SECONDS).await?;
     }

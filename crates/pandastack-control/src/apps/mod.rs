@@ -53,7 +53,6 @@ pub(crate) mod log;
 mod machine;
 mod mend;
 pub(crate) mod names;
-mod output;
 pub(crate) mod poller;
 pub(crate) mod preview_env;
 pub(crate) mod preview_repos;

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::commit_status::is_commit;
 use super::git::{self, KEEP_HOSTS, PREPARE};
-use super::machine::{Machine, Purpose};
+use super::machine::{self, Purpose};
 use super::record::{AppRecord, DeploymentRecord, Source};
 use super::source::step;
 use crate::app::{App, now};
@@ -148,7 +148,7 @@ async fn head_of(app: &Arc<App>, of: &AppRecord) -> Result<String> {
     // A deployment that ends meanwhile may take the machine for one that nobody needs; then the next look finds out.
     let mut env = git::variables(app, of).map_err(Error::bad_request)?;
     env.insert("GIT_BRANCH".to_owned(), of.spec.branch().to_owned());
-    let machine = Machine::create(app, of, None, Purpose::Build).await?;
+    let machine = machine::create(&app.sandboxes, of, None, Purpose::Build).await?;
     let script = format!("{PREPARE}\n{LS_REMOTE}\n{KEEP_HOSTS}");
     let looked = async {
         let printed = machine.exec(&step(script, env, "/", LOOK_SECONDS_MAX).exec).await?;

@@ -180,7 +180,7 @@ pub(super) fn of_app<'a>(repos: &'a [PreviewRepoRecord], app: &AppSpec) -> Optio
     repos.iter().rfind(is_named)
 }
 
-/// KeyedMutex an app's previews on if its repository's were, and nobody spoke of the app's own since. Answers whether it did.
+/// Turns an app's previews on if its repository's were, and nobody spoke of the app's own since. Answers whether it did.
 fn follow(app: &mut AppSpec, repos: &[PreviewRepoRecord]) -> bool {
     let Some(at) = of_app(repos, app).and_then(|repo| repo.enabled_at) else { return false };
     let follows = app.previews == AppPreviews::Off && app.previews_said_at.is_none_or(|said| said <= at);

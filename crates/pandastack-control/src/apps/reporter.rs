@@ -139,9 +139,8 @@ async fn settle(
 }
 
 async fn tell(app: &App, deployment: &DeploymentRecord) -> Result<Outcome> {
-    let hooks = app.schedules.webhooks();
     for report in reports(app, deployment).await? {
-        match hooks.tell_with("git_api_url", &report.url, report.headers, &report.body).await {
+        match app.webhooks.deliver_with("git_api_url", &report.url, report.headers, &report.body).await {
             Ok(()) => {}
             Err(error) if error.is_refusal() => return Ok(Outcome::Refused(error.to_string())),
             Err(error) => return Ok(Outcome::Failed(error.to_string())),

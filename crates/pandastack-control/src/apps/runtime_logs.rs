@@ -17,12 +17,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::log::OURS;
-use super::machine::Machine;
-use super::output::{Events, Lines, OutputEvent};
+use super::machine::{self, Machine};
 use super::record::AppRecord;
 use super::routes::OfApp;
 use super::serve::SERVE_TAG;
 use crate::app::App;
+use crate::sandboxes::output::{Events, Lines, OutputEvent};
 
 /// Lines without a `tail`.
 const TAIL_DEFAULT: usize = 1_000;
@@ -116,7 +116,8 @@ impl Live {
     /// One of its machines, and the process that serves there.
     async fn process(&self, app: &Arc<App>, record: &AppRecord, place: usize) -> Result<(Machine, u64)> {
         let machine =
-            Machine::open(app, record, self.machines.get(place).ok_or_else(|| none(record))?).await?;
+            machine::open(&app.sandboxes, record, self.machines.get(place).ok_or_else(|| none(record))?)
+                .await?;
         let mut processes = machine.processes().await?.into_iter();
         let process =
             processes.rfind(|one| one.tag.as_deref() == Some(SERVE_TAG)).ok_or_else(|| none(record))?;

@@ -16,11 +16,11 @@ use super::build::BuildError;
 use super::databases;
 use super::health;
 use super::log::Log;
-use super::machine::{Machine, Purpose};
-use super::output::Exit;
+use super::machine::{self, Machine, Purpose};
 use super::record::{AppRecord, DeploymentRecord, DeploymentSpec, StartSpec};
 use super::source::shell;
 use crate::app::App;
+use crate::sandboxes::output::Exit;
 
 /// Tag of the process that serves.
 pub(super) const SERVE_TAG: &str = "pandastack-app";
@@ -146,7 +146,7 @@ impl Serving<'_> {
         place: usize,
     ) -> Result<Machine> {
         let purpose = Purpose::Serve { env: env.clone(), idle_seconds: self.of.spec.idle_seconds(place) };
-        let machine = Machine::create(self.app, self.of, Some(artifact), purpose).await?;
+        let machine = machine::create(&self.app.sandboxes, self.of, Some(artifact), purpose).await?;
         fault::point("control.deploy.booted").await;
         self.start(&machine, start).await?;
         Ok(machine)
@@ -154,7 +154,7 @@ impl Serving<'_> {
 
     /// Uses a machine that served before.
     async fn wake(&self, id: &SandboxId, port: u16) -> Result<Machine> {
-        let machine = Machine::open(self.app, self.of, id).await?;
+        let machine = machine::open(&self.app.sandboxes, self.of, id).await?;
         let began = Instant::now();
         let status = self.ask(id, port).await.map_err(BuildError::Step)?;
         if status >= 500 {
@@ -272,7 +272,7 @@ pub(super) async fn follow_idle(app: &Arc<App>, of: &AppRecord) {
     let Some(active) = &of.active else { return };
     let Ok(live) = app.store.deployment(&of.id, active).await else { return };
     let told = live.spec.machines().enumerate().map(|(place, id)| async move {
-        let machine = Machine::open(app, of, id).await?;
+        let machine = machine::open(&app.sandboxes, of, id).await?;
         machine.set_idle(of.spec.idle_seconds(place)).await?;
         if of.spec.never_sleeps(place) { machine.wake().await } else { Ok(()) }
     });

@@ -95,7 +95,7 @@ fn put_all(spec: &mut AppSpec, env: BTreeMap<String, String>) -> Result<()> {
 fn check_api_url(app: &App, settings: &AppSettings) -> Result<()> {
     match settings.git_api_url.as_deref() {
         None | Some("") => Ok(()),
-        Some(url) => app.schedules.webhooks().check_url("git_api_url", url).map(|_| ()),
+        Some(url) => app.webhooks.check_url("git_api_url", url).map(|_| ()),
     }
 }
 

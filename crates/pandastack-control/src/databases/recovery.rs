@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use pandastack_types::{Owner, Result};
+
 use super::{backups, ops, owner, revive};
 use crate::app::App;
 use crate::sandboxes::in_flight::Mark;
@@ -14,7 +16,6 @@ use crate::sandboxes::ops as machines;
 use crate::sandboxes::volumes::owned;
 use crate::store::Select;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
-use pandastack_types::{Owner, Result};
 
 /// Why a database is not there though somebody asked for it.
 const STOPPED: &str = "the server stopped while it was being made; delete it and make another";

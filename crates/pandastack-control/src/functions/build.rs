@@ -15,26 +15,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{Method, Request, header};
-use pandastack_agent_client::AgentClient;
 use pandastack_function_proto::PORT;
 use pandastack_types::api::{
-    CreateSandbox, CreateSnapshot, DeployStatus, ExecRequest, ExecResult, Process, Runtime, SnapshotKind,
-    StartProcess,
+    CreateSandbox, CreateSnapshot, DeployStatus, ExecRequest, ExecResult, Runtime, StartProcess,
 };
 use pandastack_types::limits::{INIT_SECONDS_MAX, INSTALL_SECONDS_MAX};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{Error, ErrorCode, Result, SnapshotId};
-use serde::de::IgnoredAny;
 
 use super::bundle::{self, Checked};
 use super::connection::Connection;
 use super::pool::owner;
 use super::requirements::{REQUIREMENTS, Requirements};
 use crate::app::{App, now};
-use crate::sandboxes::ops;
-use crate::sandboxes::ops::listening::Watch;
-use crate::store::SandboxRecord;
+use crate::sandboxes::machine::Machine;
+use crate::sandboxes::machines::{MachineSpec, Machines, Patience};
 use crate::store::functions::{FunctionRecord, VersionRecord};
 
 const TASK_ROOT: &str = "/var/task";
@@ -55,8 +50,7 @@ const LOG_BYTES_MAX: usize = 256 * 1024;
 struct Build<'a> {
     app: &'a Arc<App>,
     version: VersionRecord,
-    machine: SandboxRecord,
-    client: AgentClient,
+    machine: Machine,
     log: String,
 }
 
@@ -109,9 +103,8 @@ async fn build(
         None => None,
     };
     let (machine, reused) = make_machine(app, version, layer).await?;
-    let client = app.hosts.client(&machine.host)?;
-    let id = machine.id.clone();
-    let mut build = Build { app, version: version.clone(), machine, client, log: String::new() };
+    let id = machine.id().clone();
+    let mut build = Build { app, version: version.clone(), machine, log: String::new() };
     let steps = tokio::select! {
         steps = build.steps(checked, reused) => steps,
         () = app.shutdown.cancelled() => Err(Error::new(ErrorCode::Unavailable, "the server stopped during the deploy; deploy again")),
@@ -139,7 +132,7 @@ async fn make_machine(
     app: &Arc<App>,
     version: &mut VersionRecord,
     layer: Option<SnapshotId>,
-) -> Result<(SandboxRecord, bool)> {
+) -> Result<(Machine, bool)> {
     let request = CreateSandbox {
         template: layer.is_none().then(|| version.spec.template.clone()),
         from_snapshot: layer.clone(),
@@ -153,12 +146,9 @@ async fn make_machine(
     };
     let belongs = owner(&version.function);
     let workspace = version.workspace.clone();
-    let (asked, of) = (request.clone(), belongs.clone());
-    let made = match &layer {
-        Some(_) => ops::create::create_owned(&app.sandboxes, workspace.clone(), asked, of).await,
-        None => ops::create::create_patiently(&app.sandboxes, workspace.clone(), asked, of).await,
-    };
-    match made {
+    let spec = MachineSpec { workspace: workspace.clone(), request: request.clone() };
+    let patience = if layer.is_some() { Patience::None } else { Patience::Long };
+    match app.sandboxes.create(belongs.clone(), spec, patience).await {
         Ok(machine) => {
             version.spec.layer_snapshot.clone_from(&layer);
             version.spec.layer_reused = layer.is_some();
@@ -174,7 +164,8 @@ async fn make_machine(
                 memory_mb: version.spec.memory_mb,
                 ..request
             };
-            let machine = ops::create::create_patiently(&app.sandboxes, workspace, request, belongs).await?;
+            let spec = MachineSpec { workspace, request };
+            let machine = app.sandboxes.create(belongs, spec, Patience::Long).await?;
             Ok((machine, false))
         }
         Err(error) => Err(error),
@@ -193,7 +184,7 @@ impl Build<'_> {
         }
         self.start().await?;
         self.version.spec.snapshot = Some(self.snapshot("function").await?);
-        self.version.spec.host = Some(self.machine.host.clone());
+        self.version.spec.host = Some(self.machine.record.host.clone());
         Ok(())
     }
 
@@ -201,10 +192,10 @@ impl Build<'_> {
     async fn put_code(&mut self) -> Result<()> {
         // By the guest program itself: the first processes of a restored machine take longer than all of this.
         for directory in [TASK_ROOT, DEPENDENCIES, RUNTIME_DIR] {
-            self.change_path(Method::POST, "/fs/mkdir", directory).await?;
+            self.machine.make_dir(directory, GRACE).await?;
         }
-        self.change_path(Method::DELETE, "/fs", TASK_ROOT).await?;
-        self.change_path(Method::POST, "/fs/mkdir", TASK_ROOT).await?;
+        self.machine.remove(TASK_ROOT, GRACE).await?;
+        self.machine.make_dir(TASK_ROOT, GRACE).await?;
         let bundle = self.app.store.bundle(&self.version.workspace, &self.version.spec.bundle).await?;
         self.unpack(TASK_ROOT, bundle::unpacked(bundle)).await?;
         let bootstraps = [
@@ -215,31 +206,8 @@ impl Build<'_> {
         self.unpack(RUNTIME_DIR, bundle::unpacked(bootstraps)).await
     }
 
-    /// Makes or deletes a directory of the machine.
-    async fn change_path(&self, method: Method, call: &str, path: &str) -> Result<()> {
-        let call = format!("/sandboxes/{}{call}?path={path}", self.machine.id);
-        let call = ops::call_on(&self.machine, method, &call, GRACE);
-        let _: IgnoredAny = self.client.call(call, ops::NO_BODY).await?;
-        Ok(())
-    }
-
     async fn unpack(&self, directory: &str, archive: axum::body::Body) -> Result<()> {
-        let uri = format!("/agent/v1/sandboxes/{}/fs/tar?path={directory}", self.machine.id);
-        let request = Request::builder()
-            .method(Method::PUT)
-            .uri(uri)
-            .header(header::CONTENT_TYPE, "application/x-tar")
-            .body(archive)
-            .map_err(Error::internal)?;
-        let sent = self.client.send(request, Some(self.machine.incarnation));
-        let answer = tokio::time::timeout(Duration::from_secs(STEP_SECONDS) + GRACE, sent).await;
-        let late = |_| Error::new(ErrorCode::GuestUnavailable, "the code could not be copied in time");
-        let answer = answer.map_err(late)??;
-        if !answer.status().is_success() {
-            let message = format!("the bundle could not be unpacked ({}); is it damaged?", answer.status());
-            return Err(Error::bad_request(message));
-        }
-        Ok(())
+        self.machine.unpack(directory, archive, Duration::from_secs(STEP_SECONDS) + GRACE).await
     }
 
     /// Runs a command of ours; its failure is the deploy's.
@@ -250,10 +218,7 @@ impl Build<'_> {
             timeout_seconds: Some(seconds),
             ..ExecRequest::default()
         };
-        let path = format!("/sandboxes/{}/exec", self.machine.id);
-        let wait = Duration::from_secs(seconds) + GRACE;
-        let call = ops::call_on(&self.machine, Method::POST, &path, wait);
-        let result: ExecResult = self.client.call(call, Some(&exec)).await?;
+        let result = self.machine.exec_within(&exec, Duration::from_secs(seconds) + GRACE).await?;
         self.log.push_str(&result.stdout);
         self.log.push_str(&result.stderr);
         if result.exit_code != 0 {
@@ -315,9 +280,7 @@ impl Build<'_> {
             tag: Some("function".to_owned()),
             ..StartProcess::default()
         };
-        let path = format!("/sandboxes/{}/processes", self.machine.id);
-        let call = ops::call_on(&self.machine, Method::POST, &path, GRACE);
-        let _: Process = self.client.call(call, Some(&start)).await?;
+        self.machine.start(&start).await?;
         let wait = Duration::from_secs(INIT_SECONDS_MAX);
         let mut connection = self.connect().await?;
         let ready = tokio::time::timeout(wait + GRACE, connection.await_ready(wait)).await;
@@ -333,10 +296,10 @@ impl Build<'_> {
 
     /// The runtime was started a moment ago; it listens before it starts the handler.
     async fn connect(&self) -> Result<Connection> {
-        let mut watch = Watch::new(&self.machine, &self.client, tokio::time::Instant::now() + GRACE);
+        let mut watch = self.machine.watch(tokio::time::Instant::now() + GRACE);
         while let Some(ports) = watch.next().await? {
             if ports.iter().any(|port| port.port == PORT) {
-                return Connection::open(self.app, &self.machine.id).await;
+                return Connection::open(self.app, self.machine.id()).await;
             }
         }
         Err(Error::new(
@@ -359,7 +322,7 @@ impl Build<'_> {
 
     fn environment(&self) -> BTreeMap<String, String> {
         let spec = &self.version.spec;
-        let memory = self.machine.spec.memory_mb.to_string();
+        let memory = self.machine.record.spec.memory_mb.to_string();
         let own = [
             ("_HANDLER", spec.entrypoint.clone()),
             ("LAMBDA_TASK_ROOT", TASK_ROOT.to_owned()),
@@ -378,10 +341,7 @@ impl Build<'_> {
     async fn snapshot(&self, what: &str) -> Result<SnapshotId> {
         let name = format!("{what} {} version {}", self.version.function, self.version.version);
         let request = CreateSnapshot { name: Some(name), ..CreateSnapshot::default() };
-        let (machine, client) = (self.machine.clone(), self.client.clone());
-        let taken =
-            ops::snapshot::take(&self.app.sandboxes, machine, client, request, SnapshotKind::Service).await?;
-        Ok(taken.id)
+        Ok(self.machine.snapshot(request).await?.id)
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn tell(app: &Arc<App>, record: &mut RunRecord) -> Result<()> {
         }
     };
     let told = match &function.spec.settings.dead_letter_url {
-        Some(url) => app.schedules.webhooks().tell("dead_letter_url", url, &notice(&function, record)).await,
+        Some(url) => app.webhooks.deliver("dead_letter_url", url, &notice(&function, record)).await,
         None => Ok(()),
     };
     let Err(why) = told else {

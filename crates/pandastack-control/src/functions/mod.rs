@@ -52,10 +52,10 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
-
 use pandastack_types::api::{DeployStatus, Run};
 use pandastack_types::limits::{FUNCTION_VERSIONS_KEPT, RUNS_KEPT_PER_FUNCTION};
 use pandastack_types::{Error, ErrorCode, FunctionId, Result, SnapshotId, WorkspaceId};
+use pool::{Pool, Source, owner};
 use tokio::sync::Notify;
 
 use crate::app::{App, now};
@@ -63,7 +63,6 @@ use crate::metrics::Family;
 use crate::sandboxes::ops;
 use crate::store::functions::{FunctionRecord, VersionRecord};
 use crate::store::{Select, StoreError};
-use pool::{Pool, Source, owner};
 
 pub(crate) use routes::{once_only, repeatable};
 pub(crate) use url::{by_host, is_named};

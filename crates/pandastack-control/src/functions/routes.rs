@@ -219,7 +219,7 @@ pub(crate) async fn patch(
 fn check_dead_letter_url(app: &App, given: &FunctionSettings) -> Result<()> {
     match given.dead_letter_url.as_deref() {
         None | Some("") => Ok(()),
-        Some(url) => app.schedules.webhooks().check_url("dead_letter_url", url).map(drop),
+        Some(url) => app.webhooks.check_url("dead_letter_url", url).map(drop),
     }
 }
 

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use pandastack_types::Result;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
@@ -36,7 +37,6 @@ use tokio_util::sync::CancellationToken;
 use crate::app::App;
 use crate::store::replicas::{News, Session};
 use crate::store::{self, StoreError};
-use pandastack_types::Result;
 
 /// How often a session shows that it lives; how soon a free leadership is noticed.
 const BEAT_EVERY: Duration = Duration::from_secs(1);

@@ -48,7 +48,7 @@ use crate::unread_body::close_unread;
 pub(crate) fn public(app: Arc<App>) -> Router {
     let v1 = once_only()
         .layer(from_fn_with_state(Arc::clone(&app), once))
-        .merge(repeatable())
+        .merge(repeatable(&app))
         .layer(from_fn_with_state(Arc::clone(&app), audited))
         .layer(from_fn_with_state(Arc::clone(&app), authenticate));
     let router = Router::new()
@@ -124,7 +124,7 @@ fn once_only() -> Router<Arc<App>> {
         .merge(crate::apps::routes::once_only())
 }
 
-fn repeatable() -> Router<Arc<App>> {
+fn repeatable(app: &App) -> Router<Arc<App>> {
     Router::new()
         .route("/sandboxes", get(sandboxes::list))
         .route("/sandboxes/{id}", get(sandboxes::get).merge(delete(sandboxes::delete)))
@@ -132,7 +132,7 @@ fn repeatable() -> Router<Arc<App>> {
         .route("/sandboxes/{id}/exec/stream", post(data::exec_stream))
         .merge(processes::routes())
         .merge(sockets::routes())
-        .merge(crate::contexts::routes::routes())
+        .merge(pandastack_contexts::routes::router(Arc::clone(&app.sandboxes)))
         .merge(absent::routes())
         .merge(functions::repeatable())
         .merge(schedules::routes::routes())

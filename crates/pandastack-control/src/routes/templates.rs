@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use futures::future::join_all;
 use http::StatusCode;
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
 use pandastack_types::agent_api::BuildQuery;
@@ -18,7 +19,6 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::app::App;
-use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 
 /// How long a host may take to say what it builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);

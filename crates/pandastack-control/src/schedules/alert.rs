@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use pandastack_webhooks::ANSWER_WAIT;
 use serde_json::json;
 
-use super::http_target::ANSWER_WAIT;
 use super::scheduler::{Scheduler, later};
 use super::{Schedules, spec};
 use crate::store::schedules::{RunRecord, ScheduleRecord};
@@ -52,5 +52,5 @@ async fn send(shared: &Schedules, schedule: &ScheduleRecord, run: &RunRecord) ->
         "schedule": spec::schedule_view(schedule.clone()),
         "run": spec::run_view(schedule, run.clone()),
     });
-    shared.http.tell("alert.url", &alert.url, &body).await
+    shared.webhooks.deliver("alert.url", &alert.url, &body).await
 }

@@ -12,8 +12,9 @@ use pandastack_edge::{GuestStream, Instances, Named, Ticket};
 use pandastack_types::api::{AppTarget, HttpTarget};
 use pandastack_types::limits::RUN_OUTPUT_BYTES_MAX;
 use pandastack_types::{Error, ErrorCode, Result, WorkspaceId};
+use pandastack_webhooks::URL_BYTES_MAX;
 
-use super::http_target::{URL_BYTES_MAX, check_request, headers, judged, method, told};
+use super::http_target::{check_request, headers, judged, method, told};
 use super::runner::Attempt;
 use crate::app::App;
 use crate::store::schedules::{RunRecord, ScheduleRecord};

@@ -34,6 +34,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use pandastack_types::ScheduleRunId;
 use pandastack_types::api::RunOrigin;
+use pandastack_webhooks::Webhooks;
+use runner::Targets;
+use scheduler::Scheduler;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -41,9 +44,6 @@ use tokio_util::task::TaskTracker;
 use crate::app::{App, now};
 use crate::metrics::Family;
 use crate::store::schedules::{RunRecord, RunState, ScheduleRecord};
-use http_target::HttpClient;
-use runner::Targets;
-use scheduler::Scheduler;
 
 /// What handlers and the scheduler share: a bell, the runs of this process, and who waits for them.
 pub(crate) struct Schedules {
@@ -53,7 +53,7 @@ pub(crate) struct Schedules {
     under_way: Mutex<HashMap<ScheduleRunId, CancellationToken>>,
     /// Who wants to know when a run has ended.
     waiting: Mutex<HashMap<ScheduleRunId, Vec<oneshot::Sender<()>>>>,
-    http: HttpClient,
+    webhooks: Arc<Webhooks>,
     /// Tasks that run targets and send alerts.
     tasks: TaskTracker,
     /// Time of attempts, by target and outcome.
@@ -63,13 +63,13 @@ pub(crate) struct Schedules {
 }
 
 impl Schedules {
-    /// `allow_private`: targets may be on loopback and private networks.
-    pub(crate) fn new(allow_private: bool) -> Self {
+    /// Alerts go out through `webhooks`.
+    pub(crate) fn new(webhooks: Arc<Webhooks>) -> Self {
         Self {
             changed: Notify::new(),
             under_way: Mutex::default(),
             waiting: Mutex::default(),
-            http: HttpClient::new(allow_private),
+            webhooks,
             tasks: TaskTracker::new(),
             attempts: Family::new("pandastack_schedule_attempt_seconds", "Time that attempts of runs took."),
             lateness: Family::new(
@@ -101,11 +101,6 @@ impl Schedules {
     pub(crate) fn render(&self, page: &mut String) {
         self.attempts.render(page);
         self.lateness.render(page);
-    }
-
-    /// Makes requests that users configured.
-    pub(crate) fn webhooks(&self) -> &HttpClient {
-        &self.http
     }
 
     /// Looks again soon.

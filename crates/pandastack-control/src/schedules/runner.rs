@@ -13,7 +13,7 @@ use pandastack_types::limits::{EXEC_TIMEOUT_SECONDS_DEFAULT, RUN_OUTPUT_BYTES_MA
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
 use tokio_util::sync::CancellationToken;
 
-use super::{app_target, services};
+use super::{app_target, http_target, services};
 use crate::app::App;
 use crate::sandboxes::ops;
 use crate::sandboxes::ops::lifecycle::Move;
@@ -99,7 +99,9 @@ fn ended_early() -> Error {
 async fn call(app: &Arc<App>, schedule: &ScheduleRecord, run: &RunRecord) -> Result<Attempt> {
     let limit = timeout_of(schedule);
     match &schedule.spec.target {
-        ScheduleTarget::Http(target) => Ok(app.schedules.http.attempt(target, schedule, run, limit).await),
+        ScheduleTarget::Http(target) => {
+            Ok(http_target::attempt(&app.webhooks, target, schedule, run, limit).await)
+        }
         ScheduleTarget::Command(_) => Err(Error::internal("a command is no call")),
         ScheduleTarget::Sandbox(target) => sandbox(app, target, schedule).await,
         ScheduleTarget::App(target) => app_target::attempt(app, target, schedule, run, limit).await,

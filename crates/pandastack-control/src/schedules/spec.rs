@@ -12,7 +12,7 @@ use pandastack_types::limits::{
 };
 use pandastack_types::{Error, Result, WorkspaceId};
 
-use super::{Schedules, app_target, services};
+use super::{Schedules, app_target, http_target, services};
 use crate::app::App;
 use crate::sandboxes::validate;
 use crate::store::schedules::{RunRecord, ScheduleRecord, ScheduleSpec};
@@ -109,7 +109,7 @@ pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> Re
     within("pause_after_failures", options.pause_after_failures.map(u64::from), 0, FAILURES_MAX.into())?;
     if let Some(alert) = &options.alert {
         within("alert.after_failures", Some(alert.after_failures.into()), 1, FAILURES_MAX.into())?;
-        shared.http.check_url("alert.url", &alert.url)?;
+        shared.webhooks.check_url("alert.url", &alert.url)?;
     }
     Ok(())
 }
@@ -117,7 +117,7 @@ pub(super) fn check_options(shared: &Schedules, options: &ScheduleOptions) -> Re
 /// Refuses a target that could never work.
 pub(super) async fn check_target(app: &App, workspace: &WorkspaceId, target: &ScheduleTarget) -> Result<()> {
     match target {
-        ScheduleTarget::Http(target) => app.schedules.http.check(target),
+        ScheduleTarget::Http(target) => http_target::check(&app.webhooks, target),
         ScheduleTarget::Command(target) => check_command(app, workspace, target).await,
         ScheduleTarget::Sandbox(target) => {
             app.store.sandbox(Some(workspace), &target.sandbox_id).await?;

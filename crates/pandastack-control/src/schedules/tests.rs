@@ -89,7 +89,7 @@ impl World {
         Arc::new(Scheduler {
             store: Arc::clone(&self.store) as Arc<dyn Store>,
             runner: Arc::clone(&self.fake) as Arc<dyn Runner>,
-            shared: Arc::new(Schedules::new(true)),
+            shared: Arc::new(Schedules::new(Arc::new(pandastack_webhooks::Webhooks::new(true)))),
             instance: instance.to_owned(),
             clock: Arc::new(move || Timestamp::from_microsecond(clock.load(Ordering::SeqCst)).unwrap()),
         })

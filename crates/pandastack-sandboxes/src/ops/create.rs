@@ -3,29 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pandastack_agent_client::AgentClient;
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
 use pandastack_types::agent_api::{AgentCreate, MachineSize, SandboxSpec, Source, VolumeSpec, endpoints};
 use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
+use tokio::time::Instant;
 
 use super::{MAKE_WAIT, on, remove_machine};
 use crate::Sandboxes;
 use crate::hosts::Promise;
 use crate::in_flight::Mark;
+use crate::machines::Patience;
 use crate::volumes::attach::{Derived, OfTemplate, Wanted};
-use pandastack_agent_client::AgentClient;
-use pandastack_store::clock::now;
-use pandastack_store::record::after_seconds;
-use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
-use tokio::time::Instant;
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";
 /// What published clients send as the template when nobody names one, also beside a snapshot: it cannot be told from a wish.
 const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
-
-/// How long a service waits for a machine: a bake takes a minute on an emulated host, and may have to wait for others.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where and of what a sandbox is made.
 struct Plan {
@@ -70,7 +68,7 @@ pub async fn create_patiently(
     request: CreateSandbox,
     owner: Owner,
 ) -> Result<SandboxRecord> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + Patience::MAX;
     loop {
         match create_owned(sandboxes, workspace.clone(), request.clone(), owner.clone()).await {
             Err(error) if error.retry_after.is_some() && Instant::now() < deadline => {

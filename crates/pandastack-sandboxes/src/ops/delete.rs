@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
+use pandastack_agent_client::AgentError;
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord, StoreError};
 use pandastack_types::{Result, Transition};
 
 use super::{describe, remove_machine};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
-use pandastack_agent_client::AgentError;
-use pandastack_store::clock::now;
-use pandastack_store::{Change, SandboxRecord, StoreError};
 
 /// Deletes a sandbox, or sees to it that it will be. Runs to its end even if the caller is dropped.
 pub async fn delete(sandboxes: &Arc<Sandboxes>, record: SandboxRecord, why: Option<&str>) -> Result<()> {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pandastack_agent_client::CallOptions;
+use pandastack_store::SandboxRecord;
 use pandastack_types::agent_api::{ExecQuery, endpoints};
 use pandastack_types::api::{
     CreateSandbox, ExecRequest, ExecResult, Process, ProcessState, RunRequest, RunResult, Signal,
@@ -14,8 +16,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Sandboxes;
 use crate::ops;
-use pandastack_agent_client::CallOptions;
-use pandastack_store::SandboxRecord;
 
 /// How much longer than the command its host may take to answer, and its sandbox to live.
 const GRACE: Duration = Duration::from_secs(30);

@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use pandastack_agent_client::AgentClient;
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
 use pandastack_types::agent_api::endpoints::ForkSandbox;
 use pandastack_types::agent_api::{AgentFork, ChildOutcome};
 use pandastack_types::api::{ForkError, Lineage, Metadata, Promote, Promoted};
@@ -16,10 +20,6 @@ use super::{MAKE_WAIT, delete, on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
 use crate::volumes::attach::Derived;
-use pandastack_agent_client::AgentClient;
-use pandastack_store::clock::now;
-use pandastack_store::record::after_seconds;
-use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
 
 /// Labels that a child carries about its fork, and those that make it a candidate.
 const TREE_LABEL: &str = "fork_tree_id";

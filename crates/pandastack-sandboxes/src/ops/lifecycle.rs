@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
+use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::record::after_seconds;
+use pandastack_store::{Amendment, Change, SandboxRecord};
 use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox, endpoints};
 use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
 use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
@@ -10,10 +14,6 @@ use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
 
 use super::{MOVE_WAIT, check_live, describe, on};
 use crate::Sandboxes;
-use pandastack_agent_client::{AgentClient, AgentError};
-use pandastack_store::clock::now;
-use pandastack_store::record::after_seconds;
-use pandastack_store::{Amendment, Change, SandboxRecord};
 
 /// A move that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use pandastack_agent_client::AgentClient;
+use pandastack_store::SandboxRecord;
 use pandastack_types::Result;
 use pandastack_types::agent_api::endpoints::ListPorts;
 use pandastack_types::api::Port;
 use tokio::time::Instant;
 
 use super::on;
-use pandastack_store::SandboxRecord;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -16,14 +16,14 @@ pub mod snapshot;
 use std::time::Duration;
 
 use http::Method;
+use pandastack_agent_client::{AgentClient, AgentError, Call, CallOptions};
+use pandastack_store::clock::now;
+use pandastack_store::{Change, SandboxRecord};
 use pandastack_types::agent_api::{AgentSandbox, endpoints};
 use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
 
 use crate::Sandboxes;
 use crate::location::Location;
-use pandastack_agent_client::{AgentClient, AgentError, Call, CallOptions};
-use pandastack_store::clock::now;
-use pandastack_store::{Change, SandboxRecord};
 
 /// How long a host may take to make sandboxes: the hold for a bake, and the making.
 pub const MAKE_WAIT: Duration = Duration::from_secs(90);

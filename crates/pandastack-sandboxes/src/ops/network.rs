@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::Result;
 use pandastack_types::agent_api::endpoints::SetNetwork;
 use pandastack_types::network::NetworkPolicy;
 
 use super::{MOVE_WAIT, check_live, on};
 use crate::Sandboxes;
-use pandastack_store::{Amendment, SandboxRecord};
 
 /// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of one sandbox come one
 /// after the other, so that both have the same last one. Runs to its end even if the caller is dropped. Never wakes a sleeper.

@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
+use pandastack_agent_client::AgentClient;
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::{Amendment, Change, SandboxRecord, SnapshotRecord};
 use pandastack_types::agent_api::AgentRollback;
 use pandastack_types::agent_api::endpoints::RollBack;
 use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
@@ -14,9 +17,6 @@ use super::lifecycle::settle;
 use super::{MAKE_WAIT, on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
-use pandastack_agent_client::AgentClient;
-use pandastack_store::clock::now;
-use pandastack_store::{Amendment, Change, SandboxRecord, SnapshotRecord};
 
 /// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
 pub async fn rollback(

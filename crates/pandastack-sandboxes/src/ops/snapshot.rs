@@ -5,7 +5,11 @@
 
 use std::sync::Arc;
 
+use pandastack_agent_client::{AgentClient, CallOptions};
 use pandastack_fault as fault;
+use pandastack_store::clock::now;
+use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
+use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
 use pandastack_types::agent_api::AgentSnapshot;
 use pandastack_types::agent_api::endpoints::{DeleteSnapshot, TakeSnapshot};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
@@ -14,10 +18,6 @@ use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
 use super::{MOVE_WAIT, SNAPSHOT_WAIT, on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
-use pandastack_agent_client::{AgentClient, CallOptions};
-use pandastack_store::clock::now;
-use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
-use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
 
 /// A snapshot of the workspace, by its id.
 pub async fn find(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord> {

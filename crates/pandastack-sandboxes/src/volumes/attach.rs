@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use pandastack_store::clock::now;
+use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
+use pandastack_store::{SandboxRecord, StoreError};
 use pandastack_types::api::{AttachVolume, AttachedVolume, TemplateVolume};
 use pandastack_types::limits::{VOLUME_NAME_CHARS_MAX, VOLUMES_PER_SANDBOX_MAX};
 use pandastack_types::{Error, HostId, Owner, Result, SandboxId, VolumeId, WorkspaceId};
@@ -9,9 +12,6 @@ use pandastack_types::{Error, HostId, Owner, Result, SandboxId, VolumeId, Worksp
 use super::{MIB, ops, owned};
 use crate::Sandboxes;
 use crate::in_flight::{InFlightMark, Mark};
-use pandastack_store::clock::now;
-use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
-use pandastack_store::{SandboxRecord, StoreError};
 
 /// Where volumes are mounted unless said.
 const MOUNT_ROOT: &str = "/volumes";

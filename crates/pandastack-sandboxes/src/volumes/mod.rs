@@ -20,10 +20,10 @@ pub mod ops;
 pub mod owned;
 pub mod reconcile;
 
+use pandastack_store::volumes::{VolumeHolderRecord, VolumeRecord};
 use pandastack_types::api::{Volume, VolumeHolder};
 
 use crate::hosts::Hosts;
-use pandastack_store::volumes::{VolumeHolderRecord, VolumeRecord};
 
 const MIB: u64 = 1 << 20;
 

@@ -5,6 +5,9 @@
 
 use std::sync::Arc;
 
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
+use pandastack_store::clock::now;
+use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 use pandastack_types::agent_api::{AgentVolumeCreate, AgentVolumeGrow, endpoints};
 use pandastack_types::api::{CreateVolume, PatchVolume};
 use pandastack_types::limits::{VOLUME_MB_MAX, VOLUME_MB_MIN, VOLUME_NAME_CHARS_MAX};
@@ -14,9 +17,6 @@ use super::{MIB, owned};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
 use crate::ops::{MAKE_WAIT, MOVE_WAIT};
-use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
-use pandastack_store::clock::now;
-use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
 
 /// Makes an empty volume. Runs to its end even if the caller is dropped.
 pub async fn create(

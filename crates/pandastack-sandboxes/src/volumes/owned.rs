@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use pandastack_store::SandboxRecord;
+use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord};
 use pandastack_types::{Error, Owner, Result, WorkspaceId};
 
 use super::ops;
 use crate::Sandboxes;
-use pandastack_store::SandboxRecord;
-use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord};
 
 /// Gives a service the volumes that its new machine came with: from here on they do not go with the machine.
 pub async fn claim(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner) -> Result<()> {

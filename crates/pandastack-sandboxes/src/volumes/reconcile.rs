@@ -7,14 +7,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use pandastack_store::SandboxRecord;
+use pandastack_store::volumes::{VolumeRecord, VolumeState};
 use pandastack_types::agent_api::HostReport;
 use pandastack_types::{Result, VolumeId};
 
 use super::ops;
 use crate::Sandboxes;
 use crate::in_flight::Mark;
-use pandastack_store::SandboxRecord;
-use pandastack_store::volumes::{VolumeRecord, VolumeState};
 
 /// Brings the rows of a host's volumes to where they hold. Safe to repeat.
 pub async fn take(sandboxes: &Arc<Sandboxes>, report: &HostReport) -> Result<()> {

@@ -12,17 +12,17 @@ use http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use pandastack_rest::extract::parse_json;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id, JsonBody, sse};
+use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::validate;
 use pandastack_types::api::{CodeContext, CreateContext, Execution, Items, RunCode};
 use pandastack_types::limits::{CODE_BYTES_MAX, EXEC_TIMEOUT_SECONDS_MAX};
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
 use serde_json::Value;
 
-use super::KeyedMutex;
-use super::context::{self, check_language};
-use super::execution::Run;
-use super::machine::Machine;
-use crate::app::App;
-use crate::sandboxes::validate;
+use crate::ContextLocks;
+use crate::context::{self, check_language};
+use crate::execution::Run;
+use crate::machine::Machine;
 
 /// Time of a run that names none and is waited for, as published clients expect it.
 const TIMEOUT_MS_DEFAULT: u64 = 30_000;
@@ -31,22 +31,24 @@ const REQUEST_BYTES_MAX: usize = 2 * CODE_BYTES_MAX + 64 * 1024;
 /// Longest id of a context.
 const ID_BYTES_MAX: usize = 64;
 
-pub(crate) fn routes() -> Router<Arc<App>> {
+/// The routes, with their state.
+pub fn router<S>(sandboxes: Arc<Sandboxes>) -> Router<S> {
     Router::new()
         .route("/sandboxes/{id}/repl/sessions", get(list).merge(post(create)))
         .route("/sandboxes/{id}/repl/sessions/{context}", delete(remove))
         .route("/sandboxes/{id}/repl/sessions/{context}/run", post(run))
         .route("/sandboxes/{id}/repl/sessions/{context}/restart", post(restart))
-        .layer(Extension(Arc::new(KeyedMutex::default())))
+        .layer(Extension(Arc::new(ContextLocks::default())))
+        .with_state(sandboxes)
 }
 
 /// Sandbox and context of a path. Text that cannot be an id names nothing, so the answer is 404.
-pub(crate) struct Of {
+pub struct ContextPath {
     sandbox: SandboxId,
     context: String,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Of {
+impl<S: Send + Sync> FromRequestParts<S> for ContextPath {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> ApiResult<Self> {
@@ -64,22 +66,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
     }
 }
 
-fn machine(app: Arc<App>, caller: Caller, id: SandboxId) -> Machine {
-    Machine { app, workspace: caller.workspace, id }
+fn machine(sandboxes: Arc<Sandboxes>, caller: Caller, id: SandboxId) -> Machine {
+    Machine { sandboxes, workspace: caller.workspace, id }
 }
 
 /// Make a code context: an interpreter that keeps its state between runs.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
     request_body = CreateContext, responses((status = 201, body = CodeContext), (status = 400, body = ErrorBody),
     (status = 404, body = ErrorBody)))]
-pub(crate) async fn create(
-    State(app): State<Arc<App>>,
+pub async fn create(
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
     JsonBody(wanted): JsonBody<CreateContext>,
 ) -> ApiResult<(StatusCode, Json<CodeContext>)> {
     check_language(wanted.language.as_deref())?;
-    let machine = machine(app, caller, id);
+    let machine = machine(sandboxes, caller, id);
     let context = uuid::Uuid::new_v4().to_string();
     let made = context::start(&machine, &context, wanted.cwd.as_deref()).await?;
     Ok((StatusCode::CREATED, Json(made.shown(&machine))))
@@ -88,12 +90,12 @@ pub(crate) async fn create(
 /// List a sandbox's code contexts.
 #[utoipa::path(get, path = "/v1/sandboxes/{id}/repl/sessions", tag = "contexts", params(("id" = SandboxId, Path)),
     responses((status = 200, body = Items<CodeContext>), (status = 404, body = ErrorBody)))]
-pub(crate) async fn list(
-    State(app): State<Arc<App>>,
+pub async fn list(
+    State(sandboxes): State<Arc<Sandboxes>>,
     caller: Caller,
     Id(id): Id<SandboxId>,
 ) -> ApiResult<Json<Items<CodeContext>>> {
-    let machine = machine(app, caller, id);
+    let machine = machine(sandboxes, caller, id);
     let items =
         context::running(&machine).await?.into_iter().map(|context| context.shown(&machine)).collect();
     Ok(Json(Items { items }))
@@ -106,11 +108,11 @@ pub(crate) async fn list(
     params(("id" = SandboxId, Path), ("context" = String, Path)), request_body = RunCode,
     responses((status = 200, body = Execution), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
     (status = 413, body = ErrorBody), (status = 504, body = ErrorBody)))]
-pub(crate) async fn run(
-    State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<KeyedMutex>>,
+pub async fn run(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    Of { sandbox, context }: Of,
+    ContextPath { sandbox, context }: ContextPath,
     request: Request,
 ) -> ApiResult<Response> {
     let streams = wants_events(request.headers());
@@ -120,7 +122,7 @@ pub(crate) async fn run(
     }
     let turn = turns.of((sandbox.clone(), context.clone()));
     let mine = turn.lock().await;
-    let machine = machine(app, caller, sandbox);
+    let machine = machine(sandboxes, caller, sandbox);
     let context = context::find(&machine, &context).await?;
     let mut run = Run::begin(machine, context, &wanted).await?;
     drop(mine);
@@ -138,15 +140,15 @@ pub(crate) async fn run(
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/restart", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 200, body = CodeContext), (status = 404, body = ErrorBody)))]
-pub(crate) async fn restart(
-    State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<KeyedMutex>>,
+pub async fn restart(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    Of { sandbox, context }: Of,
+    ContextPath { sandbox, context }: ContextPath,
 ) -> ApiResult<Json<CodeContext>> {
     let turn = turns.of((sandbox.clone(), context.clone()));
     let _mine = turn.lock().await;
-    let machine = machine(app, caller, sandbox);
+    let machine = machine(sandboxes, caller, sandbox);
     let ended = context::end(&machine, &context).await?;
     let begun = context::start(&machine, &context, Some(&ended.cwd)).await?;
     Ok(Json(begun.shown(&machine)))
@@ -156,15 +158,15 @@ pub(crate) async fn restart(
 #[utoipa::path(delete, path = "/v1/sandboxes/{id}/repl/sessions/{context}", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
-pub(crate) async fn remove(
-    State(app): State<Arc<App>>,
-    Extension(turns): Extension<Arc<KeyedMutex>>,
+pub async fn remove(
+    State(sandboxes): State<Arc<Sandboxes>>,
+    Extension(turns): Extension<Arc<ContextLocks>>,
     caller: Caller,
-    Of { sandbox, context }: Of,
+    ContextPath { sandbox, context }: ContextPath,
 ) -> ApiResult<StatusCode> {
     let turn = turns.of((sandbox.clone(), context.clone()));
     let _mine = turn.lock().await;
-    context::end(&machine(app, caller, sandbox), &context).await?;
+    context::end(&machine(sandboxes, caller, sandbox), &context).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -1,13 +1,13 @@
 //! Contexts: finding, starting, restarting and ending them.
 
 use jiff::Timestamp;
+use pandastack_store::clock::now;
 use pandastack_types::api::{CONTEXT_DEFAULT, CONTEXT_TAG, CodeContext, Process, ProcessState};
 use pandastack_types::limits::PROCESS_TAG_BYTES_MAX;
 use pandastack_types::{Error, Result};
 
-use super::kernel;
-use super::machine::Machine;
-use crate::app::now;
+use crate::kernel;
+use crate::machine::Machine;
 
 /// The only language so far.
 const PYTHON: &str = "python";
@@ -104,7 +104,7 @@ pub(super) async fn end(machine: &Machine, id: &str) -> Result<Context> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::*;
 
     #[test]
     fn contexts_are_found_by_their_tags() {

@@ -7,13 +7,12 @@ use axum::body::Body;
 use http::{Method, Request, header};
 use hyper::body::Incoming;
 use pandastack_agent_client::Call;
+use pandastack_sandboxes::Sandboxes;
+use pandastack_sandboxes::ops::{self, NO_BODY};
 use pandastack_types::api::{Process, ProcessList, Signal, SignalProcess, StartProcess};
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-
-use crate::app::App;
-use crate::sandboxes::ops::{self, NO_BODY};
 
 /// How long a call may take; it may have to wake the sandbox.
 const CALL_WAIT: Duration = Duration::from_secs(60);
@@ -23,7 +22,7 @@ const END_WAIT_SECONDS: u32 = 10;
 /// A sandbox of a workspace. Where it is may change between two calls.
 #[derive(Clone)]
 pub(super) struct Machine {
-    pub(super) app: Arc<App>,
+    pub(super) sandboxes: Arc<Sandboxes>,
     pub(super) workspace: WorkspaceId,
     pub(super) id: SandboxId,
 }
@@ -79,21 +78,21 @@ impl Machine {
         tail: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T> {
-        let (place, client) = ops::locate(&self.app, &self.workspace, &self.id).await?;
+        let (place, client) = ops::locate(&self.sandboxes, &self.workspace, &self.id).await?;
         let path = format!("/sandboxes/{}/{tail}", self.id);
         let call = Call { method, path: &path, incarnation: Some(place.incarnation), wait: CALL_WAIT };
         let answer = client.call(call, body).await?;
-        ops::note_wake(&self.app, &place, &self.id, &client).await;
+        ops::note_wake(&self.sandboxes, &place, &self.id, &client).await;
         Ok(answer)
     }
 
     async fn send(&self, method: Method, tail: &str, body: Body) -> Result<Incoming> {
-        let (place, client) = ops::locate(&self.app, &self.workspace, &self.id).await?;
+        let (place, client) = ops::locate(&self.sandboxes, &self.workspace, &self.id).await?;
         let request =
             Request::builder().method(method).uri(format!("/agent/v1/sandboxes/{}/{tail}", self.id));
         let request = request.header(header::CONTENT_TYPE, "application/octet-stream").body(body);
         let answer = client.send(request.map_err(Error::internal)?, Some(place.incarnation)).await?;
-        ops::note_wake(&self.app, &place, &self.id, &client).await;
+        ops::note_wake(&self.sandboxes, &place, &self.id, &client).await;
         Ok(answer.into_body())
     }
 }

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use pandastack_sandboxes::agent_events::{AgentEvent, AgentEvents};
 use pandastack_types::api::{Execution, RunCode};
 use pandastack_types::limits::{CONTEXT_LINE_BYTES_MAX, EXEC_OUTPUT_BYTES_MAX};
 use pandastack_types::{Error, Result};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::context::Context;
-use super::machine::Machine;
-use crate::sandboxes::agent_events::{AgentEvent, AgentEvents};
+use crate::context::Context;
+use crate::machine::Machine;
 
 /// Representations of a result: the kernel's name, and the media type in answers.
 const REPRESENTATIONS: [(&str, &str); 10] = [
@@ -117,7 +117,7 @@ impl Drop for Run {
             return;
         }
         let (machine, process, request) = (self.machine.clone(), self.process, json!({ "cancel": self.id }));
-        let tasks = machine.app.tasks.clone();
+        let tasks = machine.sandboxes.tasks.clone();
         tasks.spawn(async move {
             if let Err(error) = tell(&machine, process, &request).await {
                 tracing::debug!(%error, "a run was not interrupted; its context may be gone");
@@ -250,7 +250,7 @@ async fn tell(machine: &Machine, process: u64, request: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::*;
 
     fn stdout(text: &str) -> String {
         format!("event: stdout\ndata: {}\n\n", json!({ "chunk": text }))

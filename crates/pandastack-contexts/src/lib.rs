@@ -14,13 +14,15 @@
 //!
 //! Left to others: running processes (the agent), and E2B's form of the same (`pandastack-e2b`).
 
+#![forbid(unsafe_code)]
+
 mod context;
 mod execution;
 mod kernel;
 mod machine;
-pub(crate) mod routes;
+pub mod routes;
 
 use pandastack_types::SandboxId;
 
 /// Keeps two calls from starting the same context twice and from mixing their requests.
-pub(crate) type KeyedMutex = crate::sandboxes::keyed_mutex::KeyedMutex<(SandboxId, String)>;
+type ContextLocks = pandastack_sandboxes::keyed_mutex::KeyedMutex<(SandboxId, String)>;

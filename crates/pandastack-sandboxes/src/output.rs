@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use serde::Deserialize;
 
-use crate::sandboxes::agent_events::{AgentEvent, AgentEvents};
+use crate::agent_events::{AgentEvent, AgentEvents};
 
 /// Bytes of a line that is not complete; beyond it the line is cut.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// An event of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum OutputEvent {
+pub enum OutputEvent {
     /// Text of standard output or error.
     Text(String),
     /// It ended.
@@ -22,26 +22,27 @@ pub(super) enum OutputEvent {
 
 /// How a process ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Exit {
+pub struct Exit {
     /// 128 + signal when killed by one.
-    pub(crate) exit_code: i32,
+    pub exit_code: i32,
     /// The signal.
-    pub(crate) signal: Option<i32>,
+    #[serde(default)]
+    pub signal: Option<i32>,
     /// Its time was over.
-    pub(crate) timed_out: bool,
+    #[serde(default)]
+    pub timed_out: bool,
     /// What it printed last, if that was followed.
     #[serde(skip)]
-    pub(crate) last_lines: Vec<String>,
+    pub last_lines: Vec<String>,
 }
 
 /// Reads server-sent events out of bytes as they come.
 #[derive(Default)]
-pub(super) struct Events {
+pub struct Events {
     events: AgentEvents,
     ready: VecDeque<OutputEvent>,
     /// Where to go on from after a lost stream.
-    pub(super) last_id: Option<String>,
+    pub last_id: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -55,7 +56,7 @@ struct Data {
 
 impl Events {
     /// Takes bytes. `false` when they make no sense.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
+    pub fn push(&mut self, bytes: &[u8]) -> bool {
         self.events.push(bytes);
         while let Some(event) = self.events.next() {
             self.take(event);
@@ -63,7 +64,8 @@ impl Events {
         !self.events.is_nonsense()
     }
 
-    pub(super) fn next(&mut self) -> Option<OutputEvent> {
+    /// The next event that was read.
+    pub fn next(&mut self) -> Option<OutputEvent> {
         self.ready.pop_front()
     }
 
@@ -77,7 +79,10 @@ impl Events {
                 let gap = read();
                 Some(OutputEvent::Text(format!("\n[{} bytes of output were dropped]\n", gap.to - gap.from)))
             }
-            "exit" => Some(OutputEvent::Exit(serde_json::from_str(&data).unwrap_or_default())),
+            "exit" => Some(serde_json::from_str(&data).map_or_else(
+                |error| OutputEvent::Failed(format!("the agent sent a malformed exit: {error}")),
+                OutputEvent::Exit,
+            )),
             "error" => Some(OutputEvent::Failed(read().error)),
             _ => None,
         });
@@ -86,11 +91,11 @@ impl Events {
 
 /// Makes lines out of pieces of text.
 #[derive(Default)]
-pub(super) struct Lines(String);
+pub struct Lines(String);
 
 impl Lines {
     /// Takes text; answers the lines that it completes.
-    pub(super) fn push(&mut self, text: &str) -> Vec<String> {
+    pub fn push(&mut self, text: &str) -> Vec<String> {
         self.0.push_str(text);
         let mut lines = Vec::new();
         while let Some(end) = self.0.find('\n') {
@@ -104,7 +109,7 @@ impl Lines {
     }
 
     /// What is left at the end.
-    pub(super) fn rest(&mut self) -> Option<String> {
+    pub fn rest(&mut self) -> Option<String> {
         let rest = std::mem::take(&mut self.0);
         (!rest.is_empty()).then_some(rest)
     }
@@ -124,6 +129,15 @@ mod tests {
             assert_eq!(events.next(), Some(OutputEvent::Text("a\nb".to_owned())));
             assert_eq!(events.next(), Some(OutputEvent::Exit(Exit { exit_code: 2, ..Exit::default() })));
             assert_eq!((events.next(), events.last_id.as_deref()), (None, Some("3-1")));
+        }
+    }
+
+    #[test]
+    fn an_exit_without_a_code_is_a_failure() {
+        for data in ["{}", "nonsense", "{\"exit_code\":null}"] {
+            let mut events = Events::default();
+            assert!(events.push(format!("event: exit\ndata: {data}\n\n").as_bytes()));
+            assert!(matches!(events.next(), Some(OutputEvent::Failed(_))), "{data}");
         }
     }
 

@@ -1,0 +1,86 @@
+//! Machines for services: the narrow interface through which a service makes, finds and deletes its machines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pandastack_store::{SandboxRecord, Select};
+use pandastack_types::api::CreateSandbox;
+use pandastack_types::{Owner, Result, SandboxId, WorkspaceId};
+
+use crate::machine::Machine;
+use crate::{Sandboxes, ops};
+
+/// What a machine is made of.
+#[derive(Debug, Clone)]
+pub struct MachineSpec {
+    /// Whose quota it counts against.
+    pub workspace: WorkspaceId,
+    /// Template or snapshot, size, lifetime, variables.
+    pub request: CreateSandbox,
+}
+
+/// What a service does when a template is being built or no host has room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Fail; somebody waits for the answer.
+    None,
+    /// Retry, up to [`Patience::MAX`].
+    Long,
+}
+
+impl Patience {
+    /// How long a patient service waits: building a template takes a minute on an emulated host, and may have to wait for
+    /// others.
+    pub const MAX: Duration = Duration::from_secs(600);
+}
+
+/// Machines of services.
+#[async_trait]
+pub trait Machines: Send + Sync {
+    /// Makes a machine that belongs to `owner` from its first moment on. Runs to its end even if the caller is dropped.
+    async fn create(&self, owner: Owner, spec: MachineSpec, patience: Patience) -> Result<Machine>;
+
+    /// Opens a machine of a workspace that has not failed and is not being deleted, also a sealed one.
+    async fn open(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Machine>;
+
+    /// The records of all machines of an owner, whatever their state.
+    async fn owned_by(&self, owner: &Owner) -> Result<Vec<SandboxRecord>>;
+
+    /// Forks a machine into one for another owner. Runs to its end even if the caller is dropped.
+    async fn fork(&self, parent: &Machine, owner: Owner) -> Result<Machine>;
+
+    /// Deletes a machine, or records that it is to be deleted. Runs to its end even if the caller is dropped.
+    async fn delete(&self, record: SandboxRecord, why: &str) -> Result<()>;
+}
+
+#[async_trait]
+impl Machines for Arc<Sandboxes> {
+    async fn create(&self, owner: Owner, spec: MachineSpec, patience: Patience) -> Result<Machine> {
+        let MachineSpec { workspace, request } = spec;
+        let record = match patience {
+            Patience::None => ops::create::create_owned(self, workspace, request, owner).await?,
+            Patience::Long => ops::create::create_patiently(self, workspace, request, owner).await?,
+        };
+        Machine::of(self, record)
+    }
+
+    async fn open(&self, workspace: &WorkspaceId, id: &SandboxId) -> Result<Machine> {
+        let record = self.store.sandbox(Some(workspace), id).await?;
+        ops::check_live(&record)?;
+        Machine::of(self, record)
+    }
+
+    async fn owned_by(&self, owner: &Owner) -> Result<Vec<SandboxRecord>> {
+        Ok(self.store.sandboxes(&Select::Owner(owner.to_string())).await?)
+    }
+
+    async fn fork(&self, parent: &Machine, owner: Owner) -> Result<Machine> {
+        let (record, client) = (parent.record.clone(), parent.client().clone());
+        Machine::of(self, ops::fork::fork_owned(self, record, client, owner).await?)
+    }
+
+    async fn delete(&self, record: SandboxRecord, why: &str) -> Result<()> {
+        ops::delete::delete(self, record, Some(why)).await
+    }
+}
