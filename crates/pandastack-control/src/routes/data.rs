@@ -9,11 +9,15 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, Method, header};
+use http::{HeaderMap, HeaderName, header};
 use http_body_util::Limited;
 use pandastack_rest::extract::{parse_json, read_body};
 use pandastack_rest::request_id::REQUEST_ID;
 use pandastack_rest::{ApiResult, Caller, Id, Query};
+use pandastack_types::agent_api::endpoints::{
+    self, ExecStream, ListDirectory, MakeDirectory, ReadFile, ReadLogs, RemoveFile, StatFile, WriteFile,
+};
+use pandastack_types::agent_api::{Endpoint, PassThrough};
 use pandastack_types::api::{DirectoryListing, ExecRequest, ExecResult, FileEntry, FileWritten, RenameFile};
 use pandastack_types::limits::FILE_BODY_BYTES_MAX;
 use pandastack_types::{Error, ErrorBody, ErrorCode, Result, SandboxId};
@@ -66,7 +70,7 @@ pub(crate) async fn exec(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::exec).await?;
-    let answer = forward(&app, &caller, &id, "exec", request).await;
+    let answer = forward(&app, &caller, &id, endpoints::Exec::pass_through, request).await;
     pandastack_fault::point("control.exec.answered").await;
     Ok(answer?)
 }
@@ -83,7 +87,7 @@ pub(crate) async fn exec_stream(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::exec).await?;
-    Ok(forward(&app, &caller, &id, "exec/stream", request).await?)
+    Ok(forward(&app, &caller, &id, ExecStream::pass_through, request).await?)
 }
 
 /// Read a file, or a part of it with `Range`.
@@ -100,7 +104,7 @@ pub(crate) async fn read(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs", request).await?)
+    Ok(forward(&app, &caller, &id, ReadFile::pass_through, request).await?)
 }
 
 /// Write a file, making its parents. The body is streamed; readers see the old file until the new one is complete.
@@ -119,7 +123,7 @@ pub(crate) async fn write(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs", limit_body(request)?).await?)
+    Ok(forward(&app, &caller, &id, WriteFile::pass_through, limit_body(request)?).await?)
 }
 
 /// Refuses an upload that is too large, at once if it says so.
@@ -147,7 +151,7 @@ pub(crate) async fn remove(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs", request).await?)
+    Ok(forward(&app, &caller, &id, RemoveFile::pass_through, request).await?)
 }
 
 /// List a directory; `/` when no path is given. With `recursive` or `depth`, those below it too.
@@ -170,7 +174,7 @@ pub(crate) async fn list_dir(
             *request.uri_mut() = uri.parse().map_err(Error::internal)?;
         }
     }
-    Ok(forward(&app, &caller, &id, "fs/dir", request).await?)
+    Ok(forward(&app, &caller, &id, ListDirectory::pass_through, request).await?)
 }
 
 /// Look at a file.
@@ -184,7 +188,7 @@ pub(crate) async fn stat(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs/stat", request).await?)
+    Ok(forward(&app, &caller, &id, StatFile::pass_through, request).await?)
 }
 
 /// Make a directory and its parents.
@@ -200,7 +204,7 @@ pub(crate) async fn mkdir(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs/mkdir", request.map(|_| Body::empty())).await?)
+    Ok(forward(&app, &caller, &id, MakeDirectory::pass_through, request.map(|_| Body::empty())).await?)
 }
 
 /// Rename or move a file.
@@ -217,7 +221,7 @@ pub(crate) async fn rename(
         validate::path("to", &rename.to)
     })
     .await?;
-    Ok(forward(&app, &caller, &id, "fs/rename", request).await?)
+    Ok(forward(&app, &caller, &id, endpoints::RenameFile::pass_through, request).await?)
 }
 
 /// Console log; with `follow`, as server-sent events.
@@ -230,7 +234,7 @@ pub(crate) async fn logs(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(forward(&app, &caller, &id, "logs", request).await?)
+    Ok(forward(&app, &caller, &id, ReadLogs::pass_through, request).await?)
 }
 
 /// Reads a small JSON body and checks it, so that a bad one is refused without waking anything.
@@ -246,36 +250,30 @@ pub(super) async fn checked<T: serde::de::DeserializeOwned>(
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
-/// Passes a request on to the sandbox's agent and its answer back.
-pub(super) async fn forward(
+/// Passes a request on to the sandbox's agent and its answer back. HEAD is answered from GET by dropping the body, here as in
+/// every HTTP server.
+pub(super) async fn forward<E: Endpoint>(
     app: &App,
     caller: &Caller,
     id: &SandboxId,
-    tail: &str,
+    call: impl FnOnce(&SandboxId, Option<String>) -> PassThrough<E>,
     request: Request,
 ) -> Result<Response> {
     let (place, client) = ops::locate(app, &caller.workspace, id).await?;
     let (parts, body) = request.into_parts();
-    let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
-    if let Some(query) = agent_query(parts.uri.query()) {
-        uri.push('?');
-        uri.push_str(&query);
-    }
-    // HEAD is answered from GET by dropping the body, here as in every HTTP server.
-    let method = if parts.method == Method::HEAD { Method::GET } else { parts.method };
-    let mut onward = http::Request::builder().method(method).uri(uri);
-    for name in FORWARDED {
-        if let Some(value) = parts.headers.get(&name) {
-            onward = onward.header(name, value);
-        }
-    }
-    let onward = onward.body(body).map_err(Error::internal)?;
-    let mut response = client.send(onward, Some(place.incarnation)).await?;
+    let call = call(id, agent_query(parts.uri.query()));
+    let headers = picked(&parts.headers, &FORWARDED);
+    let mut response = client.pass_through(&call, place.incarnation, headers, body).await?;
     ops::note_wake(app, &place, id, &client).await;
     for name in DROPPED {
         response.headers_mut().remove(name);
     }
     Ok(response.map(Body::new).into_response())
+}
+
+/// The headers with these names.
+pub(super) fn picked(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
+    names.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone()))).collect()
 }
 
 /// The query without the caller's key or signature.

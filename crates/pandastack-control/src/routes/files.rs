@@ -9,6 +9,9 @@ use axum::response::Response;
 use http::header;
 use jiff::Timestamp;
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody, Query};
+use pandastack_types::agent_api::endpoints::{
+    self, FindFiles, GrepFiles, PackArchive, UnpackArchive, WatchFiles,
+};
 use pandastack_types::api::{
     CopyFile, DirectoryListing, FileChange, FileEntry, FileWritten, GrepResult, SetAttributes, SignFile,
     SignedUrl,
@@ -49,7 +52,7 @@ pub(crate) async fn find(
     request: Request,
 ) -> ApiResult<Response> {
     args.check()?;
-    Ok(forward(&app, &caller, &id, "fs/find", request).await?)
+    Ok(forward(&app, &caller, &id, FindFiles::pass_through, request).await?)
 }
 
 /// Find lines in text files by a regular expression, or by plain text with `fixed`.
@@ -69,7 +72,7 @@ pub(crate) async fn grep(
     if args.pattern.as_deref().is_none_or(str::is_empty) {
         return Err(Error::bad_request("say what to look for with `?pattern=...`").into());
     }
-    Ok(forward(&app, &caller, &id, "fs/grep", request).await?)
+    Ok(forward(&app, &caller, &id, GrepFiles::pass_through, request).await?)
 }
 
 /// Copy a file or a tree, with permissions and owners.
@@ -86,7 +89,7 @@ pub(crate) async fn copy(
         validate::path("to", &copy.to)
     })
     .await?;
-    Ok(forward(&app, &caller, &id, "fs/copy", request).await?)
+    Ok(forward(&app, &caller, &id, endpoints::CopyFile::pass_through, request).await?)
 }
 
 /// Change permissions and owner.
@@ -101,7 +104,7 @@ pub(crate) async fn set_attributes(
 ) -> ApiResult<Response> {
     arg.check()?;
     let request = checked(request, |_: &SetAttributes| Ok(())).await?;
-    Ok(forward(&app, &caller, &id, "fs", request).await?)
+    Ok(forward(&app, &caller, &id, endpoints::SetAttributes::pass_through, request).await?)
 }
 
 /// A directory's content, or one file, as a tar archive that is made while it is sent.
@@ -115,7 +118,7 @@ pub(crate) async fn pack(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs/tar", request).await?)
+    Ok(forward(&app, &caller, &id, PackArchive::pass_through, request).await?)
 }
 
 /// Unpack a tar archive into a directory, which is made if it is missing. Entries that would land outside are refused.
@@ -131,7 +134,7 @@ pub(crate) async fn unpack(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs/tar", limit_body(request)?).await?)
+    Ok(forward(&app, &caller, &id, UnpackArchive::pass_through, limit_body(request)?).await?)
 }
 
 /// Changes of a file or directory as server-sent events: `watching`, then `change`. With `Last-Event-ID` a watch goes on
@@ -148,7 +151,7 @@ pub(crate) async fn watch(
     request: Request,
 ) -> ApiResult<Response> {
     arg.check()?;
-    Ok(forward(&app, &caller, &id, "fs/watch", request.map(|_| Body::empty())).await?)
+    Ok(forward(&app, &caller, &id, WatchFiles::pass_through, request.map(|_| Body::empty())).await?)
 }
 
 /// Make a URL that reads or writes one file without a key. It ends with its time, or with the key that made it.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use pandastack_rest::{ApiResult, Caller, Id, Query};
+use pandastack_types::agent_api::endpoints::ReadMetrics;
 use pandastack_types::api::{AuditList, SandboxMetrics, UsageReport};
 use pandastack_types::limits::{AUDIT_PAGE_MAX, USAGE_SANDBOXES_MAX};
 use pandastack_types::{Error, ErrorBody, Result, SandboxId, WorkspaceId};
@@ -38,9 +38,8 @@ pub(crate) async fn metrics(
 /// What a machine uses now, as its host tells.
 pub(crate) async fn of_machine(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxMetrics> {
     let (record, client) = ops::live(app, workspace, id).await?;
-    let path = format!("/sandboxes/{id}/metrics");
-    let call = ops::call_on(&record, Method::GET, &path, METRICS_WAIT);
-    let seen: SandboxMetrics = client.call(call, ops::NO_BODY).await?;
+    let call = ReadMetrics::new(id.clone());
+    let seen = client.call(call, ops::on(&record, METRICS_WAIT), ()).await?;
     Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
 }
 

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, header};
 use hyper_util::rt::TokioIo;
 use pandastack_edge::Trouble;
 use pandastack_edge::limits::SIGNED_URL_SECONDS_MAX;
 use pandastack_rest::extract::{parse_json, read_body};
 use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller, Id, Query, switching};
+use pandastack_types::agent_api::endpoints::ListPorts;
 use pandastack_types::api::{PortList, Preview, Scope, SetPreview, SignPreview, SignedPreview};
 use pandastack_types::door::TUNNEL_UPGRADE;
 use pandastack_types::preview::{PARAMETER, PreviewKey, Visibility};
@@ -122,9 +123,8 @@ pub(crate) async fn ports(
     headers: HeaderMap,
 ) -> ApiResult<Json<PortList>> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
-    let path = format!("/sandboxes/{id}/ports");
-    let call = ops::call_on(&record, Method::GET, &path, PORTS_WAIT);
-    let mut list: PortList = client.call(call, ops::NO_BODY).await?;
+    let call = ListPorts::new(id.clone());
+    let mut list = client.call(call, ops::on(&record, PORTS_WAIT), ()).await?;
     for port in &mut list.ports {
         let inside = port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         port.proxy_url = (!inside).then(|| preview_url(&headers, &id, port.port));

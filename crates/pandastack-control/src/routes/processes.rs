@@ -10,6 +10,10 @@ use axum::routing::{get, post};
 use http::request::Parts;
 use http_body_util::Limited;
 use pandastack_rest::{ApiError, ApiResult, Caller, Id};
+use pandastack_types::agent_api::endpoints::{
+    self, ListProcesses, ProcessOutput, ReadProcess, ResizeTerminal, WaitProcess, WriteStdin,
+};
+use pandastack_types::agent_api::{Endpoint, PassThrough};
 use pandastack_types::api::{Process, ProcessList, SignalProcess, StartProcess, StdinWritten, TerminalSize};
 use pandastack_types::limits::STDIN_BODY_BYTES_MAX;
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
@@ -52,9 +56,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
 }
 
 impl Of {
-    async fn forward(self, app: &App, caller: &Caller, tail: &str, request: Request) -> Result<Response> {
-        let tail = format!("processes/{}{tail}", self.process);
-        forward(app, caller, &self.sandbox, &tail, request).await
+    async fn forward<E: Endpoint>(
+        self,
+        app: &App,
+        caller: &Caller,
+        call: impl FnOnce(&SandboxId, &u64, Option<String>) -> PassThrough<E>,
+        request: Request,
+    ) -> Result<Response> {
+        let call = |sandbox: &SandboxId, query| call(sandbox, &self.process, query);
+        forward(app, caller, &self.sandbox, call, request).await
     }
 }
 
@@ -67,7 +77,7 @@ pub(crate) async fn list(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(forward(&app, &caller, &id, "processes", request).await?)
+    Ok(forward(&app, &caller, &id, ListProcesses::pass_through, request).await?)
 }
 
 /// Start a process and leave it to itself. It outlives this call, restarts of the servers, sleep and forks. With `follow`
@@ -84,7 +94,7 @@ pub(crate) async fn start(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, validate::start_process).await?;
-    Ok(forward(&app, &caller, &id, "processes", request).await?)
+    Ok(forward(&app, &caller, &id, endpoints::StartProcess::pass_through, request).await?)
 }
 
 /// Look at one process.
@@ -97,7 +107,7 @@ pub(crate) async fn look(
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(of.forward(&app, &caller, "", request).await?)
+    Ok(of.forward(&app, &caller, ReadProcess::pass_through, request).await?)
 }
 
 /// Wait for the end of a process, 30 seconds unless told; a process that still runs then is answered as such.
@@ -110,7 +120,7 @@ pub(crate) async fn wait(
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(of.forward(&app, &caller, "/wait", request).await?)
+    Ok(of.forward(&app, &caller, WaitProcess::pass_through, request).await?)
 }
 
 /// Follow a process's output as server-sent events from two offsets on, or from a `Last-Event-ID`: `stdout`, `stderr`,
@@ -126,7 +136,7 @@ pub(crate) async fn output(
     of: Of,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(of.forward(&app, &caller, "/output", request).await?)
+    Ok(of.forward(&app, &caller, ProcessOutput::pass_through, request).await?)
 }
 
 /// Write to a process's standard input, as fast as it reads. With an `offset` a write can be repeated: bytes that were
@@ -144,7 +154,7 @@ pub(crate) async fn write_stdin(
 ) -> ApiResult<Response> {
     let limit = usize::try_from(STDIN_BODY_BYTES_MAX).unwrap_or(usize::MAX);
     let request = request.map(|body| Body::new(Limited::new(body, limit)));
-    Ok(of.forward(&app, &caller, "/stdin", request).await?)
+    Ok(of.forward(&app, &caller, WriteStdin::pass_through, request).await?)
 }
 
 /// Send a signal to a process's group. KILL reaches everything that the process ever started.
@@ -158,7 +168,7 @@ pub(crate) async fn signal(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |_: &SignalProcess| Ok(())).await?;
-    Ok(of.forward(&app, &caller, "/signal", request).await?)
+    Ok(of.forward(&app, &caller, endpoints::SignalProcess::pass_through, request).await?)
 }
 
 /// Change the size of a process's terminal.
@@ -172,5 +182,5 @@ pub(crate) async fn resize(
     request: Request,
 ) -> ApiResult<Response> {
     let request = checked(request, |size: &TerminalSize| validate::terminal(*size)).await?;
-    Ok(of.forward(&app, &caller, "/resize", request).await?)
+    Ok(of.forward(&app, &caller, ResizeTerminal::pass_through, request).await?)
 }

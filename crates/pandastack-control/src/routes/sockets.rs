@@ -10,9 +10,11 @@ use axum::routing::get;
 use http::{HeaderName, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use pandastack_rest::{ApiResult, Caller, Id};
+use pandastack_types::agent_api::endpoints::{CommandSocket, PlainTerminalSocket, TerminalSocket};
+use pandastack_types::agent_api::{Endpoint, PassThrough, Upgrade, WebSocketProtocol};
 use pandastack_types::{Error, ErrorBody, Result, SandboxId};
 
-use super::data::agent_query;
+use super::data::{agent_query, picked};
 use crate::app::App;
 use crate::sandboxes::ops;
 
@@ -43,7 +45,7 @@ pub(crate) async fn commands(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&app, &caller, &id, "exec/ws", request).await?)
+    Ok(tunnel(&app, &caller, &id, CommandSocket::pass_through, request).await?)
 }
 
 /// A terminal on a WebSocket: a new one, or one that there is from an offset on.
@@ -57,7 +59,7 @@ pub(crate) async fn terminal(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&app, &caller, &id, "exec/pty", request).await?)
+    Ok(tunnel(&app, &caller, &id, TerminalSocket::pass_through, request).await?)
 }
 
 /// A terminal on a WebSocket that carries nothing but its bytes, and ends with it.
@@ -70,14 +72,14 @@ pub(crate) async fn plain_terminal(
     Id(id): Id<SandboxId>,
     request: Request,
 ) -> ApiResult<Response> {
-    Ok(tunnel(&app, &caller, &id, "ssh", request).await?)
+    Ok(tunnel(&app, &caller, &id, PlainTerminalSocket::pass_through, request).await?)
 }
 
-async fn tunnel(
+async fn tunnel<E: Endpoint<Response = Upgrade<WebSocketProtocol>>>(
     app: &Arc<App>,
     caller: &Caller,
     id: &SandboxId,
-    tail: &str,
+    call: impl FnOnce(&SandboxId, Option<String>) -> PassThrough<E>,
     mut request: Request,
 ) -> Result<Response> {
     let upgrade = request.headers().get(header::UPGRADE).and_then(|value| value.to_str().ok());
@@ -85,19 +87,9 @@ async fn tunnel(
         return Err(Error::bad_request("this address is for WebSockets; connect with a WebSocket client"));
     }
     let (place, client) = ops::locate(app, &caller.workspace, id).await?;
-    let mut uri = format!("/agent/v1/sandboxes/{id}/{tail}");
-    if let Some(query) = agent_query(request.uri().query()) {
-        uri.push('?');
-        uri.push_str(&query);
-    }
-    let mut onward = http::Request::builder().uri(uri);
-    for name in HANDSHAKE {
-        if let Some(value) = request.headers().get(&name) {
-            onward = onward.header(name, value);
-        }
-    }
-    let onward = onward.body(Body::empty()).map_err(Error::internal)?;
-    let mut answer = client.send(onward, Some(place.incarnation)).await?;
+    let call = call(id, agent_query(request.uri().query()));
+    let headers = picked(request.headers(), &HANDSHAKE);
+    let mut answer = client.pass_through(&call, place.incarnation, headers, Body::empty()).await?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Err(Error::internal(format!("an agent answered {} to a WebSocket", answer.status())));
     }

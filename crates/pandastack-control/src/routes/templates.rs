@@ -7,17 +7,18 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use futures::future::join_all;
-use http::{Method, StatusCode};
-use pandastack_agent_client::{AgentClient, AgentError, Call};
+use http::StatusCode;
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_rest::extract::is_set;
 use pandastack_rest::{ApiResult, Caller, Id, Query, sse};
+use pandastack_types::agent_api::BuildQuery;
+use pandastack_types::agent_api::endpoints::{BakeTemplate, ListBuilds, ReadBuild};
 use pandastack_types::api::{Build, BuildStatus, Template};
 use pandastack_types::{BuildId, Error, ErrorBody, Result};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::sandboxes::ops::NO_BODY;
 
 /// How long a host may take to say what it builds.
 const ASK_WAIT: Duration = Duration::from_secs(10);
@@ -60,19 +61,16 @@ pub(crate) async fn bake(
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     crate::sandboxes::validate::template_name(&name)?;
     let (name, client) = app.hosts.place_bake(&name)?;
-    let path = format!("/templates/{name}/bake");
-    let call = Call { method: Method::POST, path: &path, incarnation: None, wait: ASK_WAIT };
-    Ok((StatusCode::ACCEPTED, Json(client.call(call, NO_BODY).await?)))
+    let build = client.call(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
+    Ok((StatusCode::ACCEPTED, Json(build)))
 }
 
 /// Builds of all hosts that answer, newest first.
 #[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", responses((status = 200, body = Vec<Build>)))]
 pub(crate) async fn builds(State(app): State<Arc<App>>, _caller: Caller) -> Json<Vec<Build>> {
     let clients = app.hosts.clients();
-    let asked = clients.iter().map(|(_, client)| {
-        let call = Call { method: Method::GET, path: "/builds", incarnation: None, wait: ASK_WAIT };
-        client.call::<Vec<Build>>(call, NO_BODY)
-    });
+    let asked =
+        clients.iter().map(|(_, client)| client.call(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
     let mut builds: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
     builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
     Json(builds)
@@ -106,13 +104,10 @@ pub(crate) async fn build_logs(
 }
 
 async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> Result<Build, AgentError> {
-    let mut path = format!("/builds/{id}");
-    let mut wait = ASK_WAIT;
-    if let Some(seen) = seen_lines {
-        path.push_str(&format!("?seen_lines={seen}&wait_seconds={HOLD_SECONDS}"));
-        wait += Duration::from_secs(HOLD_SECONDS);
-    }
-    client.call(Call { method: Method::GET, path: &path, incarnation: None, wait }, NO_BODY).await
+    let wait_seconds = seen_lines.map(|_| HOLD_SECONDS);
+    let wait = ASK_WAIT + Duration::from_secs(wait_seconds.unwrap_or(0));
+    let call = ReadBuild::new(id.clone(), BuildQuery { seen_lines, wait_seconds });
+    client.call(call, CallOptions::on_host(wait), ()).await
 }
 
 async fn find(app: &App, id: &BuildId) -> Result<(AgentClient, Build)> {

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
 use pandastack_agent_client::AgentClient;
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, SnapshotRecord};
-use pandastack_types::agent_api::{AgentCreate, AgentSandbox, MachineSize, SandboxSpec, Source, VolumeSpec};
+use pandastack_types::agent_api::{AgentCreate, MachineSize, SandboxSpec, Source, VolumeSpec, endpoints};
 use pandastack_types::api::{AttachedVolume, CreateSandbox, Template};
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, WorkspaceId};
 use tokio::time::Instant;
 
-use super::{MAKE_WAIT, call_on, remove_machine};
+use super::{MAKE_WAIT, on, remove_machine};
 use crate::Sandboxes;
 use crate::hosts::Promise;
 use crate::in_flight::Mark;
@@ -127,11 +126,11 @@ async fn make(
     client: &AgentClient,
 ) -> Result<SandboxRecord> {
     let body = AgentCreate { spec: agent_spec(record), source, size };
-    let call = call_on(record, Method::POST, "/sandboxes", MAKE_WAIT);
+    let making = client.call(endpoints::CreateSandbox::new(), on(record, MAKE_WAIT), &body);
     // The row must be on disk before the client hears of it; that can be waited for while the host works.
-    let (seen, synced) = tokio::join!(client.call(call, Some(&body)), sandboxes.store.sync());
+    let (seen, synced) = tokio::join!(making, sandboxes.store.sync());
     synced?;
-    let seen: AgentSandbox = seen?;
+    let seen = seen?;
     fault::point("control.create.made").await;
     if seen.state != SandboxState::Running {
         let why = seen.failure.unwrap_or_else(|| format!("its host left it {}", seen.state.as_str()));

@@ -44,9 +44,9 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
     let Some(_marked) = sandboxes.in_flight.mark(&Mark::Delete(record.id.clone())) else { return Ok(()) };
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
-            // Asked first, because a host need not tell the totals of what it removed, and short lives count too.
+            // Asked first, because a host does not tell the totals of what it removed, and short lives count too.
             let last = describe(&client, record).await.ok();
-            remove_machine(&client, record).await.map(|told| told.or(last))
+            remove_machine(&client, record).await.map(|()| last)
         }
         Err(error) => Err(error),
     };

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Method;
-use pandastack_agent_client::Call;
+use pandastack_agent_client::CallOptions;
 use pandastack_store::SandboxRecord;
+use pandastack_types::agent_api::{ExecQuery, endpoints};
 use pandastack_types::api::{
-    CreateSandbox, ExecRequest, ExecResult, Process, ProcessList, ProcessState, RunRequest, RunResult,
-    Signal, SignalProcess,
+    CreateSandbox, ExecRequest, ExecResult, Process, ProcessState, RunRequest, RunResult, Signal,
+    SignalProcess,
 };
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use pandastack_types::{Error, ErrorCode, Result, SandboxId, WorkspaceId};
 use tokio_util::sync::CancellationToken;
 
-use super::call_on;
 use crate::Sandboxes;
 use crate::ops;
 
@@ -30,10 +29,9 @@ pub async fn exec(
     tag: &str,
 ) -> Result<ExecResult> {
     let (place, client) = ops::locate(sandboxes, workspace, id).await?;
-    let path = format!("/sandboxes/{id}/exec?tag={tag}");
-    let (method, incarnation) = (Method::POST, Some(place.incarnation));
-    let call = Call { method, path: &path, incarnation, wait: wait_for(request) };
-    let result = client.call(call, Some(request)).await?;
+    let call = endpoints::Exec::new(id.clone(), ExecQuery { tag: Some(tag.to_owned()) });
+    let options = CallOptions::on_sandbox(place.incarnation, wait_for(request));
+    let result = client.call(call, options, request).await?;
     ops::note_wake(sandboxes, &place, id, &client).await;
     Ok(result)
 }
@@ -41,18 +39,15 @@ pub async fn exec(
 /// Ends the processes of a sandbox with that tag, and everything they started.
 pub async fn kill(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SandboxId, tag: &str) -> Result<()> {
     let (place, client) = ops::locate(sandboxes, workspace, id).await?;
-    let (path, incarnation) = (format!("/sandboxes/{id}/processes"), Some(place.incarnation));
-    let call = Call { method: Method::GET, path: &path, incarnation, wait: GRACE };
-    let list: ProcessList = client.call(call, ops::NO_BODY).await?;
+    let options = CallOptions::on_sandbox(place.incarnation, GRACE);
+    let list = client.call(endpoints::ListProcesses::new(id.clone()), options, ()).await?;
     let named = |process: &&Process| {
         let runs = process.state == ProcessState::Running || process.lingering;
         runs && process.tag.as_deref() == Some(tag)
     };
     for process in list.processes.iter().filter(named) {
-        let path = format!("{path}/{}/signal", process.id);
-        let call = Call { method: Method::POST, path: &path, incarnation, wait: GRACE };
-        let _: serde::de::IgnoredAny =
-            client.call(call, Some(&SignalProcess { signal: Signal::KILL })).await?;
+        let call = endpoints::SignalProcess::new(id.clone(), process.id);
+        client.call(call, options, &SignalProcess { signal: Signal::KILL }).await?;
     }
     Ok(())
 }
@@ -97,8 +92,8 @@ pub async fn exec_in(
     request: &ExecRequest,
 ) -> Result<ExecResult> {
     let client = sandboxes.hosts.client(&record.host)?;
-    let path = format!("/sandboxes/{}/exec", record.id);
-    Ok(client.call(call_on(record, Method::POST, &path, wait_for(request)), Some(request)).await?)
+    let call = endpoints::Exec::new(record.id.clone(), ExecQuery::default());
+    Ok(client.call(call, ops::on(record, wait_for(request)), request).await?)
 }
 
 fn wait_for(request: &ExecRequest) -> Duration {

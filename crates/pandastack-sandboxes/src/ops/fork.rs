@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use http::Method;
 use pandastack_agent_client::AgentClient;
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Change, IdempotencyKey, SandboxRecord, SandboxSpecRecord, Select, StoreError};
-use pandastack_types::agent_api::{AgentFork, AgentForked, ChildOutcome};
+use pandastack_types::agent_api::endpoints::ForkSandbox;
+use pandastack_types::agent_api::{AgentFork, ChildOutcome};
 use pandastack_types::api::{ForkError, Lineage, Metadata, Promote, Promoted};
 use pandastack_types::limits::ANCESTORS_MAX;
 use pandastack_types::{Error, Owner, Result, SandboxId, SandboxState, Transition, TreeId};
 
 use super::create::{agent_spec, undo};
-use super::{MAKE_WAIT, call_on, delete};
+use super::{MAKE_WAIT, delete, on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
 use crate::volumes::attach::Derived;
@@ -100,10 +100,8 @@ async fn run(
     sandboxes.publish(sandboxes.store.insert_sandboxes(&children, key.as_ref()).await?);
     fault::point("control.fork.inserted").await;
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
-    let path = format!("/sandboxes/{}/fork", parent.id);
-    let call = call_on(&parent, Method::POST, &path, MAKE_WAIT);
-    let (answer, synced) =
-        tokio::join!(client.call::<AgentForked>(call, Some(&body)), sandboxes.store.sync());
+    let forking = client.call(ForkSandbox::new(parent.id.clone()), on(&parent, MAKE_WAIT), &body);
+    let (answer, synced) = tokio::join!(forking, sandboxes.store.sync());
     let answer = match synced.map_err(Error::from).and(answer.map_err(Error::from)) {
         Ok(answer) => answer,
         Err(error) => {

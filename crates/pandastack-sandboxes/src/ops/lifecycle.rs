@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use http::Method;
-use pandastack_agent_client::AgentClient;
+use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::record::after_seconds;
 use pandastack_store::{Amendment, Change, SandboxRecord};
-use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox};
+use pandastack_types::agent_api::{AgentKeepAwake, AgentPatch, AgentSandbox, endpoints};
 use pandastack_types::api::{Hibernate, Keep, Lifecycle, PatchLifecycle};
 use pandastack_types::limits::KEEP_AWAKE_SECONDS_MAX;
 use pandastack_types::{Error, Residency, Result, SandboxState, Transition};
 
-use super::{MOVE_WAIT, call_on, check_live, describe};
+use super::{MOVE_WAIT, check_live, describe, on};
 use crate::Sandboxes;
 
 /// A move that a client asks for.
@@ -30,12 +29,16 @@ pub enum Move {
 }
 
 impl Move {
-    fn as_str(self) -> &'static str {
+    async fn call(self, client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
+        let (id, options) = (record.id.clone(), on(record, MOVE_WAIT));
         match self {
-            Move::Pause => "pause",
-            Move::Resume => "resume",
-            Move::Hibernate(_) => "hibernate",
-            Move::Wake => "wake",
+            Move::Pause => client.call(endpoints::PauseSandbox::new(id), options, ()).await,
+            Move::Resume => client.call(endpoints::ResumeSandbox::new(id), options, ()).await,
+            Move::Hibernate(keep) => {
+                let call = endpoints::HibernateSandbox::new(id);
+                client.call(call, options, &Hibernate { keep }).await
+            }
+            Move::Wake => client.call(endpoints::WakeSandbox::new(id), options, ()).await,
         }
     }
 }
@@ -65,13 +68,7 @@ pub async fn go(
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
-            let path = format!("/sandboxes/{}/{}", record.id, movement.as_str());
-            let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
-            let body = match movement {
-                Move::Hibernate(keep) => Some(Hibernate { keep }),
-                _ => None,
-            };
-            let seen: AgentSandbox = client.call(call, body.as_ref()).await?;
+            let seen = movement.call(&client, &record).await?;
             match movement {
                 Move::Hibernate(_) => fault::point("control.hibernate.answered").await,
                 Move::Wake => fault::point("control.wake.answered").await,
@@ -146,9 +143,8 @@ pub async fn keep_awake(
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
-            let path = format!("/sandboxes/{}/keep-awake", record.id);
-            let call = call_on(&record, Method::POST, &path, MOVE_WAIT);
-            let seen: AgentSandbox = client.call(call, Some(&AgentKeepAwake { until })).await?;
+            let call = endpoints::KeepAwake::new(record.id.clone());
+            let seen = client.call(call, on(&record, MOVE_WAIT), &AgentKeepAwake { until }).await?;
             settle(&own, &record, seen, Change::at(now())).await
         })
         .await
@@ -182,10 +178,9 @@ pub async fn patch(
     let idle = (persistent || idle_given).then_some(idle_timeout_seconds);
     if idle != record.agent_idle_seconds() {
         let client = sandboxes.hosts.client(&record.host)?;
-        let path = format!("/sandboxes/{}", record.id);
         let body = AgentPatch { idle_timeout_seconds: idle };
-        let call = call_on(&record, Method::PATCH, &path, MOVE_WAIT);
-        client.call::<serde::de::IgnoredAny>(call, Some(&body)).await?;
+        let call = endpoints::PatchSandbox::new(record.id.clone());
+        client.call(call, on(&record, MOVE_WAIT), &body).await?;
     }
     let on_timeout = request.on_timeout.unwrap_or(spec.on_timeout);
     let checkpoints = request.checkpoints.or(spec.checkpoints).filter(|wanted| wanted.every_seconds > 0);

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use http::Method;
 use pandastack_agent_client::AgentClient;
 use pandastack_store::SandboxRecord;
 use pandastack_types::Result;
-use pandastack_types::api::{Port, PortList};
+use pandastack_types::agent_api::endpoints::ListPorts;
+use pandastack_types::api::Port;
 use tokio::time::Instant;
 
-use super::{NO_BODY, call_on};
+use super::on;
 
 /// Between two looks. A look takes an emulated guest about 10 ms.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -39,9 +39,8 @@ impl<'a> Watch<'a> {
         if Instant::now() >= self.deadline {
             return Ok(None);
         }
-        let path = format!("/sandboxes/{}/ports", self.machine.id);
-        let call = call_on(self.machine, Method::GET, &path, LOOK_WAIT);
-        let list: PortList = self.client.call(call, NO_BODY).await?;
+        let call = ListPorts::new(self.machine.id.clone());
+        let list = self.client.call(call, on(self.machine, LOOK_WAIT), ()).await?;
         self.looked_at = Some(Instant::now());
         Ok(Some(list.ports))
     }

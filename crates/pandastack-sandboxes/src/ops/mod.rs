@@ -15,11 +15,10 @@ pub mod snapshot;
 
 use std::time::Duration;
 
-use http::Method;
-use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord};
-use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::agent_api::{AgentSandbox, endpoints};
 use pandastack_types::{Error, ErrorCode, Owner, Result, SandboxId, SandboxState, WorkspaceId};
 
 use crate::Sandboxes;
@@ -34,32 +33,23 @@ const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
 /// How long a look at a sandbox may take.
 const LOOK_WAIT: Duration = Duration::from_secs(5);
 
-/// No body.
-pub const NO_BODY: Option<&()> = None;
-
-/// A call on a sandbox, with its incarnation.
-pub fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: Duration) -> Call<'a> {
-    Call { method, path, incarnation: Some(record.incarnation), wait }
+/// How a call on a sandbox is made: it carries the incarnation that is meant.
+pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
+    CallOptions::on_sandbox(record.incarnation, wait)
 }
 
-/// Removes a machine; one that is gone already is removed. Answers its last totals where the host tells them.
-async fn remove_machine(
-    client: &AgentClient,
-    record: &SandboxRecord,
-) -> Result<Option<AgentSandbox>, AgentError> {
-    let path = format!("/sandboxes/{}", record.id);
-    let call = call_on(record, Method::DELETE, &path, MOVE_WAIT);
-    match client.call::<serde_json::Value>(call, NO_BODY).await {
-        Ok(last) => Ok(serde_json::from_value(last).ok()),
-        Err(error) if error.is_absent() => Ok(None),
-        Err(error) => Err(error),
+/// Removes a machine; one that is gone already is removed.
+async fn remove_machine(client: &AgentClient, record: &SandboxRecord) -> Result<(), AgentError> {
+    let call = endpoints::DeleteSandbox::new(record.id.clone());
+    match client.call(call, on(record, MOVE_WAIT), ()).await {
+        Err(error) if !error.is_absent() => Err(error),
+        _ => Ok(()),
     }
 }
 
 /// The sandbox as its host sees it now.
 pub async fn describe(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
-    let path = format!("/sandboxes/{}", record.id);
-    client.call(call_on(record, Method::GET, &path, LOOK_WAIT), NO_BODY).await
+    client.call(endpoints::ReadSandbox::new(record.id.clone()), on(record, LOOK_WAIT), ()).await
 }
 
 /// Refuses calls on a sandbox that has no machine.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use http::Method;
 use pandastack_store::{Amendment, SandboxRecord};
 use pandastack_types::Result;
-use pandastack_types::agent_api::AgentSandbox;
+use pandastack_types::agent_api::endpoints::SetNetwork;
 use pandastack_types::network::NetworkPolicy;
 
-use super::{MOVE_WAIT, call_on, check_live};
+use super::{MOVE_WAIT, check_live, on};
 use crate::Sandboxes;
 
 /// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of one sandbox come one
@@ -28,9 +27,8 @@ pub async fn set(
             let record = own.store.sandbox(None, &record.id).await?;
             check_live(&record)?;
             let client = own.hosts.client(&record.host)?;
-            let path = format!("/sandboxes/{}/network", record.id);
-            let call = call_on(&record, Method::PUT, &path, MOVE_WAIT);
-            client.call::<AgentSandbox>(call, Some(&policy)).await?;
+            let call = SetNetwork::new(record.id.clone());
+            client.call(call, on(&record, MOVE_WAIT), &policy).await?;
             Ok(own.amend(&record.id, &Amendment::Network(Box::new(policy))).await?)
         })
         .await

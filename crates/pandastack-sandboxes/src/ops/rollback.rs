@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use http::Method;
 use pandastack_agent_client::AgentClient;
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::{Amendment, Change, SandboxRecord, SnapshotRecord};
-use pandastack_types::agent_api::{AgentRollback, AgentSandbox};
+use pandastack_types::agent_api::AgentRollback;
+use pandastack_types::agent_api::endpoints::RollBack;
 use pandastack_types::{Error, Result, SnapshotId, WorkspaceId};
 
 use super::lifecycle::settle;
-use super::{MAKE_WAIT, call_on};
+use super::{MAKE_WAIT, on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
 
@@ -34,10 +34,9 @@ pub async fn rollback(
                     format!("sandbox `{}` is being rolled back or looked after; try again", record.id);
                 return Err(Error::conflict(message));
             };
-            let path = format!("/sandboxes/{}/rollback", record.id);
             let body = AgentRollback { snapshot_id: snapshot.id.clone() };
-            let call = call_on(&record, Method::POST, &path, MAKE_WAIT);
-            let seen: AgentSandbox = client.call(call, Some(&body)).await?;
+            let call = RollBack::new(record.id.clone());
+            let seen = client.call(call, on(&record, MAKE_WAIT), &body).await?;
             fault::point("control.rollback.answered").await;
             settle(&own, &record, seen, Change::at(now())).await?;
             Ok(own.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)

@@ -5,18 +5,17 @@
 
 use std::sync::Arc;
 
-use http::Method;
-use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_agent_client::{AgentClient, CallOptions};
 use pandastack_fault as fault;
 use pandastack_store::clock::now;
 use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
 use pandastack_store::{SandboxRecord, SnapshotRecord, StoreError};
-use pandastack_types::agent_api::{AgentSnapshot, AgentSnapshotDone};
+use pandastack_types::agent_api::AgentSnapshot;
+use pandastack_types::agent_api::endpoints::{DeleteSnapshot, TakeSnapshot};
 use pandastack_types::api::{CreateSnapshot, SnapshotKind};
 use pandastack_types::{Error, ErrorCode, Result, SnapshotId, WorkspaceId};
-use serde::de::IgnoredAny;
 
-use super::{MOVE_WAIT, NO_BODY, SNAPSHOT_WAIT, call_on};
+use super::{MOVE_WAIT, SNAPSHOT_WAIT, on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
 
@@ -85,10 +84,9 @@ async fn run(
 ) -> Result<SnapshotRecord> {
     let id = SnapshotId::random();
     let _marked = sandboxes.in_flight.mark(&Mark::Snapshot(id.clone()));
-    let path = format!("/sandboxes/{}/snapshots", record.id);
     let body = AgentSnapshot { snapshot_id: id.clone() };
-    let call = call_on(&record, Method::POST, &path, SNAPSHOT_WAIT);
-    let done: AgentSnapshotDone = match client.call(call, Some(&body)).await {
+    let call = TakeSnapshot::new(record.id.clone());
+    let done = match client.call(call, on(&record, SNAPSHOT_WAIT), &body).await {
         Ok(done) => done,
         Err(error) => {
             remove_quietly(&client, &id).await;
@@ -153,10 +151,8 @@ pub async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<
 }
 
 async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
-    let path = format!("/snapshots/{id}");
-    let call = Call { method: Method::DELETE, path: &path, incarnation: None, wait: MOVE_WAIT };
-    let removed: Result<IgnoredAny, AgentError> = client.call(call, NO_BODY).await;
-    if let Err(error) = removed
+    let call = DeleteSnapshot::new(id.clone());
+    if let Err(error) = client.call(call, CallOptions::on_host(MOVE_WAIT), ()).await
         && !error.is_absent()
     {
         tracing::info!(snapshot = %id, %error, "the snapshot is removed when its host next reports");

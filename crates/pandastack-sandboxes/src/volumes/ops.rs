@@ -5,20 +5,18 @@
 
 use std::sync::Arc;
 
-use http::Method;
-use pandastack_agent_client::{AgentClient, AgentError, Call};
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_store::clock::now;
 use pandastack_store::volumes::{VolumeRecord, VolumeSpecRecord, VolumeState};
-use pandastack_types::agent_api::{AgentVolume, AgentVolumeCreate, AgentVolumeGrow};
+use pandastack_types::agent_api::{AgentVolumeCreate, AgentVolumeGrow, endpoints};
 use pandastack_types::api::{CreateVolume, PatchVolume};
 use pandastack_types::limits::{VOLUME_MB_MAX, VOLUME_MB_MIN, VOLUME_NAME_CHARS_MAX};
 use pandastack_types::{Error, HostId, Result, SandboxId, VolumeId, WorkspaceId};
-use serde::de::IgnoredAny;
 
 use super::{MIB, owned};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
-use crate::ops::{MAKE_WAIT, MOVE_WAIT, NO_BODY};
+use crate::ops::{MAKE_WAIT, MOVE_WAIT};
 
 /// Makes an empty volume. Runs to its end even if the caller is dropped.
 pub async fn create(
@@ -74,8 +72,8 @@ async fn make(
             own.store.insert_volumes(std::slice::from_ref(&record)).await?;
             let size_bytes = record.spec.size_bytes;
             let body = AgentVolumeCreate { id: record.id.clone(), size_bytes, from, writer };
-            let call = Call { method: Method::POST, path: "/volumes", incarnation: None, wait: MAKE_WAIT };
-            match client.call::<AgentVolume>(call, Some(&body)).await {
+            let options = CallOptions::on_host(MAKE_WAIT);
+            match client.call(endpoints::CreateVolume::new(), options, &body).await {
                 Ok(made) => {
                     let spec = VolumeSpecRecord { size_bytes: made.size_bytes, ..record.spec };
                     own.store.update_volume(&record.id, &spec).await?;
@@ -113,10 +111,9 @@ pub async fn grow(sandboxes: &Arc<Sandboxes>, record: VolumeRecord, size_mb: u64
     let own = Arc::clone(sandboxes);
     sandboxes
         .owned(async move {
-            let path = format!("/volumes/{}/grow", record.id);
             let body = AgentVolumeGrow { size_bytes: size_mb * MIB, writer };
-            let call = Call { method: Method::POST, path: &path, incarnation: None, wait: MOVE_WAIT };
-            let grown: AgentVolume = client.call(call, Some(&body)).await?;
+            let call = endpoints::GrowVolume::new(record.id.clone());
+            let grown = client.call(call, CallOptions::on_host(MOVE_WAIT), &body).await?;
             let spec = VolumeSpecRecord { size_bytes: grown.size_bytes, ..record.spec };
             own.store.update_volume(&record.id, &spec).await?;
             Ok(VolumeRecord { spec, ..record })
@@ -163,11 +160,10 @@ pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, name: &
 /// Removes the image and then the row of a volume that is being deleted. A host that does not answer does it when it
 /// reports. Safe to repeat.
 pub async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Result<()> {
-    let path = format!("/volumes/{}", record.id);
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
-            let call = Call { method: Method::DELETE, path: &path, incarnation: None, wait: MOVE_WAIT };
-            client.call::<IgnoredAny>(call, NO_BODY).await.map(drop)
+            let call = endpoints::DeleteVolume::new(record.id.clone());
+            client.call(call, CallOptions::on_host(MOVE_WAIT), ()).await
         }
         Err(error) => Err(error),
     };
