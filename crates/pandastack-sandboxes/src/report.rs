@@ -8,14 +8,14 @@
 //! - Rows that some replica is working on are left to that work. Who works on what is asked before the rows are read: what is
 //!   finished in between is then found in the rows.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pandastack_store::clock::now;
 use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
-use pandastack_types::{HostId, Result, SandboxId, SandboxState, SnapshotId, Transition};
+use pandastack_types::{Result, SandboxId, SandboxState, SnapshotId, Transition};
 
 use crate::Sandboxes;
 use crate::checkpoint;
