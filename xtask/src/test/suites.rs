@@ -18,6 +18,8 @@ use crate::{azurite, checkout, host, postgres, python, qemu, tidy, tree};
 
 /// Where tests find Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
+/// Where tests find Firecracker.
+const FIRECRACKER: &str = "PANDASTACK_FIRECRACKER";
 
 /// How long one test may take with everything in it.
 const FULL_TEST_SECONDS_MAX: &str = "7200";
@@ -65,6 +67,7 @@ impl Session {
         tests.env("PANDASTACK_TEST_POSTGRES_BIN", postgres::ensure()?);
         tests.env("PANDASTACK_TEST_PYTHON", python::ensure()?);
         tests.envs(azurite::ensure()?.map(|program| (AZURITE, program)));
+        tests.envs(firecracker().map(|program| (FIRECRACKER, program)));
         tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
         let mut counts = cargo_test(tests, "rust")?;
         counts.timings.add(&built);
@@ -163,6 +166,12 @@ impl Session {
             None => bail!("no platform is running"),
         }
     }
+}
+
+/// Firecracker beside the clone, unless the caller names one. CI builds from a checkout, which has nothing beside it.
+fn firecracker() -> Option<PathBuf> {
+    let beside = tree::clone_root().join("../shared/kvm-lab/firecracker");
+    Some(beside).filter(|path| std::env::var_os(FIRECRACKER).is_none() && path.is_file())
 }
 
 /// Builds every crate's tests, and with them the `pandastack` program. Built by itself, the program
