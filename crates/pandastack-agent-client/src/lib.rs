@@ -1,7 +1,7 @@
 //! Calls to one host's agent, over a unix socket or TCP by one mechanism.
 //!
 //! Calls are described by [`pandastack_types::agent_api::endpoints`]:
-//! [`AgentClient::call_endpoint`] for those that answer a value, [`AgentClient::stream`] for those
+//! [`AgentClient::call`] for those that answer a value, [`AgentClient::stream`] for those
 //! that answer bytes or events, [`AgentClient::upgrade`] for those that turn the connection into a
 //! stream both ways, and [`AgentClient::pass_through`] for a client's request that is handed on.
 //!
@@ -17,12 +17,14 @@ mod connector;
 mod error;
 mod failure;
 pub mod request_id;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
@@ -35,8 +37,6 @@ use pandastack_types::agent_api::{
 };
 use pandastack_types::link::{Direction, LINK_HEADER, LinkKey};
 use pandastack_types::{ErrorBody, HostId};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 pub use crate::body::RequestBody;
 use crate::connector::Connector;
@@ -108,18 +108,6 @@ pub type RequestOf<'a, E> = <<E as Endpoint>::Request as RequestBody>::Value<'a>
 /// What a call answers.
 pub type ResponseOf<E> = <<E as Endpoint>::Response as JsonResponse>::Value;
 
-/// A call that answers JSON, by path.
-pub struct Call<'a> {
-    /// Its method.
-    pub method: Method,
-    /// Under `/agent/v1`.
-    pub path: &'a str,
-    /// The life of the sandbox that is meant.
-    pub incarnation: Option<u64>,
-    /// How long the answer may take.
-    pub wait: Duration,
-}
-
 impl AgentClient {
     /// A client of the agent at an address of the form that agents report. Connects when first used.
     pub fn new(host: HostId, address: &str, key: LinkKey) -> Result<Self, AgentError> {
@@ -145,7 +133,7 @@ impl AgentClient {
     }
 
     /// Makes a call and reads its value.
-    pub async fn call_endpoint<E>(
+    pub async fn call<E>(
         &self,
         endpoint: E,
         options: CallOptions,
@@ -209,28 +197,8 @@ impl AgentClient {
         self.send(request, Some(incarnation)).await
     }
 
-    /// Sends JSON and reads JSON; an empty answer reads as `null`.
-    pub async fn call<T: DeserializeOwned>(
-        &self,
-        call: Call<'_>,
-        body: Option<&(impl Serialize + Sync)>,
-    ) -> Result<T, AgentError> {
-        let bytes = match body {
-            Some(body) => serde_json::to_vec(body).map_err(|error| self.invalid_request(error))?,
-            None => Vec::new(),
-        };
-        let mut request = Request::builder().method(call.method).uri(format!("/agent/v1{}", call.path));
-        if body.is_some() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
-        }
-        let request = request.body(Body::from(bytes)).map_err(|error| self.invalid_request(error))?;
-        let answer = self.within(Some(call.wait), self.receive(request, call.incarnation)).await?;
-        let text = if answer.is_empty() { b"null".as_slice() } else { &answer };
-        serde_json::from_slice(text).map_err(|error| self.bad_response(error))
-    }
-
     /// Sends a request whose URI is a path with query, streaming both ways. An error status becomes an error.
-    pub async fn send(
+    async fn send(
         &self,
         mut request: Request<Body>,
         incarnation: Option<u64>,

@@ -1,7 +1,7 @@
 //! The control plane: REST API, placement, auth, reapers.
 //!
 //! ```text
-//!   clients --/v1--> routes --> ops --> agent_client --/agent/v1--> agents
+//!   clients --/v1--> routes --> ops --> agent_client --agent_api--> agents
 //!                      |         |                                    |
 //!                      |         +--> store (the record of truth)     |
 //!                      +--> data path, streamed straight through      |

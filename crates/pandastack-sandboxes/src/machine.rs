@@ -6,24 +6,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
-use http::{Method, Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use jiff::Timestamp;
-use pandastack_agent_client::{AgentClient, AgentError};
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions, StreamOptions};
 use pandastack_store::{SandboxRecord, SnapshotRecord};
+use pandastack_types::agent_api::{
+    ExecQuery, Flag, MakeDirectoryQuery, OutputQuery, PROCESS_HEADER, RemoveFileQuery, StartProcessQuery,
+    UnpackQuery, WriteFileQuery, endpoints,
+};
 use pandastack_types::api::{
-    CreateSnapshot, ExecRequest, ExecResult, Keep, PatchLifecycle, Port, PortList, Process, ProcessList,
-    Signal, SignalProcess, SnapshotKind, StartProcess,
+    CreateSnapshot, ExecRequest, ExecResult, Keep, PatchLifecycle, Port, Process, Signal, SignalProcess,
+    SnapshotKind, StartProcess,
 };
 use pandastack_types::{Error, ErrorCode, Result, SandboxId};
-use serde::de::IgnoredAny;
 use tokio::time::Instant;
 
 use crate::Sandboxes;
 use crate::ops::lifecycle::Move;
 use crate::ops::listening::Watch;
-use crate::ops::{self, NO_BODY, call_on};
+use crate::ops::{self, on};
 use crate::output::{Events, Exit, Lines, OutputEvent};
 
 /// How long a short call may take; it may have to wake the machine.
@@ -70,10 +72,6 @@ impl Machine {
         &self.record.id
     }
 
-    fn path(&self, tail: &str) -> String {
-        format!("/sandboxes/{}/{tail}", self.record.id)
-    }
-
     /// Runs a short command and answers what it printed.
     pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult> {
         self.exec_within(request, CALL_WAIT).await
@@ -81,36 +79,33 @@ impl Machine {
 
     /// Runs a command and answers what it printed; fails when that takes longer than `wait`.
     pub async fn exec_within(&self, request: &ExecRequest, wait: Duration) -> Result<ExecResult> {
-        let path = self.path("exec");
-        Ok(self.client.call(call_on(&self.record, Method::POST, &path, wait), Some(request)).await?)
+        let call = endpoints::Exec::new(self.id().clone(), ExecQuery::default());
+        Ok(self.client.call(call, on(&self.record, wait), request).await?)
     }
 
     /// Starts a process and leaves it to itself.
     pub async fn start(&self, request: &StartProcess) -> Result<Process> {
-        let path = self.path("processes");
-        Ok(self.client.call(call_on(&self.record, Method::POST, &path, CALL_WAIT), Some(request)).await?)
+        let call = endpoints::StartProcess::new(self.id().clone(), StartProcessQuery::default());
+        Ok(self.client.call(call, on(&self.record, CALL_WAIT), request).await?)
     }
 
     /// All processes.
     pub async fn processes(&self) -> Result<Vec<Process>> {
-        let path = self.path("processes");
-        let call = call_on(&self.record, Method::GET, &path, CALL_WAIT);
-        Ok(self.client.call::<ProcessList>(call, NO_BODY).await?.processes)
+        let call = endpoints::ListProcesses::new(self.id().clone());
+        Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.processes)
     }
 
     /// Ends a process and everything it started.
     pub async fn kill(&self, process: u64) -> Result<()> {
-        let path = self.path(&format!("processes/{process}/signal"));
-        let body = SignalProcess { signal: Signal::KILL };
-        let call = call_on(&self.record, Method::POST, &path, CALL_WAIT);
-        Ok(self.client.call::<IgnoredAny>(call, Some(&body)).await.map(|_| ())?)
+        let call = endpoints::SignalProcess::new(self.id().clone(), process);
+        let kill = SignalProcess { signal: Signal::KILL };
+        Ok(self.client.call(call, on(&self.record, CALL_WAIT), &kill).await?)
     }
 
     /// What listens in it now.
     pub async fn ports(&self) -> Result<Vec<Port>> {
-        let path = self.path("ports");
-        let call = call_on(&self.record, Method::GET, &path, CALL_WAIT);
-        Ok(self.client.call::<PortList>(call, NO_BODY).await?.ports)
+        let call = endpoints::ListPorts::new(self.id().clone());
+        Ok(self.client.call(call, on(&self.record, CALL_WAIT), ()).await?.ports)
     }
 
     /// Looks at what listens in it.
@@ -120,36 +115,36 @@ impl Machine {
 
     /// Writes a file; the content streams.
     pub async fn write(&self, file: &str, content: Body) -> Result<()> {
-        let uri = format!("/agent/v1{}?path={file}", self.path("fs"));
-        let request = Request::put(uri).header(header::CONTENT_TYPE, "application/octet-stream");
-        let request = request.body(content).map_err(Error::internal)?;
-        self.client.send(request, Some(self.record.incarnation)).await?;
-        Ok(())
+        let query = WriteFileQuery { path: file.to_owned(), ..WriteFileQuery::default() };
+        let call = endpoints::WriteFile::new(self.id().clone(), query);
+        let options = CallOptions::upload(self.record.incarnation);
+        Ok(self.client.call(call, options, content).await.map(drop)?)
     }
 
     /// Unpacks a tar archive into a directory; the content streams.
     pub async fn unpack(&self, directory: &str, archive: Body, wait: Duration) -> Result<()> {
-        let uri = format!("/agent/v1{}?path={directory}", self.path("fs/tar"));
-        let request = Request::put(uri).header(header::CONTENT_TYPE, "application/x-tar");
-        let request = request.body(archive).map_err(Error::internal)?;
-        let sent = self.client.send(request, Some(self.record.incarnation));
-        let late = |_| Error::new(ErrorCode::GuestUnavailable, "the archive could not be copied in time");
-        tokio::time::timeout(wait, sent).await.map_err(late)??;
-        Ok(())
+        let query = UnpackQuery { path: directory.to_owned(), ..UnpackQuery::default() };
+        let call = endpoints::UnpackArchive::new(self.id().clone(), query);
+        match self.client.call(call, on(&self.record, wait), archive).await {
+            Err(AgentError::Timeout { .. }) => {
+                Err(Error::new(ErrorCode::GuestUnavailable, "the archive could not be copied in time"))
+            }
+            unpacked => Ok(unpacked.map(drop)?),
+        }
     }
 
     /// Makes a directory and those above it.
     pub async fn make_dir(&self, directory: &str, wait: Duration) -> Result<()> {
-        let path = self.path(&format!("fs/mkdir?path={directory}"));
-        let call = call_on(&self.record, Method::POST, &path, wait);
-        Ok(self.client.call::<IgnoredAny>(call, NO_BODY).await.map(drop)?)
+        let query = MakeDirectoryQuery { path: directory.to_owned(), ..MakeDirectoryQuery::default() };
+        let call = endpoints::MakeDirectory::new(self.id().clone(), query);
+        Ok(self.client.call(call, on(&self.record, wait), ()).await?)
     }
 
     /// Deletes a file, or a directory with everything in it.
     pub async fn remove(&self, file: &str, wait: Duration) -> Result<()> {
-        let path = self.path(&format!("fs?path={file}"));
-        let call = call_on(&self.record, Method::DELETE, &path, wait);
-        Ok(self.client.call::<IgnoredAny>(call, NO_BODY).await.map(drop)?)
+        let query = RemoveFileQuery { path: file.to_owned(), ..RemoveFileQuery::default() };
+        let call = endpoints::RemoveFile::new(self.id().clone(), query);
+        Ok(self.client.call(call, on(&self.record, wait), ()).await?)
     }
 
     /// Sets after how many idle seconds it sleeps.
@@ -185,13 +180,12 @@ impl Machine {
 
     /// Runs a command until it ends; its lines go to `sink`. An agent that is restarted meanwhile loses nothing.
     pub async fn run(&self, request: &StartProcess, sink: &impl LineSink) -> Result<Exit> {
-        let body = serde_json::to_vec(request).map_err(Error::internal)?;
-        let uri = format!("/agent/v1{}?follow=1", self.path("processes"));
-        let started = Request::post(uri).header(header::CONTENT_TYPE, "application/json");
-        let started = started.body(Body::from(body)).map_err(Error::internal)?;
-        let response = self.client.send(started, Some(self.record.incarnation)).await?;
-        let process = response.headers().get("x-pandastack-process").and_then(|id| id.to_str().ok());
-        let process = process.map(str::to_owned);
+        let query = StartProcessQuery { follow: Flag(true), ..StartProcessQuery::default() };
+        let call = endpoints::StartProcess::new(self.id().clone(), query);
+        let options = StreamOptions::on_sandbox(self.record.incarnation);
+        let response = self.client.stream(call, options, request).await?;
+        let process = response.headers().get(PROCESS_HEADER);
+        let process: Option<u64> = process.and_then(|id| id.to_str().ok()?.parse().ok());
         let (mut events, mut lines) = (Events::default(), Lines::default());
         let mut body = Some(response.into_body());
         let mut deadline = Instant::now() + AGENT_WAIT;
@@ -201,7 +195,7 @@ impl Machine {
                 return Ok(Exit { last_lines: last.into(), ..exit });
             }
             // The stream broke off before the end: its agent is being restarted, and the process goes on.
-            let Some(process) = &process else { return Err(lost("the agent did not name the process")) };
+            let Some(process) = process else { return Err(lost("the agent did not name the process")) };
             match self.reattach(process, events.last_id.as_deref()).await {
                 Ok(again) => {
                     body = Some(again);
@@ -222,7 +216,7 @@ impl Machine {
         count: usize,
         is_wanted: impl Fn(&String) -> bool,
     ) -> Result<Vec<String>> {
-        let mut body = self.reattach(&process.to_string(), None).await?;
+        let mut body = self.reattach(process, None).await?;
         let (mut events, mut lines, mut last) = (Events::default(), Lines::default(), VecDeque::new());
         // A process that still runs has no end to wait for: what comes at once is what it printed so far.
         let deadline = Instant::now() + LAST_LINES_WAIT;
@@ -242,21 +236,13 @@ impl Machine {
 
     /// Follows what a process prints, raw as its agent tells it.
     pub async fn output(&self, process: u64) -> Result<Incoming> {
-        Ok(self.reattach(&process.to_string(), None).await?)
+        Ok(self.reattach(process, None).await?)
     }
 
-    async fn reattach(&self, process: &str, last_id: Option<&str>) -> Result<Incoming, AgentError> {
-        let uri = format!("/agent/v1{}", self.path(&format!("processes/{process}/output")));
-        let mut request = Request::get(uri);
-        if let Some(id) = last_id {
-            request = request.header("last-event-id", id);
-        }
-        let nonsense = |error: http::Error| AgentError::Nonsense {
-            host: self.record.host.clone(),
-            source: error.into(),
-        };
-        let request = request.body(Body::empty()).map_err(nonsense)?;
-        Ok(self.client.send(request, Some(self.record.incarnation)).await?.into_body())
+    async fn reattach(&self, process: u64, last_event_id: Option<&str>) -> Result<Incoming, AgentError> {
+        let call = endpoints::ProcessOutput::new(self.id().clone(), process, OutputQuery::default());
+        let options = StreamOptions { incarnation: Some(self.record.incarnation), last_event_id };
+        Ok(self.client.stream(call, options, ()).await?.into_body())
     }
 }
 
@@ -284,7 +270,7 @@ async fn follow(
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(bytes) = frame.into_data() else { continue };
         if !events.push(&bytes) {
-            return Err(lost("the agent sent nonsense"));
+            return Err(lost("the agent sent malformed events"));
         }
         while let Some(event) = events.next() {
             match event {
@@ -310,7 +296,7 @@ async fn follow(
 
 fn is_restart(error: &AgentError) -> bool {
     match error {
-        AgentError::Unreachable { .. } | AgentError::Broken { .. } => true,
+        AgentError::Unreachable { .. } | AgentError::ConnectionLost { .. } => true,
         AgentError::Answered { body, .. } => body.code == ErrorCode::Unavailable,
         _ => false,
     }

@@ -10,9 +10,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use http::{StatusCode, header};
 use http_body_util::Limited;
+use pandastack_agent_client::StreamOptions;
 use pandastack_rest::extract::{is_set, parse_json, read_body};
 use pandastack_rest::url::beside;
 use pandastack_rest::{ApiResult, Caller, Query};
+use pandastack_types::agent_api::PathQuery;
+use pandastack_types::agent_api::endpoints::PackArchive;
 use pandastack_types::api::{DeployApp, Deployment};
 use pandastack_types::limits::SOURCE_BYTES_MAX;
 use pandastack_types::{AppId, Error, ErrorBody, ErrorCode, Result, SandboxId};
@@ -117,11 +120,8 @@ fn limited(request: Request) -> Result<Body> {
 /// A directory of a sandbox as an archive that is made while it is read.
 async fn pack(app: &App, caller: &Caller, sandbox: &SandboxId, path: &str) -> Result<Body> {
     let (place, client) = ops::locate(app, &caller.workspace, sandbox).await?;
-    let query: String =
-        url::form_urlencoded::Serializer::new(String::new()).append_pair("path", path).finish();
-    let uri = format!("/agent/v1/sandboxes/{sandbox}/fs/tar?{query}");
-    let request = http::Request::get(uri).body(Body::empty()).map_err(Error::internal)?;
-    let answer = client.send(request, Some(place.incarnation)).await?;
+    let call = PackArchive::new(sandbox.clone(), PathQuery { path: path.to_owned() });
+    let answer = client.stream(call, StreamOptions::on_sandbox(place.incarnation), ()).await?;
     let limit = usize::try_from(SOURCE_BYTES_MAX).unwrap_or(usize::MAX);
     Ok(Body::new(Limited::new(answer.into_body(), limit)))
 }

@@ -7,14 +7,15 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use pandastack_postgres::{
     Bounds, Endpoint, Entrance, Outcome, Session, Statement, json_of, parameter, type_name,
 };
 use pandastack_rest::{ApiResult, Caller, Id, JsonBody};
+use pandastack_types::agent_api::{ExecQuery, endpoints};
 use pandastack_types::api::{
     CloneDatabase, CreateDatabase, Database, DatabaseColumn, DatabaseConnection, DatabaseQuery, DatabaseRows,
-    DatabaseStats, DatabaseStatus, DatabaseWaking, ExecRequest, ExecResult, Items, PatchDatabase, Scope,
+    DatabaseStats, DatabaseStatus, DatabaseWaking, ExecRequest, Items, PatchDatabase, Scope,
 };
 use pandastack_types::limits::{DATABASE_QUERY_MS_MAX, DATABASE_ROWS_MAX};
 use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
@@ -22,7 +23,7 @@ use pandastack_types::{DatabaseId, Error, ErrorBody, ErrorCode, Result};
 use super::credentials::{DATABASE, is_broker_token, tenant};
 use super::{StoredDatabases, backups, ops, reset, server, view};
 use crate::app::App;
-use crate::sandboxes::ops::call_on;
+use crate::sandboxes::ops::on;
 use crate::store::databases::DatabaseRecord;
 
 /// How long a query may take that does not say.
@@ -308,10 +309,9 @@ pub(crate) async fn logs(
 ) -> ApiResult<Response> {
     let record = find(&app, &caller, &id).await?;
     let (machine, client) = ops::machine(&app, &record).await?;
-    let path = format!("/sandboxes/{}/exec", machine.id);
     let command = ExecRequest { cmd: Some(LOG_COMMAND.to_owned()), ..ExecRequest::default() };
-    let call = call_on(&machine, Method::POST, &path, LOG_WAIT);
-    let output: ExecResult = client.call(call, Some(&command)).await?;
+    let call = endpoints::Exec::new(machine.id.clone(), ExecQuery::default());
+    let output = client.call(call, on(&machine, LOG_WAIT), &command).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], output.stdout).into_response())
 }
 

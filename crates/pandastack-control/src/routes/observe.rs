@@ -39,7 +39,7 @@ pub(crate) async fn metrics(
 pub(crate) async fn of_machine(app: &App, workspace: &WorkspaceId, id: &SandboxId) -> Result<SandboxMetrics> {
     let (record, client) = ops::live(app, workspace, id).await?;
     let call = ReadMetrics::new(id.clone());
-    let seen = client.call_endpoint(call, ops::on(&record, METRICS_WAIT), ()).await?;
+    let seen = client.call(call, ops::on(&record, METRICS_WAIT), ()).await?;
     Ok(SandboxMetrics { egress_denied: record.spec.egress_denied, ..seen })
 }
 

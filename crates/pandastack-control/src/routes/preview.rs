@@ -124,7 +124,7 @@ pub(crate) async fn ports(
 ) -> ApiResult<Json<PortList>> {
     let (record, client) = ops::live(&app, &caller.workspace, &id).await?;
     let call = ListPorts::new(id.clone());
-    let mut list = client.call_endpoint(call, ops::on(&record, PORTS_WAIT), ()).await?;
+    let mut list = client.call(call, ops::on(&record, PORTS_WAIT), ()).await?;
     for port in &mut list.ports {
         let inside = port.address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         port.proxy_url = (!inside).then(|| preview_url(&headers, &id, port.port));

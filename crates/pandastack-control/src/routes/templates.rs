@@ -61,7 +61,7 @@ pub(crate) async fn bake(
 ) -> ApiResult<(StatusCode, Json<Build>)> {
     crate::sandboxes::validate::template_name(&name)?;
     let (name, client) = app.hosts.place_bake(&name)?;
-    let build = client.call_endpoint(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
+    let build = client.call(BakeTemplate::new(name), CallOptions::on_host(ASK_WAIT), ()).await?;
     Ok((StatusCode::ACCEPTED, Json(build)))
 }
 
@@ -69,9 +69,8 @@ pub(crate) async fn bake(
 #[utoipa::path(get, path = "/v1/templates/builds", tag = "templates", responses((status = 200, body = Vec<Build>)))]
 pub(crate) async fn builds(State(app): State<Arc<App>>, _caller: Caller) -> Json<Vec<Build>> {
     let clients = app.hosts.clients();
-    let asked = clients
-        .iter()
-        .map(|(_, client)| client.call_endpoint(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
+    let asked =
+        clients.iter().map(|(_, client)| client.call(ListBuilds::new(), CallOptions::on_host(ASK_WAIT), ()));
     let mut builds: Vec<_> = join_all(asked).await.into_iter().flatten().flatten().collect();
     builds.sort_by_key(|build| std::cmp::Reverse(build.started_at));
     Json(builds)
@@ -108,7 +107,7 @@ async fn ask(client: &AgentClient, id: &BuildId, seen_lines: Option<usize>) -> R
     let wait_seconds = seen_lines.map(|_| HOLD_SECONDS);
     let wait = ASK_WAIT + Duration::from_secs(wait_seconds.unwrap_or(0));
     let call = ReadBuild::new(id.clone(), BuildQuery { seen_lines, wait_seconds });
-    client.call_endpoint(call, CallOptions::on_host(wait), ()).await
+    client.call(call, CallOptions::on_host(wait), ()).await
 }
 
 async fn find(app: &App, id: &BuildId) -> Result<(AgentClient, Build)> {

@@ -65,7 +65,7 @@ impl Edge {
         let Some(route) = site.map(Site::route) else { return Trouble::PortClosed };
         let Place::Sandbox { agent, incarnation } = &route.to else { return Trouble::PortClosed };
         let options = CallOptions::on_sandbox(*incarnation, PORTS_WAIT);
-        let listening = match agent.call_endpoint(ListPorts::new(target.sandbox.clone()), options, ()).await {
+        let listening = match agent.call(ListPorts::new(target.sandbox.clone()), options, ()).await {
             Ok(list) => list.ports.into_iter().find(|port| port.port == target.port),
             Err(_) => None,
         };

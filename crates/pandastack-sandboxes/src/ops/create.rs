@@ -126,7 +126,7 @@ async fn make(
     client: &AgentClient,
 ) -> Result<SandboxRecord> {
     let body = AgentCreate { spec: agent_spec(record), source, size };
-    let making = client.call_endpoint(endpoints::CreateSandbox::new(), on(record, MAKE_WAIT), &body);
+    let making = client.call(endpoints::CreateSandbox::new(), on(record, MAKE_WAIT), &body);
     // The row must be on disk before the client hears of it; that can be waited for while the host works.
     let (seen, synced) = tokio::join!(making, sandboxes.store.sync());
     synced?;

@@ -31,7 +31,7 @@ pub async fn exec(
     let (place, client) = ops::locate(sandboxes, workspace, id).await?;
     let call = endpoints::Exec::new(id.clone(), ExecQuery { tag: Some(tag.to_owned()) });
     let options = CallOptions::on_sandbox(place.incarnation, wait_for(request));
-    let result = client.call_endpoint(call, options, request).await?;
+    let result = client.call(call, options, request).await?;
     ops::note_wake(sandboxes, &place, id, &client).await;
     Ok(result)
 }
@@ -40,14 +40,14 @@ pub async fn exec(
 pub async fn kill(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SandboxId, tag: &str) -> Result<()> {
     let (place, client) = ops::locate(sandboxes, workspace, id).await?;
     let options = CallOptions::on_sandbox(place.incarnation, GRACE);
-    let list = client.call_endpoint(endpoints::ListProcesses::new(id.clone()), options, ()).await?;
+    let list = client.call(endpoints::ListProcesses::new(id.clone()), options, ()).await?;
     let named = |process: &&Process| {
         let runs = process.state == ProcessState::Running || process.lingering;
         runs && process.tag.as_deref() == Some(tag)
     };
     for process in list.processes.iter().filter(named) {
         let call = endpoints::SignalProcess::new(id.clone(), process.id);
-        client.call_endpoint(call, options, &SignalProcess { signal: Signal::KILL }).await?;
+        client.call(call, options, &SignalProcess { signal: Signal::KILL }).await?;
     }
     Ok(())
 }
@@ -93,7 +93,7 @@ pub async fn exec_in(
 ) -> Result<ExecResult> {
     let client = sandboxes.hosts.client(&record.host)?;
     let call = endpoints::Exec::new(record.id.clone(), ExecQuery::default());
-    Ok(client.call_endpoint(call, ops::on(record, wait_for(request)), request).await?)
+    Ok(client.call(call, ops::on(record, wait_for(request)), request).await?)
 }
 
 fn wait_for(request: &ExecRequest) -> Duration {

@@ -100,7 +100,7 @@ async fn run(
     sandboxes.publish(sandboxes.store.insert_sandboxes(&children, key.as_ref()).await?);
     fault::point("control.fork.inserted").await;
     let body = AgentFork { children: children.iter().map(agent_spec).collect() };
-    let forking = client.call_endpoint(ForkSandbox::new(parent.id.clone()), on(&parent, MAKE_WAIT), &body);
+    let forking = client.call(ForkSandbox::new(parent.id.clone()), on(&parent, MAKE_WAIT), &body);
     let (answer, synced) = tokio::join!(forking, sandboxes.store.sync());
     let answer = match synced.map_err(Error::from).and(answer.map_err(Error::from)) {
         Ok(answer) => answer,

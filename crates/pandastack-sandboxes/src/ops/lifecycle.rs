@@ -32,13 +32,13 @@ impl Move {
     async fn call(self, client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
         let (id, options) = (record.id.clone(), on(record, MOVE_WAIT));
         match self {
-            Move::Pause => client.call_endpoint(endpoints::PauseSandbox::new(id), options, ()).await,
-            Move::Resume => client.call_endpoint(endpoints::ResumeSandbox::new(id), options, ()).await,
+            Move::Pause => client.call(endpoints::PauseSandbox::new(id), options, ()).await,
+            Move::Resume => client.call(endpoints::ResumeSandbox::new(id), options, ()).await,
             Move::Hibernate(keep) => {
                 let call = endpoints::HibernateSandbox::new(id);
-                client.call_endpoint(call, options, &Hibernate { keep }).await
+                client.call(call, options, &Hibernate { keep }).await
             }
-            Move::Wake => client.call_endpoint(endpoints::WakeSandbox::new(id), options, ()).await,
+            Move::Wake => client.call(endpoints::WakeSandbox::new(id), options, ()).await,
         }
     }
 }
@@ -144,7 +144,7 @@ pub async fn keep_awake(
     sandboxes
         .owned(async move {
             let call = endpoints::KeepAwake::new(record.id.clone());
-            let seen = client.call_endpoint(call, on(&record, MOVE_WAIT), &AgentKeepAwake { until }).await?;
+            let seen = client.call(call, on(&record, MOVE_WAIT), &AgentKeepAwake { until }).await?;
             settle(&own, &record, seen, Change::at(now())).await
         })
         .await
@@ -180,7 +180,7 @@ pub async fn patch(
         let client = sandboxes.hosts.client(&record.host)?;
         let body = AgentPatch { idle_timeout_seconds: idle };
         let call = endpoints::PatchSandbox::new(record.id.clone());
-        client.call_endpoint(call, on(&record, MOVE_WAIT), &body).await?;
+        client.call(call, on(&record, MOVE_WAIT), &body).await?;
     }
     let on_timeout = request.on_timeout.unwrap_or(spec.on_timeout);
     let checkpoints = request.checkpoints.or(spec.checkpoints).filter(|wanted| wanted.every_seconds > 0);

@@ -40,7 +40,7 @@ impl<'a> Watch<'a> {
             return Ok(None);
         }
         let call = ListPorts::new(self.machine.id.clone());
-        let list = self.client.call_endpoint(call, on(self.machine, LOOK_WAIT), ()).await?;
+        let list = self.client.call(call, on(self.machine, LOOK_WAIT), ()).await?;
         self.looked_at = Some(Instant::now());
         Ok(Some(list.ports))
     }

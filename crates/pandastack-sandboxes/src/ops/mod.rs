@@ -15,8 +15,7 @@ pub mod snapshot;
 
 use std::time::Duration;
 
-use http::Method;
-use pandastack_agent_client::{AgentClient, AgentError, Call, CallOptions};
+use pandastack_agent_client::{AgentClient, AgentError, CallOptions};
 use pandastack_store::clock::now;
 use pandastack_store::{Change, SandboxRecord};
 use pandastack_types::agent_api::{AgentSandbox, endpoints};
@@ -34,14 +33,6 @@ const SNAPSHOT_WAIT: Duration = Duration::from_secs(180);
 /// How long a look at a sandbox may take.
 const LOOK_WAIT: Duration = Duration::from_secs(5);
 
-/// No body.
-pub const NO_BODY: Option<&()> = None;
-
-/// A call on a sandbox, with its incarnation.
-pub fn call_on<'a>(record: &SandboxRecord, method: Method, path: &'a str, wait: Duration) -> Call<'a> {
-    Call { method, path, incarnation: Some(record.incarnation), wait }
-}
-
 /// How a call on a sandbox is made: it carries the incarnation that is meant.
 pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
     CallOptions::on_sandbox(record.incarnation, wait)
@@ -50,7 +41,7 @@ pub fn on(record: &SandboxRecord, wait: Duration) -> CallOptions {
 /// Removes a machine; one that is gone already is removed.
 async fn remove_machine(client: &AgentClient, record: &SandboxRecord) -> Result<(), AgentError> {
     let call = endpoints::DeleteSandbox::new(record.id.clone());
-    match client.call_endpoint(call, on(record, MOVE_WAIT), ()).await {
+    match client.call(call, on(record, MOVE_WAIT), ()).await {
         Err(error) if !error.is_absent() => Err(error),
         _ => Ok(()),
     }
@@ -58,7 +49,7 @@ async fn remove_machine(client: &AgentClient, record: &SandboxRecord) -> Result<
 
 /// The sandbox as its host sees it now.
 pub async fn describe(client: &AgentClient, record: &SandboxRecord) -> Result<AgentSandbox, AgentError> {
-    client.call_endpoint(endpoints::ReadSandbox::new(record.id.clone()), on(record, LOOK_WAIT), ()).await
+    client.call(endpoints::ReadSandbox::new(record.id.clone()), on(record, LOOK_WAIT), ()).await
 }
 
 /// Refuses calls on a sandbox that has no machine.

@@ -28,7 +28,7 @@ pub async fn set(
             check_live(&record)?;
             let client = own.hosts.client(&record.host)?;
             let call = SetNetwork::new(record.id.clone());
-            client.call_endpoint(call, on(&record, MOVE_WAIT), &policy).await?;
+            client.call(call, on(&record, MOVE_WAIT), &policy).await?;
             Ok(own.amend(&record.id, &Amendment::Network(Box::new(policy))).await?)
         })
         .await

@@ -36,7 +36,7 @@ pub async fn rollback(
             };
             let body = AgentRollback { snapshot_id: snapshot.id.clone() };
             let call = RollBack::new(record.id.clone());
-            let seen = client.call_endpoint(call, on(&record, MAKE_WAIT), &body).await?;
+            let seen = client.call(call, on(&record, MAKE_WAIT), &body).await?;
             fault::point("control.rollback.answered").await;
             settle(&own, &record, seen, Change::at(now())).await?;
             Ok(own.amend(&record.id, &Amendment::RolledBack(snapshot.id)).await?)

@@ -86,7 +86,7 @@ async fn run(
     let _marked = sandboxes.in_flight.mark(&Mark::Snapshot(id.clone()));
     let body = AgentSnapshot { snapshot_id: id.clone() };
     let call = TakeSnapshot::new(record.id.clone());
-    let done = match client.call_endpoint(call, on(&record, SNAPSHOT_WAIT), &body).await {
+    let done = match client.call(call, on(&record, SNAPSHOT_WAIT), &body).await {
         Ok(done) => done,
         Err(error) => {
             remove_quietly(&client, &id).await;
@@ -152,7 +152,7 @@ pub async fn remove(sandboxes: &Sandboxes, snapshot: &SnapshotRecord) -> Result<
 
 async fn remove_quietly(client: &AgentClient, id: &SnapshotId) {
     let call = DeleteSnapshot::new(id.clone());
-    if let Err(error) = client.call_endpoint(call, CallOptions::on_host(MOVE_WAIT), ()).await
+    if let Err(error) = client.call(call, CallOptions::on_host(MOVE_WAIT), ()).await
         && !error.is_absent()
     {
         tracing::info!(snapshot = %id, %error, "the snapshot is removed when its host next reports");

@@ -73,7 +73,7 @@ async fn make(
             let size_bytes = record.spec.size_bytes;
             let body = AgentVolumeCreate { id: record.id.clone(), size_bytes, from, writer };
             let options = CallOptions::on_host(MAKE_WAIT);
-            match client.call_endpoint(endpoints::CreateVolume::new(), options, &body).await {
+            match client.call(endpoints::CreateVolume::new(), options, &body).await {
                 Ok(made) => {
                     let spec = VolumeSpecRecord { size_bytes: made.size_bytes, ..record.spec };
                     own.store.update_volume(&record.id, &spec).await?;
@@ -113,7 +113,7 @@ pub async fn grow(sandboxes: &Arc<Sandboxes>, record: VolumeRecord, size_mb: u64
         .owned(async move {
             let body = AgentVolumeGrow { size_bytes: size_mb * MIB, writer };
             let call = endpoints::GrowVolume::new(record.id.clone());
-            let grown = client.call_endpoint(call, CallOptions::on_host(MOVE_WAIT), &body).await?;
+            let grown = client.call(call, CallOptions::on_host(MOVE_WAIT), &body).await?;
             let spec = VolumeSpecRecord { size_bytes: grown.size_bytes, ..record.spec };
             own.store.update_volume(&record.id, &spec).await?;
             Ok(VolumeRecord { spec, ..record })
@@ -163,7 +163,7 @@ pub async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Resu
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
             let call = endpoints::DeleteVolume::new(record.id.clone());
-            client.call_endpoint(call, CallOptions::on_host(MOVE_WAIT), ()).await
+            client.call(call, CallOptions::on_host(MOVE_WAIT), ()).await
         }
         Err(error) => Err(error),
     };

@@ -19,7 +19,7 @@ use pandastack_types::api::ExecRequest;
 use pandastack_types::{Error, Result};
 use tokio::time::Instant;
 
-use super::restore::{LOG_DIR, failed, send};
+use super::restore::{LOG_DIR, failed, write};
 use crate::app::App;
 use crate::sandboxes::ops as machines;
 use crate::store::SandboxRecord;
@@ -150,8 +150,7 @@ impl<'a> Feed<'a> {
     }
 
     async fn put(&self, name: &str, body: Body) -> Result<()> {
-        let path = format!("fs?path={LOG_DIR}/{name}");
-        send(&self.client, self.machine, &path, "application/octet-stream", body).await
+        write(&self.client, self.machine, format!("{LOG_DIR}/{name}"), body).await
     }
 }
 

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
-use http::{Request, header};
 use jiff::Timestamp;
-use pandastack_agent_client::AgentClient;
+use pandastack_agent_client::{AgentClient, AgentError};
 use pandastack_backup::{Recovery, Restore, RestoreError, Target, limits::SEGMENT_BYTES};
+use pandastack_types::agent_api::{UnpackQuery, WriteFileQuery, endpoints};
 use pandastack_types::api::{CloneDatabase, CreateSandbox, ExecRequest};
 use pandastack_types::limits::VOLUME_MB_MAX;
 use pandastack_types::{DatabaseId, Error, ErrorCode, Owner, Result};
@@ -26,7 +26,7 @@ use crate::app::App;
 use crate::databases::replay::{self, Replay};
 use crate::databases::server::{self, Descent};
 use crate::databases::{DATA_PATH, ops, owner};
-use crate::sandboxes::ops as machines;
+use crate::sandboxes::ops::{self as machines, on};
 use crate::sandboxes::volumes::owned;
 use crate::store::SandboxRecord;
 use crate::store::databases::{DatabaseRecord, DatabaseState};
@@ -35,6 +35,7 @@ use crate::store::databases::{DatabaseRecord, DatabaseState};
 const REACH_WAIT: Duration = Duration::from_secs(20);
 /// How long one step in the machine may take: unpacking, laying out, starting.
 const STEP_SECONDS: u64 = 30 * 60;
+const STEP_WAIT: Duration = Duration::from_secs(STEP_SECONDS);
 /// Between two looks whether a server has recovered.
 const RECOVERY_LOOK: Duration = Duration::from_millis(250);
 /// Room beside the data: files of the log, and what the server writes while it recovers.
@@ -154,7 +155,7 @@ pub(super) async fn run(
     let feed = Feed::begin(app, client.clone(), machine, restore).await?;
     let Recovery { signal_file, settings_file, settings } =
         restore.recovery(&Feed::command()).map_err(failed)?;
-    send(&client, machine, &format!("fs?path={SETTINGS}"), "text/plain", Body::from(settings)).await?;
+    write(&client, machine, SETTINGS.to_owned(), Body::from(settings)).await?;
     sh(app, machine, ASK, &[("SIGNAL_FILE", signal_file), ("SETTINGS_FILE", settings_file)]).await?;
     tokio::select! {
         recovered = recover(app, machine, original) => recovered?,
@@ -177,7 +178,9 @@ async fn unpack(client: &AgentClient, machine: &SandboxRecord, restore: &Restore
     let trouble = Arc::new(Mutex::new(None));
     let (noted, source) = (Arc::clone(&trouble), restore.clone());
     let tar = tar_body(source, noted);
-    let put = send(client, machine, &format!("fs/tar?path={DATA_PATH}/data"), "application/x-tar", tar).await;
+    let query = UnpackQuery { path: format!("{DATA_PATH}/data"), ..UnpackQuery::default() };
+    let call = endpoints::UnpackArchive::new(machine.id.clone(), query);
+    let put = copied(client.call(call, on(machine, STEP_WAIT), tar).await);
     if let Some(error) = trouble.lock().ok().and_then(|mut trouble| trouble.take()) {
         return Err(failed(error));
     }
@@ -232,20 +235,26 @@ async fn grow(app: &Arc<App>, machine: &SandboxRecord, bytes: u64) -> Result<()>
     }
 }
 
-pub(super) async fn send(
+/// Writes a file in a machine.
+pub(super) async fn write(
     client: &AgentClient,
     machine: &SandboxRecord,
-    tail: &str,
-    kind: &str,
-    body: Body,
+    path: String,
+    content: Body,
 ) -> Result<()> {
-    let uri = format!("/agent/v1/sandboxes/{}/{tail}", machine.id);
-    let request = Request::put(uri).header(header::CONTENT_TYPE, kind).body(body);
-    let request = request.map_err(Error::internal)?;
-    let sent = client.send(request, Some(machine.incarnation));
-    let late = |_| Error::new(ErrorCode::GuestUnavailable, "the data could not be copied in time");
-    tokio::time::timeout(Duration::from_secs(STEP_SECONDS), sent).await.map_err(late)??;
-    Ok(())
+    let query = WriteFileQuery { path, ..WriteFileQuery::default() };
+    let call = endpoints::WriteFile::new(machine.id.clone(), query);
+    copied(client.call(call, on(machine, STEP_WAIT), content).await)
+}
+
+/// What became of a copy of data to a machine.
+fn copied<T>(outcome: Result<T, AgentError>) -> Result<()> {
+    match outcome {
+        Err(AgentError::Timeout { .. }) => {
+            Err(Error::new(ErrorCode::GuestUnavailable, "the data could not be copied in time"))
+        }
+        outcome => Ok(outcome.map(drop)?),
+    }
 }
 
 pub(super) async fn sh(
