@@ -1,4 +1,5 @@
-//! Azure's object store for tests: Microsoft's own emulator, from npm. It is installed into the cache, not on the host.
+//! Azure's object store for tests: Microsoft's own emulator, from npm. It is installed into the
+//! cache, not on the host.
 
 use std::path::PathBuf;
 
@@ -9,10 +10,14 @@ use crate::tree;
 
 /// Later ones ask for a newer Node than 20.
 const PACKAGE: &str = "azurite@3.35.0";
+/// What it needs is taken as it was on this day; otherwise it would change with every release of a
+/// dependency.
+const BEFORE: &str = "--before=2026-11-01";
 /// Major version of Node that packages of the emulator ask for.
 const NODE_MIN: u32 = 20;
 
-/// The program that Node runs; `None` where Node is older than it asks for, and tests that need it say that they were skipped.
+/// The program that Node runs; `None` where Node is older than it asks for, and tests that need it
+/// say that they were skipped.
 pub fn ensure() -> Result<Option<PathBuf>> {
     if node_major()? < NODE_MIN {
         return Ok(None);
@@ -28,7 +33,12 @@ pub fn ensure() -> Result<Option<PathBuf>> {
     }
     std::fs::create_dir_all(&begun).with_context(|| format!("make {}", begun.display()))?;
     // Without a prefix npm would look for a package in the directories above.
-    run(npm(&begun, &["install", "--prefix", ".", "--ignore-scripts", PACKAGE]))?;
+    let install = ["install", "--prefix", ".", "--ignore-scripts", PACKAGE];
+    if let Err(error) = run(npm(&begun, &[install.as_slice(), &[BEFORE]].concat())) {
+        // Not every registry knows when something was published.
+        eprintln!("warning: {error:#}; installing the newest versions that fit");
+        run(npm(&begun, &install))?;
+    }
     if dir.exists() {
         std::fs::remove_dir_all(&dir).context("remove an emulator that is not whole")?;
     }

@@ -89,8 +89,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
     }
 }
 
-/// Builds the product and what measures it, with the tests: built by themselves, they would have other features of shared dependencies, and all that
-/// stands on those would be compiled twice.
+/// Builds the product and what measures it, with the tests: built by themselves, they would have
+/// other features of shared dependencies, and all that stands on those would be compiled twice.
 fn build() -> Result<()> {
     program::run(cargo(&["build", "--release", "--workspace", "--bins", "--tests"]))
 }

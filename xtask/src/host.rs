@@ -34,7 +34,7 @@ const BROWSER: &[Need] = &[("chromium", "chromium")];
 const NODE: &[Need] = &[("node", "nodejs"), ("npm", "npm")];
 
 /// Variables that reach commands run through `sudo`.
-const KEPT_BY_SUDO: [&str; 14] = [
+const KEPT_BY_SUDO: [&str; 15] = [
     "PANDASTACK_API",
     "PANDASTACK_API_KEY",
     "PANDASTACK_API_URL",
@@ -45,6 +45,7 @@ const KEPT_BY_SUDO: [&str; 14] = [
     "PANDASTACK_LOG",
     "PANDASTACK_TEST_AZURITE",
     "PANDASTACK_TEST_FULL",
+    "PANDASTACK_TEST_NEWEST_KERNEL",
     "PANDASTACK_TEST_POSTGRES_BIN",
     "PANDASTACK_TEST_SLEEPS",
     "PANDASTACK_TOKEN",
@@ -147,7 +148,8 @@ fn install(mut packages: Vec<String>) -> Result<()> {
         );
     }
     eprintln!("Installing {names} with what they need");
-    // A bare machine may have no package lists, or old ones; fresh ones are fetched only when they are needed.
+    // A bare machine may have no package lists, or old ones; fresh ones are fetched only when they
+    // are needed.
     if is_known_to_apt(&packages) && run(apt_install(&packages)).is_ok() {
         return Ok(());
     }

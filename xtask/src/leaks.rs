@@ -9,7 +9,8 @@ use crate::platform::Place;
 /// Beginning of a machine process's name.
 const MACHINE: &str = "qemu-system";
 
-/// Processes, mounts, interfaces and directories of that platform, and machines orphaned since `orphans_before`.
+/// Processes, mounts, interfaces and directories of that platform, and machines orphaned since
+/// `orphans_before`.
 pub fn found(place: &Place, orphans_before: &BTreeSet<String>) -> Vec<String> {
     let marks = [place.data_dir.display().to_string(), place.runtime_dir.display().to_string()];
     let is_ours = |text: &str| marks.iter().any(|mark| text.contains(mark.as_str()));
@@ -34,8 +35,8 @@ pub fn found(place: &Place, orphans_before: &BTreeSet<String>) -> Vec<String> {
     found
 }
 
-/// Machines whose files are gone: whoever should have ended them has forgotten them. Those of platforms that other
-/// people run on this host still have their files, so they are not among them.
+/// Machines whose files are gone: whoever should have ended them has forgotten them. Those of
+/// platforms that other people run on this host still have their files, so they are not among them.
 pub fn orphans() -> BTreeSet<String> {
     entries("/proc").filter_map(|entry| orphan(&entry)).collect()
 }

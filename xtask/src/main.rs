@@ -1,12 +1,13 @@
 //! Every developer command: `cargo xtask up|test|bench|openapi|template|tidy`.
 //!
-//! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of the product, so that
-//! it compiles in seconds on a bare machine and can then show what it does.
+//! This program orchestrates others (cargo, the `pandastack` program, pip, npm) and links none of
+//! the product, so that it compiles in seconds on a bare machine and can then show what it does.
 
 #![forbid(unsafe_code)]
 
 mod azurite;
 mod bench;
+mod checkout;
 mod host;
 mod leaks;
 mod openapi;
@@ -15,7 +16,6 @@ mod postgres;
 mod program;
 mod python;
 mod qemu;
-mod sources;
 mod steps;
 mod template;
 mod test;

@@ -127,8 +127,8 @@ impl Place {
             data_dir: tree::machine_cache_dir().join(&name),
             runtime_dir: format!("/run/pandastack-{name}").into(),
             net_prefix: format!("t{}x{nth}", pid % 1_000_000),
-            // Away from the default network, so that a platform in use on this machine is not disturbed, and from those
-            // above it, which tests give to platforms of their own.
+            // Away from the default network, so that a platform in use on this machine is not
+            // disturbed, and from those above it, which tests give to platforms of their own.
             subnet: format!("10.{}.0.0/16", 130 + (pid + nth) % 60),
         }
     }

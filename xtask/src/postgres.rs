@@ -1,4 +1,5 @@
-//! A PostgreSQL server for tests, from a wheel: nothing is installed on the host, and no server of its own is touched.
+//! A PostgreSQL server for tests, from a wheel: nothing is installed on the host, and no server of
+//! its own is touched.
 
 use std::path::PathBuf;
 

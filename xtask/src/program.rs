@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Set by Ctrl-C. The terminal sends it to every program we started as well; we must outlive them to see their end.
+/// Set by Ctrl-C. The terminal sends it to every program we started as well; we must outlive them
+/// to see their end.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// From now on Ctrl-C ends what we run, not us.
@@ -32,8 +33,9 @@ pub fn program(name: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Cargo, building where [`tree::target_dir`] says. What the outer cargo told this program about its own package stays
-/// here: build scripts watch those variables, so that a person's builds and ours would undo each other's work.
+/// Cargo, building where [`tree::target_dir`] says. What the outer cargo told this program about
+/// its own package stays here: build scripts watch those variables, so that a person's builds and
+/// ours would undo each other's work.
 pub fn cargo(args: &[&str]) -> Command {
     let mut command = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).env("CARGO_TARGET_DIR", tree::target_dir());

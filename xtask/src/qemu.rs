@@ -1,5 +1,6 @@
-//! A newer QEMU for tests than the one a Debian 12 installs: Debian's own build of it for that release. It is unpacked into
-//! the cache, not installed, and stands in the installed one's place for one program and what that starts.
+//! A newer QEMU for tests than the one a Debian 12 installs: Debian's own build of it for that
+//! release. It is unpacked into the cache, not installed, and stands in the installed one's place
+//! for one program and what that starts.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -13,8 +14,8 @@ use crate::tree;
 
 /// Major version.
 pub const MAJOR: u32 = 10;
-/// Packages as a Debian archive has them, with their SHA-256. An archive drops what it has something newer for: this list is
-/// made anew then, from the index of `bookworm-backports`.
+/// Packages as a Debian archive has them, with their SHA-256. An archive drops what it has something
+/// newer for; the newest are taken then.
 const PACKAGES: [(&str, &str); 3] = [
     (
         "pool/main/q/qemu/qemu-system-x86_10.0.2+ds-2+deb13u1~bpo12+1_amd64.deb",
@@ -29,9 +30,14 @@ const PACKAGES: [(&str, &str); 3] = [
         "48390d0a534c66d11789e39518aa219773a9d3677b29fe1af8799dfb563ec713",
     ),
 ];
+/// What they are called, and where newer ones appear.
+const NAMES: [&str; 3] = ["qemu-system-x86", "qemu-system-data", "seabios"];
+const SUITE: &str = "bookworm";
+const BACKPORTS: &str = "bookworm-backports";
 /// The emulator, installed or unpacked.
 const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
-/// What it reads is where it was built to look for it, wherever it is itself: it has to be mounted there, out of others' sight.
+/// What it reads is where it was built to look for it, wherever it is itself: it has to be mounted
+/// there, out of others' sight.
 const IN_PLACE: &str = r#"
 for path in usr/bin/qemu-system-x86_64 usr/share/qemu usr/share/seabios; do
     mount --bind "$0/$path" "/$path" || exit
@@ -51,7 +57,7 @@ pub fn ensure() -> Result<PathBuf> {
         fetch(&dir)?;
     }
     let found = major(&dir.join(EMULATOR)).context("start it with this host's libraries")?;
-    ensure!(found == MAJOR, "the pinned packages carry QEMU {found}");
+    ensure!(found == MAJOR, "the archive has QEMU {found}");
     Ok(dir)
 }
 
@@ -67,25 +73,61 @@ fn fetch(dir: &Path) -> Result<()> {
     if begun.exists() {
         std::fs::remove_dir_all(&begun).context("remove what an interrupted download left")?;
     }
-    std::fs::create_dir_all(&begun).with_context(|| format!("make {}", begun.display()))?;
+    let packages = begun.join("packages");
+    std::fs::create_dir_all(&packages).with_context(|| format!("make {}", packages.display()))?;
     let archive = archive()?;
-    for (path, sha256) in PACKAGES {
-        let package = begun.join("package.deb");
+    if let Err(error) = download_pinned(&archive, &packages) {
+        eprintln!("warning: {error:#}; taking the newest of {BACKPORTS}");
+        download_newest(&archive, &packages).context("this host cannot fetch Debian's packages of it")?;
+    }
+    for entry in std::fs::read_dir(&packages).context("list the packages")? {
+        let package = entry.context("list the packages")?.path();
+        if package.extension().is_some_and(|kind| kind == "deb") {
+            let mut unpack = program("dpkg-deb");
+            unpack.arg("-x").arg(&package).arg(&begun);
+            run(unpack)?;
+        }
+    }
+    std::fs::remove_dir_all(&packages).context("remove packages that are unpacked")?;
+    std::fs::rename(&begun, dir).with_context(|| format!("move the emulator to {}", dir.display()))
+}
+
+fn download_pinned(archive: &str, dir: &Path) -> Result<()> {
+    for ((path, sha256), name) in PACKAGES.iter().zip(NAMES) {
         // The host's apt knows how to reach the archive, and compares the hash.
         let mut download = program("/usr/lib/apt/apt-helper");
         // Its own user may not write into the cache.
-        download
-            .args(["-o", "APT::Sandbox::User=root", "download-file"])
-            .arg(format!("{archive}/{path}"))
-            .arg(&package);
+        download.args(["-o", "APT::Sandbox::User=root", "download-file"]);
+        download.arg(format!("{archive}/{path}")).arg(dir.join(format!("{name}.deb")));
         download.arg(format!("SHA256:{sha256}"));
-        run(download).context("this host cannot fetch Debian's packages of it")?;
-        let mut unpack = program("dpkg-deb");
-        unpack.arg("-x").arg(&package).arg(&begun);
-        run(unpack)?;
-        std::fs::remove_file(&package).context("remove a package that is unpacked")?;
+        run(download).context("the archive has the pinned packages no longer")?;
     }
-    std::fs::rename(&begun, dir).with_context(|| format!("move the emulator to {}", dir.display()))
+    Ok(())
+}
+
+/// The host's apt with lists of its own, which it checks the signatures of.
+fn download_newest(archive: &str, dir: &Path) -> Result<()> {
+    let (sources, lists, cache) = (dir.join("sources.list"), dir.join("lists"), dir.join("cache"));
+    let suites = [SUITE, BACKPORTS].map(|suite| format!("deb {archive} {suite} main\n"));
+    std::fs::write(&sources, suites.concat()).with_context(|| format!("write {}", sources.display()))?;
+    for part in [lists.join("partial"), cache.join("archives/partial")] {
+        std::fs::create_dir_all(&part).with_context(|| format!("make {}", part.display()))?;
+    }
+    let apt = |args: &[&str]| {
+        let mut apt = program("apt-get");
+        let settings = [
+            format!("Dir::Etc::SourceList={}", sources.display()),
+            "Dir::Etc::SourceParts=-".to_owned(),
+            format!("Dir::State::Lists={}", lists.display()),
+            format!("Dir::Cache={}", cache.display()),
+            "APT::Sandbox::User=root".to_owned(),
+        ];
+        apt.args(settings.iter().flat_map(|setting| ["-o", setting]));
+        apt.current_dir(dir).args(args);
+        run(apt)
+    };
+    apt(&["-q", "update"])?;
+    apt(&[&["-q", "-t", BACKPORTS, "download"], NAMES.as_slice()].concat())
 }
 
 /// The Debian archive that this host's apt uses, or the one that the environment names for templates.

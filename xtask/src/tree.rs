@@ -5,29 +5,37 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::unistd::Uid;
 
+use crate::checkout;
 use crate::program::{program, read};
 
-/// The clone's root.
+/// Where the sources are built and tested: the clone, or CI's checkout of it.
 pub fn root() -> &'static Path {
+    checkout::in_use().unwrap_or_else(clone_root)
+}
+
+/// The clone's root.
+pub fn clone_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// Files that are in the repository or would be, from its root.
 pub fn files() -> Result<Vec<PathBuf>> {
     let mut git = program("git");
+    git.current_dir(clone_root());
     git.args(["ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate"]);
     let listed = read(git)?;
-    Ok(listed.lines().map(PathBuf::from).filter(|path| root().join(path).is_file()).collect())
+    Ok(listed.lines().map(PathBuf::from).filter(|path| clone_root().join(path).is_file()).collect())
 }
 
-/// Images and kernels, and the data of scratch platforms: what root's processes write. Never in a person's home: that
-/// may be closed to the users that machines run as, and root's files in it would be in the way.
+/// Images and kernels, and the data of scratch platforms: what root's processes write. Never in a
+/// person's home: that may be closed to the users that machines run as, and root's files in it
+/// would be in the way.
 pub fn machine_cache_dir() -> PathBuf {
     given_cache_dir().unwrap_or_else(|| "/var/cache/pandastack".into())
 }
 
-/// Virtual environments, npm's cache and CI's build output: what the caller writes. Outside the clone, shared by all
-/// clones.
+/// Virtual environments, npm's cache and CI's build output: what the caller writes. Outside the
+/// clone, shared by all clones.
 pub fn cache_dir() -> PathBuf {
     if Uid::effective().is_root() {
         return machine_cache_dir();

@@ -298,6 +298,7 @@ mod tests {
         let began = std::time::Instant::now();
         drop(spinning.stdin.take());
         while began.elapsed() < std::time::Duration::from_secs(2) {
+            #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
         let (used_ms, wall_ms) = (group.cpu_ms(), began.elapsed().as_millis() as u64);

@@ -23,7 +23,7 @@ impl ControlServer {
     /// Those that the agent was told of, at least one.
     pub(crate) fn all(config: &AgentConfig) -> Vec<Self> {
         let server = |name: &str| {
-            let builder = reqwest::Client::builder().timeout(ANSWER_MAX);
+            let builder = pandastack_http::builder_for(name).timeout(ANSWER_MAX);
             let (builder, base) = match name.strip_prefix("unix:") {
                 Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
                 None => (builder, name.trim_end_matches('/').to_owned()),

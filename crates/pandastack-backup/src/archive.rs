@@ -45,7 +45,7 @@ pub enum ArchiveError {
     /// The address names no store, or a setting of it is wrong.
     #[error(
         "the archive's address {url} cannot be used: {reason}; give file:///folder, s3://, gs:// or az://bucket/folder, and the \
-         variables of the store as docs/backups.md names them"
+         variables of the store as docs/reference/backup-archive.md names them"
     )]
     Address {
         /// The address.
@@ -57,14 +57,14 @@ pub enum ArchiveError {
     #[error("`{0}` cannot be the id of a database in an archive; use letters, digits, - and _")]
     Database(String),
     /// The store failed.
-    #[error("the archive could not {act} {name}: {source}")]
+    #[error("the archive could not {act} {name}: {reason}")]
     Store {
         /// What was tried.
         act: &'static str,
         /// On which object.
         name: String,
         /// Why not.
-        source: object_store::Error,
+        reason: object_store::Error,
     },
     /// The store takes too long.
     #[error("the archive could not {act} {name} within {wait_s} s", wait_s = STORE_WAIT.as_secs())]
@@ -75,12 +75,12 @@ pub enum ArchiveError {
         name: String,
     },
     /// An object is not what it should be.
-    #[error("{name} in the archive cannot be used: {source}")]
+    #[error("{name} in the archive cannot be used: {reason}")]
     Sealed {
         /// The object.
         name: String,
         /// Why.
-        source: SealError,
+        reason: SealError,
     },
     /// Something else is there under the name.
     #[error(
@@ -95,7 +95,7 @@ pub enum ArchiveError {
 impl ArchiveError {
     /// The object is not there.
     pub fn is_missing(&self) -> bool {
-        matches!(self, ArchiveError::Store { source: object_store::Error::NotFound { .. }, .. })
+        matches!(self, ArchiveError::Store { reason: object_store::Error::NotFound { .. }, .. })
     }
 }
 
@@ -119,8 +119,8 @@ impl Archive {
         database: &str,
         key: Key,
     ) -> Result<Self, ArchiveError> {
-        // The client inside asks for the process's provider of TLS. Whoever set one before us was right too.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The client inside asks for the process's provider of TLS.
+        pandastack_http::install_tls_provider();
         let bad = |reason: String| {
             // The store's sentence may repeat the address as it was given.
             let shown = address(url);
@@ -160,7 +160,7 @@ impl Archive {
         let path = self.path(entry);
         let put = self.store.put_opts(&path, PutPayload::from(sealed), options);
         match in_time("write", entry, put).await {
-            Err(ArchiveError::Store { source: object_store::Error::AlreadyExists { .. }, .. }) => {
+            Err(ArchiveError::Store { reason: object_store::Error::AlreadyExists { .. }, .. }) => {
                 let same = self.get(entry).await?.plain == plain;
                 if same { Ok(()) } else { Err(ArchiveError::Conflict(entry.name())) }
             }
@@ -176,7 +176,7 @@ impl Archive {
         let (archive, name, plain_max) = (self.clone(), entry.name(), plain_bytes_max(entry));
         let open = move || seal::open(archive.bound(&name), sealed.into(), plain_max);
         let opened = aside(entry, open).await?;
-        opened.map_err(|source| ArchiveError::Sealed { name: entry.name(), source })
+        opened.map_err(|reason| ArchiveError::Sealed { name: entry.name(), reason })
     }
 
     /// Removes an object. One that is gone already is fine.
@@ -200,13 +200,13 @@ impl Archive {
         let Some(folder) = self.folder.clone() else { return Ok(()) };
         let name = folder.display().to_string();
         let removed = tokio::task::spawn_blocking(move || remove_empty(&folder)).await;
-        let source = match removed {
+        let reason = match removed {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
             Err(_) => return Err(ArchiveError::GivenUp(name)),
         };
-        let source = object_store::Error::Generic { store: "LocalFileSystem", source: source.into() };
-        Err(ArchiveError::Store { act: "remove", name, source })
+        let reason = object_store::Error::Generic { store: "LocalFileSystem", source: reason.into() };
+        Err(ArchiveError::Store { act: "remove", name, reason })
     }
 
     /// Everything there is, in the order of names. What is none of ours is left out.
@@ -224,7 +224,7 @@ impl Archive {
             .iter()
             .flat_map(|folder| folder.split('/'))
             .fold(self.root.clone(), |path, part| path.join(part));
-        let failed = |source| ArchiveError::Store { act: "list", name: prefix.to_string(), source };
+        let failed = |reason| ArchiveError::Store { act: "list", name: prefix.to_string(), reason };
         let mut objects = self.store.list(Some(&prefix));
         let mut listed = Vec::new();
         while let Some(object) = objects.try_next().await.map_err(failed)? {
@@ -241,7 +241,7 @@ impl Archive {
     async fn sealed(&self, entry: &Entry, time: Timestamp, plain: Bytes) -> Result<Vec<u8>, ArchiveError> {
         let (archive, name) = (self.clone(), entry.name());
         let sealed = aside(entry, move || seal::seal(archive.bound(&name), time, &plain)).await?;
-        sealed.map_err(|source| ArchiveError::Sealed { name: entry.name(), source })
+        sealed.map_err(|reason| ArchiveError::Sealed { name: entry.name(), reason })
     }
 
     fn bound<'a>(&'a self, name: &'a str) -> Bound<'a> {
@@ -285,7 +285,7 @@ async fn in_time<T>(
     work: impl Future<Output = Result<T, object_store::Error>>,
 ) -> Result<T, ArchiveError> {
     match tokio::time::timeout(STORE_WAIT, work).await {
-        Ok(done) => done.map_err(|source| ArchiveError::Store { act, name: entry.name(), source }),
+        Ok(done) => done.map_err(|reason| ArchiveError::Store { act, name: entry.name(), reason }),
         Err(_) => Err(ArchiveError::Late { act, name: entry.name() }),
     }
 }
@@ -345,7 +345,7 @@ mod tests {
         std::fs::copy(folder.path().join("db-1").join(&name), folder.path().join("db-2").join(&name))
             .unwrap();
         let moved = other.get(&history()).await;
-        assert!(matches!(moved, Err(ArchiveError::Sealed { source: SealError::Altered, .. })), "{moved:?}");
+        assert!(matches!(moved, Err(ArchiveError::Sealed { reason: SealError::Altered, .. })), "{moved:?}");
     }
 
     #[tokio::test]
@@ -406,7 +406,10 @@ mod tests {
         let settings = [("azure_storage_account".to_owned(), "name".to_owned())];
         let url: Url = "az://container/folder".parse().unwrap();
         let error = Archive::open(&url, &settings, "db", Key::new([1; 32])).unwrap_err().to_string();
-        assert!(error.contains("Account must be specified") && error.contains("docs/backups.md"), "{error}");
+        assert!(
+            error.contains("Account must be specified") && error.contains("docs/reference/backup-archive.md"),
+            "{error}"
+        );
         let folder: Url = "memory:///".parse().unwrap();
         assert!(matches!(
             Archive::open(&folder, &[], "../x", Key::new([1; 32])),

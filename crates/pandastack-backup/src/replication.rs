@@ -73,26 +73,26 @@ impl Slot {
 pub enum ReplicationError {
     /// No session.
     #[error("the login for replication failed: {0}")]
-    Login(#[from] LoginError),
+    Login(LoginError),
     /// The server refused a command.
-    #[error("the server refused {command}: {source}")]
+    #[error("the server refused {command}: {reason}")]
     Refused {
         /// First words of the command.
         command: &'static str,
         /// Its answer.
-        source: Box<SqlError>,
+        reason: Box<SqlError>,
     },
     /// The log that is asked for is gone.
-    #[error("the server no longer has its log from {from} on ({source}); take a new base backup")]
+    #[error("the server no longer has its log from {from} on ({reason}); take a new base backup")]
     LogGone {
         /// What was asked for.
         from: Lsn,
         /// The server's answer.
-        source: Box<SqlError>,
+        reason: Box<SqlError>,
     },
     /// The connection broke.
     #[error("the replication connection broke: {0}")]
-    Broken(#[from] std::io::Error),
+    Broken(std::io::Error),
     /// An answer that cannot be.
     #[error("the server answered {command} with {what}; it is no PostgreSQL 15 or later")]
     Odd {
@@ -114,6 +114,18 @@ pub enum ReplicationError {
         "the server has {0} tablespaces outside its data directory, which a base backup cannot hold; drop them"
     )]
     Tablespaces(usize),
+}
+
+impl From<LoginError> for ReplicationError {
+    fn from(error: LoginError) -> Self {
+        ReplicationError::Login(error)
+    }
+}
+
+impl From<std::io::Error> for ReplicationError {
+    fn from(error: std::io::Error) -> Self {
+        ReplicationError::Broken(error)
+    }
 }
 
 /// What a server says of itself.
@@ -180,7 +192,7 @@ impl Replication {
         const COMMAND: &str = "CREATE_REPLICATION_SLOT";
         let command = format!("{COMMAND} {} PHYSICAL (RESERVE_WAL)", slot.0);
         match self.command(COMMAND, &command).await {
-            Err(ReplicationError::Refused { source, .. }) if source.code == DUPLICATE_OBJECT => Ok(()),
+            Err(ReplicationError::Refused { reason, .. }) if reason.code == DUPLICATE_OBJECT => Ok(()),
             made => made.map(drop),
         }
     }
@@ -283,7 +295,7 @@ impl Replication {
                 b'Z' => {
                     return match failed {
                         Some(error) => {
-                            Err(ReplicationError::Refused { command: name, source: Box::new(error) })
+                            Err(ReplicationError::Refused { command: name, reason: Box::new(error) })
                         }
                         None => Ok(rows),
                     };
@@ -306,10 +318,10 @@ impl Replication {
 }
 
 fn refused_log(from: Lsn, error: SqlError) -> ReplicationError {
-    let source = Box::new(error);
-    match source.code.as_str() {
-        UNDEFINED_FILE => ReplicationError::LogGone { from, source },
-        _ => ReplicationError::Refused { command: "START_REPLICATION", source },
+    let reason = Box::new(error);
+    match reason.code.as_str() {
+        UNDEFINED_FILE => ReplicationError::LogGone { from, reason },
+        _ => ReplicationError::Refused { command: "START_REPLICATION", reason },
     }
 }
 

@@ -80,7 +80,7 @@ pub enum SealError {
     TooLarge(usize),
     /// The system gives no random bytes, or compression failed.
     #[error("it could not be sealed: {0}")]
-    System(#[source] std::io::Error),
+    System(std::io::Error),
 }
 
 /// Compresses and encrypts.

@@ -1,4 +1,4 @@
-//! Apps: making, deploying, following, returning.
+//! Apps, deployments, variables and domains.
 
 use pandastack_types::api::{
     AddAppDomain, App, AppDatabase, AppDomain, AppDomainList, AppEnv, AppEnvImported, AppEnvList, AppEnvSet,
@@ -9,7 +9,7 @@ use pandastack_types::{DatabaseId, DeploymentId, SandboxId};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
-use crate::client::{CHANGE_SECONDS, Call, Events, LOOK_SECONDS, List};
+use crate::client::{Call, Events, List, READ_SECONDS, WRITE_SECONDS};
 use crate::files::UPLOAD_SECONDS;
 use crate::{Client, Result};
 
@@ -22,26 +22,26 @@ impl LineStream {
         match self.0.next().await? {
             Some(event) if event.name == "done" => Ok(None),
             Some(event) => Ok(Some(event.data)),
-            None => Err(self.0.interrupted("the server closed the log before its end".to_owned())),
+            None => Err(self.0.interrupted("the server closed the log early".to_owned())),
         }
     }
 }
 
 impl Client {
     fn app_call(&self, method: Method, app: &str, tail: &[&str]) -> Call {
-        let limit = if method == Method::GET { LOOK_SECONDS } else { CHANGE_SECONDS };
+        let limit = if method == Method::GET { READ_SECONDS } else { WRITE_SECONDS };
         let segments: Vec<_> = ["apps", app].into_iter().chain(tail.iter().copied()).collect();
         self.call(method, &segments, limit)
     }
 
-    /// Makes an app.
+    /// Creates an app.
     pub async fn create_app(&self, request: &CreateApp) -> Result<App> {
-        self.call(Method::POST, &["apps"], CHANGE_SECONDS).json(request).receive().await
+        self.call(Method::POST, &["apps"], WRITE_SECONDS).json(request).receive().await
     }
 
     /// Every app of the workspace.
     pub async fn list_apps(&self) -> Result<Vec<App>> {
-        let list: List<App> = self.call(Method::GET, &["apps"], LOOK_SECONDS).receive().await?;
+        let list: List<App> = self.call(Method::GET, &["apps"], READ_SECONDS).receive().await?;
         Ok(list.into_vec())
     }
 
@@ -51,11 +51,11 @@ impl Client {
     }
 
     /// Changes settings of an app.
-    pub async fn update_app(&self, app: &str, wanted: &UpdateApp) -> Result<App> {
-        self.app_call(Method::PATCH, app, &[]).json(wanted).receive().await
+    pub async fn update_app(&self, app: &str, update: &UpdateApp) -> Result<App> {
+        self.app_call(Method::PATCH, app, &[]).json(update).receive().await
     }
 
-    /// Keeps an app awake for so many seconds; 0 ends that. Answers for its first machine.
+    /// Keeps an app awake for `seconds`; 0 ends the lease. Returns the lifecycle of its first instance.
     pub async fn keep_app_awake(&self, app: &str, seconds: u64) -> Result<Lifecycle> {
         self.app_call(Method::POST, app, &["keep-awake"]).json(&KeepAwake { seconds }).receive().await
     }
@@ -70,7 +70,7 @@ impl Client {
         self.app_call(Method::POST, app, &["deploys"]).json(request).receive().await
     }
 
-    /// Deploys an archive; with `clear_cache`, everything is installed anew.
+    /// Deploys an archive; `clear_cache` builds without the cache.
     pub async fn deploy_archive(
         &self,
         app: &str,
@@ -93,28 +93,28 @@ impl Client {
         self.app_call(Method::GET, app, &["deploys", id.as_str()]).receive().await
     }
 
-    /// The log of a deployment, up to its end.
+    /// Follows the log of a deployment until it ends.
     pub async fn follow_deployment(&self, app: &str, id: &DeploymentId) -> Result<LineStream> {
         let call = self.open_ended_call(Method::GET, &["apps", app, "deploys", id.as_str(), "logs"]);
         call.events().await.map(LineStream)
     }
 
-    /// Stops a deployment.
+    /// Cancels a deployment.
     pub async fn cancel_deployment(&self, app: &str, id: &DeploymentId) -> Result<Deployment> {
         self.app_call(Method::POST, app, &["deploys", id.as_str(), "cancel"]).receive().await
     }
 
-    /// Returns to an earlier version.
+    /// Rolls back to an earlier deployment.
     pub async fn rollback_app(&self, app: &str, request: &RollbackApp) -> Result<Deployment> {
         self.app_call(Method::POST, app, &["rollback"]).json(request).receive().await
     }
 
-    /// Starts the live version in a new machine.
+    /// Restarts the live deployment in a new instance.
     pub async fn restart_app(&self, app: &str) -> Result<Deployment> {
         self.app_call(Method::POST, app, &["restart"]).receive().await
     }
 
-    /// What a machine of the live version prints; the first one unless named.
+    /// Logs of an instance, by default the first.
     pub async fn app_logs(
         &self,
         app: &str,
@@ -129,7 +129,7 @@ impl Client {
         call.query(&query).events().await.map(LineStream)
     }
 
-    /// What the machines of the live version use now.
+    /// Current resource usage of an app.
     pub async fn app_metrics(&self, app: &str) -> Result<AppMetrics> {
         self.app_call(Method::GET, app, &["metrics"]).receive().await
     }
@@ -187,19 +187,19 @@ impl Client {
         self.app_call(Method::DELETE, app, &["databases", database.as_str()]).finish().await
     }
 
-    /// Names of an app beside its own.
+    /// Custom domains of an app.
     pub async fn app_domains(&self, app: &str) -> Result<Vec<AppDomain>> {
         let list: AppDomainList = self.app_call(Method::GET, app, &["domains"]).receive().await?;
         Ok(list.domains)
     }
 
-    /// Gives an app another name.
+    /// Adds a custom domain.
     pub async fn add_app_domain(&self, app: &str, domain: &str) -> Result<AppDomain> {
         let request = AddAppDomain { domain: domain.to_owned() };
         self.app_call(Method::POST, app, &["domains"]).json(&request).receive().await
     }
 
-    /// Takes a name away.
+    /// Removes a custom domain.
     pub async fn remove_app_domain(&self, app: &str, domain: &str) -> Result<()> {
         self.app_call(Method::DELETE, app, &["domains", domain]).finish().await
     }

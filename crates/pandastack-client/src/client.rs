@@ -1,29 +1,32 @@
-//! The transport: how one call is sent, bounded in time, and its answer read.
+//! The transport: sends one call with a deadline and reads its response.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use pandastack_types::sse;
 use reqwest::header::{ACCEPT, HeaderMap, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::root_cause;
-use crate::{ClientError, Config, Result, sse};
+use crate::{ClientError, Config, Result};
 
-/// Time to reach the server.
+/// Timeout of a connection attempt.
 const CONNECT_SECONDS: u64 = 5;
-/// Limit of a call that only looks.
-pub(crate) const LOOK_SECONDS: u64 = 30;
-/// Limit of a call that makes, saves or moves a machine.
-pub(crate) const CHANGE_SECONDS: u64 = 180;
-/// A stream that stays silent this long is dead: the server sends a comment every 15 s.
+/// Timeout of a call that only reads.
+pub(crate) const READ_SECONDS: u64 = 30;
+/// Timeout of a call that creates or changes a machine.
+pub(crate) const WRITE_SECONDS: u64 = 180;
+/// Timeout of a silent stream; the server sends a comment every 15 s.
 const STREAM_SILENT_SECONDS: u64 = 60;
-/// Largest error body that is read.
+/// Maximum size of a stream event.
+const EVENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Maximum size of an error body.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
-/// A server, a key, and a pool of connections. Cheap to clone.
+/// An API client with a connection pool. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -37,13 +40,13 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// One request in the making.
+/// A request being built.
 pub(crate) struct Call {
     pub(crate) origin: Origin,
     builder: RequestBuilder,
 }
 
-/// What errors say about a call.
+/// Details of a call for error messages.
 #[derive(Clone)]
 pub(crate) struct Origin {
     /// Method and path.
@@ -52,7 +55,7 @@ pub(crate) struct Origin {
     limit_seconds: u64,
 }
 
-/// Both envelopes of a list.
+/// A list response, with or without an envelope.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(crate) enum List<T> {
@@ -68,7 +71,7 @@ impl<T> List<T> {
     }
 }
 
-/// Error bodies of this and older servers; every field may be missing.
+/// An error body of any server version; every field may be missing.
 #[derive(Default, Deserialize)]
 struct LooseErrorBody {
     error: Option<String>,
@@ -78,30 +81,26 @@ struct LooseErrorBody {
 }
 
 impl Client {
-    /// A client of the configured server. Contacts nobody yet.
+    /// Creates a client. Does not connect yet.
     pub fn new(config: Config) -> Result<Self> {
         let bad_url = |detail: String| ClientError::BadUrl { url: config.api_url.clone(), detail };
         let base = Url::parse(&config.api_url).map_err(|error| bad_url(error.to_string()))?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
-            return Err(bad_url("it must begin with http:// or https://".to_owned()));
+            return Err(bad_url("it must start with http:// or https://".to_owned()));
         }
-        let mut builder = reqwest::Client::builder()
+        let mut builder = pandastack_http::builder_for(base.as_str())
             .user_agent(concat!("pandastack-cli/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(Duration::from_secs(CONNECT_SECONDS))
             .tcp_nodelay(true);
-        if base.scheme() == "http" {
-            // Reading the system's certificates takes longer than a whole create.
-            builder = builder.tls_built_in_root_certs(false);
-        }
         if is_loopback(&base) {
-            // A proxy for the outside world cannot reach this machine's own loopback.
+            // A proxy cannot reach this machine's loopback address.
             builder = builder.no_proxy();
         }
         let http = builder.build().map_err(|error| bad_url(root_cause(&error)))?;
         Ok(Self { http, base, token: config.token })
     }
 
-    /// A client as the environment and the configuration file describe it; refuses to go without a key.
+    /// Creates a client from the environment and the configuration file; an API key is required.
     pub fn from_environment() -> Result<Self> {
         let config = Config::from_environment()?;
         if config.token.is_none() {
@@ -110,26 +109,26 @@ impl Client {
         Self::new(config)
     }
 
-    /// Origin of the server.
+    /// URL of the server.
     pub fn api_url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
-    /// Whether the server can take sandboxes now; asks without a key.
+    /// Whether the server is ready. Needs no API key.
     pub async fn is_ready(&self, limit: Duration) -> bool {
         let Ok(url) = self.base.join("readyz") else { return false };
-        let answer = self.http.get(url).timeout(limit).send().await;
-        answer.is_ok_and(|response| response.status().is_success())
+        let response = self.http.get(url).timeout(limit).send().await;
+        response.is_ok_and(|response| response.status().is_success())
     }
 
-    /// Begins a call under `/v1`. Segments are percent-encoded.
+    /// Builds a call under `/v1`. Segments are percent-encoded.
     pub(crate) fn call(&self, method: Method, segments: &[&str], limit_seconds: u64) -> Call {
         let mut call = self.open_ended_call(method, segments);
         call.origin.limit_seconds = limit_seconds;
         call.with(|builder| builder.timeout(Duration::from_secs(limit_seconds)))
     }
 
-    /// Like [`Client::call`], for answers that last as long as they last.
+    /// Like [`Client::call`], for responses without a time limit.
     pub(crate) fn open_ended_call(&self, method: Method, segments: &[&str]) -> Call {
         let mut url = self.base.clone();
         if let Ok(mut path) = url.path_segments_mut() {
@@ -158,56 +157,56 @@ impl Call {
         self.with(|builder| builder.json(body))
     }
 
-    /// Sends it; a refusal becomes an error.
+    /// Sends the request; an error status becomes an error.
     pub(crate) async fn send(self) -> Result<(Origin, Response)> {
         let Call { origin, builder } = self;
         let response = builder.send().await.map_err(|error| origin.transport_error(&error))?;
         if response.status().is_success() {
             return Ok((origin, response));
         }
-        Err(refusal(response).await)
+        Err(error_response(response).await)
     }
 
-    /// Sends it and reads a JSON answer.
+    /// Sends the request and reads a JSON response.
     pub(crate) async fn receive<T: DeserializeOwned>(self) -> Result<T> {
         let (origin, response) = self.send().await?;
         let body = response.bytes().await.map_err(|error| origin.transport_error(&error))?;
-        let bad_answer = |error: serde_json::Error| origin.bad_answer(error.to_string());
-        serde_json::from_slice(&body).map_err(bad_answer)
+        let bad_response = |error: serde_json::Error| origin.bad_response(error.to_string());
+        serde_json::from_slice(&body).map_err(bad_response)
     }
 
-    /// Sends it and reads a text answer.
+    /// Sends the request and reads a text response.
     pub(crate) async fn receive_text(self) -> Result<String> {
         let (origin, response) = self.send().await?;
         response.text().await.map_err(|error| origin.transport_error(&error))
     }
 
-    /// Sends it and ignores the answer's body.
+    /// Sends the request and ignores the response body.
     pub(crate) async fn finish(self) -> Result<()> {
         self.send().await.map(|_| ())
     }
 
-    /// Sends it and reads the answer's bytes as they come.
+    /// Sends the request and streams the response body.
     pub(crate) async fn chunks(self) -> Result<Chunks> {
         let (origin, response) = self.send().await?;
         let headers = response.headers().clone();
         Ok(Chunks { origin, headers, bytes: Box::pin(response.bytes_stream()) })
     }
 
-    /// Sends it and goes on with plain bytes.
+    /// Sends the request and upgrades the connection.
     pub(crate) async fn upgrade(self) -> Result<reqwest::Upgraded> {
         let Call { origin, builder } = self;
         let response = builder.send().await.map_err(|error| origin.transport_error(&error))?;
         if response.status() != reqwest::StatusCode::SWITCHING_PROTOCOLS {
-            return Err(refusal(response).await);
+            return Err(error_response(response).await);
         }
         response.upgrade().await.map_err(|error| origin.transport_error(&error))
     }
 
-    /// Sends it and reads events.
+    /// Sends the request and reads server-sent events.
     pub(crate) async fn events(self) -> Result<Events> {
         let chunks = self.with(|builder| builder.header(ACCEPT, "text/event-stream")).chunks().await?;
-        Ok(Events { chunks, parser: sse::Parser::default(), ready: Default::default() })
+        Ok(Events { chunks, reader: sse::Reader::new(EVENT_BYTES_MAX) })
     }
 }
 
@@ -219,8 +218,8 @@ impl Origin {
         ClientError::Unreachable { url: self.url.clone(), detail: root_cause(error) }
     }
 
-    fn bad_answer(&self, detail: String) -> ClientError {
-        ClientError::BadAnswer { call: self.call.clone(), detail }
+    fn bad_response(&self, detail: String) -> ClientError {
+        ClientError::BadResponse { call: self.call.clone(), detail }
     }
 
     pub(crate) fn interrupted(&self, detail: String) -> ClientError {
@@ -228,7 +227,7 @@ impl Origin {
     }
 }
 
-/// Bytes of one answer, with a limit on silence instead of one on the whole.
+/// A streamed response body, with a timeout between chunks instead of a total one.
 pub(crate) struct Chunks {
     pub(crate) origin: Origin,
     headers: HeaderMap,
@@ -243,32 +242,32 @@ impl Chunks {
             Ok(Some(Ok(bytes))) => Ok(Some(bytes)),
             Ok(Some(Err(error))) => Err(self.origin.interrupted(root_cause(&error))),
             Ok(None) => Ok(None),
-            Err(_) => Err(self.origin.interrupted(format!("nothing came for {STREAM_SILENT_SECONDS} s"))),
+            Err(_) => Err(self.origin.interrupted(format!("no data for {STREAM_SILENT_SECONDS} s"))),
         }
     }
 }
 
-/// Events of one answer.
+/// Server-sent events of one response.
 pub(crate) struct Events {
     chunks: Chunks,
-    parser: sse::Parser,
-    ready: std::collections::VecDeque<sse::Event>,
+    reader: sse::Reader,
 }
 
 impl Events {
     /// The next event; `None` when the server closed the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<sse::Event>> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some(event));
+            match self.reader.next_event() {
+                Ok(Some(event)) => return Ok(Some(event)),
+                Ok(None) => {}
+                Err(error) => return Err(self.interrupted(error.to_string())),
             }
             let Some(chunk) = self.chunks.next().await? else { return Ok(None) };
-            let events = self.parser.push(&chunk).map_err(|error| self.interrupted(error.to_string()))?;
-            self.ready.extend(events);
+            self.reader.push(&chunk);
         }
     }
 
-    /// A header of the answer.
+    /// A response header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.chunks.headers.get(name).and_then(|value| value.to_str().ok())
     }
@@ -284,7 +283,7 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-async fn refusal(response: Response) -> ClientError {
+async fn error_response(response: Response) -> ClientError {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
     let retry_after = retry_after.and_then(|text| text.parse().ok()).map(Duration::from_secs);
@@ -294,7 +293,7 @@ async fn refusal(response: Response) -> ClientError {
     ClientError::Refused {
         status,
         code: body.code.unwrap_or_default(),
-        message: message.unwrap_or_else(|| format!("the server answered with status {status}")),
+        message: message.unwrap_or_else(|| format!("the server returned status {status}")),
         request_id: body.request_id,
         build_id: body.build_id,
         retry_after,
@@ -305,8 +304,8 @@ async fn read_bounded(response: Response) -> String {
     let mut body = Vec::new();
     let mut chunks = response.bytes_stream();
     while let Some(Ok(chunk)) = chunks.next().await {
-        let room = ERROR_BYTES_MAX - body.len();
-        body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        let remaining = ERROR_BYTES_MAX - body.len();
+        body.extend_from_slice(&chunk[..chunk.len().min(remaining)]);
         if body.len() == ERROR_BYTES_MAX {
             break;
         }

@@ -1,14 +1,14 @@
-//! Where the server is and which key to show it.
+//! Server URL and API key of a client.
 //!
-//! First match wins, for each of the two alone:
+//! For each of the two, the first match wins:
 //!
-//! | | environment | file `~/.config/pandastack/config.json` | else |
+//! | | environment | file `~/.config/pandastack/config.json` | default |
 //! |---|---|---|---|
 //! | server | `PANDASTACK_API_URL`, `PANDASTACK_API` | `api_url`, `apiUrl` | [`API_URL_DEFAULT`] |
 //! | key | `PANDASTACK_API_KEY`, `PANDASTACK_TOKEN` | `token`, `api_key`, `apiKey` | none |
 //!
-//! An empty variable counts as absent. The key of the file goes only to the server of the file: naming another server
-//! in the environment must not hand it a key that was made for this one.
+//! An empty variable counts as unset. The key in the file is only sent to the server in the file:
+//! another server named in the environment must not receive it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,15 +16,15 @@ use serde_json::{Map, Value};
 
 use crate::{ClientError, Result};
 
-/// The address `pandastack up` listens on unless told otherwise.
+/// Default URL of `pandastack up`.
 pub const API_URL_DEFAULT: &str = "http://127.0.0.1:8080";
-/// Larger configuration files are refused: it holds two short strings.
+/// Maximum size of the configuration file, which holds two short strings.
 const CONFIG_BYTES_MAX: u64 = 64 * 1024;
 
-/// Server and key.
+/// Server URL and API key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Origin of the server, without `/v1`.
+    /// URL of the server, without `/v1`.
     pub api_url: String,
     /// API key, `pds_...`.
     pub token: Option<String>,
@@ -74,27 +74,27 @@ impl Config {
     }
 }
 
-/// Programs configure both `http://host` and `http://host/v1/`; we keep the origin.
+/// Accepts both `http://host` and `http://host/v1/`; returns the former.
 fn normalize(url: &str) -> String {
     let url = url.trim().trim_end_matches('/');
     url.strip_suffix("/v1").unwrap_or(url).trim_end_matches('/').to_owned()
 }
 
 fn read_file(path: &Path) -> Result<Map<String, Value>> {
-    let refuse = |detail: String| ClientError::BadConfig { path: path.to_owned(), detail };
+    let invalid = |detail: String| ClientError::BadConfig { path: path.to_owned(), detail };
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.len() > CONFIG_BYTES_MAX => {
-            return Err(refuse(format!("it is larger than {CONFIG_BYTES_MAX} bytes")));
+            return Err(invalid(format!("the file is larger than {CONFIG_BYTES_MAX} bytes")));
         }
         Ok(_) => {}
-        Err(error) if is_absent(&error) => return Ok(Map::new()),
-        Err(error) => return Err(refuse(error.to_string())),
+        Err(error) if is_missing(&error) => return Ok(Map::new()),
+        Err(error) => return Err(invalid(error.to_string())),
     }
-    let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
-    serde_json::from_str(&text).map_err(|error| refuse(error.to_string()))
+    let text = std::fs::read_to_string(path).map_err(|error| invalid(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))
 }
 
-fn is_absent(error: &std::io::Error) -> bool {
+fn is_missing(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
 }
 
@@ -160,7 +160,7 @@ mod tests {
     fn a_broken_file_is_named() {
         let home = Home::with("[]");
         let error = Config::resolve(|_| None, Some(&home.0)).unwrap_err();
-        assert!(error.to_string().contains("config.json cannot be used"), "{error}");
+        assert!(error.to_string().contains("config.json: "), "{error}");
     }
 
     #[test]

@@ -7,44 +7,44 @@ use pandastack_types::api::{
 };
 use reqwest::Method;
 
-use crate::client::{CHANGE_SECONDS, Call, LOOK_SECONDS, List};
+use crate::client::{Call, List, READ_SECONDS, WRITE_SECONDS};
 use crate::{Client, Result};
 
-/// Longest wait for a query; the server cancels it before.
+/// Timeout of a query; the server cancels it earlier.
 const QUERY_SECONDS: u64 = 660;
-/// Longest wait for a base backup or a restore that is only tried.
+/// Timeout of a base backup, a test restore or a failover.
 const RESTORE_SECONDS: u64 = 4 * 3600;
 
 impl Client {
-    /// Makes a database; it takes queries when this returns.
+    /// Creates a database; it accepts queries when this returns.
     pub async fn create_database(&self, request: &CreateDatabase) -> Result<Database> {
-        self.call(Method::POST, &["databases"], CHANGE_SECONDS).json(request).receive().await
+        self.call(Method::POST, &["databases"], WRITE_SECONDS).json(request).receive().await
     }
 
     /// Every database of the workspace, without credentials.
     pub async fn list_databases(&self) -> Result<Vec<Database>> {
-        let list: List<Database> = self.call(Method::GET, &["databases"], LOOK_SECONDS).receive().await?;
+        let list: List<Database> = self.call(Method::GET, &["databases"], READ_SECONDS).receive().await?;
         Ok(list.into_vec())
     }
 
     /// One database.
     pub async fn get_database(&self, id: &DatabaseId) -> Result<Database> {
-        self.call(Method::GET, &["databases", id.as_str()], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["databases", id.as_str()], READ_SECONDS).receive().await
     }
 
     /// Changes a database.
     pub async fn change_database(&self, id: &DatabaseId, request: &PatchDatabase) -> Result<Database> {
-        self.call(Method::PATCH, &["databases", id.as_str()], CHANGE_SECONDS).json(request).receive().await
+        self.call(Method::PATCH, &["databases", id.as_str()], WRITE_SECONDS).json(request).receive().await
     }
 
     /// Deletes a database.
     pub async fn delete_database(&self, id: &DatabaseId) -> Result<()> {
-        self.call(Method::DELETE, &["databases", id.as_str()], CHANGE_SECONDS).finish().await
+        self.call(Method::DELETE, &["databases", id.as_str()], WRITE_SECONDS).finish().await
     }
 
-    /// How to connect to a database.
+    /// Connection details of a database.
     pub async fn database_connection(&self, id: &DatabaseId) -> Result<DatabaseConnection> {
-        self.call(Method::GET, &["databases", id.as_str(), "connection"], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["databases", id.as_str(), "connection"], READ_SECONDS).receive().await
     }
 
     /// Runs one statement.
@@ -53,12 +53,12 @@ impl Client {
         call.json(request).receive().await
     }
 
-    /// Copies a database as it is now.
+    /// Branches a database.
     pub async fn branch_database(&self, id: &DatabaseId, request: &CloneDatabase) -> Result<Database> {
         self.act_on_database(id, "clone").json(request).receive().await
     }
 
-    /// Gives a database a new password.
+    /// Generates a new password for a database.
     pub async fn reset_database_credentials(&self, id: &DatabaseId) -> Result<Database> {
         self.act_on_database(id, "reset-credentials").receive().await
     }
@@ -73,19 +73,19 @@ impl Client {
         self.act_on_database(id, "wake").receive().await
     }
 
-    /// What a database does.
+    /// Statistics of a database.
     pub async fn database_stats(&self, id: &DatabaseId) -> Result<DatabaseStats> {
-        self.call(Method::GET, &["databases", id.as_str(), "stats"], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["databases", id.as_str(), "stats"], READ_SECONDS).receive().await
     }
 
-    /// Lets a copy restored from the backups take over from a database whose host does not answer.
+    /// Fails over a database whose host is unreachable to a copy restored from backups.
     pub async fn fail_over_database(&self, id: &DatabaseId) -> Result<Database> {
         self.call(Method::POST, &["databases", id.as_str(), "failover"], RESTORE_SECONDS).receive().await
     }
 
-    /// What of a database can be restored, and how its backup goes.
+    /// State of a database's backups and the restorable period.
     pub async fn database_backups(&self, id: &DatabaseId) -> Result<DatabaseBackups> {
-        self.call(Method::GET, &["databases", id.as_str(), "backups"], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["databases", id.as_str(), "backups"], READ_SECONDS).receive().await
     }
 
     /// Takes a base backup.
@@ -100,12 +100,12 @@ impl Client {
             .await
     }
 
-    /// The end of a database's log.
+    /// Latest log lines of a database.
     pub async fn database_logs(&self, id: &DatabaseId) -> Result<String> {
-        self.call(Method::GET, &["databases", id.as_str(), "logs"], LOOK_SECONDS).receive_text().await
+        self.call(Method::GET, &["databases", id.as_str(), "logs"], READ_SECONDS).receive_text().await
     }
 
     fn act_on_database(&self, id: &DatabaseId, action: &str) -> Call {
-        self.call(Method::POST, &["databases", id.as_str(), action], CHANGE_SECONDS)
+        self.call(Method::POST, &["databases", id.as_str(), action], WRITE_SECONDS)
     }
 }

@@ -6,7 +6,7 @@ use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 use reqwest::Method;
 use serde::Deserialize;
 
-use crate::client::{CHANGE_SECONDS, Events, LOOK_SECONDS};
+use crate::client::{Events, READ_SECONDS, WRITE_SECONDS};
 use crate::{Client, ClientError, Result};
 
 /// Lines of a followed log.
@@ -24,18 +24,18 @@ impl Client {
     /// Runs a command and returns what it printed.
     pub async fn exec(&self, id: &SandboxId, request: &ExecRequest) -> Result<ExecResult> {
         let seconds = request.timeout_seconds.unwrap_or(EXEC_TIMEOUT_SECONDS_DEFAULT);
-        // The command's own timeout is the server's to enforce; waking a sleeper comes on top.
-        let call = self.call(Method::POST, &["sandboxes", id.as_str(), "exec"], seconds + CHANGE_SECONDS);
+        // The server enforces the command's timeout; waking the sandbox takes extra time.
+        let call = self.call(Method::POST, &["sandboxes", id.as_str(), "exec"], seconds + WRITE_SECONDS);
         call.json(request).receive().await
     }
 
     /// The console log so far.
     pub async fn logs(&self, id: &SandboxId) -> Result<String> {
-        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "logs"], LOOK_SECONDS);
+        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "logs"], READ_SECONDS);
         call.query(&[("stream", "both")]).receive_text().await
     }
 
-    /// The console log, and what is added to it from now on.
+    /// The console log, followed by new lines.
     pub async fn follow_logs(&self, id: &SandboxId) -> Result<LogStream> {
         let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "logs"]);
         call.query(&[("stream", "both"), ("follow", "1")]).events().await.map(LogStream)
@@ -58,10 +58,10 @@ impl LogStream {
     }
 }
 
-/// What a stream reported instead of its end.
+/// The error that a stream reported.
 pub(crate) fn stream_error(error: Option<String>, code: Option<String>) -> ClientError {
-    let message = error.unwrap_or_else(|| "the server reported an error without words".to_owned());
-    // Only exec timeouts are told apart by callers, and servers say "timeout" there (wire contract).
+    let message = error.unwrap_or_else(|| "the server reported an error without a message".to_owned());
+    // Callers only distinguish exec timeouts, whose message contains "timeout" (wire contract).
     let timeout = message.contains("timeout");
     let code = code.or_else(|| timeout.then(|| "exec_timeout".to_owned())).unwrap_or_default();
     let status = if timeout { 504 } else { 500 };

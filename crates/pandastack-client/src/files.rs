@@ -1,4 +1,4 @@
-//! Files in a sandbox. Bodies stream both ways; memory does not grow with a file.
+//! Files in a sandbox. Bodies are streamed in both directions.
 
 use bytes::Bytes;
 use pandastack_types::SandboxId;
@@ -6,10 +6,10 @@ use pandastack_types::api::{DirectoryListing, FileEntry, FileWritten};
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
-use crate::client::{CHANGE_SECONDS, Call, Chunks};
+use crate::client::{Call, Chunks, WRITE_SECONDS};
 use crate::{Client, Result};
 
-/// Limit of one upload: the largest file at a megabyte a second is well inside it.
+/// Timeout of an upload; enough for the largest file at 1 MB/s.
 pub(crate) const UPLOAD_SECONDS: u64 = 6 * 3600;
 
 /// Bytes of a file in a sandbox.
@@ -23,13 +23,13 @@ impl FileBytes {
 }
 
 impl Client {
-    /// A file's bytes, as they come.
+    /// Streams a file.
     pub async fn read_file(&self, id: &SandboxId, path: &str) -> Result<FileBytes> {
         let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "fs"]);
         call.query(&[("path", path)]).chunks().await.map(FileBytes)
     }
 
-    /// Writes a file; its parents are made.
+    /// Writes a file; creates parent directories.
     pub async fn write_file(
         &self,
         id: &SandboxId,
@@ -48,7 +48,7 @@ impl Client {
         self.file_call(Method::DELETE, id, "", path).finish().await
     }
 
-    /// What is at a path.
+    /// Metadata of a path.
     pub async fn stat_file(&self, id: &SandboxId, path: &str) -> Result<FileEntry> {
         self.file_call(Method::GET, id, "stat", path).receive().await
     }
@@ -58,7 +58,7 @@ impl Client {
         self.file_call(Method::GET, id, "dir", path).receive().await
     }
 
-    /// Makes a directory and its parents.
+    /// Creates a directory and its parents.
     pub async fn make_directory(&self, id: &SandboxId, path: &str) -> Result<()> {
         self.file_call(Method::POST, id, "mkdir", path).finish().await
     }
@@ -66,6 +66,6 @@ impl Client {
     fn file_call(&self, method: Method, id: &SandboxId, action: &str, path: &str) -> Call {
         let mut segments = vec!["sandboxes", id.as_str(), "fs"];
         segments.extend((!action.is_empty()).then_some(action));
-        self.call(method, &segments, CHANGE_SECONDS).query(&[("path", path)])
+        self.call(method, &segments, WRITE_SECONDS).query(&[("path", path)])
     }
 }

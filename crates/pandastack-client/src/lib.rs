@@ -1,13 +1,15 @@
 //! Client of the PandaStack API.
 //!
-//! Owns how a program finds its server and key ([`Config`]), one typed method per call ([`Client`]), event streams
-//! ([`sse`]) and errors that carry the next step ([`ClientError::hints`]). The shapes are those of
-//! [`pandastack_types::api`].
+//! Provides the configuration of a client ([`Config`]), one typed method per call ([`Client`]),
+//! event streams and errors with hints ([`ClientError::hints`]). Request and response
+//! types are in [`pandastack_types::api`].
 //!
-//! What must always hold: every call ends, by an answer, an error or a deadline; a call that creates something is only
-//! repeated under the same idempotency key; the key never appears in an error or a debug print.
+//! Invariants:
+//! - Every call ends with a response, an error or a timeout.
+//! - A call that creates a sandbox is only retried with the same idempotency key.
+//! - The API key never appears in an error or debug output.
 //!
-//! Left to others: what people see. This crate prints nothing and reads no terminal.
+//! This crate prints nothing and reads no terminal.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +26,6 @@ mod observe;
 mod processes;
 mod sandboxes;
 mod schedules;
-pub mod sse;
 mod trees;
 mod tunnel;
 mod volumes;

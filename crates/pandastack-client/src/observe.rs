@@ -1,41 +1,41 @@
-//! Metrics, usage, the audit log, and events as they happen.
+//! Metrics, usage, the audit log and events.
 
 use pandastack_types::SandboxId;
 use pandastack_types::api::{AuditEntry, AuditList, Event, SandboxMetrics, UsageReport};
 use reqwest::Method;
 
-use crate::client::{Events, LOOK_SECONDS};
+use crate::client::{Events, READ_SECONDS};
 use crate::{Client, Result};
 
 /// Events of a sandbox as they happen.
 pub struct EventStream(Events);
 
 impl Client {
-    /// What a sandbox uses now.
+    /// Current resource usage of a sandbox.
     pub async fn sandbox_metrics(&self, id: &SandboxId) -> Result<SandboxMetrics> {
-        self.call(Method::GET, &["sandboxes", id.as_str(), "metrics"], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["sandboxes", id.as_str(), "metrics"], READ_SECONDS).receive().await
     }
 
-    /// What the workspace used; times are RFC 3339.
+    /// Usage of the workspace; times are RFC 3339.
     pub async fn usage(&self, from: Option<&str>, to: Option<&str>) -> Result<UsageReport> {
         let query: Vec<_> = [("from", from), ("to", to)]
             .into_iter()
             .filter_map(|(name, value)| value.map(|value| (name, value)))
             .collect();
-        self.call(Method::GET, &["usage"], LOOK_SECONDS).query(&query).receive().await
+        self.call(Method::GET, &["usage"], READ_SECONDS).query(&query).receive().await
     }
 
-    /// The newest entries of the audit log, of one sandbox when given.
-    pub async fn audit(&self, of: Option<&SandboxId>, limit: u32) -> Result<Vec<AuditEntry>> {
+    /// The newest entries of the audit log, optionally of one sandbox.
+    pub async fn audit(&self, sandbox: Option<&SandboxId>, limit: u32) -> Result<Vec<AuditEntry>> {
         let mut call =
-            self.call(Method::GET, &["audit"], LOOK_SECONDS).query(&[("limit", &limit.to_string())]);
-        if let Some(id) = of {
+            self.call(Method::GET, &["audit"], READ_SECONDS).query(&[("limit", &limit.to_string())]);
+        if let Some(id) = sandbox {
             call = call.query(&[("sandbox_id", id.as_str())]);
         }
         Ok(call.receive::<AuditList>().await?.entries)
     }
 
-    /// What happened to a sandbox, and what happens from now on.
+    /// Events of a sandbox, followed by new ones.
     pub async fn follow_events(&self, id: &SandboxId) -> Result<EventStream> {
         let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "events"]);
         call.query(&[("follow", "1")]).events().await.map(EventStream)
@@ -43,7 +43,7 @@ impl Client {
 }
 
 impl EventStream {
-    /// The next event; `None` once the sandbox is gone or the server stops.
+    /// The next event; `None` once the sandbox is deleted or the server stops.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         let Some(event) = self.0.next().await? else { return Ok(None) };
         let bad = |error: serde_json::Error| self.0.interrupted(error.to_string());

@@ -1,7 +1,8 @@
-//! Processes by id, and streams of their output that find back by themselves.
+//! Processes by id, and output streams that reconnect.
 //!
-//! A process outlives every connection to it and its output waits by offset. So a stream that breaks, because a server
-//! is restarted or a network falters, is opened again where it broke, for [`RECONNECT_MAX`] without anything coming.
+//! A process outlives its connections, and its output is buffered by offset. A stream that breaks,
+//! because a server restarts or the network fails, is reopened at the same offset, for up to
+//! [`RECONNECT_MAX`] without data.
 
 use std::time::Duration;
 
@@ -17,35 +18,35 @@ use reqwest::Method;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::client::{CHANGE_SECONDS, Events, LOOK_SECONDS};
+use crate::client::{Events, READ_SECONDS, WRITE_SECONDS};
 use crate::{Client, ClientError, Result};
 
-/// How long a lost stream is sought.
+/// Longest time to reconnect a stream.
 const RECONNECT_MAX: Duration = Duration::from_secs(60);
-/// Waits between attempts, doubling from the first to the last.
+/// Delays between attempts, doubling from the first to the last.
 const DELAY_FIRST: Duration = Duration::from_millis(100);
 const DELAY_LAST: Duration = Duration::from_secs(2);
-/// One write to a process's input lasts as long as the process takes to read it.
+/// Timeout of a write to standard input, which waits until the process reads it.
 const STDIN_SECONDS: u64 = 600;
 
-/// What a process does.
+/// Output or exit of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExecEvent {
     /// It wrote to standard output.
     Stdout(Bytes),
     /// It wrote to standard error.
     Stderr(Bytes),
-    /// So many bytes were written before anybody read them, and are gone.
+    /// Number of bytes that were dropped before they could be read.
     Lost(u64),
     /// It ended with this code; the last event.
     Exited(i32),
 }
 
-/// Output of one process. Dropping it leaves the process alone.
+/// Output of one process. Dropping it does not affect the process.
 pub struct ExecStream {
     client: Client,
     sandbox: SandboxId,
-    /// Unknown from a server that does not say; such a stream cannot be found again.
+    /// `None` if the server does not report it; the stream then cannot reconnect.
     process: Option<u64>,
     offsets: (u64, u64),
     events: Events,
@@ -67,15 +68,15 @@ struct Payload {
     code: Option<String>,
 }
 
-/// Attempts to get over one loss.
+/// State of reconnection attempts.
 #[derive(Default)]
 struct Retry(Option<(Instant, Duration)>);
 
 impl Retry {
-    /// Waits before the next attempt, or gives the error back if it is of no use.
+    /// Waits before the next attempt, or returns the error if a retry cannot help.
     async fn pause(&mut self, error: ClientError) -> Result<()> {
         let (since, delay) = *self.0.get_or_insert_with(|| (Instant::now(), DELAY_FIRST));
-        if !error.is_passing() || since.elapsed() > RECONNECT_MAX {
+        if !error.is_transient() || since.elapsed() > RECONNECT_MAX {
             return Err(error);
         }
         self.0 = Some((since, (delay * 2).min(DELAY_LAST)));
@@ -85,7 +86,7 @@ impl Retry {
 }
 
 impl Client {
-    /// Runs a command and returns what it prints as it prints it.
+    /// Runs a command and streams its output.
     pub async fn exec_stream(&self, id: &SandboxId, request: &ExecRequest) -> Result<ExecStream> {
         let call = self.open_ended_call(Method::POST, &["sandboxes", id.as_str(), "exec", "stream"]);
         let events = call.query(&[("encoding", "base64")]).json(request).events().await?;
@@ -95,24 +96,24 @@ impl Client {
 
     /// Starts a process and returns at once.
     pub async fn start_process(&self, id: &SandboxId, request: &StartProcess) -> Result<Process> {
-        let call = self.call(Method::POST, &["sandboxes", id.as_str(), "processes"], CHANGE_SECONDS);
+        let call = self.call(Method::POST, &["sandboxes", id.as_str(), "processes"], WRITE_SECONDS);
         call.json(request).receive().await
     }
 
-    /// Processes that run, and those that ended a short while ago.
+    /// Running processes, and those that exited recently.
     pub async fn processes(&self, id: &SandboxId) -> Result<Vec<Process>> {
-        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "processes"], CHANGE_SECONDS);
+        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "processes"], WRITE_SECONDS);
         call.receive::<ProcessList>().await.map(|list| list.processes)
     }
 
     /// One process.
     pub async fn process(&self, id: &SandboxId, process: u64) -> Result<Process> {
         let number = process.to_string();
-        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "processes", &number], CHANGE_SECONDS);
+        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "processes", &number], WRITE_SECONDS);
         call.receive().await
     }
 
-    /// A process's output from two offsets on.
+    /// Output of a process from the given offsets of its two streams.
     pub async fn process_output(
         &self,
         id: &SandboxId,
@@ -125,17 +126,17 @@ impl Client {
 
     /// Sends a signal.
     pub async fn signal_process(&self, id: &SandboxId, process: u64, signal: Signal) -> Result<()> {
-        let call = self.process_call(id, process, "signal", LOOK_SECONDS);
+        let call = self.process_call(id, process, "signal", READ_SECONDS);
         call.json(&SignalProcess { signal }).finish().await
     }
 
     /// Changes the size of a terminal.
     pub async fn resize_process(&self, id: &SandboxId, process: u64, size: TerminalSize) -> Result<()> {
-        self.process_call(id, process, "resize", LOOK_SECONDS).json(&size).finish().await
+        self.process_call(id, process, "resize", READ_SECONDS).json(&size).finish().await
     }
 
-    /// Writes to a process's input, which had taken `offset` bytes before; returns where it is after. Bytes that were
-    /// taken before a connection broke are not written again.
+    /// Writes to a process's standard input at `offset`; returns the new offset. Bytes that were
+    /// accepted before a connection broke are not written again.
     pub async fn write_stdin(
         &self,
         id: &SandboxId,
@@ -150,7 +151,7 @@ impl Client {
             let call = if close { call.query(&[("close", "true")]) } else { call };
             match call.with(|builder| builder.body(rest.clone())).receive::<StdinWritten>().await {
                 Ok(written) => return Ok(written.offset),
-                // The attempt whose answer was lost had closed it.
+                // The previous attempt, whose response was lost, closed it.
                 Err(ClientError::Refused { status: 400, .. }) if repeated && close && rest.is_empty() => {
                     return Ok(offset + bytes.len() as u64);
                 }
@@ -167,9 +168,9 @@ impl Client {
         }
     }
 
-    fn process_call(&self, id: &SandboxId, process: u64, what: &str, seconds: u64) -> crate::client::Call {
+    fn process_call(&self, id: &SandboxId, process: u64, action: &str, seconds: u64) -> crate::client::Call {
         let number = process.to_string();
-        self.call(Method::POST, &["sandboxes", id.as_str(), "processes", &number, what], seconds)
+        self.call(Method::POST, &["sandboxes", id.as_str(), "processes", &number, action], seconds)
     }
 
     async fn open_output(&self, id: &SandboxId, process: u64, offsets: (u64, u64)) -> Result<Events> {
@@ -192,13 +193,13 @@ impl Client {
 }
 
 impl ExecStream {
-    /// The process, if the server said which.
+    /// Id of the process, if the server reported it.
     pub fn process(&self) -> Option<u64> {
         self.process
     }
 
-    /// The next event. After [`ExecEvent::Exited`] there is none; a stream that ends without it and cannot be found
-    /// again is an error, because nobody then knows how the command ended. Can be dropped and called again.
+    /// The next event; [`ExecEvent::Exited`] is the last. A stream that ends without it and cannot
+    /// reconnect is an error, because the exit code is unknown. Cancel safe.
     pub async fn next(&mut self) -> Result<ExecEvent> {
         loop {
             let lost = match self.events.next().await {
@@ -209,14 +210,14 @@ impl ExecStream {
                         None => continue,
                     }
                 }
-                Ok(None) => self.events.interrupted("the command's exit was not reported".to_owned()),
+                Ok(None) => self.events.interrupted("the exit code was not reported".to_owned()),
                 Err(error) => error,
             };
-            self.find_again(lost).await?;
+            self.reconnect(lost).await?;
         }
     }
 
-    async fn find_again(&mut self, mut lost: ClientError) -> Result<()> {
+    async fn reconnect(&mut self, mut lost: ClientError) -> Result<()> {
         let Some(process) = self.process else { return Err(lost) };
         loop {
             self.retry.pause(lost).await?;
@@ -257,18 +258,18 @@ impl ExecStream {
         }
     }
 
-    /// Servers that do not know base64 send text.
+    /// Decodes output; servers without base64 support send text.
     fn bytes_of(&self, payload: Payload) -> Result<Bytes> {
         match payload.data {
             Some(coded) => BASE64
                 .decode(coded)
                 .map(Bytes::from)
-                .map_err(|error| self.events.interrupted(format!("output is not base64: {error}"))),
+                .map_err(|error| self.events.interrupted(format!("invalid base64 output: {error}"))),
             None => Ok(payload.chunk.unwrap_or_default().into()),
         }
     }
 }
 
 fn timed_out() -> ClientError {
-    crate::exec::stream_error(Some("the command was killed by its timeout".to_owned()), None)
+    crate::exec::stream_error(Some("the command was killed after its timeout".to_owned()), None)
 }

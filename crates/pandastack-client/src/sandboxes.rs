@@ -1,4 +1,4 @@
-//! Sandboxes: making, looking, moving, copying.
+//! Sandboxes and snapshots.
 
 use pandastack_types::api::{
     CreateSandbox, CreateSnapshot, EventList, ForkSandbox, ForkTree, ForkTreeResult, Hibernate, Keep,
@@ -10,62 +10,62 @@ use pandastack_types::network::NetworkPolicy;
 use pandastack_types::{SandboxId, SnapshotId};
 use reqwest::Method;
 
-use crate::client::{CHANGE_SECONDS, LOOK_SECONDS, List};
+use crate::client::{List, READ_SECONDS, WRITE_SECONDS};
 use crate::{Client, Result};
 
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 
 impl Client {
-    /// Makes a sandbox. `key` names the attempt: repeated with the same one, it makes nothing twice.
+    /// Creates a sandbox. `key` is the idempotency key: a retry with the same key creates nothing twice.
     pub async fn create_sandbox(&self, request: &CreateSandbox, key: &str) -> Result<Sandbox> {
-        let call = self.call(Method::POST, &["sandboxes"], CHANGE_SECONDS);
+        let call = self.call(Method::POST, &["sandboxes"], WRITE_SECONDS);
         call.with(|builder| builder.header(IDEMPOTENCY_KEY, key)).json(request).receive().await
     }
 
     /// Every sandbox of the workspace.
     pub async fn list_sandboxes(&self) -> Result<Vec<Sandbox>> {
-        let list: List<Sandbox> = self.call(Method::GET, &["sandboxes"], LOOK_SECONDS).receive().await?;
+        let list: List<Sandbox> = self.call(Method::GET, &["sandboxes"], READ_SECONDS).receive().await?;
         Ok(list.into_vec())
     }
 
     /// One sandbox.
     pub async fn get_sandbox(&self, id: &SandboxId) -> Result<Sandbox> {
-        self.call(Method::GET, &["sandboxes", id.as_str()], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["sandboxes", id.as_str()], READ_SECONDS).receive().await
     }
 
     /// Deletes a sandbox.
     pub async fn delete_sandbox(&self, id: &SandboxId) -> Result<()> {
-        self.call(Method::DELETE, &["sandboxes", id.as_str()], CHANGE_SECONDS).finish().await
+        self.call(Method::DELETE, &["sandboxes", id.as_str()], WRITE_SECONDS).finish().await
     }
 
-    /// Stops a sandbox's processors.
+    /// Pauses a sandbox.
     pub async fn pause_sandbox(&self, id: &SandboxId) -> Result<()> {
         self.act(id, "pause").finish().await
     }
 
-    /// Runs a paused sandbox's processors again.
+    /// Resumes a paused sandbox.
     pub async fn resume_sandbox(&self, id: &SandboxId) -> Result<()> {
         self.act(id, "resume").finish().await
     }
 
-    /// Puts a sandbox to sleep.
+    /// Hibernates a sandbox.
     pub async fn hibernate_sandbox(&self, id: &SandboxId, keep: Keep) -> Result<StatusAnswer> {
         self.act(id, "hibernate").json(&Hibernate { keep }).receive().await
     }
 
-    /// Keeps a sandbox from counting as idle.
+    /// Keeps a sandbox awake.
     pub async fn keep_awake(&self, id: &SandboxId, seconds: u64) -> Result<Lifecycle> {
         self.act(id, "keep-awake").json(&KeepAwake { seconds }).receive().await
     }
 
-    /// Returns a sandbox to one of its snapshots.
+    /// Restores a sandbox to one of its snapshots.
     pub async fn rollback_sandbox(&self, id: &SandboxId, request: &Rollback) -> Result<Sandbox> {
         self.act(id, "rollback").json(request).receive().await
     }
 
-    /// Where a sandbox stands among its relatives.
+    /// Parent, children and fork tree of a sandbox.
     pub async fn get_lineage(&self, id: &SandboxId) -> Result<Lineage> {
-        self.call(Method::GET, &["sandboxes", id.as_str(), "lineage"], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["sandboxes", id.as_str(), "lineage"], READ_SECONDS).receive().await
     }
 
     /// Wakes a sandbox.
@@ -83,7 +83,7 @@ impl Client {
         self.act(id, "fork-tree").json(request).receive().await
     }
 
-    /// Keeps one child of a tree.
+    /// Keeps one fork of a tree.
     pub async fn promote_sandbox(&self, id: &SandboxId, request: &Promote) -> Result<Promoted> {
         self.act(id, "promote").json(request).receive().await
     }
@@ -93,10 +93,10 @@ impl Client {
         self.act(id, "snapshots").json(request).receive().await
     }
 
-    /// Snapshots, newest first; of one sandbox when given.
-    pub async fn list_snapshots(&self, of: Option<&SandboxId>) -> Result<Vec<Snapshot>> {
-        let mut call = self.call(Method::GET, &["snapshots"], LOOK_SECONDS);
-        if let Some(id) = of {
+    /// Snapshots, newest first, optionally of one sandbox.
+    pub async fn list_snapshots(&self, sandbox: Option<&SandboxId>) -> Result<Vec<Snapshot>> {
+        let mut call = self.call(Method::GET, &["snapshots"], READ_SECONDS);
+        if let Some(id) = sandbox {
             call = call.query(&[("sandbox_id", id.as_str())]);
         }
         Ok(call.receive::<SnapshotList>().await?.snapshots)
@@ -104,50 +104,50 @@ impl Client {
 
     /// Deletes a snapshot.
     pub async fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
-        self.call(Method::DELETE, &["snapshots", id.as_str()], CHANGE_SECONDS).finish().await
+        self.call(Method::DELETE, &["snapshots", id.as_str()], WRITE_SECONDS).finish().await
     }
 
-    /// What a sandbox may reach.
+    /// Network policy of a sandbox.
     pub async fn get_network(&self, id: &SandboxId) -> Result<NetworkPolicy> {
-        self.call(Method::GET, &["sandboxes", id.as_str(), "network"], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["sandboxes", id.as_str(), "network"], READ_SECONDS).receive().await
     }
 
-    /// Changes what a sandbox may reach, at once.
+    /// Replaces the network policy of a sandbox; takes effect immediately.
     pub async fn set_network(&self, id: &SandboxId, policy: &NetworkPolicy) -> Result<NetworkPolicy> {
-        let call = self.call(Method::PUT, &["sandboxes", id.as_str(), "network"], LOOK_SECONDS);
+        let call = self.call(Method::PUT, &["sandboxes", id.as_str(), "network"], READ_SECONDS);
         call.json(policy).receive().await
     }
 
-    /// How long a sandbox lives and when it sleeps.
+    /// TTL, idle timeout and checkpoints of a sandbox.
     pub async fn get_lifecycle(&self, id: &SandboxId) -> Result<Lifecycle> {
-        self.call(Method::GET, &["sandboxes", id.as_str(), "lifecycle"], LOOK_SECONDS).receive().await
+        self.call(Method::GET, &["sandboxes", id.as_str(), "lifecycle"], READ_SECONDS).receive().await
     }
 
-    /// Changes how long a sandbox lives and when it sleeps.
+    /// Changes TTL, idle timeout and checkpoints of a sandbox.
     pub async fn patch_lifecycle(&self, id: &SandboxId, patch: &PatchLifecycle) -> Result<Lifecycle> {
-        let call = self.call(Method::PATCH, &["sandboxes", id.as_str(), "lifecycle"], LOOK_SECONDS);
+        let call = self.call(Method::PATCH, &["sandboxes", id.as_str(), "lifecycle"], READ_SECONDS);
         call.json(patch).receive().await
     }
 
-    /// Ports something listens on.
+    /// Listening ports.
     pub async fn list_ports(&self, id: &SandboxId) -> Result<Vec<Port>> {
-        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "ports"], CHANGE_SECONDS);
+        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "ports"], WRITE_SECONDS);
         Ok(call.receive::<PortList>().await?.ports)
     }
 
-    /// What happened to a sandbox, oldest first.
+    /// Events of a sandbox, oldest first.
     pub async fn list_events(&self, id: &SandboxId) -> Result<Vec<pandastack_types::api::Event>> {
-        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "events"], LOOK_SECONDS);
+        let call = self.call(Method::GET, &["sandboxes", id.as_str(), "events"], READ_SECONDS);
         Ok(call.receive::<EventList>().await?.events)
     }
 
-    /// Creates, runs, returns and deletes in one call.
+    /// Runs a command in a new sandbox and deletes it, in one call.
     pub async fn run(&self, request: &RunRequest) -> Result<RunResult> {
         let seconds = request.exec.timeout_seconds.unwrap_or(EXEC_TIMEOUT_SECONDS_DEFAULT);
-        self.call(Method::POST, &["run"], seconds + CHANGE_SECONDS).json(request).receive().await
+        self.call(Method::POST, &["run"], seconds + WRITE_SECONDS).json(request).receive().await
     }
 
     fn act(&self, id: &SandboxId, action: &str) -> crate::client::Call {
-        self.call(Method::POST, &["sandboxes", id.as_str(), action], CHANGE_SECONDS)
+        self.call(Method::POST, &["sandboxes", id.as_str(), action], WRITE_SECONDS)
     }
 }

@@ -1,4 +1,4 @@
-//! Trees of files: listing, searching, copying, archives, watching, signed URLs.
+//! Directory trees in a sandbox: find, grep, copy, archives, watches and signed URLs.
 
 use pandastack_types::SandboxId;
 use pandastack_types::api::{
@@ -9,52 +9,52 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use serde::Deserialize;
 
-use crate::client::{CHANGE_SECONDS, Call, Events, LOOK_SECONDS};
+use crate::client::{Call, Events, READ_SECONDS, WRITE_SECONDS};
 use crate::files::{FileBytes, UPLOAD_SECONDS};
 use crate::{Client, ClientError, Result};
 
-/// What to list or find.
+/// Arguments of [`Client::find_files`].
 #[derive(Debug, Clone, Default)]
 pub struct FindFiles {
     /// The directory.
     pub path: String,
-    /// Only what matches; names, or relative paths when it has a `/`.
+    /// Glob pattern for names, or for relative paths if it contains a `/`.
     pub glob: Option<String>,
-    /// Levels to go down.
+    /// Maximum depth.
     pub depth: Option<u32>,
-    /// Most entries.
+    /// Maximum number of entries.
     pub limit: Option<u32>,
 }
 
-/// What to search for.
+/// Arguments of [`Client::grep_files`].
 #[derive(Debug, Clone, Default)]
 pub struct GrepFiles {
     /// A directory or file.
     pub path: String,
     /// A regular expression, or plain text.
     pub pattern: String,
-    /// Only files that match.
+    /// Glob pattern for files.
     pub glob: Option<String>,
-    /// Capital and small letters are equal.
+    /// Ignores case.
     pub ignore_case: bool,
-    /// The pattern is plain text.
+    /// Treats the pattern as plain text.
     pub fixed: bool,
-    /// Most matches.
+    /// Maximum number of matches.
     pub limit: Option<u32>,
 }
 
-/// Changes of a watched path.
+/// Events of a watch.
 pub struct WatchStream(Events);
 
-/// One of them, or the news that the watch is in place.
+/// An event of a watch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent {
-    /// From here on everything is reported.
+    /// The watch is active; all later changes are reported.
     Watching {
-        /// An earlier watch goes on with nothing missed.
+        /// Whether an earlier watch was resumed without missing changes.
         resumed: bool,
     },
-    /// Something changed.
+    /// A file changed.
     Changed(FileChange),
 }
 
@@ -75,7 +75,7 @@ impl Client {
         self.tree_call(Method::GET, id, "find").with(|builder| builder.query(&query)).receive().await
     }
 
-    /// Lines that match.
+    /// Searches file contents.
     pub async fn grep_files(&self, id: &SandboxId, grep: &GrepFiles) -> Result<GrepResult> {
         let mut query = vec![("path", grep.path.clone()), ("pattern", grep.pattern.clone())];
         query.extend(grep.glob.clone().map(|glob| ("glob", glob)));
@@ -102,11 +102,11 @@ impl Client {
         path: &str,
         attributes: &SetAttributes,
     ) -> Result<FileEntry> {
-        let call = self.call(Method::PATCH, &["sandboxes", id.as_str(), "fs"], CHANGE_SECONDS);
+        let call = self.call(Method::PATCH, &["sandboxes", id.as_str(), "fs"], WRITE_SECONDS);
         call.query(&[("path", path)]).json(attributes).receive().await
     }
 
-    /// A directory's content, or one file, as a tar archive.
+    /// Downloads a directory or file as a tar archive.
     pub async fn read_archive(&self, id: &SandboxId, path: &str) -> Result<FileBytes> {
         let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "fs", "tar"]);
         call.query(&[("path", path)]).chunks().await.map(FileBytes)
@@ -125,26 +125,26 @@ impl Client {
         call.query(&[("path", path)]).with(archive).receive().await
     }
 
-    /// Follows the changes of a path.
+    /// Watches a path for changes.
     pub async fn watch_files(&self, id: &SandboxId, path: &str, recursive: bool) -> Result<WatchStream> {
         let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "fs", "watch"]);
         let recursive = if recursive { "1" } else { "0" };
         call.query(&[("path", path), ("recursive", recursive)]).events().await.map(WatchStream)
     }
 
-    /// Makes a URL that works without a key.
+    /// Creates a signed URL.
     pub async fn sign_file(&self, id: &SandboxId, sign: &SignFile) -> Result<SignedUrl> {
-        let call = self.call(Method::POST, &["sandboxes", id.as_str(), "fs", "sign"], LOOK_SECONDS);
+        let call = self.call(Method::POST, &["sandboxes", id.as_str(), "fs", "sign"], READ_SECONDS);
         call.json(sign).receive().await
     }
 
     fn tree_call(&self, method: Method, id: &SandboxId, action: &str) -> Call {
-        self.call(method, &["sandboxes", id.as_str(), "fs", action], CHANGE_SECONDS)
+        self.call(method, &["sandboxes", id.as_str(), "fs", action], WRITE_SECONDS)
     }
 }
 
 impl WatchStream {
-    /// The next event; `None` when the path is gone or the server stopped.
+    /// The next event; `None` if the path was deleted or the server stopped.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>> {
         while let Some(event) = self.0.next().await? {
             match event.name.as_str() {
@@ -158,14 +158,14 @@ impl WatchStream {
                     let notice: Notice = serde_json::from_str(&event.data).unwrap_or_default();
                     return Ok(Some(WatchEvent::Watching { resumed: notice.resumed }));
                 }
-                "error" => return Err(self.ended(&event.data)),
+                "error" => return Err(self.error(&event.data)),
                 _ => {}
             }
         }
         Ok(None)
     }
 
-    fn ended(&self, data: &str) -> ClientError {
+    fn error(&self, data: &str) -> ClientError {
         let notice: Notice = serde_json::from_str(data).unwrap_or_default();
         self.0.interrupted(notice.error.unwrap_or_else(|| "the watch ended".to_owned()))
     }

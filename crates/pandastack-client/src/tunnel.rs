@@ -1,4 +1,4 @@
-//! Streams of bytes to ports of sandboxes.
+//! TCP tunnels to ports of sandboxes.
 
 use pandastack_types::SandboxId;
 use pandastack_types::door::TUNNEL_UPGRADE;
@@ -8,7 +8,7 @@ use reqwest::{Method, Upgraded};
 use crate::{Client, Result};
 
 impl Client {
-    /// Opens a stream to a port. A sleeper wakes.
+    /// Opens a stream to a port; wakes a hibernated sandbox.
     pub async fn tunnel(&self, id: &SandboxId, port: u16) -> Result<Upgraded> {
         let call = self.open_ended_call(Method::GET, &["sandboxes", id.as_str(), "tunnel"]);
         let call = call.query(&[("port", &port.to_string())]);

@@ -104,7 +104,7 @@ pub(super) async fn end(machine: &Machine, id: &str) -> Result<Context> {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
 
     #[test]
     fn contexts_are_found_by_their_tags() {

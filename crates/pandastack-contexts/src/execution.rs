@@ -35,15 +35,15 @@ pub(super) struct Run {
     process: u64,
     id: String,
     body: Incoming,
-    heard: EventNotice,
+    heard: RunEvents,
     deadline: Option<(Instant, Duration)>,
     /// Its time was over.
     pub(super) timed_out: bool,
 }
 
-/// What was heard of a run.
+/// Events of a run, read out of the kernel's output.
 #[derive(Default)]
-struct EventNotice {
+struct RunEvents {
     events: AgentEvents,
     line: String,
     told: VecDeque<Value>,
@@ -62,7 +62,7 @@ impl Run {
         tell(&machine, context.process, &request).await?;
         let limit = wanted.timeout_ms.map(Duration::from_millis);
         let deadline = limit.map(|limit| (Instant::now() + limit, limit));
-        let heard = EventNotice::default();
+        let heard = RunEvents::default();
         Ok(Self { machine, process: context.process, id, body, heard, deadline, timed_out: false })
     }
 
@@ -129,10 +129,10 @@ impl Drop for Run {
 /// Name of the error of a run whose context is gone or cannot be heard.
 const LOST: &str = "ContextLost";
 
-impl EventNotice {
+impl RunEvents {
     fn take(&mut self, bytes: &[u8], run: &str) {
         self.events.push(bytes);
-        while let Some(event) = self.events.next() {
+        while let Some(event) = self.events.pop() {
             self.take_event(&event, run);
         }
         if self.events.is_nonsense() || self.line.len() > CONTEXT_LINE_BYTES_MAX {
@@ -250,14 +250,14 @@ async fn tell(machine: &Machine, process: u64, request: &Value) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
 
     fn stdout(text: &str) -> String {
         format!("event: stdout\ndata: {}\n\n", json!({ "chunk": text }))
     }
 
-    fn heard(frames: &[String]) -> EventNotice {
-        let mut heard = EventNotice::default();
+    fn heard(frames: &[String]) -> RunEvents {
+        let mut heard = RunEvents::default();
         frames.iter().for_each(|frame| heard.take(frame.as_bytes(), "mine"));
         heard
     }
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_line_without_end_is_given_up() {
         let chunk = stdout(&"x".repeat(1 << 20));
-        let mut heard = EventNotice::default();
+        let mut heard = RunEvents::default();
         for _ in 0..CONTEXT_LINE_BYTES_MAX >> 20 {
             heard.take(chunk.as_bytes(), "mine");
         }

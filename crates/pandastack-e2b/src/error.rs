@@ -15,7 +15,8 @@ use serde_json::json;
 use crate::native::{DirectoryUnavailable, NativeError};
 
 /// A failed call of the control plane or of `/files`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub(crate) struct RestError {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
@@ -37,7 +38,7 @@ impl RestError {
     pub(crate) fn unsupported(what: &str) -> Self {
         Self::new(
             StatusCode::NOT_IMPLEMENTED,
-            format!("{what} not supported by this server; see docs/e2b-compatibility.md"),
+            format!("{what} not supported by this server; see docs/reference/e2b-compatibility.md"),
         )
     }
 }
@@ -132,7 +133,8 @@ impl RpcCode {
 }
 
 /// A failed call over Connect.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub(crate) struct RpcError {
     pub(crate) code: RpcCode,
     pub(crate) message: String,

@@ -1,4 +1,4 @@
-//! Numbers of this translation. What happens at a limit is said beside it, and in `docs/e2b.md`.
+//! Numbers of this translation. What happens at a limit is said beside it, and in `docs/how-to/use-e2b-clients.md`.
 
 /// One message of a Connect request, and a unary body. Beyond it: `resource_exhausted`, or 413 outside of Connect.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -1,8 +1,8 @@
 //! Reading the native API's event streams.
 
 use axum::body::{Body, BodyDataStream};
-use bytes::BytesMut;
 use futures::StreamExt;
+use pandastack_types::sse::{EventTooLarge, Reader};
 use serde_json::Value;
 
 use crate::limits::EVENT_BYTES_MAX;
@@ -17,8 +17,7 @@ pub(crate) struct Event {
 /// Events of a native stream, in order.
 pub(crate) struct Events {
     body: BodyDataStream,
-    buffer: BytesMut,
-    bytes_max: usize,
+    reader: Reader,
 }
 
 /// The stream cannot be read on.
@@ -26,8 +25,8 @@ pub(crate) struct Events {
 pub(crate) enum StreamBroken {
     #[error("the stream broke off: {0}")]
     Body(axum::Error),
-    #[error("an event is longer than {0} bytes")]
-    TooLong(usize),
+    #[error(transparent)]
+    TooLarge(#[from] EventTooLarge),
     #[error("an event is not JSON: {0}")]
     Json(serde_json::Error),
 }
@@ -39,40 +38,23 @@ impl Events {
 
     /// The same for a stream whose events may be longer.
     pub(crate) fn with_limit(body: Body, bytes_max: usize) -> Self {
-        Self { body: body.into_data_stream(), buffer: BytesMut::new(), bytes_max }
+        Self { body: body.into_data_stream(), reader: Reader::new(bytes_max) }
     }
 
-    /// The next event; `None` at the end. Comments are skipped. Safe to drop and ask again.
+    /// The next event; `None` at the end. Safe to drop and ask again.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, StreamBroken> {
         loop {
-            while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
-                let block = self.buffer.split_to(end + 2);
-                if let Some(event) = parse(&block).map_err(StreamBroken::Json)? {
-                    return Ok(Some(event));
-                }
-            }
-            if self.buffer.len() > self.bytes_max {
-                return Err(StreamBroken::TooLong(self.bytes_max));
+            if let Some(event) = self.reader.next_event()? {
+                let data = serde_json::from_str(&event.data).map_err(StreamBroken::Json)?;
+                return Ok(Some(Event { name: event.name, data }));
             }
             match self.body.next().await {
-                Some(Ok(bytes)) => self.buffer.extend_from_slice(&bytes),
+                Some(Ok(bytes)) => self.reader.push(&bytes),
                 Some(Err(error)) => return Err(StreamBroken::Body(error)),
                 None => return Ok(None),
             }
         }
     }
-}
-
-fn parse(block: &[u8]) -> Result<Option<Event>, serde_json::Error> {
-    let (mut name, mut data) = (String::new(), None);
-    for line in block.split(|&byte| byte == b'\n') {
-        if let Some(value) = line.strip_prefix(b"event:") {
-            name = String::from_utf8_lossy(value).trim().to_owned();
-        } else if let Some(value) = line.strip_prefix(b"data:") {
-            data = Some(serde_json::from_slice(value)?);
-        }
-    }
-    Ok(data.map(|data| Event { name, data }))
 }
 
 #[cfg(test)]
@@ -96,6 +78,6 @@ mod tests {
     #[tokio::test]
     async fn an_endless_event_is_refused() {
         let long = vec![b'x'; EVENT_BYTES_MAX + 1];
-        assert!(matches!(Events::new(Body::from(long)).next().await, Err(StreamBroken::TooLong(_))));
+        assert!(matches!(Events::new(Body::from(long)).next().await, Err(StreamBroken::TooLarge(_))));
     }
 }

@@ -126,7 +126,7 @@ pub(crate) struct Following {
 
 impl ControlServer {
     fn new(address: &str) -> reqwest::Result<Self> {
-        let builder = reqwest::Client::builder().connect_timeout(ANSWER_WAIT).no_proxy();
+        let builder = pandastack_http::builder_for(address).connect_timeout(ANSWER_WAIT).no_proxy();
         let (builder, base) = match address.strip_prefix("unix:") {
             Some(path) => (builder.unix_socket(path), "http://control".to_owned()),
             None => (builder, address.trim_end_matches('/').to_owned()),

@@ -299,7 +299,7 @@ fn trouble_of(error: &(dyn std::error::Error + 'static)) -> Trouble {
         }
         cause = inner.source();
     }
-    tracing::debug!(%error, "a guest broke off");
+    tracing::debug!(error, "a guest broke off");
     Trouble::Broken
 }
 

@@ -45,6 +45,14 @@ pub enum Trouble {
     TooSlow,
 }
 
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.sentence_for(None))
+    }
+}
+
+impl std::error::Error for Trouble {}
+
 impl Trouble {
     /// Its stable name.
     pub fn code(&self) -> ErrorCode {

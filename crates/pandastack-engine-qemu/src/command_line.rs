@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::os::fd::RawFd;
 
-use pandastack_engine::{GUEST_CHANNEL_NAME, Shape, VOLUMES_MAX, volume_serial};
+use pandastack_engine::{GUEST_CHANNEL_NAME, GUEST_MAC, Shape, VOLUMES_MAX, volume_serial};
 
 use crate::accelerator::Accelerator;
 
@@ -14,8 +14,6 @@ use crate::accelerator::Accelerator;
 pub(crate) const DEVICES_GENERATION: u32 = 2;
 /// Number of the descriptor set of the first volume.
 const VOLUME_FDSET_FIRST: usize = 3;
-/// Hardware address of every guest: each is alone in its network, and a snapshot must find the one it knew.
-pub(crate) const GUEST_MAC: &str = "06:00:0a:c9:00:02";
 /// Path under which the emulator opens guest memory. Nothing is there: the preloaded library answers with a descriptor.
 pub(crate) const RAM_PATH: &str = "/pandastack/ram";
 /// Kernel arguments of every boot. `reboot=t` ends the machine by triple fault, `tsc` needs no calibration against

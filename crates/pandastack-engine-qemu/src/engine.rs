@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use pandastack_engine::{Boot, Capabilities, Engine, EngineError, Machine, MachineRecord, Restore, Result};
+use pandastack_engine::{
+    Boot, Capabilities, Engine, EngineError, KernelFormat, Machine, MachineRecord, Restore, Result,
+};
 use pandastack_qemu_shim::protocol::Request;
 use tokio::net::UnixStream;
 
@@ -16,13 +18,13 @@ use crate::library::Library;
 use crate::limits::COMMAND_MAX;
 use crate::machine::{Details, QemuMachine};
 use crate::probe;
-use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::shim_client;
 use crate::start::{self, Start};
 use crate::starvation;
 use crate::surroundings::Surroundings;
 use crate::tsc;
+use pandastack_engine::process::Process;
 
 /// Runs machines in QEMU processes.
 #[derive(Debug)]
@@ -49,6 +51,7 @@ impl QemuEngine {
         let capabilities = Capabilities {
             name: accelerator.name,
             isolation: accelerator.isolation,
+            kernel_format: KernelFormat::Bzimage,
             fork: fork_reason.is_none(),
             fork_reason,
             compatibility_key: probe::compatibility_key(&emulator.series(), &accelerator),

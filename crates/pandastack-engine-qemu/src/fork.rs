@@ -19,11 +19,11 @@ use crate::endpoints::{self, Endpoints, FileIdentities, FileIdentity, Paths};
 use crate::host::Host;
 use crate::limits::{FORK_MAX, PARK_MAX};
 use crate::machine::{Details, Parts, QemuMachine};
-use crate::process::{KillOnDrop, Process};
 use crate::qmp::Qmp;
 use crate::shim_client;
-use crate::start::explain;
 use crate::volume;
+use pandastack_engine::explain::explain;
+use pandastack_engine::process::{KillOnDrop, Process};
 
 const STEP: &str = "forking the machine";
 /// Index of the rule for the accepted guest stream, the only one that need not match: nobody may be connected.
@@ -301,7 +301,7 @@ async fn adopt_child(
     let paths = Paths::new(&seed.runtime_dir);
     match make_machine(parent, seed, process.clone(), guest_connected).await {
         Ok(machine) => Ok(machine),
-        Err(error) => Err(explain(error, &process, &paths).await),
+        Err(error) => Err(explain(error, &process, &paths.log()).await),
     }
 }
 
@@ -341,7 +341,7 @@ async fn make_machine(
             return Err(EngineError::Exited(reason.unwrap_or_default()));
         }
     }
-    machine.set_oom_score();
+    machine.process.set_oom_score(machine.record.confinement);
     guard.disarm();
     Ok(machine)
 }

@@ -22,9 +22,7 @@
 
 mod accelerator;
 mod command_line;
-mod completion;
 mod config;
-mod dirty;
 mod endpoints;
 mod engine;
 mod filter;
@@ -35,7 +33,6 @@ mod limits;
 mod machine;
 mod migration;
 mod probe;
-mod process;
 mod qmp;
 mod save;
 mod shim_client;

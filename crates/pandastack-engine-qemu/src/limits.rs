@@ -13,8 +13,6 @@ pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(10);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Writing or loading device state.
 pub(crate) const STATE_MAX: Duration = Duration::from_secs(30);
-/// From SIGKILL to the end of the process, with its memory given back.
-pub(crate) const KILL_MAX: Duration = Duration::from_secs(15);
 /// Bringing the threads of a stopped machine to rest: 0.2 ms, unless the host has no processor time to give.
 pub(crate) const PARK_MAX: Duration = Duration::from_secs(5);
 /// A fork with all its children, beyond the park.
@@ -26,7 +24,5 @@ pub(crate) const QMP_LINE_BYTES_MAX: usize = 1 << 20;
 pub(crate) const QMP_EVENTS_MAX: usize = 64;
 /// Largest device state: a few hundred KiB in practice.
 pub(crate) const STATE_BYTES_MAX: u64 = 256 << 20;
-/// End of the emulator's log that goes into an error message.
-pub(crate) const LOG_TAIL_BYTES: u64 = 2_000;
 /// Open descriptors of an emulator: some twenty of its own, and those of a fork into many.
 pub(crate) const DESCRIPTORS_MAX: u64 = 1_024;

@@ -2,7 +2,6 @@
 //!
 //! Operations that must not interleave (pause, resume, save, fork) take turns on one lock; the guest stream has its own.
 
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,16 +18,16 @@ use serde_json::json;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
 
-use crate::completion;
 use crate::endpoints::{self, FileIdentities, Paths};
 use crate::fork;
 use crate::host::Host;
 use crate::limits::PAUSE_MAX;
-use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::save;
 use crate::starvation;
 use crate::volume;
+use pandastack_engine::completion;
+use pandastack_engine::process::Process;
 
 /// A machine of this engine.
 #[derive(Debug)]
@@ -188,21 +187,6 @@ impl QemuMachine {
                 Err(EngineError::Vmm { step: "query-status", detail: format!("unexpected answer {status}") })
             }
         }
-    }
-
-    /// Puts the machine where the kernel looks first when memory runs out, and its zygote where it looks last.
-    pub(crate) fn set_oom_score(&self) {
-        let path = format!("/proc/{}/oom_score_adj", self.record.pid);
-        if let Err(error) = fs::write(&path, oom_score(self.record.confinement)) {
-            tracing::warn!(path, %error, "cannot set the machine's rank for the out-of-memory killer");
-        }
-    }
-}
-
-fn oom_score(confinement: Confinement) -> &'static str {
-    match confinement {
-        Confinement::Full { .. } => "300",
-        Confinement::Zygote => "-300",
     }
 }
 

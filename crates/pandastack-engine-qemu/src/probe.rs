@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use pandastack_engine::host;
 use pandastack_engine::{Confinement, EngineError, Machine, Place, Result, Shape};
 
 use crate::accelerator::Accelerator;
@@ -52,7 +53,7 @@ pub(crate) fn find_emulator(configured: Option<PathBuf>) -> Result<Emulator> {
     };
     let binary = match configured {
         Some(binary) => binary,
-        None => on_path(BINARY_NAME).ok_or_else(missing)?,
+        None => host::program_on_path(BINARY_NAME).ok_or_else(missing)?,
     };
     let output = Command::new(&binary).arg("--version").output();
     let output = output.map_err(EngineError::io("run the emulator", &binary))?;
@@ -69,10 +70,6 @@ pub(crate) fn find_emulator(configured: Option<PathBuf>) -> Result<Emulator> {
     }
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
-}
-
 /// Major and minor number in `QEMU emulator version 7.2.22 (Debian ...)`.
 fn parse_version(line: &str) -> Option<(u32, u32)> {
     let numbers = line.split_once("version ")?.1;
@@ -82,7 +79,7 @@ fn parse_version(line: &str) -> Option<(u32, u32)> {
 
 /// A snapshot loads only where this is equal.
 pub(crate) fn compatibility_key(emulator: &str, accelerator: &Accelerator) -> String {
-    let processor = if accelerator.host_processor { host_processor() } else { String::new() };
+    let processor = if accelerator.host_processor { host::processor() } else { String::new() };
     [
         accelerator.name,
         emulator,
@@ -92,16 +89,6 @@ pub(crate) fn compatibility_key(emulator: &str, accelerator: &Accelerator) -> St
         &processor,
     ]
     .join("; ")
-}
-
-/// Vendor, family, model, stepping and microcode of the host's first processor.
-fn host_processor() -> String {
-    const KEYS: [&str; 5] = ["vendor_id", "cpu family", "model", "stepping", "microcode"];
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let first = text.split("\n\n").next().unwrap_or_default();
-    let fields = first.lines().filter_map(|line| line.split_once(':'));
-    let wanted = fields.filter(|(key, _)| KEYS.contains(&key.trim()));
-    wanted.map(|(key, value)| format!("{}={}", key.trim(), value.trim())).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether forking works: really forks a small stopped machine, once per emulator, C library and preloaded library.

@@ -8,13 +8,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use pandastack_engine::private_pages::{Mapping, copy_private_pages};
 use pandastack_engine::{EngineError, Result, SaveTarget, Saved};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::timeout;
 
-use crate::dirty;
 use crate::limits::{STATE_BYTES_MAX, STATE_MAX};
 use crate::machine::QemuMachine;
 use crate::migration::{self, DESCRIPTOR_NAME};
@@ -86,7 +86,8 @@ async fn save_memory(machine: &QemuMachine, path: PathBuf, base: PathBuf) -> Res
     let copy = move || {
         let file = open_memory(&path, bytes)?;
         let original = File::open(&base).map_err(EngineError::io("open the base memory", &base))?;
-        dirty::copy_private_pages(pid, address, bytes, &file, &original)
+        let mapping = Mapping { address, bytes, file_offset: 0 };
+        copy_private_pages(pid, mapping, &file, &original)
             .map_err(EngineError::io("copy guest memory to", path))
     };
     tokio::task::spawn_blocking(copy).await.unwrap_or_else(|error| {

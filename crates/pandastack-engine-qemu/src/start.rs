@@ -7,8 +7,8 @@
 //! The connections are made before the process exists, so its first answers need no polling and the guest finds its host
 //! connected from its first instruction. The process is locked in before it reads anything a guest could have written.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,17 +22,18 @@ use tokio::net::unix::pipe::Sender;
 use tokio::time::timeout;
 
 use crate::command_line::Origin;
-use crate::completion;
 use crate::endpoints::{self, Endpoints, FileIdentities, Paths};
 use crate::host::Host;
-use crate::limits::{COMMAND_MAX, LOG_TAIL_BYTES, START_MAX, STATE_MAX};
+use crate::limits::{COMMAND_MAX, START_MAX, STATE_MAX};
 use crate::machine::{Details, Parts, QemuMachine};
 use crate::migration::{self, DESCRIPTOR_NAME};
-use crate::process::{KillOnDrop, Process};
 use crate::qmp::Qmp;
 use crate::shim_client;
 use crate::spawn::Launch;
 use crate::volume;
+use pandastack_engine::completion;
+use pandastack_engine::explain::explain;
+use pandastack_engine::process::{KillOnDrop, Process};
 
 /// Read at a time of a device state: all of it, as a rule.
 const READ_BYTES: usize = 1 << 20;
@@ -85,7 +86,7 @@ async fn make(host: Arc<Host>, mut start: Start) -> Result<Arc<QemuMachine>> {
             guard.disarm();
             Ok(machine)
         }
-        Err(error) => Err(explain(error, &process, &paths).await),
+        Err(error) => Err(explain(error, &process, &paths.log()).await),
     }
 }
 
@@ -121,7 +122,7 @@ async fn become_machine(
     };
     let machine = QemuMachine::new(host, parts)?;
     machine.require_paused("starting the machine").await?;
-    machine.set_oom_score();
+    machine.process.set_oom_score(machine.record.confinement);
     Ok(machine)
 }
 
@@ -199,39 +200,4 @@ async fn feed(state: File, mut writing: Sender) -> std::io::Result<()> {
     let mut state = BufReader::with_capacity(READ_BYTES, tokio::fs::File::from_std(state));
     tokio::io::copy_buf(&mut state, &mut writing).await?;
     writing.shutdown().await
-}
-
-/// Ends a process that failed to become a machine and adds what it said to the error.
-pub(crate) async fn explain(error: EngineError, process: &Process, paths: &Paths) -> EngineError {
-    if let Err(error) = process.kill().await {
-        tracing::error!(pid = process.pid, %error, "a failed machine's process is still there");
-    }
-    let log = log_tail(&paths.log());
-    if log.is_empty() {
-        return error;
-    }
-    match error {
-        EngineError::Vmm { step, detail } => {
-            EngineError::Vmm { step, detail: format!("{detail}; emulator: {log}") }
-        }
-        EngineError::Exited(detail) => EngineError::Exited(format!("{detail}; emulator: {log}")),
-        late @ EngineError::Deadline { step, .. } => {
-            EngineError::Vmm { step, detail: format!("{late}; emulator: {log}") }
-        }
-        error => error,
-    }
-}
-
-/// The end of the emulator's log on one line.
-fn log_tail(path: &Path) -> String {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = fs::File::open(path)?;
-        let len = file.metadata()?.len();
-        file.seek(SeekFrom::Start(len.saturating_sub(LOG_TAIL_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().unwrap_or_default();
-    String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<_>>().join(" ")
 }

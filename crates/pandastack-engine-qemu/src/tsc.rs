@@ -14,6 +14,7 @@ const TRIES: usize = 32;
 /// Kernel argument that states the rate; `None` where the machine has no such counter.
 pub(crate) fn kernel_arg() -> Option<String> {
     let (from, to) = (look()?, {
+        #[expect(clippy::disallowed_methods, reason = "measures over a fixed time")]
         std::thread::sleep(WINDOW);
         look()?
     });

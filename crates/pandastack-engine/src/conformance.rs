@@ -6,6 +6,7 @@
 
 mod fork_cases;
 
+use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -108,6 +109,18 @@ pub struct Outcome {
     pub took: Duration,
 }
 
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, result, took } = self;
+        write!(f, "case {name} ... ")?;
+        match result {
+            Ok(None) => write!(f, "ok ({:.1} ms)", took.as_secs_f64() * 1_000.0),
+            Ok(Some(reason)) => write!(f, "skipped: {reason}"),
+            Err(failure) => write!(f, "FAILED: {failure}"),
+        }
+    }
+}
+
 /// How all cases went.
 #[derive(Debug)]
 pub struct Summary {
@@ -116,16 +129,9 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Prints every case and panics if one failed.
+    /// Prints a line for every case, which `cargo xtask test` counts, and panics if one failed.
     pub fn assert_passed(&self) {
-        for Outcome { name, result, took } in &self.outcomes {
-            let verdict = match result {
-                Ok(None) => "passed".to_owned(),
-                Ok(Some(reason)) => format!("skipped: {reason}"),
-                Err(failure) => format!("FAILED: {failure}"),
-            };
-            println!("{name:<45} {:>7.1} ms  {verdict}", took.as_secs_f64() * 1_000.0);
-        }
+        self.outcomes.iter().for_each(|outcome| println!("{outcome}"));
         let failed: Vec<_> =
             self.outcomes.iter().filter(|outcome| outcome.result.is_err()).map(|o| o.name).collect();
         assert!(failed.is_empty(), "engine conformance: {failed:?} failed");

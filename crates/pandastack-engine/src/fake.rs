@@ -25,8 +25,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::{
-    Boot, Capabilities, Engine, EngineError, Isolation, Machine, MachineExit, MachineRecord, Place,
-    RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume,
+    Boot, Capabilities, Engine, EngineError, Isolation, KernelFormat, Machine, MachineExit, MachineRecord,
+    Place, RUNTIME_DIR_BYTES_MAX, Restore, Result, RunState, SaveTarget, Saved, Shape, Volume,
 };
 
 /// First process id handed out: above the kernel's largest, so it never names a real process.
@@ -123,6 +123,7 @@ impl FakeEngine {
         let capabilities = Capabilities {
             name: "fake",
             isolation: Isolation::Emulated,
+            kernel_format: KernelFormat::Bzimage,
             fork: fork_reason.is_none(),
             fork_reason,
             compatibility_key: "fake-1".to_owned(),

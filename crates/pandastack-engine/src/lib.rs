@@ -11,6 +11,9 @@
 //! - A failed call leaves no process, socket or descriptor behind.
 //! - A machine does not die with the process that started it: see [`Engine::adopt`].
 //!
+//! An engine receives paths of prepared files, not descriptors: one engine could take descriptors, another takes only
+//! paths, so paths are what every engine can use.
+//!
 //! Left to others: which template, what address, whose sandbox, when to sleep. Callers never ask which engine it is;
 //! they look at [`Capabilities`].
 //!
@@ -21,9 +24,15 @@
 //!                                      +------- pause -------+
 //! ```
 
+pub mod completion;
 pub mod conformance;
+pub mod explain;
 pub mod fake;
+pub mod host;
 pub mod kvm_probe;
+pub mod private_pages;
+pub mod process;
+pub mod tap;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +45,12 @@ use tokio::sync::{oneshot, watch};
 
 /// Name of the byte stream between agent and guest: a virtio-serial port under QEMU, a vsock port under Firecracker.
 pub const GUEST_CHANNEL_NAME: &str = "pandastack.guest.0";
+
+/// Port at which the guest program listens where the guest channel is vsock.
+pub const GUEST_VSOCK_PORT: u32 = 1024;
+
+/// Hardware address of every guest: each is alone in its network, and a snapshot must find the one it knew.
+pub const GUEST_MAC: &str = "06:00:0a:c9:00:02";
 
 /// Durable disks that a machine may have. Every machine has as many places for them, empty or not: devices are frozen into
 /// snapshots.
@@ -77,7 +92,8 @@ pub enum Confinement {
         /// Group id of the process.
         gid: u32,
     },
-    /// Keeps just enough privilege to give each fork a user of its own. For zygotes, which run no tenant code.
+    /// Keeps just enough privilege to give each fork a user of its own. For zygotes, which run no tenant code. An engine
+    /// that cannot fork locks them in like any other machine.
     Zygote,
 }
 
@@ -117,7 +133,7 @@ pub struct Boot {
     pub shape: Shape,
     /// Per-machine resources.
     pub place: Place,
-    /// Kernel image.
+    /// Kernel image, in the format that [`Capabilities::kernel_format`] asks for.
     pub kernel: PathBuf,
     /// Initial ramdisk.
     pub initrd: PathBuf,
@@ -185,6 +201,15 @@ impl Isolation {
     }
 }
 
+/// Format of the kernel image that an engine boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelFormat {
+    /// Compressed, with its own loader: what distributions ship.
+    Bzimage,
+    /// Uncompressed ELF.
+    Elf,
+}
+
 /// What this engine can do on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -192,6 +217,8 @@ pub struct Capabilities {
     pub name: &'static str,
     /// Isolation label of every machine it runs.
     pub isolation: Isolation,
+    /// Format of [`Boot::kernel`].
+    pub kernel_format: KernelFormat,
     /// [`Machine::fork`] works. Where not, `fork_reason` says why and callers save and restore instead.
     pub fork: bool,
     /// Why [`Machine::fork`] is not available; `None` when it is.

@@ -10,6 +10,9 @@
 //!
 //! With `--serve SOCKET` it runs as an ordinary process on a unix socket instead, without touching the machine
 //! around it: that is how its tests run. With `function` it is the runtime of a function's handler.
+//!
+//! System calls go through `nix`. `libc` is for what that does not have (`clone3`, pidfds, interfaces and routes by `ioctl`), and for
+//! what runs between a clone and its `exec`, where nothing may allocate.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -64,6 +64,14 @@ mod tests {
     }
 
     #[test]
+    fn a_template_reads_the_same_from_its_directory() {
+        let templates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../templates");
+        for recipe in catalog() {
+            assert_eq!(&Recipe::read(&templates.join(&recipe.name)).unwrap(), recipe);
+        }
+    }
+
+    #[test]
     fn parents_come_first() {
         for (position, recipe) in catalog().iter().enumerate() {
             if let Source::Template(parent) = &recipe.from {

@@ -71,15 +71,15 @@ impl Program {
     /// Runs it to the end and returns its standard output.
     pub(crate) fn read(mut self) -> Result<String, ImageError> {
         let io =
-            |source| ImageError::Io { action: "capture the output of", path: (&self.name).into(), source };
+            |reason| ImageError::Io { action: "capture the output of", path: (&self.name).into(), reason };
         let mut stdout = tempfile::tempfile().map_err(io)?;
         let mut stderr = tempfile::tempfile().map_err(io)?;
         self.command.stdout(stdout.try_clone().map_err(io)?).stderr(stderr.try_clone().map_err(io)?);
         tracing::debug!(program = %self.name, command = ?self.command, "run");
-        let status = self.command.status().map_err(|source| ImageError::Spawn {
+        let status = self.command.status().map_err(|reason| ImageError::Spawn {
             program: self.name.clone(),
             purpose: self.purpose.clone(),
-            source,
+            reason,
         })?;
         if !status.success() {
             let said = tail(&mut stderr).or_else(|| tail(&mut stdout)).unwrap_or_default();

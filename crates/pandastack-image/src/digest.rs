@@ -18,7 +18,7 @@ pub(crate) fn sha256_of(file: &Path) -> Result<String, ImageError> {
     let mut reader = std::fs::File::open(file).map_err(ImageError::io("open", file))?;
     let mut hasher = HashWriter(sha2::Sha256::new());
     std::io::copy(&mut reader, &mut hasher).map_err(ImageError::io("read", file))?;
-    Ok(hasher.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(data_encoding::HEXLOWER.encode(&hasher.0.finalize()))
 }
 
 struct HashWriter(sha2::Sha256);

@@ -23,19 +23,18 @@ pub enum ErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// An operation on one path failed.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {reason}", path.display())]
     Io {
         /// What was tried, as an infinitive.
         action: &'static str,
         /// On which path.
         path: PathBuf,
         /// What the system said.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
     /// A program of the host could not be started.
     #[error(
-        "cannot {purpose}: cannot run {program}: {source}; install it (`pandastack doctor` names the package)"
+        "cannot {purpose}: cannot run {program}: {reason}; install it (`pandastack doctor` names the package)"
     )]
     Spawn {
         /// Its name.
@@ -43,8 +42,7 @@ pub enum ImageError {
         /// What it was to do, as an infinitive.
         purpose: String,
         /// What the system said.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
     /// A program of the host failed.
     #[error("cannot {purpose}: {program} ended with {status}: {said}")]
@@ -59,13 +57,12 @@ pub enum ImageError {
         said: String,
     },
     /// Building needs rights this process lacks.
-    #[error("cannot {purpose}: {source}; it takes root, where mounting is allowed: run it with sudo")]
+    #[error("cannot {purpose}: {reason}; it takes root, where mounting is allowed: run it with sudo")]
     NotRoot {
         /// What was to be done, as an infinitive.
         purpose: &'static str,
         /// What the system said.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
     /// The host's apt knows no Debian archive to take packages from.
     #[error(
@@ -105,7 +102,7 @@ pub enum ImageError {
 impl ImageError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError + use<> {
         let path = path.to_path_buf();
-        move |source| ImageError::Io { action, path, source }
+        move |reason| ImageError::Io { action, path, reason }
     }
 
     pub(crate) fn malformed(what: impl Into<String>, why: impl ToString) -> ImageError {
@@ -115,7 +112,7 @@ impl ImageError {
     /// What the caller should make of it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            ImageError::Io { source, .. } => match source.kind() {
+            ImageError::Io { reason, .. } => match reason.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
                 io::ErrorKind::PermissionDenied => ErrorKind::Host,
                 _ => ErrorKind::Step,

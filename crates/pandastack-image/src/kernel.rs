@@ -17,6 +17,7 @@ use crate::error::ImageError;
 use crate::lock::{self, KernelLock};
 use crate::modules::{BOOT_MODULES, ModuleIndex};
 use crate::progress::{Phase, Progress, ProgressFn};
+use crate::vmlinux;
 
 /// Changes whenever the same package would be laid out differently.
 const LAYOUT: &str = "kernel-3";
@@ -63,7 +64,15 @@ struct Manifest {
 impl Kernel {
     /// Returns the pinned kernel, fetching it on first use.
     pub fn ensure(cache_dir: &Path, progress: ProgressFn<'_>) -> Result<KernelSet, ImageError> {
-        let pin = lock::kernel_lock();
+        Self::ensure_pin(lock::kernel_lock(), cache_dir, progress)
+    }
+
+    /// Returns the kernel of another pin, such as [`Kernel::current_pin`].
+    pub fn ensure_pin(
+        pin: &KernelLock,
+        cache_dir: &Path,
+        progress: ProgressFn<'_>,
+    ) -> Result<KernelSet, ImageError> {
         let key = KeyHasher::new(LAYOUT).add(&pin.package).add(&pin.version).add(&pin.sha256).key();
         let cache = Cache::at(cache_dir);
         let home = cache.kernel(&key);
@@ -94,6 +103,17 @@ impl Kernel {
         let apt = PrivateApt::update(work.path(), &Mirror::discover()?, SUITE)?;
         let entry = current(&apt)?;
         Ok(KernelLock { package: entry.name, version: entry.version, sha256: entry.sha256 })
+    }
+}
+
+impl KernelSet {
+    /// The kernel as an uncompressed ELF image, for engines that take no bzImage. Unpacked beside it on first use.
+    pub fn vmlinux(&self) -> Result<PathBuf, ImageError> {
+        let path = self.vmlinuz.with_file_name("vmlinux");
+        if !path.exists() {
+            vmlinux::extract(&self.vmlinuz, &path)?;
+        }
+        Ok(path)
     }
 }
 

@@ -16,6 +16,8 @@
 //!
 //! Everything is synchronous: callers with an async runtime use its blocking threads. Machines, snapshots and
 //! object storage are other crates' business.
+//!
+//! System calls go through `rustix`. `unshare` alone is `nix`'s: that of `rustix` is unsafe, and nothing here is.
 #![forbid(unsafe_code)]
 
 mod build;
@@ -36,6 +38,7 @@ mod progress;
 pub mod recipe;
 mod relock;
 pub mod store;
+mod vmlinux;
 mod volume;
 
 pub use builder::{Image, ImageBuilder, ImageManifest, Locking};

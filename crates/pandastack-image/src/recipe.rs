@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -184,6 +185,17 @@ impl Recipe {
             toml::from_str(text).map_err(|error| ImageError::malformed("template.toml", error))?;
         recipe.validate()?;
         Ok(Recipe { lock, ..recipe })
+    }
+
+    /// Reads a directory with a `template.toml`, its `lock.toml` and, if there is one, its `npm-lock.json`.
+    pub fn read(template_dir: &Path) -> Result<Recipe, ImageError> {
+        let read = |name: &str| {
+            let path = template_dir.join(name);
+            std::fs::read_to_string(&path).map_err(ImageError::io("read", &path))
+        };
+        let npm =
+            if template_dir.join("npm-lock.json").exists() { read("npm-lock.json")? } else { String::new() };
+        Recipe::parse(&read("template.toml")?, Lock::parse(&read("lock.toml")?, &npm)?)
     }
 
     /// Whether clients mean this recipe by `name`.

@@ -1,4 +1,4 @@
-//! Tools that read, write and list files of a sandbox.
+//! Tools for files in a sandbox.
 
 use pandastack_client::FileBytes;
 use rmcp::handler::server::wrapper::Parameters;
@@ -8,52 +8,52 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Tools;
-use crate::answer::{self, Answer, ToolError, sandbox_id};
 use crate::limits::{ENTRIES_MAX, FILE_BYTES_MAX};
+use crate::tool_result::{self, ToolError, ToolResult, sandbox_id};
 
-/// A file to read.
+/// Arguments of `file_read`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Read {
-    /// Id of the sandbox.
+pub(crate) struct ReadArgs {
+    /// Sandbox ID.
     sandbox_id: String,
-    /// Absolute path.
+    /// Absolute path in the sandbox.
     path: String,
-    /// Bytes to skip.
+    /// Number of bytes to skip. Default: 0.
     offset: Option<u64>,
 }
 
-/// A file to write.
+/// Arguments of `file_write`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Write {
-    /// Id of the sandbox.
+pub(crate) struct WriteArgs {
+    /// Sandbox ID.
     sandbox_id: String,
-    /// Absolute path; its parent directories are made.
+    /// Absolute path in the sandbox. Parent directories are created.
     path: String,
-    /// The whole new content, as text.
+    /// Complete new content of the file, as text.
     content: String,
 }
 
-/// A directory to list.
+/// Arguments of `file_list`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct List {
-    /// Id of the sandbox.
+pub(crate) struct ListArgs {
+    /// Sandbox ID.
     sandbox_id: String,
-    /// Absolute path.
+    /// Absolute path in the sandbox.
     path: String,
 }
 
 /// A part of a file.
 #[derive(Debug, Serialize)]
-struct Part {
+struct FilePart {
     content: String,
     offset: u64,
-    /// Where the next part begins; absent at the end of the file.
+    /// Offset of the next part; absent at the end of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_offset: Option<u64>,
 }
 
-/// Reads [`FILE_BYTES_MAX`] bytes behind `offset`, and whether more follow.
-async fn part_of(mut bytes: FileBytes, offset: u64) -> Result<Part, ToolError> {
+/// Reads up to [`FILE_BYTES_MAX`] bytes at `offset`.
+async fn read_part(mut bytes: FileBytes, offset: u64) -> Result<FilePart, ToolError> {
     let (mut position, mut kept) = (0_u64, Vec::new());
     while kept.len() <= FILE_BYTES_MAX
         && let Some(chunk) = bytes.next().await?
@@ -65,54 +65,59 @@ async fn part_of(mut bytes: FileBytes, offset: u64) -> Result<Part, ToolError> {
     let more = kept.len() > FILE_BYTES_MAX;
     kept.truncate(FILE_BYTES_MAX);
     let next_offset = more.then(|| offset + kept.len() as u64);
-    Ok(Part { content: String::from_utf8_lossy(&kept).into_owned(), offset, next_offset })
+    Ok(FilePart { content: String::from_utf8_lossy(&kept).into_owned(), offset, next_offset })
 }
 
 #[tool_router(router = file_tools, vis = "pub(crate)")]
 impl Tools {
-    /// Read a text file of a sandbox. Of a long one a part comes back, with the offset of the next.
+    /// Read a text file in a sandbox. A long file is returned in parts; pass next_offset as offset
+    /// to read the next one.
     #[tool(name = "file_read", annotations(read_only_hint = true))]
-    async fn read(&self, Parameters(args): Parameters<Read>, context: RequestContext<RoleServer>) -> Answer {
-        let read = async {
+    async fn read(
+        &self,
+        Parameters(args): Parameters<ReadArgs>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let bytes = self.client(&context)?.read_file(&id, &args.path).await?;
-            part_of(bytes, args.offset.unwrap_or(0)).await
+            read_part(bytes, args.offset.unwrap_or(0)).await
         };
-        answer::of(read.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Write a text file in a sandbox, replacing what was there.
+    /// Write a text file in a sandbox, replacing any existing file.
     #[tool(name = "file_write")]
     async fn write(
         &self,
-        Parameters(args): Parameters<Write>,
+        Parameters(args): Parameters<WriteArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let written = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             Ok(self.client(&context)?.write_file(&id, &args.path, args.content).await?)
         };
-        answer::of(written.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// List a directory of a sandbox.
+    /// List a directory in a sandbox.
     #[tool(name = "file_list", annotations(read_only_hint = true))]
     async fn list_directory(
         &self,
-        Parameters(args): Parameters<List>,
+        Parameters(args): Parameters<ListArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let listed = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let entries = self.client(&context)?.list_directory(&id, &args.path).await?.entries;
-            let left_out = entries.len().saturating_sub(ENTRIES_MAX);
+            let omitted = entries.len().saturating_sub(ENTRIES_MAX);
             let shown: Vec<_> = entries
                 .into_iter()
                 .take(ENTRIES_MAX)
                 .map(|entry| serde_json::json!({ "name": entry.name, "is_dir": entry.is_dir, "size": entry.size }))
                 .collect();
-            Ok(serde_json::json!({ "entries": shown, "left_out": left_out }))
+            Ok(serde_json::json!({ "entries": shown, "left_out": omitted }))
         };
-        answer::of(listed.await)
+        tool_result::from_outcome(outcome.await)
     }
 }

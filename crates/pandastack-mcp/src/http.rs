@@ -1,4 +1,4 @@
-//! The streamable HTTP transport: any number of clients, each with its own key.
+//! The streamable HTTP transport. Each client uses its own API key.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use crate::{Access, Tools};
 
 /// Serves `/mcp` on `listener` until `shutdown`, for the API at `api_url`.
 ///
-/// `hosts` are the names under which clients may ask for it beside those of the loopback: a page in a browser that lets its
-/// own name point here is refused, and so is every request that a page makes.
+/// `hosts` are the accepted host names in addition to loopback names. Requests with another host
+/// name (DNS rebinding) and requests from web pages are rejected.
 pub async fn serve_http(
     listener: TcpListener,
     api_url: String,
     hosts: &[String],
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let tools = Tools::new(Access::Callers { api_url });
+    let tools = Tools::new(Access::PerRequest { api_url });
     let config = StreamableHttpServerConfig::default();
     let allowed: Vec<String> = config.allowed_hosts.iter().chain(hosts).cloned().collect();
     let config = config
@@ -41,25 +41,24 @@ pub async fn serve_http(
         Arc::new(NeverSessionManager::default()),
         config,
     );
-    let router = Router::new().nest_service("/mcp", service).layer(from_fn(with_key));
+    let router = Router::new().nest_service("/mcp", service).layer(from_fn(require_key));
     axum::serve(listener, router)
         .with_graceful_shutdown(shutdown.cancelled_owned())
         .await
-        .context("serve the tools over HTTP")
+        .context("cannot serve MCP over HTTP")
 }
 
-/// Refuses what brings no key. Whether the key is any good is the API's to say.
-async fn with_key(request: Request, next: Next) -> Response {
+/// Rejects requests without an API key. The API validates the key.
+async fn require_key(request: Request, next: Next) -> Response {
     if bearer(request.headers()).is_some() {
         return next.run(request).await;
     }
-    let sentence = "send your API key as `Authorization: Bearer pds_...`";
+    let message = "missing API key; send it as `Authorization: Bearer pds_...`";
     let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    (StatusCode::UNAUTHORIZED, challenge, axum::Json(serde_json::json!({ "error": sentence })))
-        .into_response()
+    (StatusCode::UNAUTHORIZED, challenge, axum::Json(serde_json::json!({ "error": message }))).into_response()
 }
 
-/// The key that a request brings.
+/// The API key of a request.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;

@@ -1,22 +1,23 @@
-//! Sandboxes as tools of the Model Context Protocol: an agent makes machines, runs what it wrote, and branches them.
+//! A Model Context Protocol (MCP) server that offers sandboxes as tools.
 //!
-//! A client of the public API and nothing more: every tool is one or two calls with the caller's own key.
+//! It is a client of the public API: every tool makes one or two calls with the caller's API key.
 //!
-//! | transport | whose key |
+//! | transport | API key |
 //! |---|---|
-//! | standard input and output ([`serve_stdio`]) | that of the environment of the process, as for every other command |
-//! | HTTP ([`serve_http`]) | the one that each request brings; a request without one is refused, so that listening grants nothing |
+//! | standard input and output ([`serve_stdio`]) | from the environment, as for every other command |
+//! | HTTP ([`serve_http`]) | from each request; a request without one is rejected |
 //!
-//! What must hold: whatever comes back fits a model's context ([`limits`]), and a failure is a sentence that the model can
-//! act on, never a broken connection.
+//! Invariants:
+//! - Results fit a model's context ([`limits`]).
+//! - A failure is a message that the model can act on, not a broken connection.
 
 #![forbid(unsafe_code)]
 
-mod answer;
 mod files;
 mod http;
 pub mod limits;
 mod sandboxes;
+mod tool_result;
 
 pub use self::http::serve_http;
 
@@ -26,26 +27,26 @@ use rmcp::model::{Implementation, ServerCapabilities, ServerConfig};
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler, ServiceExt as _, tool_handler};
 
-/// What models are told about the whole.
-const INSTRUCTIONS: &str = "Each sandbox is a small Linux machine of its own, with its own kernel, made in a fraction of a \
-    second. Create one, run commands and write files in it, and delete it when done; it is deleted by itself after its \
-    time to live. Fork a sandbox to try several ways from the same state, memory and running processes included. To show a \
-    web server that listens in a sandbox, ask for the preview URL of its port.";
+/// Instructions for models.
+const INSTRUCTIONS: &str = "Each sandbox is an isolated Linux virtual machine that starts in a fraction of a \
+    second. Create one, run commands and write files in it, and delete it when you are done; it expires after its \
+    time to live. Fork a sandbox to try several approaches from the same state, including memory and running \
+    processes. To show a web server that runs in a sandbox, get the preview URL of its port.";
 
-/// The tools.
+/// The MCP tools.
 #[derive(Clone)]
 pub struct Tools {
     access: Access,
     tool_router: ToolRouter<Self>,
 }
 
-/// With whose key calls are made.
+/// API key to use for calls.
 #[derive(Clone)]
 enum Access {
-    /// One for everything.
-    Own(Client),
-    /// That of the request.
-    Callers { api_url: String },
+    /// One key for all calls.
+    Shared(Client),
+    /// The key of each request.
+    PerRequest { api_url: String },
 }
 
 impl Tools {
@@ -53,11 +54,11 @@ impl Tools {
         Self { access, tool_router: Self::sandbox_tools() + Self::file_tools() }
     }
 
-    /// The client to make this request's calls with.
+    /// The API client for a request.
     fn client(&self, context: &RequestContext<RoleServer>) -> Result<Client, ClientError> {
         match &self.access {
-            Access::Own(client) => Ok(client.clone()),
-            Access::Callers { api_url } => {
+            Access::Shared(client) => Ok(client.clone()),
+            Access::PerRequest { api_url } => {
                 let parts = context.extensions.get::<::http::request::Parts>();
                 let token = parts.and_then(|parts| http::bearer(&parts.headers)).ok_or(ClientError::NoKey)?;
                 Client::new(Config { api_url: api_url.clone(), token: Some(token) })
@@ -76,9 +77,9 @@ impl ServerHandler for Tools {
     }
 }
 
-/// Serves one client over standard input and output until it closes them.
+/// Serves one client over standard input and output, until it closes them.
 pub async fn serve_stdio(client: Client) -> anyhow::Result<()> {
-    let running = Tools::new(Access::Own(client)).serve(rmcp::transport::stdio()).await?;
+    let running = Tools::new(Access::Shared(client)).serve(rmcp::transport::stdio()).await?;
     running.waiting().await?;
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! How much a tool gives back: a model reads all of it.
+//! Size limits of results, because a model reads all of them.
 
-/// Bytes kept of each output stream of a command. Beyond it the middle is left out, and said so.
+/// Bytes of each output stream of a command. Longer output is truncated in the middle.
 pub const OUTPUT_BYTES_MAX: usize = 32 * 1024;
-/// Bytes of a file that one read gives. Beyond it the rest is left out, and said so; read on by `offset`.
+/// Bytes of a file per read. The rest is read with `offset`.
 pub const FILE_BYTES_MAX: usize = 64 * 1024;
-/// Entries of a directory that one listing gives. Beyond it the rest is left out, and said so.
+/// Entries of a directory listing. The number of omitted entries is reported.
 pub const ENTRIES_MAX: usize = 500;
-/// Sandboxes that one listing gives, the newest.
+/// Sandboxes of a listing, newest first.
 pub const SANDBOXES_MAX: usize = 100;
-/// Bytes of one HTTP request: room for a file of a few megabytes.
+/// Bytes of an HTTP request; enough for a file of a few megabytes.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Tools that make, use, copy and end sandboxes.
+//! Tools for sandboxes.
 
 use pandastack_types::SnapshotId;
 use pandastack_types::api::{
@@ -12,88 +12,89 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Tools;
-use crate::answer::{self, Answer, ToolError, sandbox_id, shortened};
 use crate::limits::{OUTPUT_BYTES_MAX, SANDBOXES_MAX};
+use crate::tool_result::{self, ToolError, ToolResult, sandbox_id, truncate_middle};
 
-/// A new sandbox.
+/// Arguments of `sandbox_create`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-pub(crate) struct Create {
-    /// Template: `base` (Linux with Python, Node, Go, git, build tools) or `code-interpreter` (adds numpy, pandas, scipy,
-    /// matplotlib). `base` when absent.
+pub(crate) struct CreateArgs {
+    /// Template: `base` (Linux with Python, Node, Go, git and build tools) or `code-interpreter`
+    /// (adds numpy, pandas, scipy and matplotlib). Default: `base`.
     template: Option<String>,
-    /// Snapshot to start from instead.
+    /// Snapshot to create from, instead of a template.
     from_snapshot: Option<String>,
-    /// Seconds it may live; 3600 when absent.
+    /// Time to live in seconds. Default: 3600.
     ttl_seconds: Option<u64>,
-    /// Virtual processors, when not the template's.
+    /// Number of vCPUs. Default: from the template.
     cpu: Option<u32>,
-    /// Memory in MiB, in steps of 128, when not the template's.
+    /// Memory in MiB, a multiple of 128. Default: from the template.
     memory_mb: Option<u32>,
-    /// False cuts it off from the internet.
+    /// Whether the sandbox can access the internet. Default: true.
     internet: Option<bool>,
 }
 
-/// One sandbox.
+/// Arguments of tools that take only a sandbox.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Of {
-    /// Id of the sandbox.
+pub(crate) struct SandboxArgs {
+    /// Sandbox ID.
     sandbox_id: String,
 }
 
-/// A command.
+/// Arguments of `sandbox_exec`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Exec {
-    /// Id of the sandbox.
+pub(crate) struct ExecArgs {
+    /// Sandbox ID.
     sandbox_id: String,
-    /// Shell command. Servers and other long work belong in the background: `nohup CMD > log 2>&1 &`.
+    /// Shell command. Run servers and other long-running processes in the background: `nohup CMD >
+    /// log 2>&1 &`.
     command: String,
-    /// Working directory.
+    /// Working directory of the command.
     cwd: Option<String>,
-    /// The command and all it started are killed after this; 300 when absent.
+    /// Kill the command and its child processes after this many seconds. Default: 300.
     timeout_seconds: Option<u64>,
 }
 
-/// A command in a sandbox of its own.
+/// Arguments of `run`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     /// Shell command.
     command: String,
-    /// Template of the sandbox; `base` when absent.
+    /// Template of the sandbox. Default: `base`.
     template: Option<String>,
-    /// The command is killed after this; 300 when absent.
+    /// Kill the command after this many seconds. Default: 300.
     timeout_seconds: Option<u64>,
 }
 
-/// Copies of a sandbox.
+/// Arguments of `sandbox_fork`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Fork {
-    /// Id of the sandbox to copy; it goes on running.
+pub(crate) struct ForkArgs {
+    /// ID of the sandbox to fork. It keeps running.
     sandbox_id: String,
-    /// How many copies; 1 when absent.
+    /// Number of forks. Default: 1.
     count: Option<u32>,
 }
 
-/// A return to a snapshot.
+/// Arguments of `sandbox_rollback`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Return {
-    /// Id of the sandbox.
+pub(crate) struct RollbackArgs {
+    /// Sandbox ID.
     sandbox_id: String,
-    /// A snapshot of this sandbox; its newest when absent.
+    /// Snapshot of this sandbox to restore. Default: the newest.
     snapshot_id: Option<String>,
 }
 
-/// A port of a sandbox.
+/// Arguments of `preview_url`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Preview {
-    /// Id of the sandbox.
+pub(crate) struct PreviewArgs {
+    /// Sandbox ID.
     sandbox_id: String,
-    /// TCP port that a server listens on inside.
+    /// TCP port that the server listens on in the sandbox.
     port: u16,
 }
 
-/// What a model needs to know of a sandbox.
+/// Summary of a sandbox for a model.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct SandboxSummary {
     sandbox_id: String,
     template: String,
     status: String,
@@ -101,7 +102,7 @@ struct Shown {
     memory_mb: u32,
 }
 
-impl From<Sandbox> for Shown {
+impl From<Sandbox> for SandboxSummary {
     fn from(sandbox: Sandbox) -> Self {
         Self {
             sandbox_id: sandbox.id.to_string(),
@@ -113,17 +114,18 @@ impl From<Sandbox> for Shown {
     }
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug, Serialize)]
-struct Ran {
+struct CommandResult {
     exit_code: i32,
     stdout: String,
     stderr: String,
 }
 
-impl Ran {
+impl CommandResult {
     fn new(exit_code: i32, stdout: &str, stderr: &str) -> Self {
-        let (stdout, stderr) = (shortened(stdout, OUTPUT_BYTES_MAX), shortened(stderr, OUTPUT_BYTES_MAX));
+        let (stdout, stderr) =
+            (truncate_middle(stdout, OUTPUT_BYTES_MAX), truncate_middle(stderr, OUTPUT_BYTES_MAX));
         Self { exit_code, stdout, stderr }
     }
 }
@@ -136,7 +138,7 @@ fn fresh_key() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-impl Create {
+impl CreateArgs {
     fn request(self) -> Result<CreateSandbox, ToolError> {
         let network = match self.internet {
             Some(false) => Some(NetworkPolicy { egress: Egress::None, ..NetworkPolicy::default() }),
@@ -156,45 +158,54 @@ impl Create {
 
 #[tool_router(router = sandbox_tools, vis = "pub(crate)")]
 impl Tools {
-    /// Create a sandbox: a fresh Linux machine with root, ready for commands. Answers its id.
+    /// Create a sandbox: a new Linux virtual machine with root access, ready for commands. Returns its ID.
     #[tool(name = "sandbox_create")]
     async fn create(
         &self,
-        Parameters(args): Parameters<Create>,
+        Parameters(args): Parameters<CreateArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let made = async {
+    ) -> ToolResult {
+        let outcome = async {
             let client = self.client(&context)?;
-            Ok(Shown::from(client.create_sandbox(&args.request()?, &fresh_key()).await?))
+            Ok(SandboxSummary::from(client.create_sandbox(&args.request()?, &fresh_key()).await?))
         };
-        answer::of(made.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// List the sandboxes there are, newest first.
+    /// List sandboxes, newest first.
     #[tool(name = "sandbox_list", annotations(read_only_hint = true))]
-    async fn list(&self, context: RequestContext<RoleServer>) -> Answer {
-        let listed = async {
+    async fn list(&self, context: RequestContext<RoleServer>) -> ToolResult {
+        let outcome = async {
             let mut all = self.client(&context)?.list_sandboxes().await?;
             all.sort_by_key(|sandbox| std::cmp::Reverse(sandbox.created_at));
-            Ok(all.into_iter().take(SANDBOXES_MAX).map(Shown::from).collect::<Vec<_>>())
+            Ok(all.into_iter().take(SANDBOXES_MAX).map(SandboxSummary::from).collect::<Vec<_>>())
         };
-        answer::of(listed.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Delete a sandbox and everything in it.
+    /// Delete a sandbox and all its data.
     #[tool(name = "sandbox_delete", annotations(destructive_hint = true))]
-    async fn delete(&self, Parameters(args): Parameters<Of>, context: RequestContext<RoleServer>) -> Answer {
-        let gone = async {
+    async fn delete(
+        &self,
+        Parameters(args): Parameters<SandboxArgs>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolResult {
+        let outcome = async {
             self.client(&context)?.delete_sandbox(&sandbox_id(&args.sandbox_id)?).await?;
             Ok(serde_json::json!({ "deleted": args.sandbox_id }))
         };
-        answer::of(gone.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Run a shell command in a sandbox as root and wait for its end. Long output loses its middle. Wakes a sleeping sandbox.
+    /// Run a shell command as root in a sandbox and wait until it exits. Long output is truncated
+    /// in the middle. Wakes a hibernated sandbox.
     #[tool(name = "sandbox_exec")]
-    async fn exec(&self, Parameters(args): Parameters<Exec>, context: RequestContext<RoleServer>) -> Answer {
-        let ran = async {
+    async fn exec(
+        &self,
+        Parameters(args): Parameters<ExecArgs>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolResult {
+        let outcome = async {
             let request = ExecRequest {
                 cmd: Some(args.command),
                 cwd: args.cwd,
@@ -203,15 +214,20 @@ impl Tools {
             };
             let id = sandbox_id(&args.sandbox_id)?;
             let result = self.client(&context)?.exec(&id, &request).await?;
-            Ok(Ran::new(result.exit_code, &result.stdout, &result.stderr))
+            Ok(CommandResult::new(result.exit_code, &result.stdout, &result.stderr))
         };
-        answer::of(ran.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Run one shell command in a fresh sandbox that is deleted afterwards: for code that needs no state.
+    /// Run a shell command in a new sandbox and delete the sandbox afterwards. Use it for code that
+    /// needs no state.
     #[tool(name = "run")]
-    async fn run(&self, Parameters(args): Parameters<Run>, context: RequestContext<RoleServer>) -> Answer {
-        let ran = async {
+    async fn run(
+        &self,
+        Parameters(args): Parameters<RunArgs>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolResult {
+        let outcome = async {
             let exec = ExecRequest {
                 cmd: Some(args.command),
                 timeout_seconds: args.timeout_seconds,
@@ -219,96 +235,100 @@ impl Tools {
             };
             let request = RunRequest { template: args.template, exec };
             let result = self.client(&context)?.run(&request).await?.result;
-            Ok(Ran::new(result.exit_code, &result.stdout, &result.stderr))
+            Ok(CommandResult::new(result.exit_code, &result.stdout, &result.stderr))
         };
-        answer::of(ran.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Copy a running sandbox, memory, processes and files included, in milliseconds. Try something different in each copy,
-    /// then delete those that did not work.
+    /// Fork a running sandbox in milliseconds, including its memory, processes and files. Try a
+    /// different approach in each fork, then delete the forks that did not work.
     #[tool(name = "sandbox_fork")]
-    async fn fork(&self, Parameters(args): Parameters<Fork>, context: RequestContext<RoleServer>) -> Answer {
-        let forked = async {
+    async fn fork(
+        &self,
+        Parameters(args): Parameters<ForkArgs>,
+        context: RequestContext<RoleServer>,
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let request = ForkTree { count: args.count.unwrap_or(1), metadata: None };
             let tree = self.client(&context)?.fork_tree(&id, &request).await?;
-            let children: Vec<_> = tree.children.into_iter().map(Shown::from).collect();
+            let children: Vec<_> = tree.children.into_iter().map(SandboxSummary::from).collect();
             let failures: Vec<_> = tree.errors.into_iter().map(|error| error.err).collect();
             Ok(serde_json::json!({ "children": children, "failures": failures }))
         };
-        answer::of(forked.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Save a sandbox as it is now, memory included, to return to or to start others from.
+    /// Take a snapshot of a sandbox, including its memory, to roll back to or to create sandboxes from.
     #[tool(name = "sandbox_snapshot")]
     async fn snapshot(
         &self,
-        Parameters(args): Parameters<Of>,
+        Parameters(args): Parameters<SandboxArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let taken = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let taken = self.client(&context)?.create_snapshot(&id, &CreateSnapshot::default()).await?;
             Ok(serde_json::json!({ "snapshot_id": taken.id, "sandbox_id": id }))
         };
-        answer::of(taken.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Return a sandbox to one of its snapshots: files, memory and processes are as they were then.
+    /// Restore a sandbox to one of its snapshots, including files, memory and processes.
     #[tool(name = "sandbox_rollback", annotations(destructive_hint = true))]
     async fn rollback(
         &self,
-        Parameters(args): Parameters<Return>,
+        Parameters(args): Parameters<RollbackArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let returned = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let request = Rollback { snapshot_id: args.snapshot_id.as_deref().map(snapshot_id).transpose()? };
-            Ok(Shown::from(self.client(&context)?.rollback_sandbox(&id, &request).await?))
+            Ok(SandboxSummary::from(self.client(&context)?.rollback_sandbox(&id, &request).await?))
         };
-        answer::of(returned.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// Put a sandbox to sleep: it costs nothing but disk, and wakes with the next command.
+    /// Hibernate a sandbox: it uses only disk space, and the next command wakes it.
     #[tool(name = "sandbox_hibernate")]
     async fn hibernate(
         &self,
-        Parameters(args): Parameters<Of>,
+        Parameters(args): Parameters<SandboxArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let slept = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             Ok(self.client(&context)?.hibernate_sandbox(&id, Keep::Memory).await?)
         };
-        answer::of(slept.await)
+        tool_result::from_outcome(outcome.await)
     }
 
-    /// The URL at which a web server inside a sandbox is reached from outside. The server must listen on 0.0.0.0.
+    /// Get the public URL of a web server in a sandbox. The server must listen on 0.0.0.0.
     #[tool(name = "preview_url", annotations(read_only_hint = true))]
     async fn preview(
         &self,
-        Parameters(args): Parameters<Preview>,
+        Parameters(args): Parameters<PreviewArgs>,
         context: RequestContext<RoleServer>,
-    ) -> Answer {
-        let found = async {
+    ) -> ToolResult {
+        let outcome = async {
             let id = sandbox_id(&args.sandbox_id)?;
             let ports = self.client(&context)?.list_ports(&id).await?;
             let Some(port) = ports.iter().find(|port| port.port == args.port) else {
                 let listening: Vec<_> = ports.iter().map(|port| port.port.to_string()).collect();
                 return Err(ToolError(format!(
-                    "nothing listens on port {} of the sandbox; ports with a server: {}",
+                    "nothing is listening on port {} in the sandbox; listening ports: {}",
                     args.port,
                     if listening.is_empty() { "none".to_owned() } else { listening.join(", ") }
                 )));
             };
-            let inside_only = || {
+            let not_public = || {
                 let address = &port.address;
                 ToolError(format!(
-                    "the server listens on {address} only; start it on 0.0.0.0 to reach it from outside"
+                    "the server only listens on {address}; start it on 0.0.0.0 to get a preview URL"
                 ))
             };
-            Ok(serde_json::json!({ "url": port.proxy_url.clone().ok_or_else(inside_only)? }))
+            Ok(serde_json::json!({ "url": port.proxy_url.clone().ok_or_else(not_public)? }))
         };
-        answer::of(found.await)
+        tool_result::from_outcome(outcome.await)
     }
 }

@@ -178,7 +178,7 @@ impl Plan {
     }
 
     fn block(&self, index: SlotIndex, offset: u32) -> Ipv4Addr {
-        Ipv4Addr::from(self.subnet.first() + u32::from(index.0) * 4 + offset)
+        Ipv4Addr::from(u32::from(self.subnet.first()) + u32::from(index.0) * 4 + offset)
     }
 }
 

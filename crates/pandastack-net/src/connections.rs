@@ -97,10 +97,10 @@ fn read_number(path: &str) -> Option<u64> {
 
 /// Removes every connection that one of these addresses began or took from the table of the calling thread's namespace.
 pub(crate) fn forget(addresses: &BTreeSet<Ipv4Addr>) -> Result<()> {
-    let fail = |action: &str, source| NetError::Netlink {
+    let fail = |action: &str, reason| NetError::Netlink {
         action: action.to_owned(),
         target: "connection tracking".to_owned(),
-        source,
+        reason,
     };
     let socket = Netlink::open(Subsystem::Netfilter)?;
     let found = find(&socket, addresses).map_err(|error| fail("listing connections", error))?;

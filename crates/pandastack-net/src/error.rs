@@ -52,26 +52,24 @@ pub enum NetError {
     #[error("the network slot pool is shut down")]
     Closed,
     /// The kernel refused a netlink request.
-    #[error("{action} ({target}): {source}")]
+    #[error("{action} ({target}): {reason}")]
     Netlink {
         /// What was asked.
         action: String,
         /// On which slot or table.
         target: String,
         /// The kernel's answer.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
     /// The kernel refused something else.
-    #[error("{action} ({path}): {source}")]
+    #[error("{action} ({path}): {reason}")]
     Io {
         /// What was attempted.
         action: &'static str,
         /// On what.
         path: PathBuf,
         /// The kernel's answer.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
 }
 
@@ -82,7 +80,7 @@ impl NetError {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(E) -> Self {
         let path = path.into();
-        move |source| NetError::Io { action, path, source: source.into() }
+        move |reason| NetError::Io { action, path, reason: reason.into() }
     }
 
     /// Whether the caller should ask again later or elsewhere, rather than report a fault.

@@ -68,6 +68,7 @@ fn claim_prefix(plan: &Plan) -> Result<UnixDatagram> {
             Err(_) if Instant::now() >= deadline => {
                 return Err(NetError::PrefixTaken { prefix: plan.prefix().to_owned() });
             }
+            #[expect(clippy::disallowed_methods, reason = "nothing tells when a name is free")]
             Err(_) => thread::sleep(CLAIM_RETRY_PAUSE),
         }
     }

@@ -22,6 +22,10 @@
 //! - Names are decided by the host's resolver and, for web connections, by a proxy inside the slot: see [`names`].
 //!
 //! Left to others: who gets a slot, when a machine sleeps, what runs behind a port.
+//!
+//! System calls go through `rustix`. `nix` is for what that does not have or does not have in safe Rust (`unshare`, lists of
+//! interfaces, a redirected connection's first destination, definitions of `ioctl`s), `libc` for the numbers and shapes of
+//! netlink, nftables and taps.
 
 #![deny(unsafe_code)]
 

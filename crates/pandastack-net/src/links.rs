@@ -204,7 +204,7 @@ pub(crate) fn remove(name: &str) -> Result<()> {
     let mut batch = LinkBatch::default();
     batch.delete(name);
     match batch.commit(name) {
-        Err(NetError::Netlink { source, .. }) if source.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+        Err(NetError::Netlink { reason, .. }) if reason.raw_os_error() == Some(libc::ENODEV) => Ok(()),
         outcome => outcome,
     }
 }

@@ -13,9 +13,12 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
 
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::fs::statfs;
+use rustix::io::Errno;
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
 
 use crate::error::{NetError, Result};
 
@@ -71,8 +74,7 @@ pub(crate) fn in_new<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result
 /// Keeps the calling thread's namespace under `path` until [`remove`].
 pub(crate) fn keep_current(path: &Path) -> Result<()> {
     File::create(path).map_err(NetError::io("creating the file of a network namespace", path))?;
-    mount(Some(OWN_NAMESPACE), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-        .map_err(NetError::io("keeping a network namespace", path))
+    mount_bind(OWN_NAMESPACE, path).map_err(NetError::io("keeping a network namespace", path))
 }
 
 /// Whether a namespace is kept there, and not just the file of one that a reboot took.
@@ -83,7 +85,7 @@ pub(crate) fn is_kept(path: &Path) -> bool {
 /// Lets go of the namespace at `path`. Harmless when there is none.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     while is_kept(path) {
-        umount2(path, MntFlags::MNT_DETACH)
+        unmount(path, UnmountFlags::DETACH)
             .map_err(NetError::io("letting go of a network namespace", path))?;
     }
     match fs::remove_file(path) {
@@ -96,23 +98,21 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 
 /// Prepares the directory that namespaces are kept in.
 pub(crate) fn prepare_directory(path: &Path) -> Result<()> {
-    let share =
-        || mount(None::<&str>, path, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
+    let share = || mount_change(path, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
     fs::create_dir_all(path).map_err(NetError::io("creating directory", path))?;
     // Sharing works on mount points only: the first time, the directory is not one yet.
     if share().is_ok() {
         return Ok(());
     }
-    mount(Some(path), path, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
-        .map_err(NetError::io("mounting directory onto itself", path))?;
+    mount_bind_recursive(path, path).map_err(NetError::io("mounting directory onto itself", path))?;
     share().map_err(NetError::io("sharing mounts of directory", path))
 }
 
 /// Undoes [`prepare_directory`]. The directory must hold no namespace.
 pub(crate) fn remove_directory(path: &Path) -> Result<()> {
-    match umount2(path, MntFlags::MNT_DETACH) {
+    match unmount(path, UnmountFlags::DETACH) {
         // Not a mount point, or not there.
-        Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => {}
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
         Err(errno) => return Err(NetError::io("unmounting directory", path)(errno)),
     }
     match fs::remove_dir(path) {

@@ -74,19 +74,19 @@ impl Netlink {
             Subsystem::Route => None,
             Subsystem::Netfilter => Some(NETFILTER),
         };
-        Self::socket(protocol, 0).map_err(|source| NetError::Netlink {
+        Self::socket(protocol, 0).map_err(|reason| NetError::Netlink {
             action: "opening a netlink socket".to_owned(),
             target: format!("{subsystem:?}"),
-            source,
+            reason,
         })
     }
 
     /// Opens a socket that receives every change of a link in the calling thread's network namespace.
     pub(crate) fn open_link_events() -> Result<Self, NetError> {
-        Self::socket(None, LINK_EVENTS_GROUP).map_err(|source| NetError::Netlink {
+        Self::socket(None, LINK_EVENTS_GROUP).map_err(|reason| NetError::Netlink {
             action: "listening for link events".to_owned(),
             target: "Route".to_owned(),
-            source,
+            reason,
         })
     }
 
@@ -142,10 +142,10 @@ impl Netlink {
     /// Sends the messages and waits until `acked` is acknowledged. The first refusal ends the wait; answers to later
     /// messages may then still be queued, so the socket must not be used again.
     pub(crate) fn transact(&self, messages: &Messages, acked: u32, target: &str) -> Result<(), NetError> {
-        let fail = |sequence: u32, source: io::Error| NetError::Netlink {
+        let fail = |sequence: u32, reason: io::Error| NetError::Netlink {
             action: messages.label(sequence).to_owned(),
             target: target.to_owned(),
-            source,
+            reason,
         };
         self.send(&messages.bytes).map_err(|error| fail(acked, error))?;
         loop {

@@ -48,10 +48,16 @@ pub enum LoginError {
     Sql(Box<SqlError>),
     /// The connection broke, or the server said something else than it should.
     #[error("the connection to the database broke: {0}")]
-    Broken(#[from] std::io::Error),
+    Broken(std::io::Error),
     /// It took too long.
     #[error("the database did not answer the login within {} s", LOGIN_WAIT.as_secs())]
     Late,
+}
+
+impl From<std::io::Error> for LoginError {
+    fn from(error: std::io::Error) -> Self {
+        LoginError::Broken(error)
+    }
 }
 
 impl From<SqlError> for LoginError {

@@ -26,13 +26,13 @@ impl AgentEvents {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether what is left after [`AgentEvents::next`] cannot be the beginning of an event.
+    /// Whether what is left after [`AgentEvents::pop`] cannot be the beginning of an event.
     pub fn is_nonsense(&self) -> bool {
         self.buffer.len() > EVENT_BYTES_MAX
     }
 
     /// The next whole event. Comments are skipped.
-    pub fn next(&mut self) -> Option<AgentEvent> {
+    pub fn pop(&mut self) -> Option<AgentEvent> {
         while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
             let frame: Vec<u8> = self.buffer.drain(..end + 2).collect();
             if let Some(event) = parse(&String::from_utf8_lossy(&frame)) {
@@ -68,7 +68,7 @@ mod tests {
             let mut seen = Vec::new();
             for part in [&stream[..cut], &stream[cut..]] {
                 events.push(part.as_bytes());
-                seen.extend(std::iter::from_fn(|| events.next()));
+                seen.extend(std::iter::from_fn(|| events.pop()));
             }
             assert_eq!(seen, [event(Some("3-0"), "stdout", "{\"chunk\":\"a\"}"), event(None, "exit", "{}")]);
         }
@@ -78,8 +78,8 @@ mod tests {
     fn an_endless_event_makes_no_sense() {
         let mut events = AgentEvents::default();
         events.push(&vec![b'x'; EVENT_BYTES_MAX]);
-        assert!(events.next().is_none() && !events.is_nonsense());
+        assert!(events.pop().is_none() && !events.is_nonsense());
         events.push(b"x");
-        assert!(events.next().is_none() && events.is_nonsense());
+        assert!(events.pop().is_none() && events.is_nonsense());
     }
 }

@@ -29,6 +29,7 @@ pub mod output;
 pub mod placement;
 pub mod reaper;
 pub mod report;
+mod usage_clock;
 pub mod validate;
 pub mod view;
 pub mod volumes;
@@ -56,7 +57,7 @@ use self::hosts::Hosts;
 use self::in_flight::{InFlight, Marks};
 use self::keyed_mutex::KeyedMutex;
 use self::location::LocationCache;
-use self::report::UsageClock;
+use self::usage_clock::UsageClock;
 
 /// Events that a slow follower may be behind before it has to read them from the store.
 const EVENTS_BUFFERED_MAX: usize = 1024;

@@ -225,7 +225,7 @@ impl Machine {
             if !events.push(&bytes) {
                 break;
             }
-            while let Some(event) = events.next() {
+            while let Some(event) = events.pop() {
                 let OutputEvent::Text(text) = event else { break 'read };
                 keep_last(&mut last, lines.push(&text), count, &is_wanted);
             }
@@ -272,7 +272,7 @@ async fn follow(
         if !events.push(&bytes) {
             return Err(lost("the agent sent malformed events"));
         }
-        while let Some(event) = events.next() {
+        while let Some(event) = events.pop() {
             match event {
                 OutputEvent::Text(text) => {
                     for line in lines.push(&text) {

@@ -72,7 +72,7 @@ impl Machines for Arc<Sandboxes> {
     }
 
     async fn owned_by(&self, owner: &Owner) -> Result<Vec<SandboxRecord>> {
-        Ok(self.store.sandboxes(&Select::Owner(owner.to_string())).await?)
+        Ok(self.store.sandboxes(&Select::Owner(owner.clone())).await?)
     }
 
     async fn fork(&self, parent: &Machine, owner: Owner) -> Result<Machine> {

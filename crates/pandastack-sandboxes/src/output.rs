@@ -58,14 +58,14 @@ impl Events {
     /// Takes bytes. `false` when they make no sense.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         self.events.push(bytes);
-        while let Some(event) = self.events.next() {
+        while let Some(event) = self.events.pop() {
             self.take(event);
         }
         !self.events.is_nonsense()
     }
 
     /// The next event that was read.
-    pub fn next(&mut self) -> Option<OutputEvent> {
+    pub fn pop(&mut self) -> Option<OutputEvent> {
         self.ready.pop_front()
     }
 
@@ -126,9 +126,9 @@ mod tests {
         for cut in 0..stream.len() {
             let mut events = Events::default();
             assert!(events.push(&stream.as_bytes()[..cut]) && events.push(&stream.as_bytes()[cut..]));
-            assert_eq!(events.next(), Some(OutputEvent::Text("a\nb".to_owned())));
-            assert_eq!(events.next(), Some(OutputEvent::Exit(Exit { exit_code: 2, ..Exit::default() })));
-            assert_eq!((events.next(), events.last_id.as_deref()), (None, Some("3-1")));
+            assert_eq!(events.pop(), Some(OutputEvent::Text("a\nb".to_owned())));
+            assert_eq!(events.pop(), Some(OutputEvent::Exit(Exit { exit_code: 2, ..Exit::default() })));
+            assert_eq!((events.pop(), events.last_id.as_deref()), (None, Some("3-1")));
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
         for data in ["{}", "nonsense", "{\"exit_code\":null}"] {
             let mut events = Events::default();
             assert!(events.push(format!("event: exit\ndata: {data}\n\n").as_bytes()));
-            assert!(matches!(events.next(), Some(OutputEvent::Failed(_))), "{data}");
+            assert!(matches!(events.pop(), Some(OutputEvent::Failed(_))), "{data}");
         }
     }
 

@@ -8,10 +8,9 @@
 //! - Rows that some replica is working on are left to that work. Who works on what is asked before the rows are read: what is
 //!   finished in between is then found in the rows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use pandastack_store::clock::now;
 use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
@@ -23,24 +22,6 @@ use crate::checkpoint;
 use crate::in_flight::{Mark, Marks};
 use crate::ops;
 use crate::ops::lifecycle::{settle, towards};
-
-/// How often the totals of a host's sandboxes become usage events. Also at each transition.
-const USAGE_EVERY: Duration = Duration::from_secs(60);
-
-/// When each host's usage was last recorded.
-#[derive(Default)]
-pub struct UsageClock(Mutex<HashMap<HostId, Instant>>);
-
-impl UsageClock {
-    fn is_due(&self, host: &HostId) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.get(host).is_none_or(|at| at.elapsed() >= USAGE_EVERY);
-        if due {
-            last.insert(host.clone(), Instant::now());
-        }
-        due
-    }
-}
 
 /// What a comparison found.
 #[derive(Debug, Default)]

@@ -31,7 +31,7 @@ pub use error::{Result, StoreError};
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
-use pandastack_types::{HostId, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
+use pandastack_types::{HostId, Owner, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 pub use record::{
     Amendment, Change, HostRecord, SandboxRecord, SandboxSpecRecord, SnapshotRecord, TokenRecord,
 };
@@ -129,7 +129,7 @@ pub enum Select {
     /// Of a workspace, oldest first, without those that belong to a service.
     Workspace(WorkspaceId),
     /// That belong to one service, oldest first.
-    Owner(String),
+    Owner(Owner),
     /// On a host.
     Host(HostId),
     /// Children of one fork, oldest first.

@@ -8,7 +8,7 @@ use pandastack_types::api::{AttachedVolume, Checkpoints, Keep, Metadata, OnTimeo
 use pandastack_types::network::{Egress, NetworkPolicy};
 use pandastack_types::preview::Visibility;
 use pandastack_types::{
-    HostId, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
+    HostId, Owner, Residency, SandboxId, SandboxState, SnapshotId, Transition, TransitionRefused, TreeId,
     WorkspaceId,
 };
 use serde::{Deserialize, Serialize};
@@ -62,8 +62,8 @@ pub struct SandboxRecord {
     pub parent: Option<SandboxId>,
     /// The fork it came from.
     pub tree: Option<TreeId>,
-    /// The service it belongs to, such as `app:<id>`. Who only looks at sandboxes neither lists nor deletes it.
-    pub owner: Option<String>,
+    /// The service it belongs to, if any. The sandbox API neither lists nor deletes such a machine.
+    pub owner: Option<Owner>,
     /// When it was asked for.
     pub created_at: Timestamp,
     /// When its state last changed.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use pandastack_types::{HostId, SandboxId, VolumeId, WorkspaceId};
+use pandastack_types::{HostId, Owner, SandboxId, VolumeId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 
 use super::Result;
@@ -71,8 +71,8 @@ pub struct VolumeSpecRecord {
     pub snapshot: bool,
     /// Volume it was made from.
     pub cloned_from: Option<VolumeId>,
-    /// Service that it belongs to, such as `database:<id>`.
-    pub owner: Option<String>,
+    /// The service it belongs to, if any.
+    pub owner: Option<Owner>,
 }
 
 /// A sandbox that has a volume.

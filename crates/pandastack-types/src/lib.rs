@@ -17,6 +17,7 @@ pub mod link;
 pub mod network;
 mod owner;
 pub mod preview;
+pub mod sse;
 pub mod state;
 
 pub use error::{ErrorBody, ErrorCode};

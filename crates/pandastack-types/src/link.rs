@@ -5,6 +5,7 @@
 //! direction or, after [`SKEW_SECONDS_MAX`], at all. The link runs over a unix socket on one box; between hosts it
 //! belongs on a private network, because bodies are signed by nobody and encrypted by nobody.
 
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
@@ -93,7 +94,7 @@ impl LinkKey {
         now_unix: i64,
     ) -> String {
         let mac = self.mac(direction, host.as_str(), method, path, now_unix);
-        format!("{LINK_VERSION} {host} {now_unix} {}", hex(&mac))
+        format!("{LINK_VERSION} {host} {now_unix} {}", HEXLOWER.encode(&mac))
     }
 
     /// Checks a header value and returns the host it names.
@@ -116,7 +117,7 @@ impl LinkKey {
             return Err(LinkRefused::Missing);
         };
         let at: i64 = at.parse().map_err(|_| LinkRefused::Missing)?;
-        let wanted = hex(&self.mac(direction, host, method, path, at));
+        let wanted = HEXLOWER.encode(&self.mac(direction, host, method, path, at));
         if !bool::from(wanted.as_bytes().ct_eq(given.as_bytes())) {
             return Err(LinkRefused::Mismatch);
         }
@@ -133,7 +134,7 @@ impl LinkKey {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part.as_bytes());
         }
-        hex(&mac.finalize().into_bytes())
+        HEXLOWER.encode(&mac.finalize().into_bytes())
     }
 
     fn mac(&self, direction: Direction, host: &str, method: &str, path: &str, at: i64) -> Vec<u8> {
@@ -145,10 +146,6 @@ impl LinkKey {
         }
         mac.finalize().into_bytes().to_vec()
     }
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

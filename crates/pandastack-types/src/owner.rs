@@ -5,6 +5,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::{AppId, DatabaseId, FunctionId};
 
 /// The thing of a service that a machine or a volume belongs to.
@@ -25,6 +28,27 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// The kind of service, as error messages name it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::App(_) => "app",
+            Self::Function(_) => "function",
+            Self::Database(_) | Self::NextDatabase(_) | Self::ReplacedDatabase(_) => "database",
+            Self::Drill(_) => "drill",
+        }
+    }
+
+    /// The id within that kind.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::App(id) => id.as_str(),
+            Self::Function(id) => id.as_str(),
+            Self::Database(id) | Self::NextDatabase(id) | Self::ReplacedDatabase(id) | Self::Drill(id) => {
+                id.as_str()
+            }
+        }
+    }
+
     /// The database whose data the machine has. Nobody may enter such a machine: root there is the server's superuser.
     pub fn sealed_for(&self) -> Option<&DatabaseId> {
         match self {
@@ -74,6 +98,18 @@ impl FromStr for Owner {
     }
 }
 
+impl Serialize for Owner {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Owner {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +121,8 @@ mod tests {
         {
             let owner: Owner = text.parse().unwrap();
             assert_eq!(owner.to_string(), text);
+            assert_eq!(serde_json::to_string(&owner).unwrap(), format!("\"{text}\""));
+            assert_eq!(serde_json::from_str::<Owner>(&format!("\"{text}\"")).unwrap(), owner);
         }
         for bad in ["", "app", "app:", "host:a", "database:d:other", "app:a:next"] {
             assert!(bad.parse::<Owner>().is_err(), "{bad}");

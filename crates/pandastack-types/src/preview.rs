@@ -98,7 +98,7 @@ impl PreviewKey {
         // HMAC accepts keys of every length, so this cannot fail; an empty signature would match nothing.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return String::new() };
         mac.update(format!("{port} {expires_unix}").as_bytes());
-        crate::link::hex(&mac.finalize().into_bytes())
+        data_encoding::HEXLOWER.encode(&mac.finalize().into_bytes())
     }
 }
 

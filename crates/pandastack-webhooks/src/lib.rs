@@ -97,7 +97,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
 impl Webhooks {
     /// `allow_private`: URLs may be on loopback and private networks.
     pub fn new(allow_private: bool) -> Self {
-        let client = reqwest::Client::builder()
+        let client = pandastack_http::builder()
             .dns_resolver(Arc::new(PublicOnly { allow_private }))
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()

@@ -1,4 +1,4 @@
-//! The command line: every command, and where it is carried out.
+//! The command line: every command and its dispatch.
 
 use std::process::ExitCode;
 
@@ -15,129 +15,130 @@ use crate::commands::{
 };
 use crate::output::Output;
 
-/// Sandboxes with a kernel of their own, on your machines.
+/// Run sandboxes, apps, functions and databases in microVMs on your own machines
 #[derive(Debug, Parser)]
 #[command(name = "pandastack", version, propagate_version = true, disable_help_subcommand = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
-    /// Print JSON instead of tables and lines
+    /// Print JSON instead of human-readable output
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// Every command.
+/// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start the platform on this machine and keep it running
+    /// Start PandaStack on this machine
     #[cfg(feature = "server")]
     Up(up::Args),
-    /// Stop the platform that `up` started
+    /// Stop PandaStack on this machine
     #[cfg(feature = "server")]
     Down(down::Args),
-    /// Check what this machine can do, and say what to change
+    /// Check whether this machine can run PandaStack and suggest fixes
     #[cfg(feature = "server")]
     Doctor(doctor::Args),
-    /// Run one command in a fresh sandbox, then delete it
+    /// Run a command in a new sandbox, then delete the sandbox
     Run(run::Args),
-    /// Make, use and delete sandboxes
+    /// Manage sandboxes
     #[command(subcommand, visible_alias = "sb")]
     Sandbox(sandbox::Command),
-    /// Deploy and run apps
+    /// Manage apps
     #[command(subcommand)]
     App(app::Command),
-    /// Lead ports of this machine to ports of a sandbox
+    /// Forward local ports to a sandbox
     Forward(forward::Args),
-    /// Make, use and delete databases
+    /// Manage databases
     #[command(subcommand)]
     Db(db::Command),
-    /// Deploy and call functions
+    /// Manage functions
     #[command(subcommand, name = "fn", visible_alias = "function")]
     Function(function::Command),
-    /// List and delete snapshots
+    /// Manage snapshots
     #[command(subcommand)]
     Snapshot(snapshot::Command),
-    /// Durable disks that outlive sandboxes
+    /// Manage volumes
     #[command(subcommand)]
     Volume(volume::Command),
-    /// List and build templates
+    /// Manage templates
     #[command(subcommand)]
     Template(template::Command),
-    /// Run something at certain times
+    /// Manage schedules
     #[command(subcommand)]
     Schedule(schedule::Command),
-    /// Make, list and delete API keys
+    /// Manage API keys
     #[command(subcommand)]
     Token(token::Command),
-    /// Show and set what the workspace may have
+    /// Show or change workspace quotas
     #[command(subcommand)]
     Quota(quota::Command),
-    /// Show and set what the workspace gives to new sandboxes
+    /// Show or change defaults for new sandboxes
     #[command(subcommand)]
     Workspace(workspace::Command),
-    /// Show the hosts that run sandboxes
+    /// Show hosts
     #[command(subcommand)]
     Host(host::Command),
-    /// Show the server and the key that this client uses
+    /// Show the server and API key in use
     Whoami,
-    /// Show what the workspace used
+    /// Show workspace usage
     Usage(usage::Args),
-    /// Show who changed what
+    /// Show the audit log
     Audit(audit::Args),
-    /// Measure how fast this server makes, uses and copies sandboxes
+    /// Measure create, exec, fork and delete latency
     Bench(bench::Args),
-    /// Offer sandboxes as tools to agents, by the Model Context Protocol
+    /// Serve sandboxes as tools over the Model Context Protocol (MCP)
     Mcp(mcp::Args),
-    /// Print what a shell needs to complete these commands
+    /// Generate shell completions
     Completion(completion::Args),
-    /// Run the control server alone
+    /// Run the control server
     #[cfg(feature = "server")]
     Control(control::Args),
-    /// Run the agent of this host alone
+    /// Run the agent on this host
     #[cfg(feature = "server")]
     Agent(agent::Args),
-    /// Serve what runs inside sandboxes to the outside, apart from control
+    /// Run an edge proxy for sandbox and app traffic
     #[cfg(feature = "server")]
     Edge(edge::Args),
-    /// The certificate authority of this installation
+    /// Manage the local certificate authority
     #[cfg(feature = "server")]
     #[command(subcommand)]
     Ca(ca::Command),
-    /// Print a fresh secret for the link between control and agents
+    /// Generate a join secret for control and agents
     #[cfg(feature = "server")]
     #[command(hide = true)]
     JoinSecret,
-    /// The child of the KVM probe
+    /// Run the child process of the KVM probe
     #[cfg(feature = "server")]
     #[command(hide = true)]
     KvmProbe,
-    /// Print the API's OpenAPI description
+    /// Print the OpenAPI document
     #[cfg(feature = "server")]
     #[command(hide = true)]
     Openapi,
-    /// Print the Debian packages that this host lacks
+    /// List Debian packages missing on this host
     #[cfg(feature = "server")]
     #[command(hide = true)]
     HostPackages,
-    /// Build the catalogue's root file systems without a server
+    /// Build root file systems without a server
     #[cfg(feature = "server")]
     #[command(subcommand, hide = true)]
     Image(image::Command),
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         #[cfg(feature = "server")]
         if matches!(self, Command::Up(_) | Command::Control(_) | Command::Agent(_) | Command::Image(_)) {
-            // Machines run as users of their own and reach their files through our directories, and template builds
-            // take the mask over into the guests' trees. What is secret says so itself, with a mode of its own.
-            nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+            // Machines run as their own users and reach their files through our directories, and
+            // template builds inherit the mask for guest files. Secret files set their own,
+            // stricter mode.
+            rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         }
         #[cfg(feature = "server")]
         if matches!(self, Command::Control(_) | Command::Agent(_) | Command::Edge(_)) {
-            crate::supervise::descriptors::allow_many();
+            crate::supervise::descriptors::raise_limit();
         }
         match self {
             #[cfg(feature = "server")]
@@ -188,8 +189,8 @@ impl Command {
     }
 }
 
-/// Whether `--json` is in a command line that could not be read. What follows `--` is another program's.
-pub fn asks_for_json() -> bool {
+/// Whether an invalid command line contains `--json`. Arguments after `--` belong to another program.
+pub fn json_requested() -> bool {
     std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 

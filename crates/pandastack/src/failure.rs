@@ -1,5 +1,5 @@
-//! How a failed command ends: one sentence, its causes, and `hint:` lines on standard error; with `--json` the same as one
-//! line of JSON.
+//! How a failed command reports its error: `error:` and `hint:` lines on standard error, or one
+//! line of JSON with `--json`.
 
 use std::process::ExitCode;
 
@@ -9,30 +9,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::output::{Output, is_broken_pipe};
 
-/// The platform, not the command in the sandbox, failed. The number that other tools of this kind use.
+/// The platform failed, not the command in the sandbox. Docker uses the same code.
 pub const PLATFORM_FAILED: u8 = 125;
-/// The command ran past its timeout; the number `timeout(1)` uses.
+/// The command timed out. `timeout(1)` uses the same code.
 pub const TIMED_OUT: u8 = 124;
-/// The person pressed Ctrl-C.
+/// The user pressed Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
 
-/// `code` of what the server did not refuse: it was not reached, or was lost on the way.
+/// `code` if the server could not be reached or the connection broke.
 const UNREACHABLE: &str = "unreachable";
-/// `code` of a command line that is wrong.
+/// `code` of an invalid command line.
 const USAGE: &str = "usage";
-/// `code` of every other failure on this side.
+/// `code` of any other error on the client side.
 const FAILED: &str = "failed";
 
-/// A failure as programs read it.
+/// An error as printed with `--json`.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Told {
+struct ErrorReport {
     error: String,
     code: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }
 
-/// An error of this program that knows what to do next.
+/// An error with hints on what to do next.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -46,64 +46,68 @@ impl Failure {
         Self { message: message.into(), hints: Vec::new() }
     }
 
-    /// What a program of ours said with `--json` at its end; all that it said, if it came to no such end.
-    pub fn of_program(said: &str) -> Self {
-        match said.lines().last().and_then(|line| serde_json::from_str::<Told>(line).ok()) {
-            Some(Told { error, hint, .. }) => Self { message: error, hints: hint.into_iter().collect() },
-            None => Self::new(said),
+    /// Reads the error that a child `pandastack --json` printed last, or takes all of its output as
+    /// the message.
+    pub fn from_stderr(text: &str) -> Self {
+        match text.lines().last().and_then(|line| serde_json::from_str::<ErrorReport>(line).ok()) {
+            Some(ErrorReport { error, hint, .. }) => {
+                Self { message: error, hints: hint.into_iter().collect() }
+            }
+            None => Self::new(text),
         }
     }
 
-    /// Adds one thing to do next.
+    /// Adds a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
 }
 
-/// Marks errors of commands that pass a guest's exit code on, so that scripts can tell the two apart.
+/// Marks errors of commands that return a guest's exit code, so that scripts can tell platform and
+/// guest errors apart.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct WhileRunning(#[from] pub anyhow::Error);
+pub struct ExecError(#[from] pub anyhow::Error);
 
 /// Prints an error and picks the exit code.
 pub fn report(error: &anyhow::Error, output: Output) -> ExitCode {
     if is_broken_pipe(error) {
-        // The reader of our output has seen enough, as in `pandastack sandbox list | head -1`.
+        // The reader closed the pipe, as in `pandastack sandbox list | head -1`.
         return ExitCode::SUCCESS;
     }
     let (mut error, mut running) = (error, false);
-    // Marked by each command on the way.
-    while let Some(wrapped) = error.downcast_ref::<WhileRunning>() {
+    // Nested commands may wrap the error more than once.
+    while let Some(wrapped) = error.downcast_ref::<ExecError>() {
         (error, running) = (&wrapped.0, true);
     }
-    tell(sentence(error), code(error), &hints(error), output);
+    print(message(error), code(error), &hints(error), output);
     ExitCode::from(exit_code(error, running))
 }
 
-/// Ends a command line that is wrong, or that asks for help.
-pub fn misused(error: &clap::Error, output: Output) -> ExitCode {
+/// Prints a usage error, the help or the version, and picks the exit code.
+pub fn report_usage(error: &clap::Error, output: Output) -> ExitCode {
     if output.is_json() && error.use_stderr() {
-        tell(
-            misuse(&error.to_string()),
+        print(
+            usage_message(&error.to_string()),
             USAGE.to_owned(),
-            &["`--help` shows what there is".to_owned()],
+            &["run the command with `--help` to see its options".to_owned()],
             output,
         );
     } else {
-        // Nobody is left to tell that standard error is closed.
+        // A closed standard error cannot be reported anywhere.
         error.print().ok();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1))
 }
 
-/// What is wrong: the first paragraph. How the command is used follows it.
-fn misuse(text: &str) -> String {
+/// The first paragraph of a usage error. The usage line follows it.
+fn usage_message(text: &str) -> String {
     let first = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
     first.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn tell(error: String, code: String, hints: &[String], output: Output) {
+fn print(error: String, code: String, hints: &[String], output: Output) {
     if !output.is_json() {
         eprintln!("error: {error}");
         for hint in hints {
@@ -111,12 +115,12 @@ fn tell(error: String, code: String, hints: &[String], output: Output) {
         }
         return;
     }
-    let told = Told { error, code, hint: (!hints.is_empty()).then(|| hints.join("; ")) };
-    // Three texts always are JSON.
-    eprintln!("{}", serde_json::to_string(&told).unwrap_or(told.error));
+    let report = ErrorReport { error, code, hint: (!hints.is_empty()).then(|| hints.join("; ")) };
+    // Serializing strings cannot fail.
+    eprintln!("{}", serde_json::to_string(&report).unwrap_or(report.error));
 }
 
-/// The server's own code, else what kind of failure it is.
+/// The server's error code, or a code for the kind of client error.
 fn code(error: &anyhow::Error) -> String {
     let client = error.chain().find_map(|cause| cause.downcast_ref::<ClientError>());
     match client {
@@ -128,11 +132,11 @@ fn code(error: &anyhow::Error) -> String {
     }
 }
 
-fn sentence(error: &anyhow::Error) -> String {
+fn message(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
         let text = cause.to_string();
-        // Many errors already print their cause; saying it twice helps nobody.
+        // Many errors already contain the text of their cause.
         if !parts.iter().any(|part| part.contains(&text)) {
             parts.push(text);
         }
@@ -165,9 +169,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_said_once() {
+    fn causes_are_not_repeated() {
         let error = anyhow::anyhow!("disk on fire").context("write x: disk on fire").context("cannot start");
-        assert_eq!(sentence(&error), "cannot start: write x: disk on fire");
+        assert_eq!(message(&error), "cannot start: write x: disk on fire");
     }
 
     #[test]
@@ -178,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_command_line_is_told_without_its_usage() {
+    fn a_usage_error_is_printed_without_the_usage_line() {
         let text = "error: the following required arguments were not provided:\n  <APP>\n\nUsage: pandastack app get\n";
-        assert_eq!(misuse(text), "the following required arguments were not provided: <APP>");
+        assert_eq!(usage_message(text), "the following required arguments were not provided: <APP>");
     }
 
     #[test]
-    fn a_failed_platform_is_told_from_a_failed_command() {
+    fn a_platform_error_has_its_own_exit_code() {
         let error = anyhow::Error::from(ClientError::NoKey);
         assert_eq!(exit_code(&error, false), 1);
         assert_eq!(exit_code(&error, true), PLATFORM_FAILED);

@@ -1,7 +1,10 @@
 //! The `pandastack` program: every server role and the command-line client.
 //!
-//! Parses arguments, wires the roles together and talks to people; the work is done in other crates. Data goes to
-//! standard output, talk to standard error, and an error ends with `hint:` lines that say what to do next.
+//! Parses arguments, connects the roles and formats output; other crates do the work. Data goes to
+//! standard output, messages go to standard error, and an error ends with `hint:` lines that say
+//! what to do next.
+//!
+//! System calls go through `rustix`, with two exceptions: `nix` for the user database and `libc` for the allocator.
 
 #![deny(unsafe_code)]
 
@@ -11,13 +14,13 @@ mod client_config;
 mod commands;
 mod failure;
 #[cfg(feature = "server")]
+mod heap_trim;
+#[cfg(feature = "server")]
 mod otlp;
 mod output;
 mod progress;
 #[cfg(feature = "server")]
 mod settings;
-#[cfg(feature = "server")]
-mod spare_memory;
 #[cfg(feature = "server")]
 mod supervise;
 #[cfg(feature = "server")]
@@ -32,7 +35,7 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return failure::misused(&error, output::Output::new(cli::asks_for_json())),
+        Err(error) => return failure::report_usage(&error, output::Output::new(cli::json_requested())),
     };
     let output = output::Output::new(cli.json);
     match cli.command.run(output) {

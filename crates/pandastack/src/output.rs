@@ -1,4 +1,4 @@
-//! Standard output: JSON for programs, tables and lines for people.
+//! Standard output: tables and lines, or JSON with `--json`.
 
 use std::io::Write;
 
@@ -16,17 +16,17 @@ pub struct Output {
 }
 
 impl Output {
-    /// Output in the form that was asked for.
+    /// Creates an output that writes JSON or human-readable text.
     pub fn new(json: bool) -> Self {
         Self { json }
     }
 
-    /// Whether programs read this.
+    /// Whether the output is JSON.
     pub fn is_json(self) -> bool {
         self.json
     }
 
-    /// Writes a value as JSON, or what `human` makes of it.
+    /// Writes a value as JSON, or as formatted by `human`.
     pub fn value<T: Serialize>(self, value: &T, human: impl FnOnce(&T) -> String) -> Result<()> {
         let text = if self.json { serde_json::to_string_pretty(value)? } else { human(value) };
         self.line(&text)
@@ -43,12 +43,12 @@ impl Output {
             return self.line(&serde_json::to_string_pretty(items)?);
         }
         let header = columns.map(str::to_owned);
-        let cells = items.iter().map(|item| row(item).map(|cell| on_one_line(&cell)));
+        let cells = items.iter().map(|item| row(item).map(|cell| escape_control(&cell)));
         let rows: Vec<[String; N]> = std::iter::once(header).chain(cells).collect();
         self.line(&align(&rows))
     }
 
-    /// Writes one line, or nothing for an empty text.
+    /// Writes one line, or nothing if the text is empty.
     pub fn line(self, text: &str) -> Result<()> {
         if text.is_empty() {
             return Ok(());
@@ -59,7 +59,7 @@ impl Output {
         Ok(stdout.flush()?)
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     pub fn raw(self, bytes: &[u8]) -> Result<()> {
         let mut stdout = std::io::stdout().lock();
         stdout.write_all(bytes)?;
@@ -67,19 +67,19 @@ impl Output {
     }
 }
 
-/// Whether an error is only a reader that went away.
+/// Whether an error only means that the reader closed the pipe.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let broken = |io: &std::io::Error| io.kind() == std::io::ErrorKind::BrokenPipe;
     error.downcast_ref::<std::io::Error>().is_some_and(broken)
 }
 
-/// A text without what would break a table or move the cursor: `\n` is shown as written here.
-fn on_one_line(text: &str) -> String {
+/// Escapes control characters, which would break a table or move the cursor.
+fn escape_control(text: &str) -> String {
     let shown = |one: char| if one.is_control() { one.escape_default().to_string() } else { one.to_string() };
     text.chars().map(shown).collect()
 }
 
-/// Lines up columns; the last one is not padded.
+/// Aligns columns; the last one is not padded.
 pub fn align<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
@@ -94,7 +94,7 @@ pub fn align<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// `label: value` lines, lined up.
+/// Aligned `label: value` lines; empty values are skipped.
 pub fn fields(pairs: &[(&str, String)]) -> String {
     let present: Vec<[String; 2]> = pairs
         .iter()
@@ -104,7 +104,7 @@ pub fn fields(pairs: &[(&str, String)]) -> String {
     align(&present)
 }
 
-/// How long ago, in the largest unit that fits.
+/// Time since `at`, in the largest unit that fits.
 pub fn age(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(at).as_secs().max(0);
     match seconds {
@@ -115,7 +115,7 @@ pub fn age(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// Bytes for people.
+/// A byte count with a unit.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_cell_stays_on_its_line() {
-        assert_eq!(on_one_line("a\nb\tc \u{1b}[1m ä\\"), "a\\nb\\tc \\u{1b}[1m ä\\");
+        assert_eq!(escape_control("a\nb\tc \u{1b}[1m ä\\"), "a\\nb\\tc \\u{1b}[1m ä\\");
     }
 
     #[test]

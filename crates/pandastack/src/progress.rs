@@ -1,4 +1,4 @@
-//! Talk while something takes its time: a spinner on a terminal, plain lines elsewhere. Always on standard error.
+//! Progress of long operations on standard error: a spinner on a terminal, plain lines elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// Something under way.
+/// An operation in progress.
 pub struct Progress {
     bar: ProgressBar,
     terminal: bool,
 }
 
 impl Progress {
-    /// Begins; the line disappears when it ends.
+    /// Starts a spinner; dropping it clears the line.
     pub fn start(message: impl Into<String>) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
@@ -25,7 +25,7 @@ impl Progress {
         Self { bar, terminal }
     }
 
-    /// Begins with a known end, in bytes.
+    /// Starts a byte counter with a known total.
     pub fn bytes(message: impl Into<String>, total: u64) -> Self {
         let progress = Self::start(message);
         progress.bar.set_length(total);
@@ -37,7 +37,7 @@ impl Progress {
         progress
     }
 
-    /// What it does now. Terminals show the newest only; logs keep every step.
+    /// Shows the current step. A terminal shows the latest only; a log keeps every step.
     pub fn step(&self, message: impl Into<String>) {
         let message = message.into();
         if !self.terminal {
@@ -46,12 +46,12 @@ impl Progress {
         self.bar.set_message(message);
     }
 
-    /// What it does now, for terminals only: too much for a log.
+    /// Shows the current step on a terminal only.
     pub fn show(&self, message: impl Into<String>) {
         self.bar.set_message(message.into());
     }
 
-    /// More bytes have passed.
+    /// Adds transferred bytes.
     pub fn advance(&self, bytes: u64) {
         self.bar.inc(bytes);
     }

@@ -1,8 +1,9 @@
 //! Settings of the server roles.
 //!
-//! Each setting comes from the first of: its flag, its environment variable, the TOML file, the default. The file is
-//! `/etc/pandastack/pandastack.toml` unless `--config` names another; a key it does not know is an error, because a
-//! misspelt limit that is silently ignored is worse than a server that does not start.
+//! A setting comes from its flag, its environment variable, the TOML file or the default, in this
+//! order. The file is `/etc/pandastack/pandastack.toml` unless `--config` names another. An unknown
+//! key is an error: a server that does not start is better than a misspelt limit that is silently
+//! ignored.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -17,45 +18,46 @@ use crate::failure::Failure;
 use crate::otlp::Export;
 use crate::tls::TlsArgs;
 
-/// The settings file.
+/// Default path of the settings file.
 pub const CONFIG_PATH: &str = "/etc/pandastack/pandastack.toml";
-/// Machines, snapshots, templates and the record of truth.
+/// Default data directory.
 pub const DATA_DIR: &str = "/var/lib/pandastack";
-/// Sockets. Short, because their paths must fit 108 bytes.
+/// Default directory for sockets. Short, because a socket path is limited to 108 bytes.
 const RUNTIME_DIR: &str = "/run/pandastack";
-/// Network of the slots.
+/// Default subnet for sandbox addresses.
 const SUBNET: &str = "10.201.0.0/16";
-/// Prefix of interface and table names.
+/// Default prefix for interface and table names.
 const NET_PREFIX: &str = "pds";
-/// Names the control server's database; its value has a password.
+/// Environment variable for the control database; its value contains a password.
 pub const DATABASE_URL_VARIABLE: &str = "PANDASTACK_DATABASE_URL";
-/// Slots kept ready.
+/// Default number of network slots kept ready.
 const SLOTS_READY: usize = 16;
-/// Variable that names where databases are backed up to: the address may have a password in it.
+/// Environment variable for the backup location; the URL may contain a password.
 pub const BACKUPS_VARIABLE: &str = "PANDASTACK_BACKUPS";
 const BACKUP_SCHEMES: [&str; 4] = ["file", "s3", "gs", "az"];
-const BACKUPS_FORM: &str = "give file:///folder, s3://, gs:// or az://bucket/folder, or `off`";
-/// Days for which every instant of a database can be restored.
+const BACKUPS_FORM: &str = "expected file:///path, s3://, gs:// or az://bucket/path, or `off`";
+/// Default days of point-in-time recovery.
 const BACKUP_RETENTION_DAYS: u16 = 7;
-/// Share of a sandbox's memory that is promised to it. Idle ones of 512 MiB have written 8 to 14 MiB, the rest is shared with
-/// their template; what all of them really have is looked at besides.
+/// Default share of a sandbox's memory to reserve. An idle sandbox of 512 MiB has written 8 to 14
+/// MiB and shares the rest with its template; the agent also watches the memory that is really
+/// used.
 const MEMORY_PROMISED_PERCENT: u32 = 8;
-/// How long an idle sandbox stays in memory.
+/// Default time that an idle sandbox stays in memory.
 const LIGHT_SLEEP_SECONDS: u64 = 60;
 
-/// Settings that every role understands.
+/// Settings of every role.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct CommonArgs {
-    /// Settings file
+    /// Settings file [default: /etc/pandastack/pandastack.toml]
     #[arg(long, env = "PANDASTACK_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where everything is kept [default: /var/lib/pandastack]
+    /// Data directory [default: /var/lib/pandastack]
     #[arg(long, env = "PANDASTACK_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Where sockets are kept [default: a directory of /run that belongs to the data directory]
+    /// Directory for sockets [default: /run/pandastack, with a suffix for other data directories]
     #[arg(long, env = "PANDASTACK_RUNTIME_DIR", value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
-    /// Send traces and metrics to this collector, by OTLP over HTTP: http://address:4318 [default: nowhere]
+    /// Export traces and metrics to this OTLP/HTTP collector, such as http://localhost:4318 [default: off]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 }
@@ -63,51 +65,53 @@ pub struct CommonArgs {
 /// Settings of the control server.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct ControlArgs {
-    /// Address of the API [default: 127.0.0.1:8080]
+    /// Address and port of the API [default: 127.0.0.1:8080]
     #[arg(long, env = "PANDASTACK_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
-    /// PostgreSQL database to keep the records in, `postgres://...` [default: a SQLite file in the data directory]
+    /// Control database, such as postgres://user:password@host/name [default: SQLite in the data directory]
     #[arg(long, env = DATABASE_URL_VARIABLE, hide_env_values = true, value_name = "URL")]
     pub database_url: Option<DatabaseUrl>,
-    /// Requests per second that one workspace may make; 0 for no limit [default: 1000]
+    /// Requests per second allowed for each workspace; 0 for no limit [default: 1000]
     #[arg(long, env = "PANDASTACK_REQUESTS_PER_SECOND", value_name = "COUNT")]
     pub requests_per_second: Option<u32>,
-    /// Log every request to a sandbox's ports to this file
+    /// Log requests to sandbox ports to this file
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     pub access_log: Option<PathBuf>,
-    /// Let schedules call addresses of loopback and private networks
+    /// Allow schedules to call loopback and private addresses
     #[arg(long, env = "PANDASTACK_SCHEDULES_PRIVATE_TARGETS")]
     pub schedules_private_targets: bool,
-    /// Address for PostgreSQL clients [default: 127.0.0.1:5432, or the next free port]
+    /// Address and port for PostgreSQL clients [default: 127.0.0.1:5432, or the next free port]
     #[arg(long, env = "PANDASTACK_POSTGRES_LISTEN", value_name = "ADDRESS")]
     pub postgres_listen: Option<SocketAddr>,
-    /// Domain of databases' host names, `<id>.<domain>`; a wildcard name that leads here, such as pg.example.com
+    /// Domain for database host names, such as pg.example.com; its wildcard DNS record must point
+    /// to this server
     #[arg(long, env = "PANDASTACK_POSTGRES_DOMAIN", value_name = "DOMAIN")]
     pub postgres_domain: Option<String>,
-    /// Where databases are backed up to: file:///folder, or s3://, gs://, az://bucket/folder, with the store's usual variables;
-    /// `off` for no backups [default: backups in the data directory]
+    /// Where to store database backups: file:///path, s3://, gs:// or az://bucket/path, or `off`;
+    /// credentials come from the store's standard environment variables [default: the data
+    /// directory]
     #[arg(long, env = BACKUPS_VARIABLE, hide_env_values = true, value_name = "URL")]
     pub backups: Option<Backups>,
-    /// For how many days every instant of a database can be restored [default: 7]
+    /// Days of point-in-time recovery for databases [default: 7]
     #[arg(long, env = "PANDASTACK_BACKUP_RETENTION_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..=3650))]
     pub backup_retention_days: Option<u16>,
     #[command(flatten)]
     pub tls: TlsArgs,
 }
 
-/// Where databases are backed up to.
+/// Where database backups are stored.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Backups {
-    /// Nowhere.
+    /// No backups.
     Off,
-    /// There.
+    /// At this URL.
     To(url::Url),
 }
 
 impl std::fmt::Debug for Backups {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The address may have a password in it.
+        // The URL may contain a password.
         f.write_str(if *self == Backups::Off { "Off" } else { "To(..)" })
     }
 }
@@ -136,62 +140,65 @@ impl TryFrom<String> for Backups {
 /// Settings of an agent.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct AgentArgs {
-    /// Built images and kernels, shared by every agent of the machine [default: /var/cache/pandastack]
+    /// Cache for built images and kernels, shared by all agents on this machine [default:
+    /// /var/cache/pandastack]
     #[arg(long, env = "PANDASTACK_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// Network of the sandboxes' addresses on this host [default: 10.201.0.0/16]
+    /// Subnet for sandbox addresses on this host [default: 10.201.0.0/16]
     #[arg(long, env = "PANDASTACK_SUBNET", value_name = "CIDR")]
     pub subnet: Option<String>,
-    /// Prefix of interface names; two agents on one machine need two [default: pds]
+    /// Prefix for network interface names; must be unique for each agent on a machine [default: pds]
     #[arg(long, env = "PANDASTACK_NET_PREFIX", value_name = "NAME")]
     pub net_prefix: Option<String>,
-    /// Name server that sandboxes' queries are passed on to [default: those of /etc/resolv.conf]
+    /// DNS server for sandboxes [default: the servers in /etc/resolv.conf]
     #[arg(long, env = "PANDASTACK_RESOLVER", value_name = "ADDRESS:PORT")]
     pub resolver: Option<SocketAddr>,
-    /// Connections that one sandbox may have to the outside [default: 8192]
+    /// Maximum outbound connections per sandbox [default: 8192]
     #[arg(long, env = "PANDASTACK_CONNECTIONS_MAX", value_name = "COUNT")]
     pub connections_max: Option<u32>,
-    /// Megabits a second that one sandbox may send, and receive [default: no limit]
+    /// Bandwidth limit per sandbox and direction, in Mbit/s [default: no limit]
     #[arg(long, env = "PANDASTACK_BANDWIDTH_MBIT", value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..))]
     pub bandwidth_mbit: Option<u32>,
-    /// Percent of a processor that a sandbox may use for each one it has [default: all it has, and one for its emulator]
+    /// CPU limit per vCPU, in percent of a host CPU [default: 100 per vCPU, plus one host CPU for
+    /// the emulator]
     #[arg(long, env = "PANDASTACK_CPU_PERCENT", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub cpu_percent: Option<u32>,
-    /// Network slots kept ready [default: 16]
+    /// Number of network slots to keep ready [default: 16]
     #[arg(long, env = "PANDASTACK_SLOTS_READY", value_name = "COUNT")]
     pub slots_ready: Option<usize>,
-    /// Memory that may be promised to sandboxes [default: all but 1 GiB]
+    /// Maximum memory to reserve for sandboxes, in MiB [default: all but 1 GiB]
     #[arg(long, env = "PANDASTACK_MEMORY_LIMIT_MB", value_name = "MIB")]
     pub memory_limit_mb: Option<u64>,
-    /// Percent of a sandbox's memory that is promised to it when it is made; it may write all of it [default: 8]
+    /// Share of a sandbox's memory to reserve on creation, in percent; it can still use all of it
+    /// [default: 8]
     #[arg(long, env = "PANDASTACK_MEMORY_PROMISED_PERCENT", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub memory_promised_percent: Option<u32>,
-    /// Seconds that an idle sandbox stays stopped in memory before it is written to disk [default: 60]
+    /// Seconds that an idle sandbox stays suspended in memory before it is written to disk [default: 60]
     #[arg(long, env = "PANDASTACK_LIGHT_SLEEP_SECONDS", value_name = "SECONDS")]
     pub light_sleep_seconds: Option<u64>,
-    /// `auto`: KVM where it really works, emulation elsewhere; `emulated`: emulation everywhere [default: auto]
+    /// Virtualization engine [default: auto]
     #[arg(long, env = "PANDASTACK_ENGINE", value_name = "ENGINE")]
     pub engine: Option<Engine>,
-    /// Restore every create from its snapshot instead of forking a machine that is kept ready; for measurements
+    /// Restore new sandboxes from a snapshot instead of forking a prepared machine; for benchmarks
     #[arg(long, env = "PANDASTACK_NO_ZYGOTES")]
     pub no_zygotes: bool,
-    /// Template to make ready at start; may be given several times
+    /// Template to prepare at startup; can be repeated
     #[arg(long = "warm", env = "PANDASTACK_WARM", value_delimiter = ',', value_name = "TEMPLATE")]
     pub warm_templates: Vec<String>,
 }
 
-/// Which engine runs the machines.
+/// The engine that runs machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
-    /// The best that this machine has.
+    /// Use KVM if it works, emulation otherwise
     #[default]
     Auto,
-    /// Emulation, also where KVM works.
+    /// Always use emulation
     Emulated,
 }
 
-/// The settings file.
+/// Contents of the settings file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -234,69 +241,69 @@ struct AgentSection {
     warm_templates: Vec<String>,
 }
 
-/// All settings, decided.
+/// All settings, resolved.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where everything is kept.
+    /// Data directory.
     pub data_dir: PathBuf,
-    /// Where sockets are kept.
+    /// Directory for sockets.
     pub runtime_dir: PathBuf,
-    /// The collector of traces and metrics.
+    /// OTLP collector for traces and metrics.
     pub otlp_endpoint: Option<String>,
     /// Address of the API.
     pub listen: SocketAddr,
-    /// Where the records are kept; `None` for a file in the data directory.
+    /// Control database; `None` for SQLite in the data directory.
     pub database_url: Option<DatabaseUrl>,
-    /// Requests per second of one workspace; `None` for no limit.
+    /// Requests per second for each workspace; `None` for no limit.
     pub requests_per_second: Option<NonZeroU32>,
-    /// Schedules may call loopback and private networks.
+    /// Whether schedules may call loopback and private addresses.
     pub schedules_private_targets: bool,
     /// Address for PostgreSQL clients; `None` for the first free port from 5432 on.
     pub postgres_listen: Option<SocketAddr>,
-    /// Domain of databases' host names.
+    /// Domain for database host names.
     pub postgres_domain: Option<String>,
-    /// Where databases are backed up to.
+    /// Where database backups are stored.
     pub backups: Backups,
-    /// For how long.
+    /// Days of point-in-time recovery.
     pub backup_retention_days: u16,
     /// TLS on the API's address.
     pub tls: TlsArgs,
-    /// Built images and kernels.
+    /// Cache for built images and kernels.
     pub cache_dir: PathBuf,
-    /// Network of the slots.
+    /// Subnet for sandbox addresses.
     pub subnet: String,
-    /// Prefix of interface names.
+    /// Prefix for network interface names.
     pub net_prefix: String,
-    /// Name server that sandboxes' queries are passed on to; `None` for the host's own.
+    /// DNS server for sandboxes; `None` for the host's own.
     pub resolver: Option<SocketAddr>,
-    /// Connections that one sandbox may have to the outside.
+    /// Maximum outbound connections per sandbox.
     pub connections_max: u32,
-    /// Megabits a second that one sandbox may send, and receive.
+    /// Bandwidth limit per sandbox and direction, in Mbit/s.
     pub bandwidth_mbit: Option<u32>,
-    /// Percent of a processor that a sandbox may use for each one it has.
+    /// CPU limit per vCPU, in percent of a host CPU.
     pub cpu_percent: Option<u32>,
-    /// Slots kept ready.
+    /// Number of network slots to keep ready.
     pub slots_ready: usize,
-    /// Memory that may be promised.
+    /// Maximum memory to reserve for sandboxes, in MiB.
     pub memory_limit_mb: Option<u64>,
-    /// Percent of a sandbox's memory that is promised to it when it is made.
+    /// Share of a sandbox's memory to reserve on creation, in percent.
     pub memory_promised_percent: u32,
-    /// How long an idle sandbox stays in memory.
+    /// Time that an idle sandbox stays in memory.
     pub light_sleep: std::time::Duration,
-    /// Engine.
+    /// Virtualization engine.
     pub engine: Engine,
-    /// Whether creates fork a machine that is kept ready.
+    /// Whether new sandboxes are forked from a prepared machine.
     pub zygotes: bool,
-    /// Templates to make ready at start.
+    /// Templates to prepare at startup.
     pub warm_templates: Vec<String>,
 }
 
 impl Settings {
-    /// Decides every setting.
+    /// Resolves every setting.
     pub fn resolve(common: &CommonArgs, control: &ControlArgs, agent: &AgentArgs) -> Result<Self> {
         let file = read_file(common.config.as_deref())?;
         let data_dir = common.data_dir.clone().or(file.data_dir).unwrap_or_else(|| DATA_DIR.into());
-        let data_dir = std::path::absolute(&data_dir).context("resolve the data directory")?;
+        let data_dir = std::path::absolute(&data_dir).context("cannot resolve the data directory")?;
         let runtime_dir = common.runtime_dir.clone().or(file.runtime_dir);
         let warm = [&agent.warm_templates, &file.agent.warm_templates];
         Ok(Self {
@@ -363,7 +370,7 @@ impl Settings {
         })
     }
 
-    /// What a role tells the collector; with metrics if it has a page of them on the API's address.
+    /// OTLP export of a role; includes metrics if the role serves `/metrics` at the API address.
     pub fn export(&self, role: &'static str, has_metrics: bool) -> Option<Export> {
         let metrics_url = has_metrics.then(|| format!("{}/metrics", self.api_url()));
         self.otlp_endpoint.clone().map(|endpoint| Export { endpoint, role, metrics_url })
@@ -378,7 +385,7 @@ impl Settings {
         format!("http://{address}")
     }
 
-    /// What tells this installation from others on the same machine.
+    /// Suffix that distinguishes this installation from others on the same machine.
     pub fn suffix(&self) -> Option<String> {
         suffix_of(&self.data_dir)
     }
@@ -398,30 +405,30 @@ fn default_listen() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 8080))
 }
 
-/// The domain of databases' names in lowercase, also if it was written like the record that leads here, `*.pg.example.com`.
+/// Normalizes the domain for databases: lowercase, without the `*.` of the wildcard record.
 fn databases_domain(text: &str) -> Result<String> {
     let name = text.trim().trim_start_matches("*.").trim_end_matches('.').to_ascii_lowercase();
     let label = |label: &str| {
         let fits = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         (1..=63).contains(&label.len()) && fits && !label.starts_with('-') && !label.ends_with('-')
     };
-    // Of the 253 bytes of a name 63 and a dot are the database's.
+    // Of the 253 bytes of a host name, the database's label and a dot take 64.
     if name.len() > 189 || !name.split('.').all(label) || name.parse::<std::net::IpAddr>().is_ok() {
-        let failure = Failure::new(format!("`{text}` is no domain for databases"));
+        let failure = Failure::new(format!("invalid --postgres-domain `{text}`"));
         return Err(failure
-            .hint("--postgres-domain is a name such as pg.example.com, and *.pg.example.com leads here")
+            .hint("use a domain such as pg.example.com, and point *.pg.example.com to this server")
             .into());
     }
     Ok(name)
 }
 
-/// Tells installations on one machine apart: nothing for the usual data directory, a short hash for any other.
+/// A short hash of the data directory; `None` for the default one.
 fn suffix_of(data_dir: &Path) -> Option<String> {
     let hash = || blake3::hash(data_dir.as_os_str().as_encoded_bytes()).to_hex()[..8].to_owned();
     (data_dir != Path::new(DATA_DIR)).then(hash)
 }
 
-/// Two data directories on one machine must not share sockets, and their own paths may be too long to hold any.
+/// Each data directory has its own runtime directory; its own path may be too long for sockets.
 fn runtime_dir_of(data_dir: &Path) -> PathBuf {
     match suffix_of(data_dir) {
         None => RUNTIME_DIR.into(),
@@ -429,11 +436,11 @@ fn runtime_dir_of(data_dir: &Path) -> PathBuf {
     }
 }
 
-/// Backups unless told otherwise: safe from a machine that is lost, not from a lost disk.
+/// Default backup location: protects against the loss of a machine, not of the host's disk.
 fn backups_dir(data_dir: &Path) -> Result<url::Url> {
     let dir = data_dir.join("backups");
     url::Url::from_directory_path(&dir)
-        .map_err(|()| anyhow::anyhow!("{} is no path for backups", dir.display()))
+        .map_err(|()| anyhow::anyhow!("cannot store backups in {}: not an absolute path", dir.display()))
 }
 
 fn read_file(given: Option<&Path>) -> Result<File> {
@@ -443,12 +450,13 @@ fn read_file(given: Option<&Path>) -> Result<File> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && given.is_none() => {
             return Ok(File::default());
         }
-        Err(error) => return Err(error).with_context(|| format!("read the settings {}", path.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read the settings file {}", path.display()));
+        }
     };
     toml::from_str(&text).map_err(|error| {
-        let failure =
-            Failure::new(format!("the settings {} cannot be used: {}", path.display(), error.message()));
-        failure.hint("docs/operations.md lists every setting").into()
+        let failure = Failure::new(format!("invalid settings file {}: {}", path.display(), error.message()));
+        failure.hint("see docs/reference/configuration.md for all settings").into()
     })
 }
 

@@ -1,5 +1,5 @@
-//! Logs of the server roles: to standard error, or to a file that never grows beyond a bound. Traces go to a collector
-//! beside them, where one is set.
+//! Logs of the server roles: to standard error or to a file of bounded size. Traces also go to an
+//! OTLP collector, if one is configured.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -12,27 +12,28 @@ use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::otlp::{self, Export};
 
-/// A log file is renamed to `<name>.1`, replacing the one before, when it reaches this size.
+/// At this size a log file is renamed to `<name>.1`, replacing the previous one.
 pub const LOG_FILE_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// What servers log unless `PANDASTACK_LOG` says otherwise.
+/// Default log filter of servers; `PANDASTACK_LOG` overrides it.
 pub const FILTER_SERVER: &str = "info,hyper=warn,sqlx=warn,netlink_packet_route=warn";
 
-/// Chooses between lines for people (`text`) and one JSON object per line (`json`).
+/// Environment variable for the log format: `text`, or `json` for one object per line.
 pub const FORMAT_VARIABLE: &str = "PANDASTACK_LOG_FORMAT";
 
-/// Sends this process's log to `file`, or to standard error when there is none, and its traces to a collector.
+/// Sends this process's log to `file` or standard error, and its traces to a collector.
 pub fn init(file: Option<&Path>, filter_default: &str, export: Option<Export>) -> Result<()> {
     let filter = EnvFilter::try_from_env("PANDASTACK_LOG").unwrap_or_else(|_| EnvFilter::new(filter_default));
-    // Standard error may be a pipe whose reader died; complaining there about it would end the process.
+    // Standard error may be a closed pipe; reporting that there would panic.
     let lines = tracing_subscriber::fmt::layer().log_internal_errors(false);
     let json = match std::env::var(FORMAT_VARIABLE).as_deref() {
         Ok("json") => true,
         Ok("text") | Err(_) => false,
-        Ok(other) => bail!("{FORMAT_VARIABLE} must be text or json, not `{other}`"),
+        Ok(other) => bail!("invalid {FORMAT_VARIABLE} `{other}`: expected text or json"),
     };
     let lines = match file {
         Some(path) => {
-            let log = BoundedLog::open(path).with_context(|| format!("open the log {}", path.display()))?;
+            let log = BoundedLog::open(path)
+                .with_context(|| format!("cannot open the log file {}", path.display()))?;
             let lines = lines.with_ansi(false).with_writer(Mutex::new(log));
             if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() }
         }
@@ -46,7 +47,7 @@ pub fn init(file: Option<&Path>, filter_default: &str, export: Option<Export>) -
     Ok(())
 }
 
-/// The last `lines` lines of a log, for error messages. Empty when there is none.
+/// The last `lines` lines of a log, for error messages; empty if there is no log.
 pub fn tail(path: &Path, lines: usize) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();
@@ -92,7 +93,7 @@ impl Write for BoundedLog {
     }
 }
 
-/// Lets a panic reach the log before it ends the task.
+/// Logs panics.
 pub fn log_panics() {
     let earlier = std::panic::take_hook();
     let lock = Mutex::new(());

@@ -28,6 +28,34 @@ export type AppInfo = JsonObject & WireRecord<{
   sandbox_id?: string;
   /** All machines that serve, in the order in which they are used. */
   instances: AppInstance[];
+  workspace?: string;
+  git_url?: string;
+  git_branch?: string;
+  git_host?: string;
+  git_public_key?: string;
+  git_known_hosts?: string;
+  install_command?: string;
+  build_command?: string;
+  start_command?: string;
+  root_directory?: string;
+  port?: number;
+  health_path?: string;
+  idle_timeout_seconds?: number;
+  env?: Record<string, string>;
+  template?: string;
+  cpu?: number;
+  memory_mb?: number;
+  /** The version that serves. */
+  active_deployment_id?: string;
+  webhook_url?: string;
+  poll_seconds?: number;
+  /** Which pull requests get a preview: `off`, `branches` or `all`. */
+  previews?: string;
+  databases?: JsonObject[];
+  /** The app that this one is a preview of. */
+  preview_of?: string;
+  created_at?: string;
+  updated_at?: string;
 }>;
 /** What one machine of an app uses; `host` and `guest` as of a sandbox, absent where nobody can say. */
 export type AppInstanceMetrics = WireRecord<{

@@ -45,6 +45,8 @@ export interface Execution {
   png?: string;
   /** Output or results were more than an answer holds. */
   truncated: boolean;
+  /** How many runs the context has seen, this one included. */
+  execution_count: number;
 }
 
 /** How code is run. */
@@ -110,6 +112,7 @@ function executionOf(record: JsonObject): Execution {
     exit_code: number("exit") || number("exit_code"),
     duration_ms: number("duration_ms"),
     truncated: record.truncated === true,
+    execution_count: number("execution_count"),
   };
   const first = (name: "text" | "png"): string | undefined => results.find((result) => result[name] !== undefined)?.[name];
   const extra = given({ error: text("error") || undefined, text: first("text"), png: first("png") });

@@ -39,8 +39,13 @@ export type Database = WireRecord<{
   sandbox_id?: string;
   cloned_from?: string;
   error?: string;
+  /** Engine and version. */
+  template?: string;
+  /** Whether another copy could take over. */
+  failover_available?: boolean;
   host?: string;
   port?: number;
+  database?: string;
   username?: string;
   password?: string;
   connection_url?: string;
@@ -81,6 +86,10 @@ export type DatabaseStats = WireRecord<{
   commits: number;
   rollbacks: number;
   cache_hit_percent: number;
+  /** Room for data. */
+  storage_bytes: number;
+  /** Of it, what is taken on the host's disk; a branch shares with its original until either is written. */
+  storage_used_bytes: number;
 }>;
 
 /** All files of a database, from which its log leads to later instants. */

@@ -267,7 +267,7 @@ export class SandboxFilesystem {
         if (event.name === "error") throw new ServerError(`the watch of ${path} ended: ${String(payload.error)}`);
         if (event.name === "change") yield changeOf(event.id ?? "", payload);
         else if (event.name === "watching" && resume !== undefined && payload.resumed !== true) {
-          yield { id: event.id ?? "", kind: "overflow", path, isDir: false };
+          yield { id: event.id ?? "", kind: "overflow", path, isDir: false, sequence: 0 };
         }
       }
     } finally {
@@ -343,6 +343,7 @@ function changeOf(id: string, payload: Record<string, unknown>): FileChange {
     kind: String(payload.kind),
     path: String(payload.path),
     isDir: payload.is_dir === true,
+    sequence: typeof payload.sequence === "number" ? payload.sequence : 0,
   };
   return typeof payload.to === "string" ? { ...change, to: payload.to } : change;
 }

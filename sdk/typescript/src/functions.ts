@@ -31,6 +31,26 @@ export type FunctionInfo = WireRecord<{
   is_ready: boolean;
   deploy_status?: string;
   deploy_error?: string;
+  workspace?: string;
+  /** Bytes of the deployed bundle. */
+  code_size?: number;
+  /** Names that stand for versions. */
+  aliases?: Record<string, JsonObject>;
+  timeout_seconds?: number;
+  concurrency?: number;
+  max_instances?: number;
+  queue_max?: number;
+  idle_seconds?: number;
+  /** `reuse` or `fresh`. */
+  isolation?: string;
+  retries?: number;
+  max_age_seconds?: number;
+  /** Absent where they are the template's. */
+  cpu?: number;
+  memory_mb?: number;
+  dead_letter_url?: string;
+  created_at?: string;
+  updated_at?: string;
 }>;
 
 /** One call of a function. */
@@ -49,6 +69,20 @@ export type FunctionRun = WireRecord<{
   version?: number;
   attempt?: number;
   dead_letter?: boolean;
+  /** The schedule that made it. */
+  schedule_id?: string;
+  /** `sync`, `async`, `http`, `schedule` or `recorded`. */
+  kind?: string;
+  /** Time that is counted as used, of all attempts. */
+  billed_ms?: number;
+  /** Time until a machine was there. */
+  wait_ms?: number;
+  memory_peak_mb?: number;
+  /** How often `dead_letter_url` was told of it. */
+  notices?: number;
+  next_attempt_at?: string;
+  started_at?: string;
+  ended_at?: string;
 }>;
 
 /** A deployed version; fields a server adds are kept. */
@@ -58,6 +92,13 @@ export type FunctionVersion = WireRecord<{
   code_size?: number;
   created_at?: string;
   error?: string;
+  entrypoint?: string;
+  /** SHA-256 of the bundle, in hex. */
+  code_sha256?: string;
+  /** How long the deploy took. */
+  build_ms?: number;
+  /** Whether its dependencies were there already. */
+  dependencies_reused?: boolean;
 }>;
 
 /** How long calls took, and how many failed. */
@@ -70,6 +111,11 @@ export type FunctionMetrics = WireRecord<{
   p95_ms: number;
   p99_ms: number;
   cold_start_rate: number;
+  billed_ms: number;
+  /** Machines that run now. */
+  instances: number;
+  /** Calls that wait for a machine now. */
+  waiting: number;
 }>;
 
 /** How a function is made. */

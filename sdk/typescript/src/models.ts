@@ -30,6 +30,8 @@ export interface ExecResultFields {
   truncated: boolean;
   /** The signal that ended the command; `exit_code` is then 128 more than it. */
   signal?: number;
+  /** `duration_ms` in microseconds. */
+  duration_us?: number;
 }
 /** Result of `exec`. */
 export type ExecResult = WireRecord<ExecResultFields>;
@@ -79,6 +81,18 @@ export interface SandboxInfo {
   expires_at?: string;
   /** Why it failed. */
   failure?: string;
+  workspace?: string;
+  /** The host it lives on. */
+  host?: string;
+  /** `false` when its host does not answer; `status` is then the last one known. */
+  host_reachable?: boolean;
+  /** What it may reach, unless that is the whole public internet. */
+  network?: NetworkPolicy;
+  /** Where the time of `boot_ms` went, in microseconds. */
+  boot_stages_us?: Record<string, number>;
+  /** How long the parent of a fork stood still. */
+  pause_ms?: number;
+  volumes?: JsonObject[];
   [field: string]: unknown;
 }
 
@@ -119,6 +133,8 @@ export interface FileChange {
   /** The new path after a rename. */
   to?: string;
   isDir: boolean;
+  /** Counts the changes of a watch from 1. */
+  sequence: number;
 }
 
 /** What a sandbox uses; `guest` is absent while it does not run. */
@@ -201,6 +217,10 @@ export type LifecycleInfo = WireRecord<{
   on_timeout?: OnTimeout;
   expires_at?: string;
   awake_until?: string;
+  /** Whether it hibernates when idle: persistent ones, and those that were given an idle timeout. */
+  sleeps_when_idle?: boolean;
+  /** Snapshots that the platform takes by itself. */
+  checkpoints?: { every_seconds: number; keep_last?: number };
 }>;
 
 /** A stored snapshot. */
@@ -216,6 +236,8 @@ export type SnapshotInfo = WireRecord<{
   pause_ms?: number;
   kind?: string;
   expires_at?: string;
+  /** The host that holds it. */
+  host?: string;
 }>;
 
 /** A volume. */
@@ -248,6 +270,7 @@ export interface SandboxEvent {
   id?: number;
   at?: string;
   kind?: string;
+  sandbox_id?: string;
   detail?: string;
   [field: string]: unknown;
 }
@@ -283,6 +306,8 @@ export type TemplateInfo = WireRecord<{
   /** `ready`, `baking`, `unbaked` or `failed`. */
   status?: string;
   error?: string;
+  /** The volume that each sandbox of it comes with. */
+  volume?: JsonObject;
 }>;
 
 /** A template build and how far it is; a status that is not `done` or `failed` means it is going on. */
@@ -301,10 +326,19 @@ export type TemplateBuild = WireRecord<{
   log?: string[];
 }>;
 
+/** Fields of an API key. */
+interface TokenFields {
+  prefix: string;
+  label?: string;
+  /** `read`, `sandboxes` or `admin`. */
+  scope?: string;
+  created_at?: string;
+  expires_at?: string;
+}
 /** An API key, without its secret part. */
-export type TokenInfo = WireRecord<{ prefix: string; label?: string; created_at?: string; expires_at?: string }>;
+export type TokenInfo = WireRecord<TokenFields>;
 /** A key just made; `token` is never shown again. */
-export type CreatedToken = WireRecord<{ prefix: string; label?: string; created_at?: string; expires_at?: string; token: string }>;
+export type CreatedToken = WireRecord<TokenFields & { token: string }>;
 
 /** Who a key belongs to. */
 export type MeInfo = JsonObject;
@@ -319,8 +353,11 @@ export function withCamelCase<T extends object>(record: T): WireRecord<T> {
   return record as WireRecord<T>;
 }
 
-/** What a workspace used in a period; `sandboxes` has the same sums for each. */
+/** What a workspace used from `from` up to `to`; `sandboxes` and `functions` have the sums of each. */
 export interface Usage {
+  from?: string;
+  to?: string;
+  functions?: Array<Record<string, unknown>>;
   total: Record<string, number>;
   sandboxes: Array<Record<string, unknown>>;
   truncated: boolean;

@@ -62,6 +62,17 @@ export interface ScheduleFields {
   next_run_at?: string;
   created_at: string;
   updated_at: string;
+  workspace?: string;
+  overlap?: "skip" | "queue" | "replace" | "allow";
+  missed?: "skip" | "run_once" | "run_all";
+  missed_max?: number;
+  starting_deadline_seconds?: number;
+  jitter_seconds?: number;
+  timeout_seconds?: number;
+  retries?: number;
+  retry_delay_seconds?: number;
+  alert?: { url: string; after_failures: number };
+  pause_after_failures?: number;
 }
 /** A schedule. */
 export type ScheduleInfo = WireRecord<ScheduleFields>;
@@ -85,6 +96,8 @@ export interface ScheduleRunFields {
   started_at: string;
   ended_at?: string;
   sandbox_id?: string;
+  /** The function it invoked, if that was its target. */
+  function_id?: string;
 }
 /** One run; a schedule has one per instant. */
 export type ScheduleRun = WireRecord<ScheduleRunFields>;

@@ -1,7 +1,7 @@
 """Unmodified E2B clients against this platform, on real machines.
 
 Each test carries the feature that it proves (`feature`); `test_e2b_table.py` turns what passed into
-`docs/e2b-compatibility.md`.
+`docs/reference/e2b-compatibility.md`.
 """
 
 from __future__ import annotations

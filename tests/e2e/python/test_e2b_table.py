@@ -1,4 +1,4 @@
-"""`docs/e2b-compatibility.md` says what the tests of this run proved, and nothing else."""
+"""`docs/reference/e2b-compatibility.md` says what the tests of this run proved, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from conftest import E2B_PASSED
 from test_e2b import MISSING
 
-DOCUMENT = Path(__file__).parents[3] / "docs/e2b-compatibility.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/reference/e2b-compatibility.md"
 BEGIN, END = "<!-- python: generated -->", "<!-- /python -->"
 
 
@@ -32,4 +32,4 @@ def test_the_document_is_the_outcome_of_this_run(request: pytest.FixtureRequest)
     if os.environ.get("PANDASTACK_WRITE_DOCS"):
         DOCUMENT.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: wanted, text, flags=re.S))
         return
-    assert wanted in text, "docs/e2b-compatibility.md is stale: run this test with PANDASTACK_WRITE_DOCS=1"
+    assert wanted in text, "docs/reference/e2b-compatibility.md is stale: run this test with PANDASTACK_WRITE_DOCS=1"

@@ -1,4 +1,4 @@
-"""Time travel from the command line, on real machines: what docs/concepts/snapshots-and-forks.md says to type."""
+"""Time travel from the command line, on real machines: what docs/explanation/snapshots-and-forks.md says to type."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 // Unmodified E2B clients of npm against a running server. Each test is named after the feature that it proves; the last
-// one compares what passed with docs/e2b-compatibility.md.
+// one compares what passed with docs/reference/e2b-compatibility.md.
 import assert from "node:assert/strict";
 import { readFile, writeFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
@@ -159,12 +159,12 @@ feature("code interpreter: runCode, contexts", "Python; state, results, errors",
 });
 
 test("e2b: the document is the outcome of this run", async () => {
-  const document = new URL("../../../docs/e2b-compatibility.md", import.meta.url);
+  const document = new URL("../../../docs/reference/e2b-compatibility.md", import.meta.url);
   const text = await readFile(document, "utf8");
   const rows = ["| TypeScript client | proved |", "|---|---|", ...passed].join("\n");
   const wanted = `<!-- typescript: generated -->\n\n${rows}\n\n<!-- /typescript -->`;
   if (process.env.PANDASTACK_WRITE_DOCS) {
     return writeFile(document, text.replace(/<!-- typescript: generated -->[^]*<!-- \/typescript -->/, () => wanted));
   }
-  assert.ok(text.includes(wanted), "docs/e2b-compatibility.md is stale: run this test with PANDASTACK_WRITE_DOCS=1");
+  assert.ok(text.includes(wanted), "docs/reference/e2b-compatibility.md is stale: run this test with PANDASTACK_WRITE_DOCS=1");
 });

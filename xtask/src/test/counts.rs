@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::timings::Timings;
+
 /// What came of some tests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -15,6 +17,10 @@ pub struct Counts {
     pub reasons: Vec<String>,
     /// The failed ones that have a name, one line each.
     pub failures: Vec<String>,
+    /// What changed outside, one line each.
+    pub notes: Vec<String>,
+    /// How long they took.
+    pub timings: Timings,
 }
 
 impl fmt::Display for Counts {
@@ -41,6 +47,13 @@ impl Counts {
         self.skipped += other.skipped;
         self.reasons.extend(other.reasons.iter().cloned());
         self.failures.extend(other.failures.iter().cloned());
+        self.notes.extend(other.notes.iter().cloned());
+        self.timings.add(&other.timings);
+    }
+
+    /// With how long they took.
+    pub fn with_timings(self, timings: Timings) -> Self {
+        Self { timings, ..self }
     }
 
     /// A program that failed without a failed test (it did not compile, it crashed) has failed once.
@@ -52,8 +65,8 @@ impl Counts {
     }
 }
 
-/// Reads `cargo test -- --show-output`. A test that prints a line beginning with "skip" ran nothing: the test harness
-/// counts it as passed, we do not.
+/// Reads `cargo test -- --show-output`. A test that prints a line beginning with "skip" ran
+/// nothing: the test harness counts it as passed, we do not.
 pub fn of_cargo(output: &str) -> Counts {
     let mut counts = Counts::default();
     let mut section: Option<&str> = None;
@@ -77,6 +90,18 @@ pub fn of_cargo(output: &str) -> Counts {
             counts.failures.push(name.to_owned());
         } else if line == "successes:" || line == "failures:" {
             section = None;
+        } else if let (Some(name), Some((case, outcome))) = (section, case_of(line)) {
+            match outcome {
+                Outcome::Passed => counts.passed += 1,
+                Outcome::Failed => {
+                    counts.failed += 1;
+                    counts.failures.push(format!("{name}: {case}"));
+                }
+                Outcome::Skipped(reason) => {
+                    counts.skipped += 1;
+                    counts.reasons.push(format!("{name}: {case}: {reason}"));
+                }
+            }
         } else if let (Some(name), true) = (section, is_skip(line)) {
             if !skipped_in_section {
                 self_skipped += 1;
@@ -88,6 +113,24 @@ pub fn of_cargo(output: &str) -> Counts {
     counts.skipped += self_skipped;
     counts.passed = counts.passed.saturating_sub(self_skipped);
     counts
+}
+
+/// What came of a case.
+enum Outcome<'a> {
+    Passed,
+    Failed,
+    Skipped(&'a str),
+}
+
+/// Name and outcome in `case NAME ... ok (12.3 ms)`, `case NAME ... FAILED: WHY` or `case NAME ...
+/// skipped: REASON`.
+fn case_of(line: &str) -> Option<(&str, Outcome<'_>)> {
+    let (name, outcome) = line.strip_prefix("case ")?.split_once(" ... ")?;
+    if let Some(reason) = outcome.strip_prefix("skipped: ") {
+        return Some((name, Outcome::Skipped(reason)));
+    }
+    let words = [("ok", Outcome::Passed), ("FAILED", Outcome::Failed)];
+    words.into_iter().find(|(word, _)| outcome.starts_with(word)).map(|(_, outcome)| (name, outcome))
 }
 
 fn is_skip(line: &str) -> bool {
@@ -129,7 +172,8 @@ pub fn of_node(output: &str) -> Counts {
     };
     let failures = output.lines().filter_map(failure).collect();
     let failed = value("fail ") + value("cancelled ");
-    Counts { passed: value("pass "), failed, skipped: value("skipped ") + value("todo "), reasons, failures }
+    let skipped = value("skipped ") + value("todo ");
+    Counts { passed: value("pass "), failed, skipped, reasons, failures, ..Counts::default() }
 }
 
 /// The number that stands before a word, 0 when the word is not there.
@@ -173,6 +217,31 @@ test result: ok. 10 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
         assert_eq!(counts.reasons, ["b: skipped: b (no KVM here)", "1 ignored by their authors"]);
         assert_eq!(counts.failures, ["c"]);
         check(counts, 11, 1, 2);
+    }
+
+    #[test]
+    fn cases_of_a_test_are_counted() {
+        let output = "\
+running 1 test
+test engine_conforms ... FAILED
+
+failures:
+
+---- engine_conforms stdout ----
+case boot answers ... ok (12.3 ms)
+case restore continues ... FAILED: the guest did not answer
+case forks are independent ... skipped: no memory to copy
+the end of a case ... ok
+
+failures:
+    engine_conforms
+
+test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
+";
+        let counts = of_cargo(output);
+        assert_eq!(counts.reasons, ["engine_conforms: forks are independent: no memory to copy"]);
+        assert_eq!(counts.failures, ["engine_conforms", "engine_conforms: restore continues"]);
+        check(counts, 1, 2, 1);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! End-to-end tests in Python, two at a time: an emulated machine keeps one processor busy, and much of a test is waiting.
+//! End-to-end tests in Python, two at a time: an emulated machine keeps one processor busy, and
+//! much of a test is waiting.
 //!
 //! ```text
 //!  first lane   all that share the platform ------------------> | what is left of those below
@@ -18,7 +19,8 @@ use crate::program;
 const TESTS: &str = "tests/e2e/python";
 /// They share the one platform.
 const SHARING: &str = "not own_platform";
-/// They start, kill and count platforms of their own, at public addresses that only one of them can have at a time.
+/// They start, kill and count platforms of their own, at public addresses that only one of them can
+/// have at a time.
 const WITH_INTERNET: &str = "own_platform and internet";
 /// They start, kill and count platforms of their own, each at a place of its own.
 const ALONE: &str = "own_platform and not internet";

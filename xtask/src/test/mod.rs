@@ -1,11 +1,15 @@
 //! `cargo xtask test`: everything, real machines included.
 //!
-//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts. What could not run on
-//! this host is named with its reason, what failed by its name: the whole output is in the cache's `logs`. The last line is exactly `N passed, N failed, N skipped`.
+//! Suites run one after the other, a failing one does not stop the rest, and each ends in counts.
+//! What could not run on this host is named with its reason, what failed by its name: the whole
+//! output is in the cache's `logs`. The slowest suites and tests are listed. The last line is
+//! exactly `N passed, N failed, N skipped`.
 
 mod counts;
+mod drift;
 mod lanes;
 mod suites;
+mod timings;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -31,10 +35,20 @@ pub enum Suite {
     Typescript,
     /// Both SDKs against a platform with real machines
     E2e,
+    /// Templates and engine with today's newest packages and kernel; runs with `--full` or by name
+    Drift,
 }
 
-const ALL: [Suite; 7] =
-    [Suite::Tidy, Suite::Clippy, Suite::Rust, Suite::Qemu, Suite::Python, Suite::Typescript, Suite::E2e];
+const ALL: [Suite; 8] = [
+    Suite::Tidy,
+    Suite::Clippy,
+    Suite::Rust,
+    Suite::Qemu,
+    Suite::Python,
+    Suite::Typescript,
+    Suite::E2e,
+    Suite::Drift,
+];
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
@@ -42,9 +56,16 @@ pub struct Args {
     /// Only these suites
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<Suite>,
-    /// Also what takes many minutes: every slot of a host, every step at which something can be killed, an app of every framework
+    /// Also what takes many minutes: every slot of a host, every step at which something can be
+    /// killed, an app of every framework
     #[arg(long)]
     full: bool,
+}
+
+impl Args {
+    fn has(&self, suite: Suite) -> bool {
+        if self.only.is_empty() { self.full || suite != Suite::Drift } else { self.only.contains(&suite) }
+    }
 }
 
 /// One line of the summary.
@@ -56,8 +77,7 @@ struct Line {
 
 /// Carries it out.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let chosen: Vec<Suite> =
-        ALL.into_iter().filter(|s| args.only.is_empty() || args.only.contains(s)).collect();
+    let chosen = ALL.into_iter().filter(|suite| args.has(*suite));
     let mut session = Session::new(args.full)?;
     let mut lines = Vec::new();
     for suite in chosen {
@@ -90,6 +110,9 @@ fn parts(suite: Suite) -> Vec<Part> {
             ("e2e typescript", Session::e2e_typescript),
             ("nothing is left", Session::stop_platform),
         ],
+        Suite::Drift => {
+            vec![("newest packages", Session::newest_packages), ("newest kernel", Session::newest_kernel)]
+        }
     }
 }
 
@@ -99,6 +122,13 @@ fn summary(lines: &[Line]) -> ExitCode {
     for Line { name, counts, took } in lines {
         println!("{name:<18} {counts} ({:.1} s)", took.as_secs_f64());
         total.add(counts);
+    }
+    let took: Duration = lines.iter().map(|line| line.took).sum();
+    println!("{:<18} {:.1} min", "all of it", took.as_secs_f64() / 60.0);
+    print!("{}", total.timings.tables());
+    if !total.notes.is_empty() {
+        println!("\nchanged since it was locked:");
+        total.notes.iter().for_each(|note| println!("  {note}"));
     }
     if !total.reasons.is_empty() {
         println!("\nskipped:");
@@ -110,4 +140,16 @@ fn summary(lines: &[Line]) -> ExitCode {
     }
     println!("\n{total}");
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drift_runs_in_full_or_by_name() {
+        let has = |only: &[Suite], full| Args { only: only.to_vec(), full }.has(Suite::Drift);
+        assert!(!has(&[], false) && !has(&[Suite::Rust], true));
+        assert!(has(&[], true) && has(&[Suite::Drift], false));
+    }
 }

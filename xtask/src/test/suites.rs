@@ -3,16 +3,18 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use super::counts::{Counts, of_cargo, of_node, of_pytest};
-use super::lanes;
+use super::timings::{self, TimedLine, Timing, Timings};
+use super::{drift, lanes};
 use crate::platform::Scratch;
 use crate::program::{self, cargo, line_of, npm, program};
-use crate::sources::Sources;
-use crate::{azurite, host, postgres, python, qemu, tidy, tree};
+use crate::{azurite, checkout, host, postgres, python, qemu, tidy, tree};
 
 /// Where tests find Azure's emulator.
 const AZURITE: &str = "PANDASTACK_TEST_AZURITE";
@@ -25,15 +27,15 @@ pub struct Session {
     scratch: Option<Scratch>,
     /// Tests that take many minutes run, too.
     full: bool,
-    /// In CI, where build output outlives the clone.
-    sources: Option<Sources>,
 }
 
 impl Session {
     /// With the tests that take many minutes, or without.
     pub fn new(full: bool) -> Result<Self> {
-        let sources = tree::in_ci().then(Sources::restore).transpose()?;
-        Ok(Self { scratch: None, full, sources })
+        if tree::in_ci() {
+            checkout::enter()?;
+        }
+        Ok(Self { scratch: None, full })
     }
 
     pub fn tidy(&mut self) -> Result<Counts> {
@@ -49,14 +51,14 @@ impl Session {
         let mut clippy =
             cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]);
         let passed = clippy.status().context("start cargo clippy")?.success();
-        self.were_built()?;
         Ok(Counts::one(passed))
     }
 
     pub fn rust(&mut self) -> Result<Counts> {
         // The host's programs are the product's to name, so it is built first.
+        let began = Instant::now();
         build_tests()?;
-        self.were_built()?;
+        let built = Timings::suite("compile the tests", began.elapsed());
         host::install_for_product()?;
         host::install_for_tests()?;
         let mut tests = cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--", "--show-output"]);
@@ -64,8 +66,9 @@ impl Session {
         tests.env("PANDASTACK_TEST_PYTHON", python::ensure()?);
         tests.envs(azurite::ensure()?.map(|program| (AZURITE, program)));
         tests.envs(self.full.then_some(("PANDASTACK_TEST_FULL", "1")));
-        let (output, success) = tee(tests, "rust")?;
-        Ok(of_cargo(&output).with_status(success))
+        let mut counts = cargo_test(tests, "rust")?;
+        counts.timings.add(&built);
+        Ok(counts)
     }
 
     /// The engine once more, with a newer emulator than the host's.
@@ -81,11 +84,26 @@ impl Session {
         let mut tests = qemu::in_place(&dir, &engine_tests()?);
         // What only measures has nothing to say here.
         tests.args(["--show-output", "--skip", "timing"]);
-        let outcome = tee(tests, "qemu-10");
+        let outcome = cargo_test(tests, "qemu-10");
         // It ran as root, and so did what made its guest's files.
         host::give_back(&tree::target_dir().join("tmp"))?;
-        let (output, success) = outcome?;
-        Ok(of_cargo(&output).with_status(success))
+        outcome
+    }
+
+    /// The templates with what the registries have now.
+    pub fn newest_packages(&mut self) -> Result<Counts> {
+        build_tests()?;
+        host::install_for_product()?;
+        drift::templates()
+    }
+
+    /// The engine with the kernel that Debian has now.
+    pub fn newest_kernel(&mut self) -> Result<Counts> {
+        let mut tests = host::as_root(engine_tests()?);
+        tests.env("PANDASTACK_TEST_NEWEST_KERNEL", "1").args(["--show-output", "--skip", "timing"]);
+        let outcome = cargo_test(tests, "newest-kernel");
+        host::give_back(&tree::target_dir().join("tmp"))?;
+        outcome
     }
 
     pub fn python(&mut self) -> Result<Counts> {
@@ -139,10 +157,6 @@ impl Session {
         Ok(Counts::one(left.is_empty()))
     }
 
-    fn were_built(&self) -> Result<()> {
-        self.sources.as_ref().map_or(Ok(()), Sources::were_built)
-    }
-
     fn platform(&self) -> Result<&crate::platform::Platform> {
         match &self.scratch {
             Some(scratch) => scratch.platform(),
@@ -151,13 +165,15 @@ impl Session {
     }
 }
 
-/// Builds every crate's tests, and with them the `pandastack` program. Built by itself, the program would have other
-/// features of shared dependencies, and all that stands on those would be compiled twice.
+/// Builds every crate's tests, and with them the `pandastack` program. Built by itself, the program
+/// would have other features of shared dependencies, and all that stands on those would be compiled
+/// twice.
 fn build_tests() -> Result<()> {
     program::run(cargo(&["test", "--release", "--workspace", "--no-run"]))
 }
 
-/// The program with the tests of the QEMU engine. Cargo is asked for all crates' tests, for the reason that [`build_tests`] has.
+/// The program with the tests of the QEMU engine. Cargo is asked for all crates' tests, for the
+/// reason that [`build_tests`] has.
 fn engine_tests() -> Result<PathBuf> {
     #[derive(serde::Deserialize)]
     struct Artifact {
@@ -188,9 +204,19 @@ fn engine_tests() -> Result<PathBuf> {
 /// Runs tests of a file or a directory.
 pub fn pytest(python: Command, log: &str, tests: &str, chosen: &[&str]) -> Result<Counts> {
     let mut pytest = pytest_of(python, tests, chosen);
-    pytest.arg("-rsfE");
-    let (output, success) = tee(pytest, log)?;
-    Ok(of_pytest(&output).with_status(success))
+    pytest.args(["-rsfE", "--durations=20"]);
+    let output = tee(pytest, log, Errors::Shown)?;
+    let text = output.text();
+    let tests = timings::of_pytest(&text);
+    Ok(of_pytest(&text).with_status(output.success).with_timings(output.timings(log, tests)))
+}
+
+/// Runs tests in cargo's harness.
+fn cargo_test(tests: Command, log: &str) -> Result<Counts> {
+    let output = tee(tests, log, Errors::Kept)?;
+    let threads = available_parallelism().map_or(1, usize::from);
+    let timings = timings::of_cargo(&output.lines, log, threads);
+    Ok(of_cargo(&output.text()).with_status(output.success).with_timings(timings))
 }
 
 /// pytest, leaving nothing in the clone.
@@ -207,8 +233,10 @@ fn build_typescript() -> Result<()> {
 }
 
 fn node_test(dir: &str, point: impl FnOnce(Command) -> Command) -> Result<Counts> {
-    let (output, success) = tee(point(npm(dir, &["test"])), dir)?;
-    Ok(of_node(&output).with_status(success))
+    let output = tee(point(npm(dir, &["test"])), dir, Errors::Shown)?;
+    let text = output.text();
+    let tests = timings::of_node(&text);
+    Ok(of_node(&text).with_status(output.success).with_timings(output.timings(dir, tests)))
 }
 
 /// Where the last run's output is kept.
@@ -216,23 +244,55 @@ pub fn logs_dir() -> PathBuf {
     tree::cache_dir().join("logs")
 }
 
-/// Runs to the end, shows and keeps what it prints to standard output.
-fn tee(mut command: Command, suite: &str) -> Result<(String, bool)> {
+/// What a program printed, and how it ended.
+struct Output {
+    lines: Vec<TimedLine>,
+    success: bool,
+}
+
+impl Output {
+    fn text(&self) -> String {
+        self.lines.iter().flat_map(|line| [line.text.as_str(), "\n"]).collect()
+    }
+
+    /// The times of one suite with these tests.
+    fn timings(&self, suite: &str, tests: Vec<Timing>) -> Timings {
+        let took = self.lines.last().map_or(Duration::ZERO, |line| line.at);
+        Timings { tests, ..Timings::suite(suite, took) }
+    }
+}
+
+/// What happens to standard error.
+#[derive(PartialEq, Eq)]
+enum Errors {
+    /// It is shown, and not in the output.
+    Shown,
+    /// It is in the output, in the order of lines.
+    Kept,
+}
+
+/// Runs to the end, shows and keeps what it prints.
+fn tee(mut command: Command, suite: &str, errors: Errors) -> Result<Output> {
     let line = line_of(&command);
+    let reading = || format!("read from `{line}`");
     let log_path = logs_dir().join(format!("{}.log", suite.replace('/', "-")));
     fs::create_dir_all(logs_dir()).with_context(|| format!("make {}", logs_dir().display()))?;
     let mut log = File::create(&log_path).with_context(|| format!("make {}", log_path.display()))?;
-    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("start `{line}`"))?;
-    let stdout = child.stdout.take().with_context(|| format!("read from `{line}`"))?;
-    let mut kept = String::new();
-    for read in BufReader::new(stdout).split(b'\n') {
-        let text =
-            String::from_utf8_lossy(&read.with_context(|| format!("read from `{line}`"))?).into_owned();
+    let (reader, writer) = std::io::pipe().with_context(reading)?;
+    if errors == Errors::Kept {
+        command.stderr(writer.try_clone().with_context(reading)?);
+    }
+    let began = Instant::now();
+    let mut child = command.stdout(writer).spawn().with_context(|| format!("start `{line}`"))?;
+    // It holds the writing end of the pipe.
+    drop(command);
+    let mut lines = Vec::new();
+    for read in BufReader::new(reader).split(b'\n') {
+        let text = String::from_utf8_lossy(&read.with_context(reading)?).into_owned();
         println!("{text}");
         writeln!(log, "{text}").with_context(|| format!("write {}", log_path.display()))?;
-        kept.push_str(&text);
-        kept.push('\n');
+        lines.push(TimedLine { at: began.elapsed(), text });
     }
     let status = child.wait().with_context(|| format!("wait for `{line}`"))?;
-    Ok((kept, status.success()))
+    Ok(Output { lines, success: status.success() })
 }

@@ -107,6 +107,7 @@ fn wait_until_listening(port: u16) -> Result<()> {
         if Instant::now() > deadline {
             bail!("nginx does not listen");
         }
+        #[expect(clippy::disallowed_methods, reason = "nothing tells when nginx listens")]
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())

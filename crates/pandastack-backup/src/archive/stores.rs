@@ -162,8 +162,8 @@ async fn check_refusal(kind: &str, wrong: (&str, &str)) {
     bucket.settings.push((wrong.0.to_owned(), wrong.1.to_owned()));
     let archive = open(&bucket, "db-1");
     let refused = |error: ArchiveError| match error {
-        ArchiveError::Store { source: object_store::Error::PermissionDenied { .. }, .. }
-        | ArchiveError::Store { source: object_store::Error::Unauthenticated { .. }, .. } => {}
+        ArchiveError::Store { reason: object_store::Error::PermissionDenied { .. }, .. }
+        | ArchiveError::Store { reason: object_store::Error::Unauthenticated { .. }, .. } => {}
         other => panic!("{other:?}"),
     };
     refused(put(&archive, &Entry::History(Timeline(2)), "mine").await.unwrap_err());

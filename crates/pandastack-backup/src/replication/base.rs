@@ -79,8 +79,8 @@ impl BaseStream {
                     return Ok(Some(BasePart::End { stop }));
                 }
                 b'E' => {
-                    let source = Box::new(SqlError::parse(&body));
-                    return Err(ReplicationError::Refused { command: COMMAND, source });
+                    let reason = Box::new(SqlError::parse(&body));
+                    return Err(ReplicationError::Refused { command: COMMAND, reason });
                 }
                 b'Z' => return Ok(None),
                 _ => {}

@@ -44,7 +44,7 @@ pub(crate) async fn keep_awake(
     for error in tried.iter().filter_map(|one| one.as_ref().err()) {
         tracing::info!(app = %record.id, %error, "a machine of an app was not given its lease");
     }
-    let first = first_good(tried).unwrap_or_else(|| Err(none().into()))?;
+    let first = first_good(tried).unwrap_or_else(|| Err(none()))?;
     Ok(Json(ops::lifecycle::show(&app, &first).await))
 }
 

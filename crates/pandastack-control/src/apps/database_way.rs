@@ -55,7 +55,7 @@ impl Attached {
     async fn reachable(&self) -> Result<Vec<DatabaseId>> {
         let store = self.app.store.as_ref();
         let machine = store.sandbox(None, &self.machine).await?;
-        let Some(Ok(Owner::App(app))) = machine.owner.as_deref().map(str::parse) else {
+        let Some(Owner::App(app)) = machine.owner else {
             return Ok(Vec::new());
         };
         let of = match store.app(None, app.as_str()).await {

@@ -85,7 +85,7 @@ pub(super) async fn end_builds(machine: &Machine) -> Result<()> {
 /// who serve may not see.
 pub(super) async fn snapshot_built(machine: &Machine, name: &str) -> Result<SnapshotRecord> {
     end_builds(machine).await?;
-    let owner = machine.record.owner.clone().unwrap_or_default();
+    let owner = machine.record.owner.as_ref().map(ToString::to_string).unwrap_or_default();
     let request = CreateSnapshot {
         name: Some(name.to_owned()),
         metadata: Some([(OWNER_LABEL.to_owned(), owner)].into()),

@@ -81,7 +81,7 @@ pub(crate) async fn remove(State(app): State<Arc<App>>, caller: Caller, of: OfRe
     let key = of.second;
     change(&app, &caller, of.id, |repo| match repo.env.remove(&key) {
         Some(_) => Ok(()),
-        None => Err(Error::not_found("variable", &key).into()),
+        None => Err(Error::not_found("variable", &key)),
     })
     .await?;
     Ok(StatusCode::NO_CONTENT)

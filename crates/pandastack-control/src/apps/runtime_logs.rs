@@ -153,7 +153,7 @@ impl Output {
             _ => self.ended = true,
         }
         let mut lines = Vec::new();
-        while let Some(event) = self.events.next() {
+        while let Some(event) = self.events.pop() {
             match event {
                 OutputEvent::Text(text) => lines.extend(self.lines.push(&text)),
                 OutputEvent::Exit(_) | OutputEvent::Failed(_) => self.ended = true,

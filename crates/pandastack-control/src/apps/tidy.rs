@@ -67,7 +67,7 @@ pub(super) fn needed(app: &AppRecord, deployments: &[DeploymentRecord]) -> Neede
 /// Deletes what an app does not need; and the app itself when it is being deleted.
 pub(super) async fn app(app: &Arc<App>, id: &AppId) -> Result<()> {
     // Machines first: one that is given a source is noted as such until its deployment is written, so it is known by one or the other.
-    let machines = app.store.sandboxes(&Select::Owner(owner_of(id).to_string())).await?;
+    let machines = app.store.sandboxes(&Select::Owner(owner_of(id))).await?;
     let is_uploading = app.apps.put_off_tidying(id);
     let of = match app.store.app(None, id.as_str()).await {
         // A source came to it while it was deleted.

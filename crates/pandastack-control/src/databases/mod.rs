@@ -69,8 +69,8 @@ fn owner(id: &DatabaseId) -> Owner {
 
 /// The database whose machine this is.
 fn machine_of(machine: &SandboxRecord) -> Option<DatabaseId> {
-    match machine.owner.as_deref()?.parse() {
-        Ok(Owner::Database(id)) => Some(id),
+    match &machine.owner {
+        Some(Owner::Database(id)) => Some(id.clone()),
         _ => None,
     }
 }

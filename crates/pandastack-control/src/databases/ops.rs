@@ -323,7 +323,7 @@ pub(super) async fn remove(app: &Arc<App>, record: &DatabaseRecord) -> Result<()
 
 /// Removes every machine that belongs to a database.
 pub(super) async fn remove_machines(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(owner(id).to_string())).await? {
+    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
         machines::delete::delete(&app.sandboxes, machine, Some("its database is deleted")).await?;
     }
     Ok(())

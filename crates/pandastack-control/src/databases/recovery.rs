@@ -76,7 +76,7 @@ async fn keep_named(app: &Arc<App>, record: &DatabaseRecord) -> Result<()> {
     let (of, replaced) = (owner(&record.id), Owner::ReplacedDatabase(record.id.clone()));
     let (kept, others): (Vec<_>, Vec<_>) = app
         .store
-        .sandboxes(&Select::Owner(of.to_string()))
+        .sandboxes(&Select::Owner(of.clone()))
         .await?
         .into_iter()
         .partition(|machine| machine.id == *named);

@@ -47,7 +47,7 @@ pub(super) enum Replay {
     /// It takes queries and goes on by itself.
     Over,
     /// It said that it still reads its log.
-    InFlight,
+    InProgress,
     /// It said nothing in time.
     Unheard,
 }
@@ -80,7 +80,7 @@ async fn await_replayed(app: &Arc<App>, id: &DatabaseId, sandbox: &SandboxId) ->
     loop {
         match look(app, id, sandbox).await? {
             Replay::Over => return Ok(()),
-            Replay::InFlight => heard = Instant::now(),
+            Replay::InProgress => heard = Instant::now(),
             Replay::Unheard => {}
         }
         let too_long = [
@@ -118,7 +118,7 @@ async fn ask(app: &Arc<App>, original: &DatabaseId, sandbox: &SandboxId) -> Resu
     let session = session.map_err(|error| Setback::Session(error.into()))?;
     let outcomes = run_in(session, &[plain("SELECT pg_is_in_recovery()")]).await.map_err(Setback::Session)?;
     let answer = outcomes.first().and_then(|outcome| outcome.rows.first()?.first()?.as_deref());
-    Ok(if answer == Some("f") { Replay::Over } else { Replay::InFlight })
+    Ok(if answer == Some("f") { Replay::Over } else { Replay::InProgress })
 }
 
 fn endpoint(sandbox: &SandboxId) -> Endpoint {
@@ -138,7 +138,7 @@ fn despite(setback: &Setback) -> Option<Replay> {
         Setback::Session(RunError::Session(error)) => match error {
             LoginError::Late | LoginError::Broken(_) => Some(Replay::Unheard),
             LoginError::Sql(error) => match error.code.as_str() {
-                NOT_YET => Some(Replay::InFlight),
+                NOT_YET => Some(Replay::InProgress),
                 CANCELLED | ENDED => Some(Replay::Unheard),
                 _ => None,
             },
@@ -182,7 +182,7 @@ mod tests {
         let session = |error: LoginError| Setback::Session(error.into());
         let sql = |code: &str| session(SqlError { code: code.to_owned(), ..SqlError::default() }.into());
         for (setback, expect) in [
-            (sql(NOT_YET), Some(Replay::InFlight)),
+            (sql(NOT_YET), Some(Replay::InProgress)),
             (sql(CANCELLED), Some(Replay::Unheard)),
             (sql(ENDED), Some(Replay::Unheard)),
             (session(LoginError::Late), Some(Replay::Unheard)),

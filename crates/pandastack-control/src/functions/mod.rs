@@ -152,7 +152,7 @@ pub(crate) async fn run(app: Arc<App>) {
 /// Sees to what a server left when it ended: machines, deploys, calls.
 async fn recover(app: &Arc<App>) -> Result<()> {
     for function in app.store.functions(None).await? {
-        for machine in app.store.sandboxes(&Select::Owner(owner(&function.id).to_string())).await? {
+        for machine in app.store.sandboxes(&Select::Owner(owner(&function.id))).await? {
             pool::delete(app, machine.id);
         }
     }
@@ -287,7 +287,7 @@ async fn delete(app: &Arc<App>, function: &FunctionRecord) -> Result<()> {
         remove_version(app, version).await?;
     }
     app.store.delete_function(&function.id).await?;
-    for machine in app.store.sandboxes(&Select::Owner(owner(&function.id).to_string())).await? {
+    for machine in app.store.sandboxes(&Select::Owner(owner(&function.id))).await? {
         pool::delete(app, machine.id);
     }
     app.store.prune_bundles(&function.workspace).await?;

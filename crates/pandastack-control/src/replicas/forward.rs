@@ -127,7 +127,7 @@ async fn leader(app: &App) -> Result<Leader> {
 
 /// A client for another replica, and what its paths begin with.
 pub(super) fn way_to(address: &str) -> Result<(reqwest::Client, String)> {
-    let builder = reqwest::Client::builder()
+    let builder = pandastack_http::builder_for(address)
         .connect_timeout(CONNECT_MAX)
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true);

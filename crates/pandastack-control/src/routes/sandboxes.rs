@@ -58,10 +58,12 @@ pub(crate) async fn delete(
 ) -> ApiResult<StatusCode> {
     let record = app.store.sandbox(Some(&caller.workspace), &id).await?;
     if let Some(owner) = &record.owner {
-        let (service, name) = owner.split_once(':').unwrap_or(("service", owner));
-        return Err(Error::conflict(format!(
-            "sandbox `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more; delete the {service} instead"
-        )).into());
+        let (service, name) = (owner.kind(), owner.id());
+        let message = format!(
+            "sandbox `{id}` belongs to {service} `{name}`, which deletes it when it needs it no more; \
+             delete the {service} instead"
+        );
+        return Err(Error::conflict(message).into());
     }
     ops::delete::delete(&app.sandboxes, record, None).await?;
     Ok(StatusCode::NO_CONTENT)

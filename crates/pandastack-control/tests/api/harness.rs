@@ -63,7 +63,7 @@ impl World {
             config,
             base: String::new(),
             token: String::new(),
-            http: reqwest::Client::new(),
+            http: pandastack_http::builder_for("http:").build().unwrap(),
             running: None,
         };
         world.run().await;

@@ -102,7 +102,7 @@ impl Server {
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         config.requests_per_second = None;
         let (http, clock) =
-            (reqwest::Client::builder().timeout(ANSWER_MAX).build().unwrap(), Clock::default());
+            (pandastack_http::builder_for("http:").timeout(ANSWER_MAX).build().unwrap(), Clock::default());
         let (base, token) = (String::new(), String::new());
         let mut server = Self { config, clock, runtime: None, base, token, http };
         server.run().await;

@@ -109,20 +109,19 @@ fn without(denied: &Target, allowed: &[Target]) -> Vec<String> {
 
 /// A network without another one: at most one piece for each bit by which they differ in length.
 fn subtract(from: Cidr, hole: Cidr) -> Vec<Cidr> {
-    let covers = |outer: Cidr, inner: Cidr| {
-        outer.prefix() <= inner.prefix() && inner.first() & outer.mask() == outer.first()
-    };
-    if covers(hole, from) {
+    if hole.covers(&from) {
         return Vec::new();
     }
-    if !covers(from, hole) {
-        return vec![from];
+    let mut left = Vec::new();
+    let mut around = from;
+    while around != hole {
+        let halves = around.halves().filter(|_| around.covers(&hole));
+        let Some([lower, upper]) = halves else { return vec![from] };
+        let (inside, outside) = if lower.covers(&hole) { (lower, upper) } else { (upper, lower) };
+        left.push(outside);
+        around = inside;
     }
-    let sibling = |prefix: u8| {
-        let bit = 1_u32 << (32 - prefix);
-        Cidr::literal((hole.first() ^ bit).to_be_bytes(), prefix)
-    };
-    (from.prefix() + 1..=hole.prefix()).map(sibling).collect()
+    left
 }
 
 /// A policy as clients read it: whether anything is open, and the lists.

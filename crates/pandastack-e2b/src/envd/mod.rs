@@ -109,7 +109,7 @@ pub(crate) fn routes(native: Native, interpreter: Router) -> Router {
 async fn unknown() -> RpcError {
     RpcError::new(
         RpcCode::Unimplemented,
-        "this server does not have this call; see docs/e2b-compatibility.md",
+        "this server does not have this call; see docs/reference/e2b-compatibility.md",
     )
 }
 

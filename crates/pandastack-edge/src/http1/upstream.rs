@@ -42,10 +42,16 @@ pub(crate) enum UpstreamError {
     Incomplete,
     /// It cannot be read, or can be read in two ways.
     #[error("the guest's answer is malformed: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(Malformed),
     /// The request's body has no end, or is too long.
-    #[error("the client broke off: {0}")]
+    #[error("the client broke off")]
     Client(#[source] BodyError),
+}
+
+impl From<Malformed> for UpstreamError {
+    fn from(error: Malformed) -> Self {
+        UpstreamError::Malformed(error)
+    }
 }
 
 /// What a read brought.

@@ -2,6 +2,9 @@
 //!
 //! It lives in two files and signs a certificate for each name when it is first asked for; one for `*.` of a name's domain
 //! covers every preview of it. Whoever installs `ca.pem` trusts every certificate made here, so its key stays with root.
+//!
+//! Certificates are kept in a plain map, not in a cache such as `moka`: an entry lives for weeks, the lock is held while one is
+//! made so that it is made once, and forgetting all of them costs nothing but making them again.
 
 use std::collections::HashMap;
 use std::io;
@@ -62,7 +65,7 @@ impl LocalAuthority {
                 reason: error.to_string(),
             })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => make(&path, &key_path)?,
-            Err(source) => return Err(TlsError::File { path: key_path, source }),
+            Err(reason) => return Err(TlsError::File { path: key_path, reason }),
         };
         let own = CertificateDer::from_pem_file(&path).map_err(|error| TlsError::Content {
             path,
@@ -130,7 +133,7 @@ fn make(path: &Path, key_path: &Path) -> Result<KeyPair, TlsError> {
     let key = KeyPair::generate().map_err(fail)?;
     let certificate = authority_params()?.self_signed(&key).map_err(fail)?;
     if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).map_err(|source| TlsError::File { path: dir.to_owned(), source })?;
+        std::fs::create_dir_all(dir).map_err(|reason| TlsError::File { path: dir.to_owned(), reason })?;
     }
     // The key last: without it nothing is there, and the next start makes both anew.
     write(path, 0o644, &certificate.pem())?;
@@ -148,7 +151,7 @@ fn write(path: &Path, mode: u32, text: &str) -> Result<(), TlsError> {
         .open(&temporary)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&temporary, path));
-    written.map_err(|source| TlsError::File { path: path.to_owned(), source })
+    written.map_err(|reason| TlsError::File { path: path.to_owned(), reason })
 }
 
 /// The same every time, so that the authority needs to be read back from its key alone.

@@ -96,7 +96,7 @@ fn read_pair(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
     let wrong = |path: &Path, what| {
         let path = path.to_owned();
         move |reason: rustls::pki_types::pem::Error| match reason {
-            rustls::pki_types::pem::Error::Io(source) => TlsError::File { path, source },
+            rustls::pki_types::pem::Error::Io(reason) => TlsError::File { path, reason },
             other => TlsError::Content { path, what, reason: other.to_string() },
         }
     };

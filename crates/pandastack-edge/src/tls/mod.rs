@@ -34,13 +34,12 @@ const HANDSHAKE_RECORD: u8 = 0x16;
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or written.
-    #[error("TLS: `{path}` is not usable: {source}")]
+    #[error("TLS: `{path}` is not usable: {reason}")]
     File {
         /// Which.
         path: PathBuf,
         /// Why.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
     /// A file holds something else.
     #[error("TLS: `{path}` holds no {what} in PEM form: {reason}")]

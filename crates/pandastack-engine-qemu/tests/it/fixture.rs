@@ -17,6 +17,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
 use crate::guest_image::GuestImage;
+use crate::missing::Missing;
 
 const DISK_BYTES: u64 = 16 << 20;
 /// A booting guest on a busy host included.
@@ -40,19 +41,22 @@ pub struct QemuFixture {
 static TURN: Mutex<()> = Mutex::const_new(());
 
 impl QemuFixture {
-    /// Probes the engine; the error names what this host lacks. With `confinement` every restored machine gets that one,
-    /// otherwise a user of its own.
-    pub async fn prepare(confinement: Option<Confinement>) -> Result<Self, String> {
+    /// Probes the engine; the error names what this host lacks. Panics when the probe fails on a host that lacks nothing.
+    /// With `confinement` every restored machine gets that one, otherwise a user of its own.
+    pub async fn prepare(confinement: Option<Confinement>) -> Result<Self, Missing> {
+        if let Some(missing) = Missing::on_this_host() {
+            return Err(missing);
+        }
         let turn = TURN.lock().await;
         let image = GuestImage::prepare()?;
-        let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let dir = tempfile::tempdir().unwrap();
         let config = QemuConfig {
             binary: None,
             library_dir: dir.path().join("lib"),
             kvm_usable: false,
             kvm_reason: "tests emulate".to_owned(),
         };
-        let engine = QemuEngine::probe(config).await.map_err(|error| error.to_string())?;
+        let engine = QemuEngine::probe(config).await.expect("an engine on a host that lacks nothing");
         Ok(Self { engine, image, dir, next: AtomicU64::new(1), confinement, vcpus: 1, _turn: turn })
     }
 

@@ -7,7 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pandastack_image::{Initramfs, Kernel};
+use pandastack_image::{ImageError, Initramfs, Kernel, KernelSet};
+
+use crate::missing::Missing;
+
+/// Set by `cargo xtask test --only drift`.
+const NEWEST: &str = "PANDASTACK_TEST_NEWEST_KERNEL";
 
 /// What a machine boots from.
 #[derive(Debug, Clone)]
@@ -17,32 +22,39 @@ pub struct GuestImage {
 }
 
 impl GuestImage {
-    /// Builds or finds the image; the error says why this host cannot.
-    pub fn prepare() -> Result<Self, String> {
+    /// Builds or finds the image. Panics when that fails for another reason than what this host lacks.
+    pub fn prepare() -> Result<Self, Missing> {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest-image");
-        fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        let kernel = Kernel::ensure(&dir, &|_| ()).map_err(|error| error.to_string())?;
+        fs::create_dir_all(&dir).unwrap();
+        let kernel = match kernel(&dir) {
+            Err(ImageError::NoMirror) => return Err(Missing::Archive),
+            kernel => kernel.expect("a kernel from Debian's archive"),
+        };
         let init = dir.join(format!("init-{}", std::process::id()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/init.c");
-        run(Command::new("gcc").args(["-O2", "-static", "-o"]).arg(&init).arg(&source))?;
-        let program = fs::read(&init).map_err(|error| format!("{}: {error}", init.display()))?;
+        let compiled =
+            Command::new("gcc").args(["-O2", "-static", "-o"]).arg(&init).arg(&source).output().unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let program = fs::read(&init).unwrap();
         let _ = fs::remove_file(&init);
         let initrd = dir.join(format!("initrd-{}.cpio", std::process::id()));
-        Initramfs::build(&kernel, &program, &initrd).map_err(|error| error.to_string())?;
+        Initramfs::build(&kernel, &program, &initrd).unwrap();
         Ok(Self { kernel: kernel.vmlinuz, initrd })
     }
+}
+
+/// The product's kernel, or the archive's newest where a run asks for it.
+fn kernel(dir: &Path) -> Result<KernelSet, ImageError> {
+    if std::env::var_os(NEWEST).is_none() {
+        return Kernel::ensure(dir, &|_| ());
+    }
+    let pin = Kernel::current_pin(dir)?;
+    println!("with the newest kernel: {} {}", pin.package, pin.version);
+    Kernel::ensure_pin(&pin, dir, &|_| ())
 }
 
 impl Drop for GuestImage {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.initrd);
-    }
-}
-
-fn run(command: &mut Command) -> Result<(), String> {
-    match command.output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("{command:?}: {error}")),
     }
 }

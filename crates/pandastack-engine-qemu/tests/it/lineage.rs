@@ -108,7 +108,7 @@ fn assert_locked_in(record: &MachineRecord) {
 async fn forks_share_nothing_and_are_locked_in() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
         Ok(fixture) => fixture,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(missing) => return println!("skipped: {missing}"),
     };
     let zygote = fixture.booted().await;
     zygote.pause().await.unwrap();
@@ -179,7 +179,7 @@ fn header_bytes(tap: &OwnedFd) -> libc::c_int {
 async fn the_tap_of_a_fork_is_set_up_like_its_parents() {
     let fixture = match QemuFixture::prepare(None).await {
         Ok(fixture) => fixture,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(missing) => return println!("skipped: {missing}"),
     };
     let parent = fixture.booted().await;
     parent.pause().await.unwrap();
@@ -203,7 +203,7 @@ async fn the_tap_of_a_fork_is_set_up_like_its_parents() {
 async fn many_forks_leave_no_trace() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
         Ok(fixture) => fixture,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(missing) => return println!("skipped: {missing}"),
     };
     let zygote = fixture.booted().await;
     zygote.pause().await.unwrap();
@@ -243,7 +243,7 @@ async fn many_forks_leave_no_trace() {
 async fn work_that_nobody_waits_for_leaves_no_process() {
     let fixture = match QemuFixture::prepare(Some(Confinement::Zygote)).await {
         Ok(fixture) => fixture,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(missing) => return println!("skipped: {missing}"),
     };
     let boot = fixture.boot().await;
     let given_up = timeout(Duration::from_millis(5), fixture.engine().boot(boot)).await;

@@ -1,12 +1,13 @@
 //! The engine against real emulator processes and a real guest kernel.
 //!
-//! Needs root, the emulator, a compiler and the product's kernel; what is missing is named and the tests are skipped.
+//! A host that lacks one of the things in [`missing::Missing`] skips the tests. Any other obstacle fails them.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod fixture;
 mod guest_image;
 mod lineage;
+mod missing;
 mod timing;
 mod volumes;
 
@@ -18,7 +19,7 @@ use fixture::QemuFixture;
 async fn conform(confinement: Option<Confinement>, vcpus: u8) {
     match QemuFixture::prepare(confinement).await {
         Ok(fixture) => conformance::run(&fixture.with_vcpus(vcpus)).await.assert_passed(),
-        Err(reason) => println!("skipped: {reason}"),
+        Err(missing) => println!("skipped: {missing}"),
     }
 }
 

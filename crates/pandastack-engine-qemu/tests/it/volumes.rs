@@ -38,7 +38,7 @@ async fn written(fixture: &QemuFixture, image: &Path, number: u64) -> Arc<dyn Ma
 async fn volumes_are_there_after_boot_restore_and_fork() {
     let fixture = match QemuFixture::prepare(None).await {
         Ok(fixture) => fixture,
-        Err(reason) => return println!("skipped: {reason}"),
+        Err(missing) => return println!("skipped: {missing}"),
     };
     let image = fixture.fresh_path("volume");
     let booted = written(&fixture, &image, 7).await;

@@ -25,7 +25,7 @@ pub enum ClientError {
     Protocol(String),
     /// The guest's bytes were not frames.
     #[error("the guest broke the protocol: {0}")]
-    Frame(#[from] FrameError),
+    Frame(FrameError),
     /// The guest is older than this program supports.
     #[error(
         "the guest speaks protocol generation {guest}, the oldest supported is {oldest}; rebuild its template"
@@ -70,6 +70,12 @@ pub enum ClientError {
     /// The host could not make a nonce.
     #[error("the host has no random numbers: {0}")]
     Random(String),
+}
+
+impl From<FrameError> for ClientError {
+    fn from(error: FrameError) -> Self {
+        ClientError::Frame(error)
+    }
 }
 
 /// What kind of failure it is: decides status codes, retries and metric labels.

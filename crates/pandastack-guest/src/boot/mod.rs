@@ -43,6 +43,14 @@ struct BootError {
     error: io::Error,
 }
 
+impl std::fmt::Display for BootError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cannot {}: {}", self.step, self.error)
+    }
+}
+
+impl std::error::Error for BootError {}
+
 trait Step<T> {
     fn step(self, step: &'static str) -> Result<T, BootError>;
 }
@@ -55,8 +63,8 @@ impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
 
 /// Boots and serves. Returns only if even powering off does not work.
 pub(crate) fn run() -> ExitCode {
-    if let Err(BootError { step, error }) = boot_and_serve() {
-        log(&format!("cannot {step}: {error}; the machine goes off"));
+    if let Err(error) = boot_and_serve() {
+        log(&format!("{error}; the machine goes off"));
     }
     power::halt()
 }

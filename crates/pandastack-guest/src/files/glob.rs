@@ -3,6 +3,10 @@
 //! `*` and `?` stay within a name, `**` crosses directories, `[a-z]`, `[!a-z]`, `{one,two}` and `\` work as in a
 //! shell. A pattern without `/` is matched with the last component, one with `/` with the whole relative path.
 //! Patterns become regular expressions without backtracking, so a hostile one costs linear time.
+//!
+//! `globset` means something else by these patterns: there `?` and `[ü]` stand for one byte, so that `?.txt` does not match
+//! `ü.txt`, and `**` within a name does not cross directories. And it panics on a pattern that compiles to too much, where
+//! this one is refused.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -124,9 +128,11 @@ mod tests {
         check("src/*.rs", &["src/a.rs"], &["src/deep/a.rs", "a.rs"]);
         check("src/**/*.rs", &["src/a.rs", "src/x/y/a.rs"], &["other/a.rs"]);
         check("src/**", &["src/a", "src/x/y"], &["src"]);
+        check("src/a**b", &["src/ab", "src/a/x/b"], &["src/a/x/c"]);
         check("?.txt", &["a.txt", "ü.txt"], &["ab.txt", ".txt"]);
         check("[a-c]x", &["ax", "cx"], &["dx"]);
         check("[!a-c]x", &["dx"], &["ax"]);
+        check("[äü]x", &["üx", "äx"], &["ux"]);
         check("{one,two}.md", &["one.md", "two.md"], &["three.md", "one,two.md"]);
         check("a\\*b", &["a*b"], &["axb"]);
         check("a+b(c).$", &["a+b(c).$"], &["aab(c).$"]);

@@ -4,6 +4,8 @@
 //! kernel --inotify--> watch thread --translates--> ring --wake--> event loop --> followers
 //! ```
 //!
+//! Watches live in the guest, because there they survive the agent, a sleep and a snapshot.
+//!
 //! What must hold:
 //! - A watch outlives its follower and its connection, so a host that was restarted, or a machine that slept, goes on
 //!   where it stopped. Sequence numbers have no gaps; what was lost is a change of its own, an overflow.

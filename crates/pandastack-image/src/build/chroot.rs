@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nix::mount::{MsFlags, mount};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
 use crate::command::Program;
 use crate::error::ImageError;
@@ -51,10 +51,10 @@ impl Chroot {
     ) -> Result<T, ImageError> {
         let point = self.root.join(at.trim_start_matches('/'));
         std::fs::create_dir_all(&point).map_err(ImageError::io("create", &point))?;
-        mount(Some(dir), &point, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .map_err(|error| ImageError::io("bind", &point)(error.into()))?;
+        mount_bind(dir, &point).map_err(|error| ImageError::io("bind", &point)(error.into()))?;
         let outcome = work();
-        nix::mount::umount(&point).map_err(|error| ImageError::io("unmount", &point)(error.into()))?;
+        unmount(&point, UnmountFlags::empty())
+            .map_err(|error| ImageError::io("unmount", &point)(error.into()))?;
         std::fs::remove_dir(&point).map_err(ImageError::io("delete", &point))?;
         outcome
     }

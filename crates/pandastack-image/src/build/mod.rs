@@ -8,7 +8,7 @@
 //!
 //! The namespace belongs to one thread: when it ends, in whatever way, every mount and loop device goes with it, and
 //! nobody else on the host ever sees them. Programs of the tree run in a chroot without network; only the host's own
-//! clients fetch anything.
+//! clients fetch anything. Debian, PyPI and npm packages are pinned by the template's lock.
 
 mod chroot;
 mod configure;

@@ -1,7 +1,7 @@
 //! A mount namespace that lives exactly as long as one build.
 
-use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{MountPropagationFlags, mount_change};
 
 use crate::error::ImageError;
 
@@ -19,10 +19,10 @@ pub(super) fn with_private_mounts<T: Send>(
             leave_mount_namespace()?;
             work()
         });
-        let handle = handle.map_err(|source| ImageError::Spawn {
+        let handle = handle.map_err(|reason| ImageError::Spawn {
             program: "a build thread".into(),
             purpose: format!("build {name}"),
-            source,
+            reason,
         })?;
         handle.join().unwrap_or_else(|_| Err(ImageError::Panicked(name.to_owned())))
     })
@@ -30,9 +30,9 @@ pub(super) fn with_private_mounts<T: Send>(
 
 fn leave_mount_namespace() -> Result<(), ImageError> {
     const PURPOSE: &str = "mount the image being built";
-    let refused = |error: nix::Error| ImageError::NotRoot { purpose: PURPOSE, source: error.into() };
-    unshare(CloneFlags::CLONE_NEWNS).map_err(refused)?;
+    let refused = |reason: std::io::Error| ImageError::NotRoot { purpose: PURPOSE, reason };
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| refused(error.into()))?;
     // Otherwise mounts made here would still propagate to the host.
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
-        .map_err(refused)
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
+        .map_err(|error| refused(error.into()))
 }

@@ -24,15 +24,14 @@ pub enum StoreErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// An operation on one path failed.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {reason}", path.display())]
     Io {
         /// What was tried, as an infinitive.
         action: &'static str,
         /// On which path.
         path: PathBuf,
         /// What the system said.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
     /// Less space is left than the operation (or the reserve that keeps the store alive) needs.
     #[error(
@@ -50,7 +49,7 @@ pub enum StoreError {
     },
     /// FICLONE was refused for these two files.
     #[error(
-        "cannot clone {} to {} without copying: {source}; both must lie on the same reflink file system",
+        "cannot clone {} to {} without copying: {reason}; both must lie on the same reflink file system",
         src.display(), dst.display()
     )]
     Clone {
@@ -59,8 +58,7 @@ pub enum StoreError {
         /// The file that was to be made.
         dst: PathBuf,
         /// What the system said.
-        #[source]
-        source: io::Error,
+        reason: io::Error,
     },
     /// A program of the host that prepares the store failed.
     #[error("cannot {action} {}: {message}", path.display())]
@@ -77,7 +75,7 @@ pub enum StoreError {
 impl StoreError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError + use<> {
         let path = path.to_path_buf();
-        move |source| StoreError::Io { action, path, source }
+        move |reason| StoreError::Io { action, path, reason }
     }
 
     /// What the caller should make of it.
@@ -85,8 +83,8 @@ impl StoreError {
         match self {
             StoreError::NoSpace { .. } => StoreErrorKind::NoSpace,
             StoreError::Program { .. } => StoreErrorKind::Host,
-            StoreError::Io { source, .. } => io_kind(source),
-            StoreError::Clone { source, .. } => match io_kind(source) {
+            StoreError::Io { reason, .. } => io_kind(reason),
+            StoreError::Clone { reason, .. } => match io_kind(reason) {
                 StoreErrorKind::Io => StoreErrorKind::CannotClone,
                 known => known,
             },
@@ -94,8 +92,8 @@ impl StoreError {
     }
 }
 
-fn io_kind(source: &io::Error) -> StoreErrorKind {
-    match source.kind() {
+fn io_kind(reason: &io::Error) -> StoreErrorKind {
+    match reason.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreErrorKind::NoSpace,
         io::ErrorKind::AlreadyExists => StoreErrorKind::AlreadyExists,
         io::ErrorKind::NotFound => StoreErrorKind::NotFound,

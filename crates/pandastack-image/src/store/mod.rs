@@ -95,10 +95,10 @@ impl Store {
             return clone::copy_sparse(&source, dst).map_err(StoreError::io("copy into", dst));
         }
         self.require(0)?;
-        clone::share_extents(&source, dst).map_err(|source| StoreError::Clone {
+        clone::share_extents(&source, dst).map_err(|reason| StoreError::Clone {
             src: src.to_path_buf(),
             dst: dst.to_path_buf(),
-            source,
+            reason,
         })
     }
 
@@ -114,7 +114,7 @@ impl Store {
         rustix::fs::ioctl_ficlone(&target, &source).map_err(|error| StoreError::Clone {
             src: src.to_path_buf(),
             dst: dst.to_path_buf(),
-            source: error.into(),
+            reason: error.into(),
         })
     }
 
@@ -133,9 +133,9 @@ impl Store {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         let file = options.open(path).map_err(StoreError::io("create", path))?;
-        if let Err(source) = file.set_len(len_bytes) {
+        if let Err(reason) = file.set_len(len_bytes) {
             let _ = std::fs::remove_file(path);
-            return Err(StoreError::Io { action: "size", path: path.to_path_buf(), source });
+            return Err(StoreError::Io { action: "size", path: path.to_path_buf(), reason });
         }
         Ok(file)
     }

@@ -34,16 +34,16 @@ impl Staging {
     /// Makes everything durable and gives the directory its final name, which must not exist.
     pub fn publish(self, to: &Path) -> Result<(), StoreError> {
         if to.exists() {
-            let source = std::io::ErrorKind::AlreadyExists.into();
-            return Err(StoreError::Io { action: "publish", path: to.to_path_buf(), source });
+            let reason = std::io::ErrorKind::AlreadyExists.into();
+            return Err(StoreError::Io { action: "publish", path: to.to_path_buf(), reason });
         }
         let parent = to.parent().unwrap_or(Path::new("/"));
         std::fs::create_dir_all(parent).map_err(StoreError::io("create", parent))?;
         sync_tree(self.dir.path())?;
         let staged = self.dir.keep();
-        if let Err(source) = std::fs::rename(&staged, to) {
+        if let Err(reason) = std::fs::rename(&staged, to) {
             let _ = std::fs::remove_dir_all(&staged);
-            return Err(StoreError::Io { action: "publish", path: to.to_path_buf(), source });
+            return Err(StoreError::Io { action: "publish", path: to.to_path_buf(), reason });
         }
         sync(parent)
     }
@@ -75,7 +75,7 @@ pub(super) fn remove(path: &Path, trash: &Path) -> Result<(), StoreError> {
     match std::fs::rename(path, slot.path().join("it")) {
         Ok(()) => slot.close().map_err(StoreError::io("delete what was removed from", path)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(StoreError::Io { action: "remove", path: path.to_path_buf(), source }),
+        Err(reason) => Err(StoreError::Io { action: "remove", path: path.to_path_buf(), reason }),
     }
 }
 
@@ -99,7 +99,7 @@ fn sync_tree(dir: &Path) -> Result<(), StoreError> {
 
 /// Lists files and directories, each directory after what it holds.
 fn list_tree(dir: &Path, files: &mut Vec<PathBuf>, dirs: &mut Vec<PathBuf>) -> Result<(), StoreError> {
-    let list = |error| StoreError::Io { action: "list", path: dir.to_path_buf(), source: error };
+    let list = |error| StoreError::Io { action: "list", path: dir.to_path_buf(), reason: error };
     for entry in std::fs::read_dir(dir).map_err(list)? {
         let entry = entry.map_err(list)?;
         let kind = entry.file_type().map_err(list)?;

@@ -146,6 +146,7 @@ fn wait_until(complaint: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + CONDITION_MAX;
     while !condition() {
         assert!(Instant::now() < deadline, "{complaint}");
+        #[expect(clippy::disallowed_methods, reason = "a test; any condition")]
         std::thread::sleep(Duration::from_millis(10));
     }
 }

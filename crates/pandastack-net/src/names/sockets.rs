@@ -27,6 +27,7 @@ impl Sockets {
         let bound = loop {
             match Self::bind_at(plan.resolver_port(), plan.database_port()) {
                 Ok(bound) => break bound,
+                #[expect(clippy::disallowed_methods, reason = "nothing tells when a port is free")]
                 Err(_) if Instant::now() < deadline => std::thread::sleep(PREFERRED_PAUSE),
                 Err(_) => break Self::bind_at(0, 0).map_err(fail("listening for guests"))?,
             }

@@ -41,7 +41,7 @@ pub(crate) fn list_set(socket: &Netlink, table: &str, set: SetName) -> Result<Ve
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(NetError::Netlink {
             action: format!("listing nftables set {}", set.0),
             target: table.to_owned(),
-            source: error,
+            reason: error,
         }),
         _ => Ok(found),
     }

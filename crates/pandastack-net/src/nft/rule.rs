@@ -361,7 +361,7 @@ impl Rule {
     }
 
     fn masked(self, network: Cidr, operator: libc::c_int) -> Self {
-        self.mask(network.mask().to_be_bytes()).compare(operator, &network.first().to_be_bytes())
+        self.mask(network.mask().octets()).compare(operator, &network.first().octets())
     }
 
     /// Connection fields are in the byte order of the host.

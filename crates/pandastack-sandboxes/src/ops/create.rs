@@ -95,7 +95,7 @@ async fn run(
         Some(_) => plan_from_snapshot(sandboxes, workspace, &request).await?,
         None => plan_from_template(sandboxes, workspace, &request, owner.as_ref()).await?,
     };
-    plan.record.owner = owner.map(|owner| owner.to_string());
+    plan.record.owner = owner;
     let record = &plan.record;
     let _marked = sandboxes.in_flight.mark(&Mark::Sandbox(record.id.clone()));
     plan.derived.insert(sandboxes).await?;

@@ -53,7 +53,7 @@ pub async fn fork_owned(
         .owned(async move {
             let tree = TreeId::random();
             let child = child_of(&parent, &Metadata::default(), &tree);
-            let child = SandboxRecord { owner: Some(owner.to_string()), parent: None, tree: None, ..child };
+            let child = SandboxRecord { owner: Some(owner.clone()), parent: None, tree: None, ..child };
             let id = parent.id.clone();
             let forked = run(&own, parent, client, tree, vec![child], None).await?;
             let none = || Error::internal(format!("the fork of `{id}` has no child"));

@@ -73,8 +73,7 @@ pub fn check_live(record: &SandboxRecord) -> Result<()> {
 
 /// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser of the server.
 fn check_unsealed(record: &SandboxRecord) -> Result<()> {
-    let owner: Option<Owner> = record.owner.as_deref().and_then(|owner| owner.parse().ok());
-    match owner.as_ref().and_then(Owner::sealed_for) {
+    match record.owner.as_ref().and_then(Owner::sealed_for) {
         None => Ok(()),
         Some(database) => Err(Error::conflict(format!(
             "sandbox `{}` is the machine of database `{database}`; use the database: `pandastack db get {database}`",

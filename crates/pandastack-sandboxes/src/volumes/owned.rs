@@ -17,8 +17,7 @@ pub async fn claim(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner
     let rows = sandboxes.store.volumes(&machine.workspace).await?;
     let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.into_iter().filter(had) {
-        let spec =
-            VolumeSpecRecord { owner: Some(owner.to_string()), delete_with_sandbox: false, ..row.spec };
+        let spec = VolumeSpecRecord { owner: Some(owner.clone()), delete_with_sandbox: false, ..row.spec };
         sandboxes.store.update_volume(&row.id, &spec).await?;
     }
     Ok(())
@@ -29,7 +28,7 @@ pub async fn seal(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner)
     let rows = sandboxes.store.volumes(&machine.workspace).await?;
     let had = |row: &VolumeRecord| machine.spec.volumes.iter().any(|volume| volume.id == row.id);
     for row in rows.into_iter().filter(had) {
-        let spec = VolumeSpecRecord { owner: Some(owner.to_string()), ..row.spec };
+        let spec = VolumeSpecRecord { owner: Some(owner.clone()), ..row.spec };
         sandboxes.store.update_volume(&row.id, &spec).await?;
     }
     Ok(())
@@ -37,15 +36,15 @@ pub async fn seal(sandboxes: &Sandboxes, machine: &SandboxRecord, owner: &Owner)
 
 /// Leaves a volume to the machine that has it, with which it goes. `to` is what it belongs to until then.
 pub async fn release(sandboxes: &Sandboxes, volume: VolumeRecord, to: &Owner) -> Result<()> {
-    let owner = Some(to.to_string());
+    let owner = Some(to.clone());
     let spec = VolumeSpecRecord { owner, delete_with_sandbox: true, ..volume.spec };
     Ok(sandboxes.store.update_volume(&volume.id, &spec).await?)
 }
 
 /// Those of a service.
 pub async fn of(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &Owner) -> Result<Vec<VolumeRecord>> {
-    let (rows, owner) = (sandboxes.store.volumes(workspace).await?, owner.to_string());
-    Ok(rows.into_iter().filter(|row| row.spec.owner.as_ref() == Some(&owner)).collect())
+    let rows = sandboxes.store.volumes(workspace).await?;
+    Ok(rows.into_iter().filter(|row| row.spec.owner.as_ref() == Some(owner)).collect())
 }
 
 /// Makes one of a service larger.
@@ -64,10 +63,11 @@ pub async fn delete_all(sandboxes: &Sandboxes, workspace: &WorkspaceId, owner: &
 
 /// Refuses a volume that belongs to somebody else than `caller`, which is a service or, without one, a user.
 pub(super) fn check(record: &VolumeRecord, caller: Option<&Owner>) -> Result<()> {
-    match record.spec.owner.as_deref() {
-        Some(owner) if caller.is_none_or(|caller| caller.to_string() != owner) => Err(Error::conflict(
-            format!("volume `{}` belongs to `{owner}`, which alone may use and delete it", record.name),
-        )),
+    match &record.spec.owner {
+        Some(owner) if caller != Some(owner) => Err(Error::conflict(format!(
+            "volume `{}` belongs to `{owner}`, which alone may use and delete it",
+            record.name
+        ))),
         _ => Ok(()),
     }
 }

@@ -76,7 +76,7 @@ impl TryFrom<SandboxRow> for SandboxRecord {
             template: row.template,
             parent: row.parent_id.map(id).transpose()?,
             tree: row.tree_id.map(id).transpose()?,
-            owner: row.owner,
+            owner: row.owner.map(|text| text.parse().map_err(corrupt("owner"))).transpose()?,
             created_at: time(row.created_at_us)?,
             changed_at: time(row.changed_at_us)?,
             expires_at: times(row.expires_at_us)?,

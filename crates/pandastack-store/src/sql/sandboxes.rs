@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use pandastack_types::agent_api::Usage;
 use pandastack_types::api::Event;
-use pandastack_types::{SandboxId, SandboxState, Transition, TreeId, WorkspaceId};
+use pandastack_types::{Owner, SandboxId, SandboxState, Transition, TreeId, WorkspaceId};
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::hosts::insert_usage;
@@ -72,7 +72,7 @@ impl SandboxStore for SqlStore {
     async fn sandboxes(&self, select: &Select) -> Result<Vec<SandboxRecord>> {
         let query = match select {
             Select::Workspace(workspace) => sqlx::query_as(BY_WORKSPACE).bind(workspace.as_str()),
-            Select::Owner(owner) => sqlx::query_as(BY_OWNER).bind(owner.as_str()),
+            Select::Owner(owner) => sqlx::query_as(BY_OWNER).bind(owner.to_string()),
             Select::Host(host) => sqlx::query_as(BY_HOST).bind(host.as_str()),
             Select::Tree(workspace, tree) => {
                 sqlx::query_as(BY_TREE).bind(workspace.as_str()).bind(tree.as_str())
@@ -215,7 +215,7 @@ async fn insert(conn: &mut AnyConnection, record: &SandboxRecord) -> Result<()> 
     .bind(record.expires_at.map(Timestamp::as_microsecond))
     .bind(to_json("sandbox metadata", &record.metadata)?)
     .bind(to_json("sandbox spec", &record.spec)?)
-    .bind(&record.owner)
+    .bind(record.owner.as_ref().map(Owner::to_string))
     .bind(i64::from(record.spec.cpu))
     .bind(i64::from(record.spec.memory_mb))
     .execute(conn)

@@ -4,17 +4,18 @@ use jiff::{SignedDuration, Timestamp};
 use pandastack_store::record::{SnapshotSpecRecord, after_seconds};
 use pandastack_store::*;
 use pandastack_types::api::OnTimeout;
-use pandastack_types::{SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
+use pandastack_types::{Owner, SandboxId, SandboxState, SnapshotId, Transition, TreeId, WorkspaceId};
 
 use super::{new_sandbox, now, running, ws};
 
 pub(super) async fn owned_machines_are_listed_by_their_owner_only(store: &dyn Store) {
-    let owned = SandboxRecord { owner: Some("app:a".into()), ..new_sandbox() };
+    let app = |id: &str| Owner::App(id.parse().unwrap());
+    let owned = SandboxRecord { owner: Some(app("a")), ..new_sandbox() };
     let plain = new_sandbox();
     store.insert_sandboxes(&[owned.clone(), plain.clone()], None).await.unwrap();
     assert_eq!(store.sandboxes(&Select::Workspace(ws())).await.unwrap(), [plain]);
-    assert_eq!(store.sandboxes(&Select::Owner("app:a".into())).await.unwrap(), [owned]);
-    assert!(store.sandboxes(&Select::Owner("app:b".into())).await.unwrap().is_empty());
+    assert_eq!(store.sandboxes(&Select::Owner(app("a"))).await.unwrap(), [owned]);
+    assert!(store.sandboxes(&Select::Owner(app("b"))).await.unwrap().is_empty());
 }
 
 pub(super) async fn rows_come_back_as_they_went_in(store: &dyn Store) {

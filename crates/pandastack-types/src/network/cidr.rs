@@ -4,17 +4,15 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
 use super::ranges::Range;
 
-/// An IPv4 network such as `10.0.0.0/8`.
+/// An IPv4 network such as `10.0.0.0/8`. No bit is set after its prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Cidr {
-    first: u32,
-    prefix: u8,
-}
+pub struct Cidr(Ipv4Net);
 
 /// Why a text is no IPv4 network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,42 +22,50 @@ pub struct Cidr {
 pub struct CidrError(String);
 
 impl Cidr {
-    /// A network known at compile time. Bits after the prefix are cleared.
+    /// A network known at compile time.
     ///
     /// # Panics
-    /// When the prefix is longer than 32; in a constant that is a compile error.
+    /// If the prefix is longer than 32 or a bit is set after it; in a constant that is a compile error.
     pub const fn literal(octets: [u8; 4], prefix: u8) -> Self {
-        assert!(prefix <= 32);
-        Cidr { first: u32::from_be_bytes(octets) & mask(prefix), prefix }
+        assert!(prefix <= 32 && u32::from_be_bytes(octets).trailing_zeros() + prefix as u32 >= 32);
+        let [a, b, c, d] = octets;
+        Cidr(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix))
     }
 
     /// Length of the network part.
     pub fn prefix(&self) -> u8 {
-        self.prefix
+        self.0.prefix_len()
     }
 
     /// Whether the address is inside.
     pub fn contains(&self, address: Ipv4Addr) -> bool {
-        u32::from(address) & mask(self.prefix) == self.first
+        self.0.contains(&address)
     }
 
-    /// Its first address, as a number.
-    pub fn first(&self) -> u32 {
-        self.first
+    /// Whether all of the other network is inside.
+    pub fn covers(&self, other: &Cidr) -> bool {
+        self.0.contains(&other.0)
+    }
+
+    /// Its lower and upper half; `None` for a single address.
+    pub fn halves(&self) -> Option<[Cidr; 2]> {
+        let mut halves = self.0.subnets(self.prefix() + 1).ok()?;
+        Some([Cidr(halves.next()?), Cidr(halves.next()?)])
+    }
+
+    /// Its first address.
+    pub fn first(&self) -> Ipv4Addr {
+        self.0.network()
     }
 
     /// The bits of its network part.
-    pub fn mask(&self) -> u32 {
-        mask(self.prefix)
+    pub fn mask(&self) -> Ipv4Addr {
+        self.0.netmask()
     }
 
     pub(super) fn range(&self) -> Range {
-        Range { first: self.first, last: self.first | !mask(self.prefix) }
+        Range { first: self.0.network().into(), last: self.0.broadcast().into() }
     }
-}
-
-const fn mask(prefix: u8) -> u32 {
-    if prefix == 0 { 0 } else { u32::MAX << (32 - prefix) }
 }
 
 impl FromStr for Cidr {
@@ -68,12 +74,14 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Self, CidrError> {
         let refuse = || CidrError(text.chars().take(40).collect());
         let (address, prefix) = text.split_once('/').unwrap_or((text, "32"));
+        // Not parsed by `ipnet`, which takes `010.0.0.0` for 10.0.0.0 where others read 8.0.0.0.
         let address: Ipv4Addr = address.parse().map_err(|_| refuse())?;
         let prefix: u8 = prefix.parse().map_err(|_| refuse())?;
-        if prefix > 32 || u32::from(address) & !mask(prefix) != 0 {
+        let network = Ipv4Net::new(address, prefix).map_err(|_| refuse())?;
+        if network != network.trunc() {
             return Err(refuse());
         }
-        Ok(Cidr { first: address.into(), prefix })
+        Ok(Cidr(network))
     }
 }
 
@@ -93,7 +101,7 @@ impl From<Cidr> for String {
 
 impl fmt::Display for Cidr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", Ipv4Addr::from(self.first), self.prefix)
+        self.0.fmt(f)
     }
 }
 
@@ -109,11 +117,24 @@ mod tests {
             ("0.0.0.0/0", Some("0.0.0.0/0")),
             ("10.0.0.1/8", None),
             ("10.0.0.0/33", None),
+            ("10.0.0.0/", None),
+            ("10.0.0.0/-1", None),
+            ("010.0.0.0/8", None),
             ("10.0.0/8", None),
             ("::/0", None),
         ] {
             let parsed = text.parse::<Cidr>().ok().map(|cidr| cidr.to_string());
             assert_eq!(parsed.as_deref(), expect, "{text}");
         }
+    }
+
+    #[test]
+    fn a_network_covers_its_halves_until_one_address_is_left() {
+        let network = Cidr::literal([10, 0, 0, 2], 31);
+        let halves = network.halves().unwrap();
+        assert_eq!(halves.map(|half| half.to_string()), ["10.0.0.2/32", "10.0.0.3/32"]);
+        assert!(halves.iter().all(|half| network.covers(half) && !half.covers(&network)));
+        assert_eq!(halves[0].halves(), None);
+        assert!(network.covers(&network) && !network.contains([10, 0, 0, 4].into()));
     }
 }

@@ -1,4 +1,4 @@
-//! `pandastack agent`: the agent of this host, as a process of its own.
+//! `pandastack agent`: runs the agent on this host.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,9 +11,9 @@ use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Engine, Settings};
 use crate::supervise::lock::{Claim, Holder, UpLock};
 use crate::supervise::{secret, stop_requested};
-use crate::{spare_memory, trace};
+use crate::{heap_trim, trace};
 
-/// Name of the file that keeps this host's id: it must not change when the machine is renamed.
+/// File that stores this host's id, which must not change when the machine is renamed.
 pub const HOST_ID_FILE: &str = "host-id";
 
 /// Arguments.
@@ -23,31 +23,31 @@ pub struct Args {
     common: CommonArgs,
     #[command(flatten)]
     agent: AgentArgs,
-    /// Id of this host [default: made from the machine's name once, then kept]
+    /// ID of this host [default: derived from the host name on first start]
     #[arg(long, env = "PANDASTACK_HOST", value_name = "ID")]
     host: Option<HostId>,
-    /// Where control is: `unix:/path` or `http://address:port`, of several servers with commas between them [default: the
-    /// socket of this machine's control]
+    /// Control server: `unix:/path` or `http://address:port`; separate several with commas
+    /// [default: the control socket on this machine]
     #[arg(long, env = "PANDASTACK_CONTROL", value_name = "ADDRESS")]
     control: Option<String>,
-    /// Listen for control here instead of on a socket of this machine; for private networks
+    /// Listen for control on this address instead of a Unix socket; use a private network
     #[arg(long, env = "PANDASTACK_AGENT_LISTEN", value_name = "ADDRESS")]
     agent_listen: Option<std::net::SocketAddr>,
     #[command(flatten)]
     link: super::control::LinkArgs,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &args.agent)?;
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("agent", false))?;
     trace::log_panics();
-    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     let _lock = claim(&settings, args.link.supervised)?;
     runtime.block_on(async {
         let config = config(&args, &settings)?;
         let shutdown = stop_requested(args.link.supervised)?;
-        spare_memory::while_serving(pandastack_agent::serve(config, shutdown)).await
+        heap_trim::while_serving(pandastack_agent::serve(config, shutdown)).await
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -89,24 +89,26 @@ fn host_id(given: Option<HostId>, settings: &Settings) -> Result<HostId> {
         return Ok(id);
     }
     match std::fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse().with_context(|| format!("read the host id {}", path.display())),
+        Ok(text) => {
+            text.trim().parse().with_context(|| format!("cannot read the host ID from {}", path.display()))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let name = nix::unistd::gethostname().unwrap_or_default();
-            let id = host_id_from(&name.to_string_lossy(), settings.suffix().as_deref());
+            let system = rustix::system::uname();
+            let id = host_id_from(&system.nodename().to_string_lossy(), settings.suffix().as_deref());
             write_host_id(&path, &id)?;
             Ok(id)
         }
-        Err(error) => Err(error).with_context(|| format!("read the host id {}", path.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read the host ID from {}", path.display())),
     }
 }
 
 fn write_host_id(path: &Path, id: &HostId) -> Result<()> {
-    std::fs::write(path, id.as_str()).with_context(|| format!("write {}", path.display()))
+    std::fs::write(path, id.as_str()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// An agent that nobody supervises has its data directory to itself, and `down` finds it there.
+/// Locks the data directory for a standalone agent, so that `down` can find it.
 fn claim(settings: &Settings, supervised: bool) -> Result<Option<UpLock>> {
-    std::fs::create_dir_all(&settings.data_dir).context("make the data directory")?;
+    std::fs::create_dir_all(&settings.data_dir).context("cannot create the data directory")?;
     if supervised {
         return Ok(None);
     }
@@ -118,15 +120,19 @@ fn claim(settings: &Settings, supervised: bool) -> Result<Option<UpLock>> {
         net_prefix: settings.net_prefix.clone(),
     };
     match UpLock::claim(&settings.data_dir, &holder)? {
-        Claim::Taken(lock) => Ok(Some(lock)),
+        Claim::Acquired(lock) => Ok(Some(lock)),
         Claim::Held(_) => {
-            let failure = Failure::new(format!("{} is in use", settings.data_dir.display()));
-            Err(failure.hint("give this agent a data directory of its own with --data-dir").into())
+            let failure = Failure::new(format!(
+                "data directory {} is in use by another process",
+                settings.data_dir.display()
+            ));
+            Err(failure.hint("use another data directory with --data-dir").into())
         }
     }
 }
 
-/// The machine's name as an id, with a suffix where the machine has several; random where the name has nothing to offer.
+/// Derives a host id from the machine's name and an optional suffix; random if the name has no
+/// usable characters.
 fn host_id_from(name: &str, suffix: Option<&str>) -> HostId {
     let label = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let label: String = label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();

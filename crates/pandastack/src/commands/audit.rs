@@ -1,4 +1,4 @@
-//! `pandastack audit`: who changed what.
+//! `pandastack audit`: the audit log.
 
 use std::process::ExitCode;
 
@@ -11,24 +11,24 @@ use crate::output::{Output, age};
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only calls about this sandbox, which may be gone: then its whole id is needed
+    /// Show only calls on this sandbox; a deleted sandbox needs its full ID
     #[arg(long, value_name = "ID")]
     sandbox: Option<String>,
-    /// How many of the newest
+    /// Number of entries to show, newest first
     #[arg(long, short = 'n', default_value_t = 50)]
     limit: u32,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     super::with_client(|client| async move {
-        let of = match &args.sandbox {
+        let sandbox = match &args.sandbox {
             Some(text) => Some(resolve(&client, text).await?),
             None => None,
         };
-        let entries = client.audit(of.as_ref(), args.limit).await?;
+        let entries = client.audit(sandbox.as_ref(), args.limit).await?;
         let now = Timestamp::now();
-        output.table(&entries, ["AGE", "KEY", "STATUS", "TOOK", "CALL"], |entry| {
+        output.table(&entries, ["AGE", "KEY", "STATUS", "DURATION", "CALL"], |entry| {
             [
                 age(entry.at, now),
                 format!("{} ({})", entry.token_prefix, entry.token_label),

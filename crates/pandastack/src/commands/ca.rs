@@ -1,4 +1,4 @@
-//! `pandastack ca`: the certificate authority of this installation.
+//! `pandastack ca`: the local certificate authority.
 
 use std::path::Path;
 use std::process::{Command as Program, ExitCode};
@@ -9,20 +9,20 @@ use pandastack_edge::tls::LocalAuthority;
 use crate::failure::Failure;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 
-/// Where Debian and its like look for authorities of the machine.
+/// Where Debian-based systems keep additional trusted certificates.
 const TRUSTED: &str = "/usr/local/share/ca-certificates/pandastack.crt";
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Print the authority's certificate, to be trusted elsewhere
+    /// Print the authority's certificate
     Print(CommonArgs),
-    /// Make this machine trust it
+    /// Trust the authority on this machine; needs root
     Install(CommonArgs),
 }
 
 impl Command {
-    /// Carries it out. Makes the authority if there is none yet.
+    /// Runs the command. Creates the authority if it does not exist.
     pub fn run(self) -> Result<ExitCode> {
         let (common, install) = match self {
             Command::Print(common) => (common, false),
@@ -34,21 +34,22 @@ impl Command {
         if install {
             return trust(&path);
         }
-        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         print!("{text}");
         Ok(ExitCode::SUCCESS)
     }
 }
 
 fn trust(certificate: &Path) -> Result<ExitCode> {
-    std::fs::copy(certificate, TRUSTED).with_context(|| format!("write {TRUSTED} (run as root)"))?;
+    std::fs::copy(certificate, TRUSTED).with_context(|| format!("cannot write {TRUSTED}; run as root"))?;
     let updated = Program::new("update-ca-certificates").status();
     if !updated.is_ok_and(|status| status.success()) {
-        let failure = Failure::new(format!("{TRUSTED} is there, but `update-ca-certificates` failed"));
-        return Err(failure.hint("install the package ca-certificates, and run it again").into());
+        let failure = Failure::new(format!("wrote {TRUSTED}, but `update-ca-certificates` failed"));
+        return Err(failure.hint("install the package ca-certificates and run this command again").into());
     }
     eprintln!(
-        "this machine trusts {}; browsers with a store of their own need it too",
+        "this machine now trusts {}; import it into browsers that have their own certificate store",
         certificate.display()
     );
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `pandastack completion`: what a shell needs to complete our command lines.
+//! `pandastack completion`: shell completions.
 
 use std::process::ExitCode;
 
@@ -12,13 +12,13 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Shell that reads it
+    /// Shell to generate completions for
     shell: Shell,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
-    // Into memory first: a reader that goes away early is no reason to panic.
+    // Buffered, because the generator panics if the reader closes the pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "pandastack", &mut script);
     output.line(String::from_utf8_lossy(&script).trim_end())?;
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shell_gets_every_visible_command() {
+    fn completions_contain_every_visible_command() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "pandastack", &mut script);

@@ -1,4 +1,4 @@
-//! `pandastack control`: the control server, as a process of its own.
+//! `pandastack control`: runs the control server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use pandastack_edge::tls::Tls;
 
 use crate::settings::{AgentArgs, Backups, CommonArgs, ControlArgs, Settings};
 use crate::supervise::{secret, stop_requested};
-use crate::{spare_memory, trace};
+use crate::{heap_trim, trace};
 
-/// Beginnings of the variables that say how to reach an object store, as its own tools read them.
+/// Prefixes of the environment variables that configure an object store.
 const STORE_VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];
 
 /// Arguments.
@@ -22,33 +22,33 @@ pub struct Args {
     common: CommonArgs,
     #[command(flatten)]
     control: ControlArgs,
-    /// Also hear agents of other machines here; for private networks
+    /// Also listen for agents on other machines at this address; use a private network
     #[arg(long, env = "PANDASTACK_AGENTS_LISTEN", value_name = "ADDRESS")]
     agents_listen: Option<SocketAddr>,
-    /// Where other control servers on the same database reach this one: `http://address:port` or `unix:/path`
-    /// [default: --agents-listen, else the socket on which agents report]
+    /// Address of this server for other control servers on the same database: `http://address:port`
+    /// or `unix:/path` [default: --agents-listen, or the control socket]
     #[arg(long, env = "PANDASTACK_REPLICA_ADDRESS", value_name = "ADDRESS")]
     replica_address: Option<String>,
     #[command(flatten)]
     link: LinkArgs,
 }
 
-/// What control and agents have in common: the link between them, and how they run.
+/// Options of every server role: the join secret, and how the process runs.
 #[derive(Debug, Clone, clap::Args)]
 pub struct LinkArgs {
-    /// File with the join secret, the same for control and agents [default: link-secret in the data directory]
+    /// File with the join secret shared by control and agents [default: link-secret in the data directory]
     #[arg(long, env = "PANDASTACK_LINK_SECRET_FILE", value_name = "FILE")]
     link_secret_file: Option<PathBuf>,
     /// Log to this file instead of standard error
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
-    /// Stop when standard input ends: how `up` runs it
+    /// Stop when standard input closes; set by `up`
     #[arg(long, hide = true)]
     pub supervised: bool,
 }
 
 impl LinkArgs {
-    /// Where the join secret is.
+    /// Path of the join secret.
     pub fn secret_file(&self, settings: &Settings) -> PathBuf {
         self.link_secret_file.clone().unwrap_or_else(|| secret::path_in(&settings.data_dir))
     }
@@ -62,13 +62,13 @@ fn postgres(settings: &Settings) -> Result<PostgresConfig> {
 
 fn backups(settings: &Settings) -> Option<BackupConfig> {
     let Backups::To(url) = settings.backups.clone() else { return None };
-    let of_store = |name: &str| STORE_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
-    let store_settings = std::env::vars().filter(|(name, _)| of_store(name));
+    let is_store_variable = |name: &str| STORE_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
+    let store_settings = std::env::vars().filter(|(name, _)| is_store_variable(name));
     let store_settings = store_settings.map(|(name, value)| (name.to_lowercase(), value)).collect();
     Some(BackupConfig { url, store_settings, retention_days: settings.backup_retention_days })
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &AgentArgs::default())?;
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("control", true))?;
@@ -88,10 +88,10 @@ pub fn run(args: Args) -> Result<ExitCode> {
         backups: backups(&settings),
         ..ControlConfig::new(settings.data_dir.clone(), key)
     };
-    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     runtime.block_on(async {
         let shutdown = stop_requested(args.link.supervised)?;
-        anyhow::Ok(spare_memory::while_serving(pandastack_control::serve(config, shutdown)).await?)
+        anyhow::Ok(heap_trim::while_serving(pandastack_control::serve(config, shutdown)).await?)
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! Creating with patience: a template that is not baked yet is built first, with its progress shown.
+//! Creates a sandbox; waits for its template to be built, if necessary, and shows the progress.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::Failure;
 use crate::progress::Progress;
 
-/// How often a create is repeated when the server asks to come back. Bakes are waited for, so a second refusal
-/// already is unusual.
+/// Maximum attempts if the server asks to retry. Template builds are waited for, so more than two
+/// are unusual.
 pub const ATTEMPTS_MAX: u32 = 8;
-/// Wait between attempts when the server names none.
+/// Delay between attempts if the server does not specify one.
 const RETRY_DEFAULT: Duration = Duration::from_secs(5);
 
-/// Creates a sandbox, waiting for its template's bake.
+/// Creates a sandbox, waiting for its template to be built.
 pub async fn create(client: &Client, request: &CreateSandbox) -> Result<Sandbox> {
     let never = CancellationToken::new();
-    let made = create_unless(client, request, &never).await?;
-    made.ok_or_else(|| Failure::new("the create was given up").into())
+    let created = create_cancellable(client, request, &never).await?;
+    created.ok_or_else(|| Failure::new("the create was cancelled").into())
 }
 
-/// The same, until `stop` is cancelled: then `None`, and nothing was made.
-pub async fn create_unless(
+/// Like [`create`]; returns `None`, with nothing created, if `stop` is cancelled first.
+pub async fn create_cancellable(
     client: &Client,
     request: &CreateSandbox,
     stop: &CancellationToken,
 ) -> Result<Option<Sandbox>> {
     let key = uuid::Uuid::new_v4().to_string();
-    let progress = Progress::start("Creating a sandbox");
+    let progress = Progress::start("Creating sandbox");
     let mut attempt = 1;
     loop {
-        // A call under way is not given up, because it may make something.
+        // A call in flight is not cancelled, because it may create a sandbox.
         let error = match client.create_sandbox(request, &key).await {
             Ok(sandbox) => return Ok(Some(sandbox)),
             Err(error) => error,
@@ -50,7 +50,7 @@ pub async fn create_unless(
     }
 }
 
-/// Waits as the refusal says, or hands it back when trying again would not help.
+/// Waits before a retry, or returns the error if a retry cannot help.
 pub async fn wait_before_retry(client: &Client, error: ClientError, progress: &Progress) -> Result<()> {
     let ClientError::Refused { build_id, retry_after, message, .. } = &error else {
         return Err(error.into());
@@ -67,7 +67,7 @@ pub async fn wait_before_retry(client: &Client, error: ClientError, progress: &P
     Ok(())
 }
 
-/// Shows a build's log until it ends; a failed one is an error.
+/// Shows a build's log until the build ends; returns an error if it failed.
 pub async fn follow_build(client: &Client, id: &BuildId, progress: &Progress) -> Result<()> {
     let mut logs = client.follow_build(id).await?;
     while let Some(line) = logs.next().await? {
@@ -75,9 +75,9 @@ pub async fn follow_build(client: &Client, id: &BuildId, progress: &Progress) ->
     }
     let build = client.get_build(id).await?;
     if build.status == BuildStatus::Failed {
-        let why = build.error.unwrap_or_else(|| "the build does not say why".to_owned());
-        let failure = Failure::new(format!("building the template {} failed: {why}", build.name));
-        return Err(failure.hint("`pandastack doctor` checks what builds need").into());
+        let why = build.error.unwrap_or_else(|| "no reason was reported".to_owned());
+        let failure = Failure::new(format!("cannot build template `{}`: {why}", build.name));
+        return Err(failure.hint("run `pandastack doctor` on the host to check its requirements").into());
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! `pandastack edge`: the way to servers inside sandboxes, as a process of its own.
+//! `pandastack edge`: runs an edge proxy for sandboxes and apps.
 //!
-//! For fleets, where it runs on the hosts that face the internet, and wherever a restart of control must not be seen by
-//! those who use previews. On one machine `control` does the same on its own address.
+//! For fleets, where it runs on the hosts that face the internet, and for installations where a
+//! restart of control must not interrupt traffic. On a single machine, `control` proxies this
+//! traffic on its own address.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,17 +28,17 @@ use crate::trace;
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// Address to serve previews on
+    /// Address and port to serve on
     #[arg(long, env = "PANDASTACK_EDGE_LISTEN", default_value = "0.0.0.0:80", value_name = "ADDRESS")]
     edge_listen: SocketAddr,
-    /// Where control hears agents and edges: `unix:/path` or `http://address:port`, of several servers with commas between
-    /// them [default: this machine's]
+    /// Control server: `unix:/path` or `http://address:port`; separate several with commas
+    /// [default: the control socket on this machine]
     #[arg(long, env = "PANDASTACK_CONTROL", value_name = "ADDRESS")]
     control: Option<String>,
-    /// Name of this edge in control's log
+    /// Name of this edge in the control server's log
     #[arg(long, env = "PANDASTACK_EDGE_NAME", default_value = "edge", value_name = "NAME")]
     name: HostId,
-    /// Log every request to this file
+    /// Log requests to this file
     #[arg(long, env = "PANDASTACK_ACCESS_LOG", value_name = "FILE")]
     access_log: Option<PathBuf>,
     #[command(flatten)]
@@ -46,21 +47,21 @@ pub struct Args {
     link: LinkArgs,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
     trace::init(args.link.log_file.as_deref(), trace::FILTER_SERVER, settings.export("edge", false))?;
     trace::log_panics();
     let key = secret::read(&args.link.secret_file(&settings))?;
     let control = args.control.unwrap_or_else(|| format!("unix:{}", settings.control_socket().display()));
-    let routes = ControlRoutes::new(&control, args.name, key).context("prepare the way to control")?;
+    let routes = ControlRoutes::new(&control, args.name, key).context("invalid --control address")?;
     let tls = args.tls.open(&settings.data_dir)?;
-    let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the async runtime")?;
     runtime.block_on(async {
         let stop = stop_requested(args.link.supervised)?;
-        let log = AccessLog::open(args.access_log.as_deref()).context("open the access log")?;
+        let log = AccessLog::open(args.access_log.as_deref()).context("cannot open the access log")?;
         let listener = TcpListener::bind(args.edge_listen).await;
-        let listener = listener.with_context(|| format!("listen on {}", args.edge_listen))?;
+        let listener = listener.with_context(|| format!("cannot listen on {}", args.edge_listen))?;
         tracing::info!(address = %args.edge_listen, control, "edge ready");
         let edge = Edge::new(Arc::clone(&routes) as _, log);
         let server = Server::new(Arc::clone(&edge), own_routes(Arc::clone(&edge))).with_tls(tls);
@@ -71,11 +72,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an edge answers in its own name.
+/// Routes of the edge itself.
 fn own_routes(edge: Arc<Edge>) -> Router {
     let unknown = || async {
         let text =
-            r#"{"error":"this is an edge: it serves <port>-<sandbox id>.<domain>","code":"not_found"}"#;
+            r#"{"error":"unknown host; an edge serves <port>-<sandbox id>.<domain>","code":"not_found"}"#;
         (StatusCode::NOT_FOUND, [("content-type", "application/json")], text)
     };
     Router::new()

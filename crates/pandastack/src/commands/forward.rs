@@ -1,7 +1,7 @@
-//! `pandastack forward`: a port of this machine that leads to a port of a sandbox.
+//! `pandastack forward`: forwards local ports to a sandbox.
 //!
-//! Every connection is one stream through the server. A sandbox that sleeps wakes with the first one. A connection that
-//! fails is closed and said so; the command goes on.
+//! Each connection is one stream through the server. The first connection wakes a hibernated
+//! sandbox. A failed connection is closed and reported; the command keeps running.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -19,72 +19,73 @@ use super::sandbox::resolve;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Connections of one command at a time. More wait until one ends.
+/// Maximum concurrent connections. Further ones wait.
 const CONNECTIONS_MAX: usize = 256;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// LOCAL:REMOTE, or one number for both; may be given several times
+    /// Local and sandbox port, or one number for both; can be repeated
     #[arg(required = true, value_name = "LOCAL:REMOTE")]
     ports: Vec<String>,
-    /// Address of this machine to listen on
+    /// Local address to listen on
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     address: std::net::IpAddr,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     super::with_client(|client| async move {
         let pairs = args.ports.iter().map(|text| parse(text)).collect::<Result<Vec<_>>>()?;
         let id = resolve(&client, &args.id).await?;
-        let forward = Arc::new(Forward { client, id, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) });
-        let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
+        let forwarder =
+            Arc::new(Forwarder { client, id, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) });
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
         let mut listeners = JoinSet::new();
         for (local, remote) in pairs {
             let address = SocketAddr::new(args.address, local);
             let listener = TcpListener::bind(address).await.map_err(|error| {
                 let failure = Failure::new(format!("cannot listen on {address}: {error}"));
-                failure.hint("choose another local port: `pandastack forward ID LOCAL:REMOTE`")
+                failure.hint("choose another local port, as in `pandastack forward ID 8081:8080`")
             })?;
-            let address = listener.local_addr().context("the listener's address")?;
-            output.line(&format!("{address} -> {}:{remote}", forward.id))?;
-            listeners.spawn(Arc::clone(&forward).serve(listener, remote));
+            let address = listener.local_addr().context("cannot read the local address")?;
+            output.line(&format!("{address} -> {}:{remote}", forwarder.id))?;
+            listeners.spawn(Arc::clone(&forwarder).serve(listener, remote));
         }
         interrupt.recv().await;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-struct Forward {
+struct Forwarder {
     client: Client,
     id: SandboxId,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-impl Forward {
+impl Forwarder {
     async fn serve(self: Arc<Self>, listener: TcpListener, remote: u16) {
         let mut connections = JoinSet::new();
-        // A closed semaphore or listener ends the loop; neither happens while the command runs.
-        while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+        // The semaphore is never closed while the command runs.
+        while let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await {
             let Ok((stream, peer)) = listener.accept().await else { return };
-            let forward = Arc::clone(&self);
+            let forwarder = Arc::clone(&self);
             connections.spawn(async move {
-                if let Err(error) = forward.carry(stream, remote).await {
+                if let Err(error) = forwarder.proxy(stream, remote).await {
                     eprintln!("{peer}: {error:#}");
                 }
-                drop(place);
+                drop(permit);
             });
             while connections.try_join_next().is_some() {}
         }
     }
 
-    async fn carry(&self, mut stream: TcpStream, remote: u16) -> Result<()> {
+    async fn proxy(&self, mut stream: TcpStream, remote: u16) -> Result<()> {
         stream.set_nodelay(true)?;
         let mut guest = self.client.tunnel(&self.id, remote).await?;
-        // How a connection ends is between its two ends.
+        // The two ends see how the connection ends.
         let _ = tokio::io::copy_bidirectional(&mut stream, &mut guest).await;
         Ok(())
     }
@@ -94,8 +95,8 @@ fn parse(text: &str) -> Result<(u16, u16)> {
     let (local, remote) = text.split_once(':').unwrap_or((text, text));
     match (local.parse(), remote.parse()) {
         (Ok(local), Ok(remote)) if remote > 0 => Ok((local, remote)),
-        _ => Err(Failure::new(format!("`{text}` is not a pair of ports"))
-            .hint("write LOCAL:REMOTE, such as 5432:5432; a local port of 0 takes any free one")
+        _ => Err(Failure::new(format!("invalid ports `{text}`"))
+            .hint("use LOCAL:REMOTE, such as 8081:8080; local port 0 picks a free port")
             .into()),
     }
 }

@@ -1,4 +1,4 @@
-//! `pandastack host`: the machines that run sandboxes.
+//! `pandastack host`: the hosts that run sandboxes.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::output::{Output, size};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List hosts
@@ -15,7 +15,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             let Command::List = self;

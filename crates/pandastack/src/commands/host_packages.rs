@@ -1,5 +1,5 @@
-//! `pandastack host-packages`: the Debian packages this host lacks, one a line. The one list that installers, `doctor`
-//! and `up` read.
+//! `pandastack host-packages`: Debian packages missing on this host, one per line. Installers,
+//! `doctor` and `up` use this list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -9,20 +9,20 @@ use pandastack_image::HostProgram;
 
 use crate::output::Output;
 
-/// What runs the machines; the rest is named by the crates that use it.
+/// The emulator. Other programs are listed by the crates that use them.
 const QEMU: HostProgram =
     HostProgram { program: "qemu-system-x86_64", package: "qemu-system-x86", needed_for: "running machines" };
 
-/// A package that is missing.
+/// A missing package.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Lack {
-    /// Programs that come with it.
+pub struct MissingPackage {
+    /// Programs in the package.
     pub programs: Vec<&'static str>,
-    /// What cannot be done without it.
+    /// What the package is needed for.
     pub needed_for: BTreeSet<&'static str>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(output: Output) -> Result<ExitCode> {
     let packages: Vec<&str> = missing().into_keys().collect();
     if !packages.is_empty() {
@@ -31,24 +31,24 @@ pub fn run(output: Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every package that this host lacks, by name.
-pub fn missing() -> BTreeMap<&'static str, Lack> {
+/// All packages missing on this host, by name.
+pub fn missing() -> BTreeMap<&'static str, MissingPackage> {
     let qemu = (!is_on_path(QEMU.program)).then_some(QEMU);
     by_package(pandastack_image::missing_host_programs().into_iter().chain(qemu))
 }
 
 /// The command that installs them.
-pub fn install_command(packages: &BTreeMap<&'static str, Lack>) -> String {
+pub fn install_command(packages: &BTreeMap<&'static str, MissingPackage>) -> String {
     let names: Vec<&str> = packages.keys().copied().collect();
     format!("sudo apt-get install --no-install-recommends {}", names.join(" "))
 }
 
-fn by_package(programs: impl Iterator<Item = HostProgram>) -> BTreeMap<&'static str, Lack> {
-    let mut packages = BTreeMap::<&str, Lack>::new();
+fn by_package(programs: impl Iterator<Item = HostProgram>) -> BTreeMap<&'static str, MissingPackage> {
+    let mut packages = BTreeMap::<&str, MissingPackage>::new();
     for host in programs {
-        let lack = packages.entry(host.package).or_default();
-        lack.programs.push(host.program);
-        lack.needed_for.insert(host.needed_for);
+        let missing = packages.entry(host.package).or_default();
+        missing.programs.push(host.program);
+        missing.needed_for.insert(host.needed_for);
     }
     packages
 }
@@ -63,14 +63,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_is_named_once_with_all_that_it_is_for() {
+    fn a_package_is_listed_once_with_all_its_uses() {
         let program = |program, needed_for| HostProgram { program, package: "xfsprogs", needed_for };
         let found = by_package([program("mkfs.xfs", "making"), program("xfs_growfs", "growing")].into_iter());
-        let lack = Lack {
+        let missing = MissingPackage {
             programs: vec!["mkfs.xfs", "xfs_growfs"],
             needed_for: BTreeSet::from(["growing", "making"]),
         };
         assert_eq!(install_command(&found), "sudo apt-get install --no-install-recommends xfsprogs");
-        assert_eq!(found, BTreeMap::from([("xfsprogs", lack)]));
+        assert_eq!(found, BTreeMap::from([("xfsprogs", missing)]));
     }
 }

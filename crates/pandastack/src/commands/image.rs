@@ -1,5 +1,6 @@
-//! `pandastack image`: the catalogue's root file systems, built into the cache without a server. For developers and
-//! for machines that prepare a cache for others; `pandastack template build` is what users want.
+//! `pandastack image`: builds root file systems of the catalogue into the cache, without a server.
+//! For developers and for machines that prepare a shared cache; users run `pandastack template
+//! build`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,38 +12,43 @@ use crate::failure::Failure;
 use crate::output::{Output, size};
 use crate::progress::Progress;
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List the catalogue and what of it is built
+    /// List the templates of the catalogue and their built images
     List,
-    /// Write a template's lock anew, from what the registries have now
+    /// Update a template's lock file to the versions that the registries have now
     Lock {
-        /// Template, or `kernel`
+        /// Template name, or `kernel`
         name: String,
-        /// Directory of the templates
+        /// Directory with the templates
         templates: PathBuf,
     },
-    /// Build one root file system and print its path
+    /// Build a root file system and print its path
     Build {
-        /// Template
+        /// Template name
         name: String,
-        /// Fail when Debian's archive no longer has a locked version
+        /// Fail if the Debian archive no longer has a locked version
         #[arg(long)]
         locked: bool,
+        /// Directory of templates to use instead of those built in
+        #[arg(long, value_name = "DIR")]
+        templates: Option<PathBuf>,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         let builder = ImageBuilder::new(pandastack_image::default_cache_dir());
         match self {
             Command::List => list(&builder, output)?,
             Command::Lock { name, templates } => lock(&name, &templates)?,
-            Command::Build { name, locked } => {
+            Command::Build { name, locked, templates } => {
                 let locking = if locked { Locking::Strict } else { Locking::AllowDrift };
-                output.line(&build(&builder.locking(locking), &name)?.display().to_string())?;
+                let builder = builder.locking(locking);
+                let image = build(&builder, &name, templates.as_deref())?;
+                output.line(&image.display().to_string())?;
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -73,16 +79,25 @@ fn lock(name: &str, templates: &Path) -> Result<()> {
     Ok(())
 }
 
-fn build(builder: &ImageBuilder, name: &str) -> Result<PathBuf> {
-    let recipe: &Recipe = pandastack_image::find(name).ok_or_else(|| {
-        Failure::new(format!("there is no template `{name}`")).hint("`pandastack image list`")
-    })?;
+fn build(builder: &ImageBuilder, name: &str, templates: Option<&Path>) -> Result<PathBuf> {
+    let unknown = || {
+        Failure::new(format!("template `{name}` not found"))
+            .hint("run `pandastack image list` to see all templates")
+    };
+    let recipes = match templates {
+        Some(dir) => {
+            let read = |recipe: &Recipe| Recipe::read(&dir.join(&recipe.name));
+            pandastack_image::catalog().iter().map(read).collect::<Result<Vec<_>, _>>()?
+        }
+        None => pandastack_image::catalog().to_vec(),
+    };
+    let recipe = recipes.iter().find(|recipe| recipe.answers_to(name)).ok_or_else(unknown)?;
     let progress = Progress::start(format!("Building {name}"));
-    let image = builder.ensure(recipe, &|step| {
+    let image = builder.clone().parents(recipes.clone()).ensure(recipe, &|step| {
         progress.step(step.to_string());
     })?;
     for change in &image.manifest.drifted {
-        eprintln!("warning: not as locked: {change}");
+        eprintln!("warning: differs from the lock file: {change}");
     }
     Ok(image.path)
 }

@@ -1,4 +1,4 @@
-//! `pandastack join-secret`: a fresh secret for the link between control and agents.
+//! `pandastack join-secret`: generates a join secret for control and agents.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::output::Output;
 use crate::supervise::secret;
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(output: Output) -> Result<ExitCode> {
     output.line(&secret::generate()?)?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `pandastack mcp`: sandboxes as tools for agents.
+//! `pandastack mcp`: serves sandboxes as MCP tools.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -13,15 +13,15 @@ use super::{block_on, with_client};
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Serve over HTTP at `/mcp` of this address instead of standard input and output. Requests bring their own API key
+    /// Serve over HTTP on this address at `/mcp`, instead of stdio; each request must carry an API key
     #[arg(long, value_name = "ADDRESS")]
     http: Option<SocketAddr>,
-    /// Another name under which HTTP clients ask for this server; those of the loopback are always known
+    /// Host name to accept in HTTP requests, in addition to loopback names; can be repeated
     #[arg(long = "host", value_name = "NAME", requires = "http")]
     hosts: Vec<String>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.http {
         None => with_client(|client: Client| async move {
@@ -34,8 +34,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
 
 async fn serve(address: SocketAddr, hosts: Vec<String>) -> Result<ExitCode> {
     let api_url = Config::from_environment()?.api_url;
-    let listener = TcpListener::bind(address).await.with_context(|| format!("listen on {address}"))?;
-    eprintln!("tools for agents at http://{}/mcp, for the API at {api_url}", listener.local_addr()?);
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    eprintln!("serving MCP at http://{}/mcp for the API at {api_url}", listener.local_addr()?);
     let shutdown = CancellationToken::new();
     let interrupted = shutdown.clone();
     tokio::spawn(async move {

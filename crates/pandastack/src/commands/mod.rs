@@ -1,4 +1,5 @@
-//! One command per file. A command parses its arguments, makes its calls and prints; it holds no state.
+//! One command per module. A command parses its arguments, calls the API and prints the result; it
+//! holds no state.
 
 #[cfg(feature = "server")]
 pub mod agent;
@@ -55,7 +56,7 @@ use pandastack_client::Client;
 use crate::failure::{Failure, report};
 use crate::output::Output;
 
-/// Runs a client command: its calls follow one another, so one thread is enough and starts fastest.
+/// Runs a client command on one thread: its calls are sequential, and one thread starts fastest.
 fn with_client<F>(command: impl FnOnce(Client) -> F) -> Result<ExitCode>
 where
     F: Future<Output = Result<ExitCode>>,
@@ -66,11 +67,11 @@ where
 
 fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("start the runtime")?.block_on(future)
+    runtime.context("cannot start the async runtime")?.block_on(future)
 }
 
-/// Does the same to several things, one after the other, and prints the name of each that it was done to: as it is done for
-/// people, as one list at the end for programs. One that fails is told by its name and does not keep the rest from being tried.
+/// Applies an action to several resources in sequence and prints the name of each, or one list at
+/// the end with `--json`. A failure is reported by name and does not stop the rest.
 async fn each(
     names: &[String],
     output: Output,
@@ -103,13 +104,16 @@ fn pairs(arguments: &[String]) -> Result<Option<BTreeMap<String, String>>> {
     let split = |(at, text): (usize, &String)| {
         let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
         let pair = pair.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        // Not shown: it may be a secret whose name was forgotten.
-        pair.ok_or_else(|| Failure::new(format!("variable {} is not of the form KEY=VALUE", at + 1)).into())
+        // The text is not shown: it may be a secret whose name was forgotten.
+        pair.ok_or_else(|| {
+            Failure::new(format!("invalid KEY=VALUE argument (number {}): expected KEY=VALUE", at + 1)).into()
+        })
     };
     arguments.iter().enumerate().map(split).collect::<Result<_>>().map(Some)
 }
 
-/// A command line as the API takes it: one word goes to the shell, several are a program with its arguments.
+/// Converts a command line for the API: one word is run by the shell, several are a program and its
+/// arguments.
 fn command_line(words: Vec<String>) -> (Option<String>, Option<Vec<String>>) {
     if words.len() == 1 { (words.into_iter().next(), None) } else { (None, Some(words)) }
 }

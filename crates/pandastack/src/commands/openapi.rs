@@ -1,4 +1,4 @@
-//! `pandastack openapi`: the API's description, generated from the types that serve it.
+//! `pandastack openapi`: the OpenAPI document, generated from the API's types.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::output::Output;
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(output: Output) -> Result<ExitCode> {
     output.raw(pandastack_control::openapi_json().as_bytes())?;
     Ok(ExitCode::SUCCESS)

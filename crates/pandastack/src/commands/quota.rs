@@ -1,4 +1,4 @@
-//! `pandastack quota`: what a workspace may have.
+//! `pandastack quota`: quotas of a workspace.
 
 use std::process::ExitCode;
 
@@ -7,44 +7,46 @@ use pandastack_types::api::{Quota, QuotaReport};
 
 use crate::output::Output;
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Show what the workspace may have, and has
+    /// Show quotas and current usage
     Show,
-    /// Set some of it and leave the rest as it is; `none` takes a limit away
+    /// Change quotas; use `none` to remove a limit
     Set(Limits),
 }
 
-/// What can be set.
+/// Quotas to change.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub struct Limits {
-    /// Sandboxes
+    /// Maximum number of sandboxes
     #[arg(long, value_name = "COUNT", value_parser = limit)]
     sandboxes: Option<Limit>,
-    /// Processors of all sandboxes together
+    /// Maximum vCPUs of all sandboxes together
     #[arg(long, value_name = "COUNT", value_parser = limit)]
     cpu: Option<Limit>,
-    /// Memory of all sandboxes together
+    /// Maximum memory of all sandboxes together, in MiB
     #[arg(long, value_name = "MIB", value_parser = limit)]
     memory_mb: Option<Limit>,
-    /// Snapshots on disk
+    /// Maximum disk space of all snapshots together, in MiB
     #[arg(long, value_name = "MIB", value_parser = limit)]
     snapshot_mb: Option<Limit>,
-    /// Requests per second
+    /// Maximum API requests per second
     #[arg(long, value_name = "COUNT", value_parser = limit)]
     requests_per_second: Option<Limit>,
 }
 
-/// A number, or none.
+/// A limit; `None` for no limit.
 #[derive(Debug, Clone, Copy)]
 struct Limit(Option<u64>);
 
 fn limit(text: &str) -> Result<Limit, String> {
     match text {
         "none" => Ok(Limit(None)),
-        number => number.parse().map(|number| Limit(Some(number))).map_err(|_| "a number or `none`".into()),
+        number => {
+            number.parse().map(|number| Limit(Some(number))).map_err(|_| "expected a number or `none`".into())
+        }
     }
 }
 
@@ -64,7 +66,7 @@ impl Limits {
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             let report = client.quota().await?;
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_named_stays_and_none_takes_away() {
+    fn omitted_limits_are_kept_and_none_removes_a_limit() {
         let before = Quota { cpu: Some(4), sandboxes: Some(9), ..Quota::default() };
         let limits = Limits {
             sandboxes: Some(Limit(None)),

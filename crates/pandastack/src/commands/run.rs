@@ -1,7 +1,7 @@
-//! `pandastack run -- CMD`: one command in a fresh sandbox.
+//! `pandastack run -- CMD`: runs a command in a new sandbox.
 //!
-//! Output streams as it is produced and the command's exit code becomes ours. The sandbox is deleted whatever happens;
-//! should this program be killed, its TTL ends it.
+//! Streams the output and exits with the command's exit code. The sandbox is always deleted; if
+//! this program is killed, the sandbox expires with its TTL.
 
 use std::process::ExitCode;
 
@@ -11,30 +11,30 @@ use pandastack_types::api::{CreateSandbox, ExecRequest, RunRequest, Sandbox};
 use pandastack_types::limits::EXEC_TIMEOUT_SECONDS_DEFAULT;
 
 use super::{command_line, create, pairs, sandbox::exec::stream_until_interrupted};
-use crate::failure::WhileRunning;
+use crate::failure::ExecError;
 use crate::output::Output;
 
-/// Life of the sandbox beyond its command's timeout, should nobody delete it.
+/// TTL of the sandbox beyond the command's timeout, in case it is not deleted.
 const TTL_SLACK_SECONDS: u64 = 60;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Template to run in
+    /// Template of the sandbox
     #[arg(long, short, default_value = "base")]
     template: String,
     /// Kill the command after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = EXEC_TIMEOUT_SECONDS_DEFAULT)]
     timeout: u64,
-    /// Environment variable of the command
+    /// Environment variable for the command; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     env: Vec<String>,
-    /// The command; a single word is run by the shell
+    /// Command to run; a single word is run by the shell
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<String>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     super::with_client(|client| async move {
         let (cmd, argv) = command_line(args.command);
@@ -45,14 +45,14 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
         } else {
             run_streaming(&client, args.template, exec, output).await
         };
-        outcome.map_err(|error| WhileRunning(error).into())
+        outcome.map_err(|error| ExecError(error).into())
     })
 }
 
 async fn run_once(client: &Client, template: String, exec: ExecRequest, output: Output) -> Result<ExitCode> {
     let result = client.run(&RunRequest { template: Some(template), exec }).await?;
     output.value(&result, |_| String::new())?;
-    Ok(ExitCode::from(passed_on(result.result.exit_code)))
+    Ok(ExitCode::from(to_exit_code(result.result.exit_code)))
 }
 
 async fn run_streaming(
@@ -70,15 +70,15 @@ async fn run_streaming(
     Ok(ExitCode::from(outcome?))
 }
 
-/// The command's result matters more than a delete that failed: that one is only told.
+/// Deletes the sandbox. A failure is only a warning: the command's result matters more.
 async fn delete(client: &Client, sandbox: &Sandbox) {
     if let Err(error) = client.delete_sandbox(&sandbox.id).await {
-        eprintln!("warning: sandbox {} was not deleted, its TTL will end it: {error}", sandbox.id);
+        eprintln!("warning: cannot delete sandbox {}: {error}; it will expire with its TTL", sandbox.id);
     }
 }
 
-/// A guest's exit code as a process can have it.
-pub fn passed_on(code: i32) -> u8 {
+/// Converts a guest's exit code to one that a process can return.
+pub fn to_exit_code(code: i32) -> u8 {
     u8::try_from(code).unwrap_or(255)
 }
 
@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn exit_codes_beyond_a_byte_stay_failures() {
-        assert_eq!(passed_on(0), 0);
-        assert_eq!(passed_on(137), 137);
-        assert_eq!(passed_on(256), 255);
-        assert_eq!(passed_on(-1), 255);
+        assert_eq!(to_exit_code(0), 0);
+        assert_eq!(to_exit_code(137), 137);
+        assert_eq!(to_exit_code(256), 255);
+        assert_eq!(to_exit_code(-1), 255);
     }
 }

@@ -1,4 +1,4 @@
-//! `pandastack snapshot`: what can be created from, beside templates.
+//! `pandastack snapshot`: snapshots of sandboxes.
 
 use std::process::ExitCode;
 
@@ -9,26 +9,26 @@ use pandastack_types::SnapshotId;
 use super::sandbox::resolve;
 use crate::output::{Output, age, size};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List snapshots, newest first
     #[command(visible_alias = "ls")]
     List {
-        /// Of this sandbox only
+        /// List only snapshots of this sandbox: ID or unique prefix
         #[arg(long)]
         sandbox: Option<String>,
     },
     /// Delete snapshots
     Rm {
-        /// Their ids
+        /// Snapshot IDs
         #[arg(required = true)]
         ids: Vec<String>,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             match self {

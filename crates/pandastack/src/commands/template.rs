@@ -1,4 +1,4 @@
-//! `pandastack template`: what sandboxes are made from.
+//! `pandastack template`: templates that sandboxes are created from.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,21 +11,21 @@ use super::create::follow_build;
 use crate::output::{Output, size};
 use crate::progress::Progress;
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List templates
     #[command(visible_alias = "ls")]
     List,
-    /// Build and bake a template now instead of at its first use
+    /// Build a template now instead of on first use
     Build {
-        /// Its name
+        /// Template name
         name: String,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             match self {
@@ -56,7 +56,7 @@ async fn build(client: &Client, name: &str, output: Output) -> Result<ExitCode> 
     let began = Instant::now();
     let mut template = client.get_template(name).await?;
     if template.status != TemplateStatus::Ready {
-        let progress = Progress::start(format!("Building the template {name}"));
+        let progress = Progress::start(format!("Building template {name}"));
         let build = client.bake_template(name).await?;
         follow_build(client, &build.id, &progress).await?;
         template = client.get_template(name).await?;

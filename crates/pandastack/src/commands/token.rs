@@ -8,34 +8,34 @@ use pandastack_types::api::{CreateToken, Scope};
 
 use crate::output::{Output, age};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make a key; its secret is shown this once
+    /// Create an API key and print it; it is shown only once
     Create {
-        /// Name for people
+        /// Human-readable label
         #[arg(long)]
         label: Option<String>,
-        /// Days until it stops working; never when absent
+        /// Days until the key expires [default: never]
         #[arg(long, value_name = "DAYS")]
         expires_in: Option<u32>,
-        /// What it may do: `read`, `sandboxes` or `admin`
+        /// Permissions of the key: `read`, `sandboxes` or `admin`
         #[arg(long, default_value_t)]
         scope: Scope,
     },
-    /// List keys, without their secrets
+    /// List API keys, without their secrets
     #[command(visible_alias = "ls")]
     List,
-    /// Delete keys
+    /// Revoke API keys
     Rm {
-        /// Their public prefixes, as `list` shows them
+        /// Key prefixes, as shown by `pandastack token list`
         #[arg(required = true)]
         prefixes: Vec<String>,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             match self {
@@ -44,7 +44,7 @@ impl Command {
                     let created = client.create_token(&request).await?;
                     output.value(&created, |created| created.token.clone())?;
                     if !output.is_json() {
-                        eprintln!("keep it now: it is not shown again");
+                        eprintln!("save this key now: it is not shown again");
                     }
                 }
                 Command::List => {

@@ -1,4 +1,4 @@
-//! `pandastack usage`: what the workspace used.
+//! `pandastack usage`: resource usage of the workspace.
 
 use std::process::ExitCode;
 
@@ -10,15 +10,15 @@ use crate::output::{Output, align, size};
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Begin of the period, as RFC 3339; 30 days ago when absent
+    /// Start of the period (RFC 3339) [default: 30 days ago]
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// End of the period; now when absent
+    /// End of the period (RFC 3339) [default: now]
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     super::with_client(|client| async move {
         let report = client.usage(args.from.as_deref(), args.to.as_deref()).await?;
@@ -32,14 +32,14 @@ fn describe(report: &UsageReport) -> String {
     let total = row("all".to_owned(), &report.total);
     let each = report.sandboxes.iter().map(|sandbox| row(sandbox.sandbox_id.to_string(), &sandbox.used));
     let table = align(&[header, total].into_iter().chain(each).collect::<Vec<_>>());
-    let more = if report.truncated { "\nmore sandboxes are not shown; `all` counts them" } else { "" };
+    let more = if report.truncated { "\nsome sandboxes are not shown; `all` includes them" } else { "" };
     format!("{} to {}\n\n{table}{more}", report.from, report.to)
 }
 
-fn row(what: String, used: &UsageTotals) -> [String; 7] {
+fn row(name: String, used: &UsageTotals) -> [String; 7] {
     let hours = |seconds: u64| format!("{:.1} h", seconds as f64 / 3600.0);
     [
-        what,
+        name,
         used.creates.to_string(),
         format!("{:.1} s", used.cpu_ms as f64 / 1000.0),
         format!("{:.1} GiB h", used.memory_mb_seconds as f64 / 1024.0 / 3600.0),

@@ -1,4 +1,4 @@
-//! `pandastack volume`: durable disks that outlive sandboxes.
+//! `pandastack volume`: persistent disks that outlive sandboxes.
 
 use std::process::ExitCode;
 
@@ -8,68 +8,68 @@ use pandastack_types::api::{CreateVolume, PatchVolume, Volume};
 
 use crate::output::{Output, age, fields, size};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make a volume
+    /// Create a volume
     Create {
-        /// Its name: lowercase letters, digits and `-`
+        /// Volume name: lowercase letters, digits and `-`
         name: String,
-        /// Its size in MiB; space is taken as it is written
+        /// Size in MiB; disk space is allocated as data is written
         #[arg(long, value_name = "MIB", default_value_t = 1024)]
         size_mb: u64,
-        /// Refuse to delete it until `volume protect NAME --off`
+        /// Protect the volume from deletion until `pandastack volume protect NAME --off`
         #[arg(long)]
         protected: bool,
     },
     /// List volumes
     #[command(visible_alias = "ls")]
     List,
-    /// Show one volume
+    /// Show a volume
     Get {
-        /// Its name
+        /// Volume name
         name: String,
     },
-    /// Make a volume larger, also while a sandbox uses it
+    /// Grow a volume; works while it is attached
     Grow {
-        /// Its name
+        /// Volume name
         name: String,
-        /// Its new size in MiB
+        /// New size in MiB
         size_mb: u64,
     },
-    /// Keep a volume as it is now: a copy that can be read and cloned
+    /// Create a read-only snapshot of a volume
     Snapshot {
-        /// Its name
+        /// Volume name
         name: String,
-        /// Name of the snapshot [default: made of the volume's name and the time]
+        /// Snapshot name [default: volume name and time]
         #[arg(long = "as", value_name = "NAME")]
         own: Option<String>,
     },
-    /// Copy a volume, also while a sandbox uses it
+    /// Clone a volume; works while it is attached
     Clone {
-        /// Its name
+        /// Volume name
         name: String,
-        /// Name of the copy
+        /// Name of the clone
         copy: String,
     },
-    /// Refuse to delete a volume
+    /// Protect a volume from deletion
     Protect {
-        /// Its name
+        /// Volume name
         name: String,
-        /// Allow it again
+        /// Remove the protection
         #[arg(long)]
         off: bool,
     },
-    /// Delete volumes and what is in them
+    /// Delete volumes and their data
     Rm {
-        /// Their names
+        /// Volume names
         #[arg(required = true)]
         names: Vec<String>,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             let named = |volume: &Volume| volume.name.clone();
@@ -123,7 +123,7 @@ fn holders(volume: &Volume) -> String {
     let shown = volume
         .attached_to
         .iter()
-        .map(|holder| format!("{}{}", holder.sandbox_id, if holder.read_only { " (reads)" } else { "" }));
+        .map(|holder| format!("{}{}", holder.sandbox_id, if holder.read_only { " (read-only)" } else { "" }));
     let shown: Vec<_> = shown.collect();
     if shown.is_empty() { "-".to_owned() } else { shown.join(", ") }
 }

@@ -1,4 +1,4 @@
-//! `pandastack whoami`: which server, which workspace, which key.
+//! `pandastack whoami`: the server, workspace and API key in use.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::output::{Output, fields};
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(output: Output) -> Result<ExitCode> {
     super::with_client(|client| async move {
         let me = client.me().await?;

@@ -1,4 +1,4 @@
-//! `pandastack workspace`: what a workspace gives to new sandboxes.
+//! `pandastack workspace`: defaults for new sandboxes.
 
 use std::process::ExitCode;
 
@@ -8,26 +8,26 @@ use pandastack_types::preview::Visibility;
 
 use crate::output::Output;
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Show the workspace, and what it gives to new sandboxes
+    /// Show the workspace and its defaults
     Show,
-    /// Set what new sandboxes get unless their create says otherwise; needs an admin key
+    /// Change the defaults; needs an admin key
     Set(Settings),
 }
 
-/// What can be set.
+/// Defaults to change.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 pub struct Settings {
-    /// Who may open the ports of new sandboxes; those that exist keep what they have
+    /// Default visibility of sandbox ports; existing sandboxes keep theirs
     #[arg(long, value_name = "unlisted|private|off")]
     default_visibility: Option<Visibility>,
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             let workspace = match self {

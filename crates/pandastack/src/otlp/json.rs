@@ -1,9 +1,10 @@
-//! OTLP's messages in JSON: <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>. Numbers of 64 bits are
-//! strings there, ids are hexadecimal.
+//! OTLP messages in JSON: <https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding>.
+//! 64-bit numbers are strings and ids are hexadecimal.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
 
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
 use super::Span;
@@ -15,13 +16,8 @@ const INTERNAL: u32 = 1;
 const CUMULATIVE: u32 = 2;
 /// `STATUS_CODE_ERROR`.
 const ERROR: u32 = 2;
-/// The span of a request.
+/// Name of the span of a request.
 const REQUEST: &str = "request";
-
-/// Bytes as an id.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 fn nanoseconds(at: SystemTime) -> String {
     at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos().to_string()
@@ -32,11 +28,11 @@ fn text(key: &str, value: &str) -> Value {
 }
 
 fn resource(role: &str) -> Value {
-    let host = nix::unistd::gethostname().unwrap_or_default();
+    let system = rustix::system::uname();
     json!({"attributes": [
         text("service.name", &format!("pandastack-{role}")),
         text("service.version", env!("CARGO_PKG_VERSION")),
-        text("host.name", &host.to_string_lossy()),
+        text("host.name", &system.nodename().to_string_lossy()),
     ]})
 }
 
@@ -54,8 +50,8 @@ fn span(span: &Span) -> Value {
     let attributes: Vec<_> = span.fields.iter().map(|(name, value)| text(name, value)).collect();
     let failed = span.fields.iter().any(|(name, value)| *name == "status" && value.starts_with('5'));
     let mut shown = json!({
-        "traceId": hex(&span.trace),
-        "spanId": hex(&span.id),
+        "traceId": HEXLOWER.encode(&span.trace),
+        "spanId": HEXLOWER.encode(&span.id),
         "name": span.name,
         "kind": if span.name == REQUEST { SERVER } else { INTERNAL },
         "startTimeUnixNano": nanoseconds(span.began),
@@ -64,13 +60,13 @@ fn span(span: &Span) -> Value {
         "status": if failed { json!({"code": ERROR}) } else { json!({}) },
     });
     if let Some(parent) = span.parent {
-        shown["parentSpanId"] = hex(&parent).into();
+        shown["parentSpanId"] = HEXLOWER.encode(&parent).into();
     }
     shown
 }
 
-/// A message with the numbers of a page in Prometheus' text form. Counters, and the parts of histograms, are sums; the rest
-/// are gauges.
+/// A message with the metrics of a page in the Prometheus text format. Counters and histogram
+/// series become sums, all others gauges.
 pub(super) fn metrics(role: &str, page: &str, at: SystemTime) -> Value {
     let types: HashMap<&str, &str> = page
         .lines()
@@ -102,10 +98,10 @@ fn is_sum(name: &str, types: &HashMap<&str, &str>) -> bool {
     of_histogram || types.get(name).is_some_and(|kind| *kind == "counter")
 }
 
-/// Names and values.
+/// Label names and values.
 type Labels = Vec<(String, String)>;
 
-/// Name, labels and value of a line; `None` for anything else.
+/// Name, labels and value of a sample line; `None` for any other line.
 fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     let (head, value) = line.rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
     let value: f64 = value.parse().ok().filter(|value: &f64| value.is_finite())?;
@@ -113,7 +109,7 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
     Some((name, parse_labels(labels.strip_suffix('}')?), value))
 }
 
-/// `a="b",c="d"`, where values may hold commas and quotes after a backslash.
+/// Parses `a="b",c="d"`; values may contain commas and escaped quotes.
 fn parse_labels(text: &str) -> Labels {
     let (mut labels, mut rest) = (Vec::new(), text);
     while let Some((name, after)) = rest.split_once("=\"") {

@@ -1,4 +1,4 @@
-//! Spans as they end.
+//! A tracing layer that exports closed spans.
 
 use std::fmt::Debug;
 use std::time::SystemTime;
@@ -12,14 +12,14 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::{Queue, Span};
 
-/// Only spans of our own crates: a library's would tell about the exporter's own requests, too.
+/// Only spans of our own crates: library spans would include the exporter's own requests.
 const TARGETS: &str = "pandastack";
 /// The field of a request's id.
 const REQUEST_ID: &str = "id";
-/// Bytes kept of one field.
+/// Maximum bytes of one field.
 const FIELD_BYTES_MAX: usize = 1024;
 
-/// Hands ended spans to the queue.
+/// Puts closed spans into the queue.
 pub struct SpanLayer {
     queue: Queue,
 }
@@ -30,15 +30,15 @@ impl SpanLayer {
     }
 }
 
-/// The trace of a request.
+/// Trace id derived from a request id.
 pub(super) fn trace_of(request_id: &str) -> [u8; 16] {
     let mut trace = [0; 16];
     trace.copy_from_slice(&blake3::hash(request_id.as_bytes()).as_bytes()[..16]);
     trace
 }
 
-/// A span that is under way, kept with it.
-struct UnderWay {
+/// State of an open span, stored in its extensions.
+struct ActiveSpan {
     trace: [u8; 16],
     id: [u8; 8],
     parent: Option<[u8; 8]>,
@@ -73,7 +73,7 @@ impl Visit for Fields {
     }
 }
 
-/// Without randomness a span gets a number that may not be the only one of its kind, which costs a nicer picture.
+/// A random id. Without randomness it may not be unique, which only affects how a trace is displayed.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [1; N];
     let _ = getrandom::fill(&mut bytes);
@@ -91,33 +91,33 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLayer {
         attributes.record(&mut fields);
         let parent = span.scope().skip(1).find_map(|parent| {
             let extensions = parent.extensions();
-            extensions.get::<UnderWay>().map(|under_way| (under_way.trace, under_way.id))
+            extensions.get::<ActiveSpan>().map(|active| (active.trace, active.id))
         });
         let own = || fields.request_id().map_or_else(random, trace_of);
         let trace = parent.map_or_else(own, |(trace, _)| trace);
         let (id, parent) = (random(), parent.map(|(_, parent)| parent));
-        let under_way = UnderWay { trace, id, parent, began: SystemTime::now(), fields };
-        span.extensions_mut().insert(under_way);
+        let active = ActiveSpan { trace, id, parent, began: SystemTime::now(), fields };
+        span.extensions_mut().insert(active);
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if let Some(under_way) = span.extensions_mut().get_mut::<UnderWay>() {
-            values.record(&mut under_way.fields);
+        if let Some(active) = span.extensions_mut().get_mut::<ActiveSpan>() {
+            values.record(&mut active.fields);
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let Some(under_way) = span.extensions_mut().remove::<UnderWay>() else { return };
+        let Some(active) = span.extensions_mut().remove::<ActiveSpan>() else { return };
         self.queue.put(Span {
-            trace: under_way.trace,
-            id: under_way.id,
-            parent: under_way.parent,
+            trace: active.trace,
+            id: active.id,
+            parent: active.parent,
             name: span.name(),
-            began: under_way.began,
+            began: active.began,
             ended: SystemTime::now(),
-            fields: under_way.fields.0,
+            fields: active.fields.0,
         });
     }
 }

@@ -1,17 +1,18 @@
-//! Traces and metrics for a collector, by OTLP over HTTP in its JSON form, which every collector takes on port 4318.
+//! Exports traces and metrics as OTLP/HTTP with JSON, which every collector accepts on port 4318.
 //!
 //! ```text
 //!   spans of this process --> a bounded queue --> one thread: batches --> POST <endpoint>/v1/traces
 //!   this process's /metrics (control) ----------> every 15 s         --> POST <endpoint>/v1/metrics
 //! ```
 //!
-//! The trace of a request is derived from its request id, which control hands on to agents. So the spans of all processes
-//! meet in one trace, and whoever has an answer's `x-request-id` can compute it.
+//! The trace id is derived from the request id, which control passes to agents. The spans of all
+//! processes therefore belong to one trace, and the `x-request-id` of a response identifies it.
 //!
-//! Must hold: nothing here slows down or fails a request. A collector that is slow or gone costs spans, never anything else;
-//! how many were lost is logged.
+//! Invariant: the exporter never slows down or fails a request. If the collector is slow or
+//! unreachable, spans are dropped and their number is logged.
 //!
-//! Left to others: sampling and keeping, which are the collector's.
+//! The JSON is written here: it is two messages of a stable format, and the usual crates bring an SDK, protobuf and a
+//! second way to trace. Sampling and storage are left to the collector.
 
 mod json;
 mod layer;
@@ -26,29 +27,29 @@ use serde_json::Value;
 
 pub use layer::SpanLayer;
 
-/// Spans that wait to be sent. Beyond it they are dropped, and counted.
+/// Maximum number of queued spans. Further spans are dropped and counted.
 pub const SPANS_QUEUED_MAX: usize = 8192;
-/// Spans in one message.
+/// Maximum number of spans in one message.
 const BATCH_MAX: usize = 512;
-/// Longest wait of a span for company.
+/// Longest time a span waits to be sent.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// How often metrics are sent.
+/// Interval between metrics messages.
 const METRICS_EVERY: Duration = Duration::from_secs(15);
-/// Longest time for one message.
-const SEND_MAX: Duration = Duration::from_secs(5);
+/// Timeout of one message.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is exported, and where to.
+/// Export configuration of a role.
 #[derive(Debug, Clone)]
 pub struct Export {
     /// The collector's address, such as `http://localhost:4318`.
     pub endpoint: String,
     /// `control`, `agent` or `edge`.
     pub role: &'static str,
-    /// Where this process shows its metrics in Prometheus' form.
+    /// URL of this process's metrics in the Prometheus format.
     pub metrics_url: Option<String>,
 }
 
-/// A span that ended.
+/// A closed span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
     trace: [u8; 16],
@@ -60,39 +61,40 @@ pub struct Span {
     fields: Vec<(&'static str, String)>,
 }
 
-/// The end of the queue at which spans are put in.
+/// The sending end of the span queue.
 #[derive(Debug, Clone)]
 pub struct Queue {
     sender: SyncSender<Span>,
-    lost: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
 }
 
 impl Queue {
     fn put(&self, span: Span) {
         if self.sender.try_send(span).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// Starts the thread that sends. It ends with the process, or when the layer is dropped.
+/// Starts the exporter thread. It ends with the process or when the layer is dropped.
 pub fn start(export: Export) -> Result<SpanLayer> {
     let (sender, receiver) = sync_channel(SPANS_QUEUED_MAX);
-    let queue = Queue { sender, lost: Arc::default() };
-    let lost = Arc::clone(&queue.lost);
+    let queue = Queue { sender, dropped: Arc::default() };
+    let dropped = Arc::clone(&queue.dropped);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("start the runtime of the exporter")?;
-    let http = reqwest::Client::builder().timeout(SEND_MAX).build().context("prepare the exporter")?;
-    let sender = Sender { export, http, lost, last_metrics: Instant::now() };
+    let runtime = runtime.context("cannot start the exporter's runtime")?;
+    let http = pandastack_http::builder_for(&export.endpoint).timeout(SEND_TIMEOUT).build();
+    let http = http.context("cannot set up the exporter")?;
+    let sender = Sender { export, http, dropped, last_metrics: Instant::now() };
     let thread = std::thread::Builder::new().name("otlp".to_owned());
-    thread.spawn(move || sender.run(&runtime, &receiver)).context("start the exporter's thread")?;
+    thread.spawn(move || sender.run(&runtime, &receiver)).context("cannot start the exporter thread")?;
     Ok(SpanLayer::new(queue))
 }
 
 struct Sender {
     export: Export,
     http: reqwest::Client,
-    lost: Arc<AtomicU64>,
+    dropped: Arc<AtomicU64>,
     last_metrics: Instant,
 }
 
@@ -105,12 +107,12 @@ impl Sender {
             if let Some(error) = &failed
                 && !failing
             {
-                tracing::warn!(%error, endpoint = self.export.endpoint, "the collector does not take traces or metrics");
+                tracing::warn!(%error, endpoint = self.export.endpoint, "cannot send traces and metrics to the collector");
             }
             failing = failed.is_some();
-            let lost = self.lost.swap(0, Ordering::Relaxed);
-            if lost > 0 {
-                tracing::warn!(lost, "spans were dropped: they came faster than the collector took them");
+            let dropped = self.dropped.swap(0, Ordering::Relaxed);
+            if dropped > 0 {
+                tracing::warn!(dropped, "spans dropped: the collector is too slow");
             }
             if !open {
                 return;
@@ -138,7 +140,7 @@ impl Sender {
     }
 }
 
-/// What came within [`FLUSH_EVERY`], and whether more may come.
+/// Spans received within [`FLUSH_EVERY`], and whether the queue is still open.
 fn next_batch(spans: &Receiver<Span>) -> (Vec<Span>, bool) {
     let mut batch = Vec::new();
     let until = Instant::now() + FLUSH_EVERY;
@@ -164,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// A collector that hands on what it gets.
+    /// A collector that forwards what it receives.
     async fn collector() -> (String, mpsc::Receiver<Value>) {
         let (sender, receiver) = mpsc::channel(16);
         let take = |State(sender): State<mpsc::Sender<Value>>, Json(body): Json<Value>| async move {
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn spans_reach_a_collector_and_meet_in_the_trace_of_their_request() {
+    async fn spans_reach_the_collector_in_the_trace_of_their_request() {
         let (endpoint, mut received) = collector().await;
         let layer = start(Export { endpoint, role: "control", metrics_url: None }).unwrap();
         let subscriber = tracing_subscriber::registry().with(layer);
@@ -198,15 +200,15 @@ mod tests {
         assert_eq!(names, ["inner", "request"], "only ours, as they end");
         assert_eq!(spans[0]["traceId"], spans[1]["traceId"]);
         assert_eq!(spans[0]["parentSpanId"], spans[1]["spanId"]);
-        assert_eq!(spans[1]["traceId"], json::hex(&layer::trace_of("r-1")));
+        assert_eq!(spans[1]["traceId"], data_encoding::HEXLOWER.encode(&layer::trace_of("r-1")));
         let status = spans[1]["attributes"].as_array().unwrap().iter().find(|one| one["key"] == "status");
         assert_eq!(status.unwrap()["value"]["stringValue"], "201");
     }
 
     #[test]
-    fn a_full_queue_costs_spans_and_says_how_many() {
+    fn a_full_queue_drops_and_counts_spans() {
         let (sender, receiver) = sync_channel(SPANS_QUEUED_MAX);
-        let queue = Queue { sender, lost: Arc::default() };
+        let queue = Queue { sender, dropped: Arc::default() };
         let span = Span {
             trace: [1; 16],
             id: [2; 8],
@@ -220,7 +222,7 @@ mod tests {
         for _ in 0..SPANS_QUEUED_MAX + 3 {
             queue.lock().unwrap().put(span.clone());
         }
-        assert_eq!(queue.lock().unwrap().lost.load(Ordering::Relaxed), 3);
+        assert_eq!(queue.lock().unwrap().dropped.load(Ordering::Relaxed), 3);
         drop(queue);
         let (batch, open) = next_batch(&receiver);
         assert_eq!((batch.len(), open), (BATCH_MAX, true));

@@ -1,20 +1,23 @@
-//! Open files of a server role. A host of 16,384 slots needs a handful for each, an edge two for every connection; what a
-//! login shell passes on is often 1024.
+//! The limit of open files of a server role. A host needs several for each of its 16,384 slots and
+//! an edge two for every connection; a login shell often allows only 1024.
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Open files that a role asks for. Machines have a limit of their own.
+/// Open files that a role needs. Machines have their own limit.
 const DESCRIPTORS_WANTED: u64 = 131_072;
 
-/// Asks for as many as are needed, or as many as this user may have.
-pub fn allow_many() {
-    let Ok((now, most)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
-    if now >= DESCRIPTORS_WANTED {
+/// Raises the limit to what a role needs, or to the user's maximum.
+pub fn raise_limit() {
+    // No limit is `None`.
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|now| now >= DESCRIPTORS_WANTED) {
         return;
     }
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS_WANTED, most.max(DESCRIPTORS_WANTED));
-    // Only root may have more than what it was started with.
-    if raised.is_err() && setrlimit(Resource::RLIMIT_NOFILE, most, most).is_err() {
-        tracing::debug!(now, "the limit of open files stays as it is");
+    let wanted = Some(DESCRIPTORS_WANTED);
+    let most = maximum.map(|most| most.max(DESCRIPTORS_WANTED));
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: wanted, maximum: most });
+    // Only root can raise the hard limit.
+    if raised.is_err() && setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_err() {
+        tracing::debug!(now = current, "cannot raise the limit of open files");
     }
 }

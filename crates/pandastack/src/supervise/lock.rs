@@ -1,7 +1,8 @@
-//! One `up`, or one agent that runs alone, per data directory.
+//! The lock of a data directory: one `up` or one standalone agent at a time.
 //!
-//! The kernel's file lock says whether one runs: it is gone with its holder, however that ended. The file's text says
-//! who holds it, or held it last, and what it used of the machine, for `down` and for a second `up`.
+//! The kernel releases the file lock when its holder ends, for whatever reason. The file's contents
+//! name the current or last holder and the host resources it used, for `down` and for a second
+//! `up`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -13,49 +14,50 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "up.lock";
 
-/// Who has a data directory.
+/// The process that holds a data directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Process id of the supervisor.
     pub pid: i32,
-    /// URL of the API for clients on this machine; empty for an agent that runs alone.
+    /// URL of the API for clients on this machine; empty for a standalone agent.
     pub api_url: String,
-    /// Where sockets are kept.
+    /// Directory for sockets.
     pub runtime_dir: PathBuf,
-    /// Network of the slots.
+    /// Subnet for sandbox addresses.
     pub subnet: String,
-    /// Prefix of interface names.
+    /// Prefix for network interface names.
     pub net_prefix: String,
 }
 
-/// Held as long as it lives.
+/// The lock, held until dropped.
 #[derive(Debug)]
 pub struct UpLock(#[allow(dead_code, reason = "the open file is the lock")] File);
 
-/// What came of asking for the lock.
+/// Outcome of [`UpLock::claim`].
 #[derive(Debug)]
 pub enum Claim {
-    /// It is ours.
-    Taken(UpLock),
-    /// Somebody has it; `None` while they have not yet written down who.
+    /// This process now holds the lock.
+    Acquired(UpLock),
+    /// Another process holds it; `None` until it has written its details.
     Held(Option<Holder>),
 }
 
 impl UpLock {
-    /// Takes the lock of a data directory, or says who has it.
+    /// Acquires the lock of a data directory, or returns its holder.
     pub fn claim(data_dir: &Path, holder: &Holder) -> Result<Claim> {
         let mut file = open(data_dir)?;
         if !try_lock(&file)? {
             return Ok(Claim::Held(read(&mut file)));
         }
-        file.set_len(0).context("write the lock")?;
-        file.rewind().context("write the lock")?;
-        file.write_all(&serde_json::to_vec(holder)?).context("write the lock")?;
-        Ok(Claim::Taken(UpLock(file)))
+        file.set_len(0).context("cannot write the lock file")?;
+        file.rewind().context("cannot write the lock file")?;
+        file.write_all(&serde_json::to_vec(holder)?).context("cannot write the lock file")?;
+        Ok(Claim::Acquired(UpLock(file)))
     }
 
-    /// Who has a data directory, or had it last, and whether they still do. `None` when nobody ever did.
-    pub fn look(data_dir: &Path) -> Result<Option<(Holder, bool)>> {
+    /// The current or last holder of a data directory, and whether it still holds it; `None` if it
+    /// was never used.
+    pub fn last_holder(data_dir: &Path) -> Result<Option<(Holder, bool)>> {
         if !data_dir.join(FILE).exists() {
             return Ok(None);
         }
@@ -68,14 +70,14 @@ impl UpLock {
 fn open(data_dir: &Path) -> Result<File> {
     let path = data_dir.join(FILE);
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    file.with_context(|| format!("open the lock {}", path.display()))
+    file.with_context(|| format!("cannot open the lock file {}", path.display()))
 }
 
 fn try_lock(file: &File) -> Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error).context("lock the data directory"),
+        Err(error) => Err(error).context("cannot lock the data directory"),
     }
 }
 
@@ -99,12 +101,14 @@ mod tests {
             subnet: "10.1.0.0/16".into(),
             net_prefix: "x".into(),
         };
-        assert_eq!(UpLock::look(dir.path()).unwrap(), None);
-        let Claim::Taken(lock) = UpLock::claim(dir.path(), &holder).unwrap() else { panic!("lock is free") };
+        assert_eq!(UpLock::last_holder(dir.path()).unwrap(), None);
+        let Claim::Acquired(lock) = UpLock::claim(dir.path(), &holder).unwrap() else {
+            panic!("lock is free")
+        };
         let Claim::Held(seen) = UpLock::claim(dir.path(), &holder).unwrap() else { panic!("lock is taken") };
         assert_eq!(seen, Some(holder.clone()));
-        assert_eq!(UpLock::look(dir.path()).unwrap(), Some((holder.clone(), true)));
+        assert_eq!(UpLock::last_holder(dir.path()).unwrap(), Some((holder.clone(), true)));
         drop(lock);
-        assert_eq!(UpLock::look(dir.path()).unwrap(), Some((holder, false)));
+        assert_eq!(UpLock::last_holder(dir.path()).unwrap(), Some((holder, false)));
     }
 }

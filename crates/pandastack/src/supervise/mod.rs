@@ -1,8 +1,8 @@
-//! Running control and agent as processes of their own and keeping them running.
+//! Supervises control and agent as child processes of `up`.
 //!
-//! Owns the two child processes of `up`, the lock that lets one `up` at a time have a data directory ([`lock`]) and
-//! the join secret ([`secret`]). Machines are not children of `up`: they belong to the agent, outlive it, and are found
-//! again by its successor, so nothing here ever ends one.
+//! Owns the two child processes, the lock that allows one `up` per data directory ([`lock`]) and
+//! the join secret ([`secret`]). Machines are not children of `up`: they belong to the agent and
+//! outlive it, and the next agent adopts them. Nothing here stops a machine.
 //!
 //! ```text
 //!            start                       exits                  backoff over
@@ -11,8 +11,8 @@
 //!                        +----------- stop ----------+---> stopped (SIGTERM, deadline, SIGKILL)
 //! ```
 //!
-//! Every child holds the read end of a pipe as its standard input. The write end is ours, so a child learns that `up`
-//! is gone, even by `kill -9`, and stops instead of staying behind without a supervisor.
+//! The standard input of every child is a pipe whose write end `up` holds. A child stops when the
+//! pipe closes, so it never outlives `up`, not even after `kill -9`.
 
 pub mod descriptors;
 pub mod lock;

@@ -1,44 +1,43 @@
-//! One role as a child process that is started again when it dies.
+//! A server role as a child process that is restarted when it exits.
 
 use std::ffi::OsString;
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// First wait before a dead child is started again; doubles up to [`BACKOFF_MAX`].
+/// First delay before a child is restarted; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-/// Longest such wait.
+/// Longest restart delay.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// A child that lived this long counts as healthy: its next death waits the shortest time again.
+/// A child that ran this long is healthy: the restart delay is reset.
 const HEALTHY: Duration = Duration::from_secs(30);
-/// Time a child has to stop when asked, before it is killed.
-const STOP: Duration = Duration::from_secs(20);
-/// Reports that may wait to be read.
+/// Time that a child has to stop before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Capacity of the event channel.
 const EVENTS_MAX: usize = 64;
 
-/// What to run.
+/// A role to run.
 #[derive(Debug, Clone)]
 pub struct Role {
     /// `control` or `agent`.
     pub name: &'static str,
-    /// Arguments of this very program.
+    /// Arguments to this program.
     pub args: Vec<OsString>,
-    /// Variables that it gets beside this program's own: what must not be read off the list of processes.
+    /// Extra environment variables: secrets that must not appear in the process list.
     pub env: Vec<(&'static str, OsString)>,
 }
 
-/// Something happened to a child.
+/// A child exited or could not be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleEvent {
-    /// Whose child.
+    /// The role.
     pub name: &'static str,
     /// How it ended.
     pub ended: String,
@@ -51,7 +50,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the role and keeps it running.
+    /// Starts the role and restarts it whenever it exits.
     pub fn start(role: Role) -> (Self, mpsc::Receiver<RoleEvent>) {
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let stop = CancellationToken::new();
@@ -59,11 +58,11 @@ impl Supervisor {
         (Self { stop, task }, receiver)
     }
 
-    /// Stops the child and returns when it is gone.
+    /// Stops the child and waits until it has exited.
     pub async fn stop(self) {
         self.stop.cancel();
         if let Err(error) = self.task.await {
-            tracing::error!("a supervising task ended badly: {error}");
+            tracing::error!("supervisor task failed: {error}");
         }
     }
 }
@@ -79,8 +78,8 @@ async fn keep_running(role: Role, events: mpsc::Sender<RoleEvent>, stop: Cancell
             },
             Err(error) => format!("{error:#}"),
         };
-        tracing::warn!("{} {ended}; starting it again in {} ms", role.name, backoff.as_millis());
-        // Whoever does not read events does not want them; supervision goes on.
+        tracing::warn!("{} {ended}; restarting in {} ms", role.name, backoff.as_millis());
+        // Events are optional: supervision continues if nobody reads them.
         let _ = events.try_send(RoleEvent { name: role.name, ended });
         if began.elapsed() >= HEALTHY {
             backoff = BACKOFF_FIRST;
@@ -93,7 +92,7 @@ async fn keep_running(role: Role, events: mpsc::Sender<RoleEvent>, stop: Cancell
     }
 }
 
-/// How the child ended, or `None` when it was asked to stop.
+/// How the child ended, or `None` if it was asked to stop.
 async fn watch(mut child: Child, lifeline: Option<ChildStdin>, stop: &CancellationToken) -> Option<String> {
     let ended = tokio::select! {
         status = child.wait() => Some(describe(status)),
@@ -107,8 +106,8 @@ async fn watch(mut child: Child, lifeline: Option<ChildStdin>, stop: &Cancellati
 }
 
 fn spawn(role: &Role) -> Result<(Child, Option<ChildStdin>)> {
-    // Not the path we were started by: an upgrade may have replaced that file, and all parts of one `up` must be of
-    // one version.
+    // An upgrade may have replaced the file that started this process; all roles of one `up` must
+    // have the same version.
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("pandastack")
@@ -116,39 +115,40 @@ fn spawn(role: &Role) -> Result<(Child, Option<ChildStdin>)> {
         .envs(role.env.iter().cloned())
         .stdin(Stdio::piped())
         .stdout(Stdio::null());
-    // A group of its own: Ctrl-C on the terminal is for us, and we stop the children in order.
+    // Its own process group: Ctrl-C on the terminal reaches only `up`, which stops the children in order.
     command.process_group(0);
-    let mut child = command.spawn().with_context(|| format!("start {}", role.name))?;
-    // Taken out, because waiting for a child closes the standard input that it still has.
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", role.name))?;
+    // Taken out, because waiting for a child closes its standard input.
     let lifeline = child.stdin.take();
     Ok((child, lifeline))
 }
 
 async fn terminate(child: &mut Child) {
-    let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
-    // The child is not reaped yet, so its number cannot have gone to another process.
-    if kill(Pid::from_raw(pid), Signal::SIGTERM).is_ok()
-        && tokio::time::timeout(STOP, child.wait()).await.is_ok()
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    let Some(pid) = pid else { return };
+    // The child is not reaped yet, so its PID cannot have been reused.
+    if kill_process(pid, Signal::TERM).is_ok()
+        && tokio::time::timeout(STOP_TIMEOUT, child.wait()).await.is_ok()
     {
         return;
     }
     if let Err(error) = child.kill().await {
-        tracing::error!("process {pid} cannot be killed: {error}");
+        tracing::error!("cannot kill process {pid}: {error}");
     }
 }
 
 fn describe(status: std::io::Result<ExitStatus>) -> String {
     match status {
-        Ok(status) => format!("ended with {status}"),
-        Err(error) => format!("cannot be waited for: {error}"),
+        Ok(status) => format!("exited with {status}"),
+        Err(error) => format!("could not be waited for: {error}"),
     }
 }
 
-/// A token that is cancelled by SIGINT, SIGTERM, or, when supervised, the end of the supervisor.
+/// A token that is cancelled by SIGINT, by SIGTERM or, if supervised, by the end of the supervisor.
 pub fn stop_requested(supervised: bool) -> Result<CancellationToken> {
     let token = CancellationToken::new();
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
     let stop = token.clone();
     tokio::spawn(async move {
         tokio::select! {
@@ -159,14 +159,15 @@ pub fn stop_requested(supervised: bool) -> Result<CancellationToken> {
     });
     if supervised {
         let stop = token.clone();
-        // A thread, because a read of standard input cannot be cancelled and would hold up the runtime's end.
+        // A thread, because a read of standard input cannot be cancelled and would block the
+        // runtime's shutdown.
         std::thread::Builder::new()
             .name("lifeline".to_owned())
             .spawn(move || {
                 let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
                 stop.cancel();
             })
-            .context("watch the supervisor")?;
+            .context("cannot watch the supervisor")?;
     }
     Ok(token)
 }

@@ -1,4 +1,4 @@
-//! The join secret: made once, readable by root alone, known to control and agents.
+//! The join secret, shared by control and agents: created once and readable by root only.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -10,30 +10,30 @@ use pandastack_types::link::LinkKey;
 
 use crate::failure::Failure;
 
-/// Random bytes of a fresh secret; twice as many characters.
+/// Random bytes of a new secret, written as twice as many hexadecimal digits.
 const SECRET_BYTES: usize = 32;
 /// Name of the file in the data directory.
 const FILE: &str = "link-secret";
 
-/// A fresh secret, in hexadecimal.
+/// Generates a secret, in hexadecimal.
 pub fn generate() -> Result<String> {
     let mut bytes = [0; SECRET_BYTES];
-    getrandom::fill(&mut bytes).context("get random bytes")?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    getrandom::fill(&mut bytes).context("cannot get random bytes")?;
+    Ok(data_encoding::HEXLOWER.encode(&bytes))
 }
 
-/// Where the secret of a data directory is.
+/// Path of the secret in a data directory.
 pub fn path_in(data_dir: &Path) -> PathBuf {
     data_dir.join(FILE)
 }
 
-/// Makes the secret of a data directory unless it exists.
+/// Creates the secret of a data directory unless it exists.
 pub fn ensure(data_dir: &Path) -> Result<PathBuf> {
     let path = path_in(data_dir);
     if path.exists() {
         return Ok(path);
     }
-    // Written aside and renamed: a crash must not leave half a secret that every later start trusts.
+    // Written to a temporary file and renamed: a crash must not leave a partial secret.
     let fresh = path.with_extension("new");
     let _ = std::fs::remove_file(&fresh);
     let write = || -> Result<()> {
@@ -42,13 +42,13 @@ pub fn ensure(data_dir: &Path) -> Result<PathBuf> {
         file.sync_all()?;
         Ok(std::fs::rename(&fresh, &path)?)
     };
-    write().with_context(|| format!("write the join secret {}", path.display()))?;
+    write().with_context(|| format!("cannot write the join secret {}", path.display()))?;
     Ok(path)
 }
 
 /// Reads a secret.
 pub fn read(path: &Path) -> Result<LinkKey> {
-    let hint = "`pandastack join-secret` prints a fresh one";
+    let hint = "run `pandastack join-secret` to generate one";
     let text = std::fs::read_to_string(path).map_err(|error| {
         Failure::new(format!("cannot read the join secret {}: {error}", path.display())).hint(hint)
     })?;
@@ -62,7 +62,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_secret_is_made_once_for_root_alone() {
+    fn a_secret_is_created_once_for_root_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = ensure(dir.path()).unwrap();
         let first = std::fs::read_to_string(&path).unwrap();

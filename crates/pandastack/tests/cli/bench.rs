@@ -63,8 +63,8 @@ fn ctrl_c_deletes_what_was_made() {
     let mut command: Command = program.command(&["bench", "--json", "--", "wait"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     program.server.wait_for_command();
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{Program, text};
 
 const HEADER: &str = "# Command line\n\nGenerated from the program's own help. What the commands are for: [the `pandastack` \
-                      program](../cli.md).\n";
+                      program](cli-conventions.md).\n";
 
 /// Names in the list of commands of a help text.
 fn commands(help: &str) -> Vec<String> {

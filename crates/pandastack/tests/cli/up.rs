@@ -5,8 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, Uid};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 use crate::text;
 
@@ -26,7 +25,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 impl Installation {
     /// `None`, with a reason, where platforms cannot run.
     fn new() -> Option<Self> {
-        if !Uid::effective().is_root() {
+        if !geteuid().is_root() {
             eprintln!("skipped: starting the platform needs root");
             return None;
         }
@@ -64,8 +63,8 @@ impl Installation {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let line = std::fs::read(entry.path().join("cmdline")).ok()?;
             let words: Vec<String> = line.split(|byte| *byte == 0).map(text).collect();
-            (words.get(1).is_some_and(|word| word == role) && words.contains(&mark))
-                .then_some(Pid::from_raw(pid))
+            let is_meant = words.get(1).is_some_and(|word| word == role) && words.contains(&mark);
+            Pid::from_raw(pid).filter(|_| is_meant)
         };
         std::fs::read_dir("/proc").unwrap().flatten().filter_map(of_entry).collect()
     }
@@ -73,7 +72,7 @@ impl Installation {
     #[track_caller]
     fn kill(&self, role: &str) -> Pid {
         let [pid] = self.processes(role)[..] else { panic!("one {role} runs: {:?}", self.processes(role)) };
-        kill(pid, Signal::SIGKILL).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
         pid
     }
 
@@ -100,6 +99,7 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        #[expect(clippy::disallowed_methods, reason = "a test; any condition")]
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -17,7 +17,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._sse import ServerEvent
 from ._wire import Call, as_event_stream, get
 from .errors import ExecInterrupted, PandaStackError, SandboxTimeout, ServerError, is_timeout_message
-from .models import ExecChunk, OutputGap, OutputStream, optional_integer
+from ._fields import optional_integer
+from .models import ExecChunk, OutputGap, OutputStream
 
 #: The end of each stream's output that an interruption reports.
 PARTIAL_OUTPUT_CHARS_MAX = 1024 * 1024

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
-from .models import integer, text
+from ._fields import integer, text
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,8 @@ class Execution:
     duration_ms: int = 0
     #: Output or results were more than an answer holds.
     truncated: bool = False
+    #: How many runs the context has seen, this one included.
+    execution_count: int = 0
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Execution:
@@ -96,6 +98,7 @@ class Execution:
             exit_code=integer(data, "exit") or integer(data, "exit_code"),
             duration_ms=integer(data, "duration_ms"),
             truncated=data.get("truncated") is True,
+            execution_count=integer(data, "execution_count"),
         )
 
     @property

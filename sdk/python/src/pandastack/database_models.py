@@ -36,6 +36,8 @@ class Database(DatabaseConnection, total=False):
     sandbox_id: str
     cloned_from: str
     error: str
+    #: Whether another copy could take over.
+    failover_available: bool
 
 
 class DatabaseRows(TypedDict):
@@ -61,6 +63,10 @@ class DatabaseStats(TypedDict):
     rollbacks: int
     cache_hit_percent: int
     version: str
+    #: Room for data.
+    storage_bytes: int
+    #: Of it, what is taken on the host's disk; a branch shares with its original until either is written.
+    storage_used_bytes: int
 
 
 #: Every instant of it can be restored.

@@ -63,6 +63,8 @@ class FunctionRun(TypedDict, total=False):
     id: str
     function_id: str
     sandbox_id: str
+    #: The schedule that made it.
+    schedule_id: str
     kind: str
     #: ``queued``, ``running``, ``success``, ``error`` or ``timeout``.
     status: str

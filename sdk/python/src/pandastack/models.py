@@ -10,44 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Literal, Mapping, Optional, TypedDict, Union
 
+from ._fields import integer, need_text, optional_integer, optional_text, text
 from .errors import ServerError
-
-
-def need_text(data: Mapping[str, Any], name: str, what: str) -> str:
-    """A required, non-empty string of an answer."""
-    value = data.get(name)
-    if not isinstance(value, str) or not value:
-        raise ServerError(f"the server's answer for {what} has no {name!r}")
-    return value
-
-
-def text(data: Mapping[str, Any], name: str, default: str = "") -> str:
-    """A string of an answer, or ``default``."""
-    value = data.get(name)
-    return value if isinstance(value, str) else default
-
-
-def optional_text(data: Mapping[str, Any], name: str) -> Optional[str]:
-    """A string of an answer, or ``None``."""
-    value = data.get(name)
-    return value if isinstance(value, str) else None
-
-
-def integer(data: Mapping[str, Any], name: str, default: int = 0) -> int:
-    """An integer of an answer, or ``default``."""
-    value = optional_integer(data, name)
-    return default if value is None else value
-
-
-def optional_integer(data: Mapping[str, Any], name: str) -> Optional[int]:
-    """An integer of an answer (a float is cut), or ``None``."""
-    value = data.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return int(value)
-    except (OverflowError, ValueError):  # Infinity and NaN, which Python's JSON reader accepts
-        return None
 
 
 class FileContent(bytes):
@@ -78,6 +42,8 @@ class ExecResult:
     truncated: bool = False
     #: The signal that ended the command; ``exit_code`` is then 128 more than it.
     signal: Optional[int] = None
+    #: ``duration_ms`` in microseconds.
+    duration_us: int = 0
 
     @property
     def ok(self) -> bool:
@@ -98,6 +64,7 @@ class ExecResult:
             duration_ms=integer(data, "duration_ms"),
             truncated=data.get("truncated") is True,
             signal=optional_integer(data, "signal"),
+            duration_us=integer(data, "duration_us"),
         )
 
 
@@ -272,6 +239,8 @@ class FileChange:
     #: The new path after a rename.
     to: Optional[str] = None
     is_dir: bool = False
+    #: Counts the changes of a watch from 1.
+    sequence: int = 0
 
     @classmethod
     def from_dict(cls, change_id: str, data: Mapping[str, Any]) -> FileChange:
@@ -282,6 +251,7 @@ class FileChange:
             path=text(data, "path"),
             to=optional_text(data, "to"),
             is_dir=data.get("is_dir") is True,
+            sequence=integer(data, "sequence"),
         )
 
 
@@ -363,6 +333,8 @@ class SnapshotInfo(TypedDict, total=False):
     #: ``manual`` or ``checkpoint``.
     kind: str
     expires_at: str
+    #: The host that holds it.
+    host: str
 
 
 class Lineage(TypedDict, total=False):
@@ -407,11 +379,15 @@ class SandboxMetrics(TypedDict, total=False):
     guest: Dict[str, float]
 
 
-class Usage(TypedDict, total=False):
-    """What a workspace used in a period; ``sandboxes`` has the same sums for each."""
+_Period = TypedDict("_Period", {"from": str, "to": str}, total=False)
+
+
+class Usage(_Period, total=False):
+    """What a workspace used from ``from`` up to ``to``; ``sandboxes`` and ``functions`` have the sums of each."""
 
     total: Dict[str, int]
     sandboxes: List[Dict[str, Any]]
+    functions: List[Dict[str, Any]]
     truncated: bool
 
 
@@ -507,6 +483,8 @@ class Template:
     #: ``ready``, ``baking``, ``unbaked`` or ``failed``.
     status: Optional[str] = None
     error: Optional[str] = None
+    #: The volume that each sandbox of it comes with.
+    volume: Optional[Dict[str, Any]] = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Template:

@@ -60,7 +60,7 @@ async fn restore_and_check(app: &Arc<App>, record: &DatabaseRecord) -> Result<()
 }
 
 async fn remove(app: &Arc<App>, id: &DatabaseId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(owner(id).to_string())).await? {
+    for machine in app.store.sandboxes(&Select::Owner(owner(id))).await? {
         machines::delete::delete(&app.sandboxes, machine, Some("its restore was only tried")).await?;
     }
     Ok(())

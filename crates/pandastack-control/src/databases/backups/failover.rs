@@ -87,7 +87,7 @@ async fn take_over(
 }
 
 async fn remove_others(app: &Arc<App>, of: &Owner, but: &SandboxId) -> Result<()> {
-    for machine in app.store.sandboxes(&Select::Owner(of.to_string())).await? {
+    for machine in app.store.sandboxes(&Select::Owner(of.clone())).await? {
         if machine.id != *but {
             machines::delete::delete(&app.sandboxes, machine, Some("another machine took over")).await?;
         }

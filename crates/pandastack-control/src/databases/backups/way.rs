@@ -53,7 +53,7 @@ pub(in crate::databases) async fn connect(
 
 /// Has the server of a machine that runs without it started: nobody else may come for a while.
 fn restart(app: &Arc<App>, machine: &SandboxRecord) {
-    let Some(id) = machine_of(&machine) else { return };
+    let Some(id) = machine_of(machine) else { return };
     let (app, sandbox) = (Arc::clone(app), machine.id.clone());
     app.tasks.clone().spawn(async move {
         if let Err(error) = revive::restart(&app, &id, &sandbox).await {

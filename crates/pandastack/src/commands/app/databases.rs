@@ -1,4 +1,4 @@
-//! `pandastack app attach` and `detach`.
+//! `pandastack app attach` and `detach`: databases of an app.
 
 use std::process::ExitCode;
 
@@ -13,17 +13,17 @@ use crate::output::Output;
 /// Arguments of `attach`.
 #[derive(Debug, clap::Args)]
 pub struct Attach {
-    /// The app's name or id
+    /// App name or ID
     app: String,
-    /// The database: its id, the beginning of it, or its label
+    /// Database ID, unique ID prefix or label
     database: String,
-    /// Variable that holds its connection string
+    /// Environment variable for the connection string
     #[arg(long, value_name = "NAME", default_value = "DATABASE_URL")]
     env: String,
-    /// Who reaches it: production (the app itself), preview (of pull requests), all
+    /// Deployments that can use it: production, preview (of pull requests) or all
     #[arg(long, default_value = "production", value_parser = scope)]
     scope: EnvScope,
-    /// Let builds reach it too
+    /// Also make it available to builds
     #[arg(long)]
     build: bool,
 }
@@ -31,9 +31,9 @@ pub struct Attach {
 /// Arguments of `detach`.
 #[derive(Debug, clap::Args)]
 pub struct Detach {
-    /// The app's name or id
+    /// App name or ID
     app: String,
-    /// The database: its id, the beginning of it, or its label
+    /// Database ID, unique ID prefix or label
     database: String,
 }
 
@@ -44,7 +44,7 @@ pub(super) async fn attach(client: &Client, args: Attach, output: Output) -> Res
     let request = AttachDatabase { env: Some(env), scope: Some(scope), build };
     let attached = client.attach_database(&app, &id, &request).await?;
     eprintln!(
-        "{} is there from the next deployment on; `pandastack app restart {app}` is enough",
+        "{} is set from the next deployment on; to apply it now, run `pandastack app restart {app}`",
         attached.env
     );
     output.value(&attached, |attached| attached.database.to_string())?;

@@ -1,4 +1,4 @@
-//! `pandastack app deploy`.
+//! `pandastack app deploy`: deploys an app and creates it on first use.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,108 +19,109 @@ use crate::commands::sandbox::resolve;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Bytes read from the archive at a time.
+/// Chunk size of the upload.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The app's name; that of pandastack.toml or of the directory when absent
+    /// App name [default: the name in pandastack.toml, or the directory name]
     app: Option<String>,
-    /// The same
+    /// App name, same as the argument
     #[arg(long, conflicts_with = "app")]
     name: Option<String>,
-    /// Deploy from this repository, now and with every push: https://..., ssh://git@host/path or git@host:path
+    /// Git repository to deploy from, now and on every push: https://..., ssh://git@host/path or
+    /// git@host:path
     #[arg(long, value_name = "URL")]
     git: Option<String>,
-    /// Its branch
+    /// Branch to deploy
     #[arg(long)]
     branch: Option<String>,
-    /// Password or token for a repository by https, or @FILE that has it; never shown again
+    /// Password or token for an HTTPS repository, or @FILE to read it from a file; never shown again
     #[arg(long, value_name = "TOKEN")]
     git_token: Option<String>,
-    /// Kind of the repository's host: github, gitlab, gitea; by its deliveries or name when absent
+    /// Git host: github, gitlab or gitea [default: detected from its webhooks or name]
     #[arg(long, value_name = "KIND", value_parser = git_host)]
     git_host: Option<GitHost>,
-    /// Address of that host's API, if it is not where such hosts have it
+    /// API URL of the Git host, if it is not the standard one
     #[arg(long, value_name = "URL")]
     git_api_url: Option<String>,
-    /// Secret of the app's webhook, or @FILE that has it; `app get` shows the webhook's address
+    /// Webhook secret, or @FILE to read it from a file; `pandastack app get` shows the webhook URL
     #[arg(long, value_name = "SECRET")]
     webhook_secret: Option<String>,
-    /// Private key for a repository by ssh; without one the app has its own, to be added there
+    /// Private key for an SSH repository [default: a new key, whose public key you add to the repository]
     #[arg(long, value_name = "FILE")]
     deploy_key: Option<PathBuf>,
-    /// Keys of the repository's host, in the form of ssh's known_hosts; without them, those that it shows first
+    /// SSH known_hosts file for the Git host [default: trust the keys seen first]
     #[arg(long, value_name = "FILE")]
     known_hosts: Option<PathBuf>,
-    /// Branch, tag or commit, this time
+    /// Branch, tag or commit for this deployment only
     #[arg(long = "ref", value_name = "REF", conflicts_with_all = ["dir", "from_sandbox"])]
     git_ref: Option<String>,
-    /// Deploy this directory; the current one for an app without a repository
+    /// Directory to deploy [default: the current directory, for an app without a repository]
     #[arg(long, conflicts_with_all = ["git", "from_sandbox"])]
     dir: Option<PathBuf>,
-    /// Deploy a directory of a running sandbox, as ID or ID:/path
+    /// Sandbox directory to deploy
     #[arg(long, value_name = "ID[:/PATH]", conflicts_with = "git")]
     from_sandbox: Option<String>,
-    /// Kind of app: next, vite, cra, node, python, static, custom
+    /// Framework: next, vite, cra, node, python, static or custom [default: detected]
     #[arg(long)]
     framework: Option<String>,
-    /// Command that installs dependencies
+    /// Command to install dependencies [default: detected]
     #[arg(long, value_name = "COMMAND")]
     install: Option<String>,
-    /// Command that builds
+    /// Command to build the app [default: detected]
     #[arg(long, value_name = "COMMAND")]
     build: Option<String>,
-    /// Command that starts the server
+    /// Command to start the server [default: detected]
     #[arg(long, value_name = "COMMAND")]
     start: Option<String>,
-    /// Directory of the app within its source
+    /// Subdirectory of the source that contains the app
     #[arg(long)]
     root: Option<String>,
-    /// The app's $PORT
+    /// Port that the app listens on, passed as $PORT
     #[arg(long)]
     port: Option<u16>,
-    /// Path that must answer before a version goes live
+    /// Health check path; must succeed before a deployment goes live
     #[arg(long, value_name = "PATH")]
     health: Option<String>,
-    /// Which pull requests get a preview: off, branches, all
+    /// Pull requests that get a preview: off, branches or all (including forks)
     #[arg(long, value_name = "WHICH", value_parser = previews)]
     previews: Option<AppPreviews>,
-    /// Look at the repository every so many seconds, for hosts that tell of no pushes; 0 for none
+    /// Interval for polling the repository, in seconds, for Git hosts without webhooks; 0 to disable
     #[arg(long, value_name = "SECONDS")]
     poll: Option<u64>,
-    /// Attach this database, as `app attach` does: $DATABASE_URL leads to it
+    /// Database to attach as $DATABASE_URL: ID, unique ID prefix or label
     #[arg(long, value_name = "DATABASE")]
     database: Option<String>,
-    /// Machines that never sleep, at most --max-instances
+    /// Minimum number of instances, which never sleep; at most --max-instances
     #[arg(long, value_name = "COUNT")]
     min_instances: Option<u32>,
-    /// Machines that serve, 1 to 10; those beyond --min-instances sleep until there is enough to do
+    /// Maximum number of instances, 1 to 10; those beyond --min-instances sleep until they are needed
     #[arg(long, value_name = "COUNT")]
     max_instances: Option<u32>,
-    /// Seconds without a request before it sleeps [default: 300]
+    /// Sleep after this many seconds without a request [default: 300]
     #[arg(long, value_name = "SECONDS")]
     idle_timeout: Option<u64>,
-    /// A variable, for build and run; repeatable
+    /// Environment variable for build and runtime; can be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     env: Vec<String>,
-    /// The same, never shown again; repeatable
+    /// Secret environment variable, never shown again; can be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     secret: Vec<String>,
-    /// Template of its machines
+    /// Template of the instances
     #[arg(long)]
     template: Option<String>,
-    /// Virtual processors of each machine; 0 for the template's
+    /// vCPUs per instance; 0 for the template's default
     #[arg(long, value_name = "COUNT")]
     cpu: Option<u32>,
-    /// Memory of each machine in MiB, in steps of 128; 0 for the template's
+    /// Memory per instance in MiB, a multiple of 128; 0 for the template's default
     #[arg(long, value_name = "MIB")]
     memory: Option<u32>,
-    /// Install everything anew
+    /// Build without the cache
     #[arg(long)]
     no_cache: bool,
-    /// Return at once instead of following the deployment
+    /// Print the deployment ID and return without waiting
     #[arg(long, short)]
     detach: bool,
 }
@@ -128,7 +129,8 @@ pub struct Args {
 fn previews(word: &str) -> Result<AppPreviews, String> {
     let all = [AppPreviews::Off, AppPreviews::Branches, AppPreviews::All];
     let found = all.into_iter().find(|one| one.as_str() == word);
-    found.ok_or_else(|| "must be `off`, `branches` (those of the repository) or `all` (forks too)".to_owned())
+    found
+        .ok_or_else(|| "expected `off`, `branches` (of the repository) or `all` (including forks)".to_owned())
 }
 
 fn git_host(word: &str) -> Result<GitHost, String> {
@@ -136,14 +138,14 @@ fn git_host(word: &str) -> Result<GitHost, String> {
         "github" => Ok(GitHost::Github),
         "gitlab" => Ok(GitHost::Gitlab),
         "gitea" | "forgejo" => Ok(GitHost::Gitea),
-        _ => Err("must be `github`, `gitlab` or `gitea`".to_owned()),
+        _ => Err("expected `github`, `gitlab` or `gitea`".to_owned()),
     }
 }
 
-/// Carries it out.
+/// Runs the command.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
-    // Looked for before anything is made: a mistake leaves no empty app, and a new one with a key shows that once.
-    let given = given(client, &args).await?;
+    // Checked before anything is created: a mistake must not leave an empty app or hide a new deploy key.
+    let source = named_source(client, &args).await?;
     let here = Path::new(".");
     let name = name(args.app.as_ref().or(args.name.as_ref()), args.dir.as_deref().unwrap_or(here))?;
     let database = match &args.database {
@@ -157,51 +159,51 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
     }
     if let (true, None, Some(key)) = (is_new, &args.deploy_key, &app.git_public_key) {
         eprintln!(
-            "app `{name}` has a key of its own; add it to the deploy keys of the repository (reading is enough), and then \
-             run: pandastack app deploy {name}"
+            "created app `{name}` with a deploy key; add it to the repository with read access, then run \
+             `pandastack app deploy {name}`"
         );
         output.value(&app, |_| key.clone())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let begun = begin(client, &app, &args, given).await?;
+    let deployment = start(client, &app, &args, source).await?;
     if args.detach {
-        output.value(&begun, |begun| begun.id.to_string())?;
+        output.value(&deployment, |deployment| deployment.id.to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
-    follow(client, app.id.as_str(), begun, output).await
+    follow(client, app.id.as_str(), deployment, output).await
 }
 
-/// A source that was named, and is there.
-enum Given {
-    /// A directory of this machine.
+/// An existing source that was named on the command line.
+enum Source {
+    /// A local directory.
     Directory(PathBuf),
-    /// One of a sandbox.
+    /// A directory in a sandbox.
     Sandbox(SandboxId, Option<String>),
 }
 
-async fn given(client: &Client, args: &Args) -> Result<Option<Given>> {
+async fn named_source(client: &Client, args: &Args) -> Result<Option<Source>> {
     if let Some(directory) = &args.dir {
-        readable(directory)?;
-        return Ok(Some(Given::Directory(directory.clone())));
+        check_readable(directory)?;
+        return Ok(Some(Source::Directory(directory.clone())));
     }
     let Some(from) = &args.from_sandbox else { return Ok(None) };
     let (sandbox, path) = from.split_once(':').map_or((from.as_str(), None), |(id, path)| (id, Some(path)));
     let sandbox = resolve(client, sandbox).await?;
-    // A whole id was not looked for.
+    // A full id was not looked up by `resolve`.
     client.get_sandbox(&sandbox).await?;
-    Ok(Some(Given::Sandbox(sandbox, path.map(str::to_owned))))
+    Ok(Some(Source::Sandbox(sandbox, path.map(str::to_owned))))
 }
 
-fn readable(directory: &Path) -> Result<()> {
+fn check_readable(directory: &Path) -> Result<()> {
     let found = std::fs::read_dir(directory).map(drop);
     found.map_err(|error| {
         let failure = Failure::new(format!("cannot deploy {}: {error}", directory.display()));
-        failure.hint("--dir is a directory with the app's source").into()
+        failure.hint("set --dir to the directory that contains the app").into()
     })
 }
 
-/// The app's name: as given, else that of the directory. What else the directory's file says is for the deployment that has it as its
-/// source; the app that is named may be another.
+/// The app's name: as given, or from the directory. Other settings in the directory's manifest
+/// belong to the deployment of that directory, not to the named app.
 fn name(given: Option<&String>, directory: &Path) -> Result<String> {
     match given {
         Some(name) => Ok(name.clone()),
@@ -212,13 +214,13 @@ fn name(given: Option<&String>, directory: &Path) -> Result<String> {
 fn manifest(directory: &Path) -> Result<Manifest> {
     let file = directory.join(MANIFEST);
     match std::fs::read_to_string(&file) {
-        Ok(text) => Manifest::parse(&text).with_context(|| format!("read {}", file.display())),
+        Ok(text) => Manifest::parse(&text).with_context(|| format!("cannot read {}", file.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Manifest::default()),
-        Err(error) => Err(error).with_context(|| format!("read {}", file.display())),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
     }
 }
 
-/// Settings of the app that were given.
+/// App settings given on the command line.
 fn settings(args: &Args) -> Result<AppSettings> {
     Ok(AppSettings {
         git_url: args.git.clone(),
@@ -244,8 +246,8 @@ fn settings(args: &Args) -> Result<AppSettings> {
     })
 }
 
-/// Everything of the app that was given.
-fn wanted(args: &Args) -> Result<UpdateApp> {
+/// All changes to the app given on the command line.
+fn update(args: &Args) -> Result<UpdateApp> {
     Ok(UpdateApp {
         settings: settings(args)?,
         env: pairs(&args.env)?,
@@ -255,10 +257,10 @@ fn wanted(args: &Args) -> Result<UpdateApp> {
     })
 }
 
-/// The app, made if it is not there, with what was given; and whether it was made.
+/// Creates or updates the app with the given settings; returns whether it was created.
 async fn ensure(client: &Client, name: &str, args: &Args) -> Result<(App, bool)> {
-    let wanted = wanted(args)?;
-    // Looked at before anything is changed: they are set one by one, afterwards.
+    let update = update(args)?;
+    // Validated before anything is changed: secrets are set one by one afterwards.
     pairs(&args.secret)?;
     let found = match client.get_app(name).await {
         Ok(app) => Some(app),
@@ -268,21 +270,21 @@ async fn ensure(client: &Client, name: &str, args: &Args) -> Result<(App, bool)>
     let has_repository = args.git.is_some() || found.as_ref().is_some_and(|app| !app.git_url.is_empty());
     if args.git_ref.is_some() && !has_repository {
         return Err(Failure::new(format!("app `{name}` has no repository"))
-            .hint("give it one with --git")
+            .hint("set one with --git")
             .into());
     }
     match found {
-        Some(app) if wanted == UpdateApp::default() => Ok((app, false)),
-        Some(app) => Ok((client.update_app(app.id.as_str(), &wanted).await?, false)),
+        Some(app) if update == UpdateApp::default() => Ok((app, false)),
+        Some(app) => Ok((client.update_app(app.id.as_str(), &update).await?, false)),
         None => {
-            let UpdateApp { settings, env, template, cpu, memory_mb } = wanted;
+            let UpdateApp { settings, env, template, cpu, memory_mb } = update;
             let request = CreateApp { name: name.to_owned(), settings, env, template, cpu, memory_mb };
             Ok((client.create_app(&request).await?, true))
         }
     }
 }
 
-/// Sets secret variables. One that is there keeps who sees it and when.
+/// Sets secret variables. Existing ones keep their scope and stage.
 async fn set_secrets(client: &Client, app: &App, words: &[String]) -> Result<()> {
     let Some(secrets) = pairs(words)? else { return Ok(()) };
     for (key, value) in secrets {
@@ -292,7 +294,7 @@ async fn set_secrets(client: &Client, app: &App, words: &[String]) -> Result<()>
     Ok(())
 }
 
-/// A secret as it was given, or what is in the file that is named: arguments are seen by whoever lists processes.
+/// A secret given directly, or read from `@FILE`: arguments are visible in the process list.
 fn secret_text(word: &str) -> Result<String> {
     match word.strip_prefix('@') {
         Some(file) => Ok(read(Path::new(file))?.trim().to_owned()),
@@ -301,16 +303,16 @@ fn secret_text(word: &str) -> Result<String> {
 }
 
 fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
-/// Begins with the source that was named, else with the app's repository, else with the directory that one is in.
-async fn begin(client: &Client, app: &App, args: &Args, given: Option<Given>) -> Result<Deployment> {
+/// Starts a deployment from the named source, the app's repository or the current directory.
+async fn start(client: &Client, app: &App, args: &Args, source: Option<Source>) -> Result<Deployment> {
     let id = app.id.as_str();
     let mut request = DeployApp { clear_cache: args.no_cache, ..DeployApp::default() };
-    match given {
-        Some(Given::Directory(directory)) => return upload(client, id, &directory, args.no_cache).await,
-        Some(Given::Sandbox(sandbox, path)) => (request.from_sandbox, request.path) = (Some(sandbox), path),
+    match source {
+        Some(Source::Directory(directory)) => return upload(client, id, &directory, args.no_cache).await,
+        Some(Source::Sandbox(sandbox, path)) => (request.from_sandbox, request.path) = (Some(sandbox), path),
         None if app.git_url.is_empty() => return upload(client, id, Path::new("."), args.no_cache).await,
         None => request.git_ref = args.git_ref.clone(),
     }
@@ -318,10 +320,10 @@ async fn begin(client: &Client, app: &App, args: &Args, given: Option<Given>) ->
 }
 
 async fn upload(client: &Client, app: &str, directory: &Path, no_cache: bool) -> Result<Deployment> {
-    let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
+    let archive = tempfile::NamedTempFile::new().context("cannot create a temporary archive")?;
     let (file, from) = (archive.reopen()?, directory.to_owned());
     tokio::task::spawn_blocking(move || source::pack(file, &from)).await??;
-    let file = tokio::fs::File::open(archive.path()).await.context("open the archive")?;
+    let file = tokio::fs::File::open(archive.path()).await.context("cannot open the archive")?;
     eprintln!("uploading {}", crate::output::size(file.metadata().await?.len()));
     let body = reqwest::Body::wrap_stream(ReaderStream::with_capacity(file, CHUNK_BYTES));
     let sent: Result<Deployment, ClientError> = client.deploy_archive(app, body, no_cache).await;
@@ -345,22 +347,25 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_directory_names_an_app_and_changes_no_other() {
+    fn a_manifest_names_its_app_and_does_not_change_others() {
         let directory = tempfile::tempdir().unwrap();
         let text = "[app]\nname = \"here\"\nport = 3000\nhealth_path = \"/up\"\nroot_directory = \"web\"\n";
         std::fs::write(directory.path().join(MANIFEST), text).unwrap();
         assert_eq!(name(None, directory.path()).unwrap(), "here");
         assert_eq!(name(Some(&"other".to_owned()), directory.path()).unwrap(), "other");
-        assert_eq!(wanted(&line(&["other"])).unwrap(), UpdateApp::default());
-        let said = settings(&line(&["other", "--port", "4000", "--root", "site"])).unwrap();
-        assert_eq!((said.port, said.root_directory.as_deref()), (Some(4000), Some("site")));
+        assert_eq!(update(&line(&["other"])).unwrap(), UpdateApp::default());
+        let given = settings(&line(&["other", "--port", "4000", "--root", "site"])).unwrap();
+        assert_eq!((given.port, given.root_directory.as_deref()), (Some(4000), Some("site")));
         std::fs::write(directory.path().join(MANIFEST), "nonsense").unwrap();
-        assert!(name(Some(&"other".to_owned()), directory.path()).is_ok(), "it is not about this app");
+        assert!(
+            name(Some(&"other".to_owned()), directory.path()).is_ok(),
+            "the manifest of another app is not read"
+        );
         assert!(name(None, directory.path()).is_err());
     }
 
     #[test]
-    fn what_is_said_of_an_app_holds_for_one_that_is_there_too() {
+    fn options_apply_to_existing_apps() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("token");
         std::fs::write(&file, "t0ken\n").unwrap();
@@ -368,17 +373,17 @@ mod tests {
         let machine = ["--template", "python", "--cpu", "2", "--memory", "1024", "--idle-timeout", "60"];
         let host = ["--git-token", token.as_str(), "--git-host", "gitea", "--webhook-secret", "hush"];
         let words = [&["shop", "--env", "A=1"][..], &machine[..], &host[..]].concat();
-        let said = wanted(&line(&words)).unwrap();
+        let given = update(&line(&words)).unwrap();
         assert_eq!(
-            (said.template.as_deref(), said.cpu, said.memory_mb),
+            (given.template.as_deref(), given.cpu, given.memory_mb),
             (Some("python"), Some(2), Some(1024))
         );
-        assert_eq!(said.env.unwrap()["A"], "1");
-        let settings = said.settings;
+        assert_eq!(given.env.unwrap()["A"], "1");
+        let settings = given.settings;
         assert_eq!(settings.idle_timeout_seconds, Some(60));
         assert_eq!(settings.git_token.as_deref(), Some("t0ken"), "from the file, without its line end");
         assert_eq!(settings.webhook_secret.as_deref(), Some("hush"));
         assert_eq!(settings.git_host, Some(GitHost::Gitea));
-        assert!(wanted(&line(&["shop", "--git-token", "@/none"])).is_err());
+        assert!(update(&line(&["shop", "--git-token", "@/none"])).is_err());
     }
 }

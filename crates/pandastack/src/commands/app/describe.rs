@@ -1,10 +1,10 @@
-//! Apps as people read them.
+//! Formats apps.
 
 use pandastack_types::api::{App, AppDatabase, AppInstance, AppStatus};
 
 use crate::output::fields;
 
-/// A status in a word.
+/// A status as one word.
 pub(super) fn status(status: AppStatus) -> &'static str {
     match status {
         AppStatus::Created => "created",
@@ -20,7 +20,7 @@ fn sleeps_after(app: &App) -> String {
     if app.min_instances > 0 { "never".to_owned() } else { format!("{} s", app.idle_timeout_seconds) }
 }
 
-/// Each machine that serves, if there are several.
+/// All instances, if there are several.
 fn instances(app: &App) -> String {
     let one = |one: &AppInstance| format!("{} ({})", one.sandbox_id, one.status.as_str());
     match app.instances.len() {
@@ -41,7 +41,7 @@ fn databases(app: &App) -> String {
     app.databases.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// All of an app.
+/// All details of an app.
 pub(super) fn app(app: &App) -> String {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     fields(&[
@@ -63,10 +63,10 @@ pub(super) fn app(app: &App) -> String {
         ("databases", databases(app)),
         ("template", app.template.clone()),
         ("instances", scale(app)),
-        ("machines", instances(app)),
-        ("machine", app.sandbox_id.as_ref().map(ToString::to_string).unwrap_or_default()),
+        ("instance IDs", instances(app)),
+        ("sandbox", app.sandbox_id.as_ref().map(ToString::to_string).unwrap_or_default()),
         ("webhook", text(&app.webhook_url)),
-        ("polled every", app.poll_seconds.map(|seconds| format!("{seconds} s")).unwrap_or_default()),
+        ("poll interval", app.poll_seconds.map(|seconds| format!("{seconds} s")).unwrap_or_default()),
         ("previews", app.previews.as_str().to_owned()),
         ("preview of", app.preview_of.as_ref().map(ToString::to_string).unwrap_or_default()),
     ])

@@ -1,4 +1,4 @@
-//! `pandastack app domains`.
+//! `pandastack app domains`: custom domains of an app.
 
 use std::process::ExitCode;
 
@@ -7,33 +7,33 @@ use pandastack_client::Client;
 
 use crate::output::Output;
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List names
+    /// List custom domains
     #[command(visible_alias = "ls")]
     List {
-        /// The app's name or id
+        /// App name or ID
         app: String,
     },
-    /// Give an app another name
+    /// Add a custom domain
     Add {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// Such as www.example.com
+        /// Domain, such as www.example.com
         domain: String,
     },
-    /// Take a name away
+    /// Remove a custom domain
     Rm {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// The name
+        /// Domain to remove
         domain: String,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub(super) async fn run(self, client: &Client, output: Output) -> Result<ExitCode> {
         match self {
             Command::List { app } => {
@@ -44,7 +44,7 @@ impl Command {
             Command::Add { app, domain } => {
                 let added = client.add_app_domain(&app, &domain).await?;
                 for record in &added.records {
-                    eprintln!("make this entry in DNS: {} {} {}", record.name, record.kind, record.value);
+                    eprintln!("create this DNS record: {} {} {}", record.name, record.kind, record.value);
                 }
                 output.value(&added, |added| added.domain.clone())?;
             }

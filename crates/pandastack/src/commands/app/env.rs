@@ -1,4 +1,4 @@
-//! `pandastack app env`.
+//! `pandastack app env`: environment variables of an app.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,53 +10,53 @@ use pandastack_types::api::{EnvScope, EnvStage, ImportAppEnv, SetAppEnv};
 use crate::commands::{each, pairs};
 use crate::output::Output;
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// List variables; secrets are masked
+    /// List environment variables; secrets are masked
     #[command(visible_alias = "ls")]
     List {
-        /// The app's name or id
+        /// App name or ID
         app: String,
     },
-    /// Set variables
+    /// Set environment variables
     Set {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// KEY=VALUE
-        #[arg(required = true)]
+        /// Variables to set
+        #[arg(required = true, value_name = "KEY=VALUE")]
         pairs: Vec<String>,
-        /// Never show them again; a secret stays one until it is removed
+        /// Store as secrets, never shown again; a secret stays one until it is removed
         #[arg(long)]
         secret: bool,
-        /// Who sees them: all, production (the app itself), preview (of pull requests) [default: as before, else all]
+        /// Deployments that see the variables: all, production or preview [default: unchanged, or all if new]
         #[arg(long, value_parser = scope)]
         scope: Option<EnvScope>,
-        /// When they are there: all, build (never in a machine that serves), run (never in a build) [default: as before, else all]
+        /// Stage in which the variables are set: all, build or run [default: unchanged, or all if new]
         #[arg(long, value_parser = stage)]
         stage: Option<EnvStage>,
     },
-    /// Remove variables
+    /// Remove environment variables
     Rm {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// Their names
+        /// Variable names
         #[arg(required = true)]
         keys: Vec<String>,
     },
-    /// Set what a .env file says
+    /// Set environment variables from a .env file
     Import {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// The file
+        /// The .env file
         file: PathBuf,
-        /// Never show them again; a secret stays one until it is removed
+        /// Store as secrets, never shown again; a secret stays one until it is removed
         #[arg(long)]
         secret: bool,
-        /// Who sees them: all, production (the app itself), preview (of pull requests) [default: as before, else all]
+        /// Deployments that see the variables: all, production or preview [default: unchanged, or all if new]
         #[arg(long, value_parser = scope)]
         scope: Option<EnvScope>,
-        /// When they are there: all, build (never in a machine that serves), run (never in a build) [default: as before, else all]
+        /// Stage in which the variables are set: all, build or run [default: unchanged, or all if new]
         #[arg(long, value_parser = stage)]
         stage: Option<EnvStage>,
     },
@@ -65,16 +65,16 @@ pub enum Command {
 pub(super) fn scope(word: &str) -> Result<EnvScope, String> {
     let all = [EnvScope::All, EnvScope::Production, EnvScope::Preview];
     let found = all.into_iter().find(|one| one.as_str() == word);
-    found.ok_or_else(|| "must be `all`, `production` or `preview`".to_owned())
+    found.ok_or_else(|| "expected `all`, `production` or `preview`".to_owned())
 }
 
 fn stage(word: &str) -> Result<EnvStage, String> {
     let found = EnvStage::EACH.into_iter().find(|one| one.as_str() == word);
-    found.ok_or_else(|| "must be `all`, `build` or `run`".to_owned())
+    found.ok_or_else(|| "expected `all`, `build` or `run`".to_owned())
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub(super) async fn run(self, client: &Client, output: Output) -> Result<ExitCode> {
         match self {
             Command::List { app } => {
@@ -108,11 +108,11 @@ impl Command {
                 return each(&keys, output, unset).await;
             }
             Command::Import { app, file, secret, scope, stage } => {
-                let dotenv =
-                    std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+                let dotenv = std::fs::read_to_string(&file)
+                    .with_context(|| format!("cannot read {}", file.display()))?;
                 let request = ImportAppEnv { dotenv, secret: secret.then_some(true), scope, stage };
                 let done = client.import_app_env(&app, &request).await?;
-                output.value(&done, |done| format!("{} set, {} in all", done.imported, done.total))?;
+                output.value(&done, |done| format!("{} set, {} total", done.imported, done.total))?;
             }
         }
         Ok(ExitCode::SUCCESS)

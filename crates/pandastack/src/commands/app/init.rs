@@ -1,4 +1,4 @@
-//! `pandastack app init`: a pandastack.toml to begin with.
+//! `pandastack app init`: writes a starter pandastack.toml.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,33 +11,41 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The app's directory
+    /// Directory of the app
     #[arg(default_value = ".")]
     directory: PathBuf,
-    /// Its name; the directory's when absent
+    /// App name [default: the directory name]
     #[arg(long)]
     name: Option<String>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub(super) fn run(args: Args, output: Output) -> Result<ExitCode> {
     let file = args.directory.join(pandastack_detect::MANIFEST);
     if file.exists() {
-        return Err(Failure::new(format!("{} is already there", file.display())).into());
+        return Err(Failure::new(format!("{} already exists", file.display())).into());
     }
     let name = args.name.unwrap_or_else(|| name_of(&args.directory));
     let text = format!(
-        "# How this app is deployed. What is not said is found out; `pandastack app deploy` tells what it found.\n\
-         [app]\nname = \"{name}\"\n# framework = \"node\"\n# install_command = \"npm ci\"\n# build_command = \"npm run build\"\n\
-         # start_command = \"node server.js\"   # listens on 0.0.0.0 and $PORT\n# port = 8080\n# health_path = \"/\"\n\n\
-         # Plain variables of build and run. Secrets belong to the app: pandastack app env set --secret\n# [env]\n# LOG_LEVEL = \"info\"\n"
+        "# Deployment settings. Omitted settings are detected; `pandastack app deploy` prints the result.\n\
+         [app]\n\
+         name = \"{name}\"\n\
+         # framework = \"node\"\n\
+         # install_command = \"npm ci\"\n\
+         # build_command = \"npm run build\"\n\
+         # start_command = \"node server.js\"   # must listen on 0.0.0.0:$PORT\n\
+         # port = 8080\n\
+         # health_path = \"/\"\n\n\
+         # Variables for build and runtime. Set secrets with: pandastack app env set --secret\n\
+         # [env]\n\
+         # LOG_LEVEL = \"info\"\n"
     );
-    std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
+    std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     output.line(&file.display().to_string())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A directory's name as an app's name.
+/// Derives an app name from a directory name.
 pub(super) fn name_of(directory: &Path) -> String {
     let full = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     let name = full.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `pandastack app logs`.
+//! `pandastack app logs`: runtime logs and deployment logs.
 
 use std::process::ExitCode;
 
@@ -13,23 +13,23 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The app's name or id
+    /// App name or ID
     app: String,
-    /// Go on with what is printed from now on
+    /// Follow new lines until Ctrl-C
     #[arg(long, short)]
     follow: bool,
-    /// Only lines that contain this
+    /// Print only lines that contain this text
     #[arg(long)]
     search: Option<String>,
-    /// The machine, of several that serve; the first when absent. `app get` shows them
+    /// Instance to read from, as shown by `pandastack app get` [default: the first]
     #[arg(long, value_name = "ID", conflicts_with = "deploy")]
     instance: Option<SandboxId>,
-    /// The log of a deployment instead; the newest when no id is given
+    /// Print the log of a deployment instead, by default the newest
     #[arg(long, value_name = "ID", num_args = 0..=1)]
     deploy: Option<Option<DeploymentId>>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let lines = match args.deploy {
         None => {
@@ -40,7 +40,7 @@ pub(super) async fn run(client: &Client, args: Args, output: Output) -> Result<E
             let id = match id {
                 Some(id) => id,
                 None => {
-                    let none = || Failure::new(format!("app `{}` was never deployed", args.app));
+                    let none = || Failure::new(format!("app `{}` has no deployments", args.app));
                     client.list_deployments(&args.app).await?.into_iter().next().ok_or_else(none)?.id
                 }
             };

@@ -1,4 +1,4 @@
-//! `pandastack app metrics`: what an app uses now.
+//! `pandastack app metrics`: current resource usage of an app.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use pandastack_types::api::{AppInstanceMetrics, AppMetrics, HostView};
 
 use crate::output::{Output, align, fields, size};
 
-/// Prints it once: all machines together, and each.
+/// Prints total usage and usage per instance.
 pub(super) async fn run(client: &Client, app: &str, output: Output) -> Result<ExitCode> {
     output.value(&client.app_metrics(app).await?, details)?;
     Ok(ExitCode::SUCCESS)
@@ -20,7 +20,7 @@ fn details(metrics: &AppMetrics) -> String {
     let running = all.iter().filter(|one| one.status == SandboxState::Running).count();
     let sums = fields(&[
         ("instances", format!("{running} of {} running", all.len())),
-        ("cpu", format!("{}, {} ms in all", cpu(total), total.cpu_ms)),
+        ("cpu", format!("{}, {} ms total", cpu(total), total.cpu_ms)),
         ("memory", memory(total)),
         ("disk", size(total.disk_bytes)),
         ("network", format!("{} sent, {} received", size(total.sent_bytes), size(total.received_bytes))),
@@ -39,7 +39,7 @@ fn row(one: &AppInstanceMetrics) -> [String; 4] {
 }
 
 fn cpu(host: &HostView) -> String {
-    format!("{} % of {} vCPU", host.cpu_used_percent, host.cpu_count)
+    format!("{}% of {} vCPU", host.cpu_used_percent, host.cpu_count)
 }
 
 fn memory(host: &HostView) -> String {

@@ -1,4 +1,4 @@
-//! `pandastack app`: from a source to an address that stays up.
+//! `pandastack app`: manages apps.
 
 mod databases;
 mod deploy;
@@ -26,93 +26,93 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Failure;
 use crate::output::{Output, age};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Write a pandastack.toml that says how this directory is deployed
+    /// Create a pandastack.toml for a directory
     Init(init::Args),
-    /// Deploy an app, and make it the first time
+    /// Deploy an app, creating it on first use
     Deploy(Box<deploy::Args>),
     /// List apps
     #[command(visible_alias = "ls")]
     List,
-    /// Show one app
+    /// Show an app
     Get {
-        /// Its name or id
+        /// App name or ID
         app: String,
     },
-    /// Show what the live version prints, or the log of a deployment
+    /// Print the logs of an app or of a deployment
     Logs(logs::Args),
-    /// Show what the machines of the live version use now; none wakes for it
+    /// Show current resource usage; does not wake the app
     Metrics {
-        /// The app's name or id
+        /// App name or ID
         app: String,
     },
     /// List deployments, newest first
     Deploys {
-        /// The app's name or id
+        /// App name or ID
         app: String,
     },
-    /// Return to an earlier version
+    /// Roll back to an earlier deployment
     Rollback(versions::Rollback),
-    /// Start the live version anew, with the settings and variables of now
+    /// Restart an app with its current settings and variables
     Restart {
-        /// The app's name or id
+        /// App name or ID
         app: String,
     },
-    /// Say how many machines serve an app; the live version follows at once
+    /// Change the number of instances; takes effect immediately
     Scale(scale::Args),
-    /// Keep the live version awake for work in the background; prints until when
+    /// Keep an app awake for background work; prints when the lease ends
     KeepAwake {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// For how long; 0 ends an earlier lease
+        /// Seconds to stay awake; 0 ends an earlier lease
         seconds: u64,
     },
-    /// Stop a deployment that is not live yet
+    /// Cancel a deployment in progress
     Cancel {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// The deployment; the one under way when absent
+        /// Deployment ID [default: the deployment in progress]
         deployment: Option<DeploymentId>,
     },
-    /// List, set and remove variables
+    /// Manage environment variables
     #[command(subcommand)]
     Env(env::Command),
-    /// Attach a database: a variable holds its connection string, and the app's machines reach it
+    /// Attach a database and set its connection string as a variable
     Attach(databases::Attach),
-    /// Detach a database; it is out of reach at once
+    /// Detach a database; access ends immediately
     Detach(databases::Detach),
-    /// List, add and remove names
+    /// Manage custom domains
     #[command(subcommand)]
     Domains(domains::Command),
-    /// List, show and remove previews of pull requests
+    /// Manage previews of pull requests
     #[command(subcommand)]
     Previews(previews::Command),
-    /// Run a command in the machine that serves, stream its output, pass its exit code on
+    /// Run a command in an instance, stream its output and return its exit code
     Exec(exec::Args),
-    /// Print the address of an app
+    /// Print the URL of an app
     Open {
-        /// Its name or id
+        /// App name or ID
         app: String,
     },
-    /// Delete an app with all its versions
+    /// Delete an app and all its deployments
     Rm {
-        /// Its name or id
+        /// App name or ID
         app: String,
-        /// Do not ask; needed with --json
+        /// Do not ask for confirmation; required with --json
         #[arg(long, short)]
         yes: bool,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move { self.carry_out(&client, output).await })
+        super::with_client(|client| async move { self.dispatch(&client, output).await })
     }
 
-    async fn carry_out(self, client: &Client, output: Output) -> Result<ExitCode> {
+    async fn dispatch(self, client: &Client, output: Output) -> Result<ExitCode> {
         match self {
             Command::Init(args) => init::run(args, output),
             Command::Deploy(args) => deploy::run(client, *args, output).await,
@@ -126,8 +126,8 @@ impl Command {
             Command::Deploys { app } => versions::list(client, &app, output).await,
             Command::Rollback(args) => versions::rollback(client, args, output).await,
             Command::Restart { app } => {
-                let begun = client.restart_app(&app).await?;
-                follow(client, &app, begun, output).await
+                let deployment = client.restart_app(&app).await?;
+                follow(client, &app, deployment, output).await
             }
             Command::Scale(args) => scale::run(client, args, output).await,
             Command::KeepAwake { app, seconds } => {
@@ -169,30 +169,29 @@ async fn list(client: &Client, output: Output) -> Result<ExitCode> {
 async fn remove(client: &Client, app: &str, yes: bool, output: Output) -> Result<ExitCode> {
     let found = client.get_app(app).await?;
     if !yes && output.is_json() {
-        let failure =
-            Failure::new(format!("app `{}` was not deleted: nobody is asked with --json", found.name));
-        return Err(failure.hint("give --yes").into());
+        let failure = Failure::new(format!("cannot delete app `{}` without confirmation", found.name));
+        return Err(failure.hint("use --yes to delete it without confirmation").into());
     }
     if !yes && !confirmed(&found.name)? {
-        let failure = Failure::new(format!("app `{}` was not deleted", found.name));
-        return Err(failure.hint("type its name to confirm, or give --yes").into());
+        let failure = Failure::new(format!("app `{}` was not deleted: the name does not match", found.name));
+        return Err(failure.hint("type the app's name to confirm, or use --yes").into());
     }
     client.delete_app(found.id.as_str()).await?;
     output.value(&[&found.name], |_| found.name.clone())?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks for the name of what goes for good.
+/// Asks the user to type the app's name.
 fn confirmed(name: &str) -> Result<bool> {
-    eprint!("This deletes app `{name}` and all its versions. Type its name to confirm: ");
+    eprint!("This deletes app `{name}` and all its deployments. Type the name to confirm: ");
     let mut line = String::new();
-    std::io::stdin().read_line(&mut line).context("read the answer")?;
+    std::io::stdin().read_line(&mut line).context("cannot read the confirmation")?;
     Ok(line.trim() == name)
 }
 
-/// Prints lines until the log or the person ends it.
+/// Prints lines until the log ends (true) or the user presses Ctrl-C (false).
 async fn print(mut lines: LineStream, to_stderr: bool, output: Output) -> Result<bool> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
     loop {
         tokio::select! {
             line = lines.next() => match line? {
@@ -205,17 +204,24 @@ async fn print(mut lines: LineStream, to_stderr: bool, output: Output) -> Result
     }
 }
 
-/// Follows a deployment to its end: its log on standard error, the address of the app on standard output.
-async fn follow(client: &Client, app: &str, begun: Deployment, output: Output) -> Result<ExitCode> {
-    let lines = client.follow_deployment(app, &begun.id).await?;
+/// Follows a deployment until it ends; prints its log to standard error and the app's URL to standard output.
+async fn follow(client: &Client, app: &str, deployment: Deployment, output: Output) -> Result<ExitCode> {
+    let lines = client.follow_deployment(app, &deployment.id).await?;
     if !print(lines, true, output).await? {
-        eprintln!("the deployment goes on; `pandastack app logs {app} --deploy {}` follows it", begun.id);
+        eprintln!(
+            "the deployment continues; to follow it, run `pandastack app logs {app} --deploy {}`",
+            deployment.id
+        );
         return Ok(ExitCode::from(crate::failure::INTERRUPTED));
     }
-    let ended = client.get_deployment(app, &begun.id).await?;
+    let ended = client.get_deployment(app, &deployment.id).await?;
     if ended.status != DeploymentStatus::Live {
         let why = ended.error.unwrap_or_else(|| ended.status.as_str().to_owned());
-        return Err(Failure::new(format!("the deployment is {}: {why}", ended.status.as_str())).into());
+        return Err(Failure::new(format!(
+            "deployment {} of app `{app}` did not go live: {why}",
+            deployment.id
+        ))
+        .into());
     }
     let shown = client.get_app(app).await?;
     output.value(&shown, |app| app.url.clone().unwrap_or_default())?;

@@ -1,4 +1,4 @@
-//! `pandastack app previews`.
+//! `pandastack app previews`: previews of pull requests.
 
 use std::process::ExitCode;
 
@@ -10,50 +10,54 @@ use pandastack_types::api::AppPreview;
 use super::describe;
 use crate::output::{Output, age, fields};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List previews
     #[command(visible_alias = "ls")]
     List {
-        /// The app's name or id
+        /// App name or ID
         app: String,
     },
     /// Show the preview of a pull request
     Get {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// Number of the pull request
+        /// Pull request number
         number: u32,
     },
-    /// Remove a preview; the next commit of its pull request makes it anew
+    /// Delete a preview; the next commit to the pull request creates it again
     Rm {
-        /// The app's name or id
+        /// App name or ID
         app: String,
-        /// Number of the pull request
+        /// Pull request number
         number: u32,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub(super) async fn run(self, client: &Client, output: Output) -> Result<ExitCode> {
         match self {
             Command::List { app } => {
                 let (previews, now) = (client.app_previews(&app).await?, Timestamp::now());
-                output.table(&previews, ["PULL", "STATUS", "BRANCH", "COMMIT", "URL", "UPDATED"], |one| {
-                    [
-                        one.number.to_string(),
-                        describe::status(one.status).to_owned(),
-                        branch(one),
-                        one.git_commit.chars().take(10).collect(),
-                        one.url.clone().unwrap_or_default(),
-                        age(one.updated_at, now),
-                    ]
-                })?;
+                output.table(
+                    &previews,
+                    ["PULL REQUEST", "STATUS", "BRANCH", "COMMIT", "URL", "UPDATED"],
+                    |one| {
+                        [
+                            one.number.to_string(),
+                            describe::status(one.status).to_owned(),
+                            branch(one),
+                            one.git_commit.chars().take(10).collect(),
+                            one.url.clone().unwrap_or_default(),
+                            age(one.updated_at, now),
+                        ]
+                    },
+                )?;
             }
             Command::Get { app, number } => {
-                output.value(&client.app_preview(&app, number).await?, described)?;
+                output.value(&client.app_preview(&app, number).await?, details)?;
             }
             Command::Rm { app, number } => {
                 client.remove_app_preview(&app, number).await?;
@@ -69,7 +73,7 @@ fn branch(preview: &AppPreview) -> String {
     format!("{}{fork}", preview.branch)
 }
 
-fn described(preview: &AppPreview) -> String {
+fn details(preview: &AppPreview) -> String {
     let deployment = preview.deployment.as_ref();
     let id = |id: &dyn ToString| id.to_string();
     fields(&[
@@ -81,7 +85,7 @@ fn described(preview: &AppPreview) -> String {
         ("pull request", preview.pull_url.clone().unwrap_or_default()),
         ("status", describe::status(preview.status).to_owned()),
         ("url", preview.url.clone().unwrap_or_default()),
-        ("machine", preview.sandbox_id.as_ref().map(|machine| id(machine)).unwrap_or_default()),
+        ("sandbox", preview.sandbox_id.as_ref().map(|sandbox| id(sandbox)).unwrap_or_default()),
         ("deployment", deployment.map(|one| id(&one.id)).unwrap_or_default()),
         ("error", deployment.and_then(|one| one.error.clone()).unwrap_or_default()),
     ])

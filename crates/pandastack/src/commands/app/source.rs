@@ -1,4 +1,4 @@
-//! A local directory as an archive: what git would keep, or all but what every build makes anew.
+//! Packs a local directory: the files that Git tracks or would add, or all files except build artifacts.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// Directories that a build makes anew, where git does not say what belongs to the source.
-const MADE_ANEW: [&str; 6] = [".git", "node_modules", ".venv", "venv", "__pycache__", ".next"];
+/// Directories to exclude outside a Git repository.
+const EXCLUDED_DIRS: [&str; 6] = [".git", "node_modules", ".venv", "venv", "__pycache__", ".next"];
 
 /// Packs a directory.
 pub(super) fn pack(file: File, directory: &Path) -> Result<()> {
@@ -17,18 +17,20 @@ pub(super) fn pack(file: File, directory: &Path) -> Result<()> {
     archive.follow_symlinks(false);
     for path in files(directory)? {
         let full = directory.join(&path);
-        // A file that git knows and that was deleted since.
+        // A tracked file that was deleted.
         if full.symlink_metadata().is_err() {
             continue;
         }
-        archive.append_path_with_name(&full, &path).with_context(|| format!("pack {}", full.display()))?;
+        archive
+            .append_path_with_name(&full, &path)
+            .with_context(|| format!("cannot pack {}", full.display()))?;
     }
-    archive.into_inner()?.into_inner().context("write the archive")?;
+    archive.into_inner()?.into_inner().context("cannot write the archive")?;
     Ok(())
 }
 
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {
-    if let Some(files) = by_git(directory) {
+    if let Some(files) = git_files(directory) {
         return Ok(files);
     }
     let mut found = Vec::new();
@@ -36,8 +38,8 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Files that git has or would take; `None` where there is no repository.
-fn by_git(directory: &Path) -> Option<Vec<PathBuf>> {
+/// Files that Git tracks or would add; `None` outside a repository.
+fn git_files(directory: &Path) -> Option<Vec<PathBuf>> {
     let listed = Command::new("git")
         .arg("-C")
         .arg(directory)
@@ -55,10 +57,10 @@ fn by_git(directory: &Path) -> Option<Vec<PathBuf>> {
 
 fn walk(root: &Path, below: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     let here = root.join(below);
-    for entry in std::fs::read_dir(&here).with_context(|| format!("read {}", here.display()))? {
+    for entry in std::fs::read_dir(&here).with_context(|| format!("cannot read {}", here.display()))? {
         let entry = entry?;
         let path = below.join(entry.file_name());
-        if MADE_ANEW.iter().any(|name| entry.file_name() == *name) {
+        if EXCLUDED_DIRS.iter().any(|name| entry.file_name() == *name) {
             continue;
         }
         match entry.file_type()?.is_dir() {
@@ -74,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_build_makes_anew_stays_here() {
+    fn build_artifacts_are_excluded() {
         let directory = tempfile::tempdir().unwrap();
         for path in ["a.js", "lib/b.js", "node_modules/x/index.js", "lib/__pycache__/c"] {
             let full = directory.path().join(path);

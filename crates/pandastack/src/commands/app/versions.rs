@@ -1,4 +1,4 @@
-//! Deployments: listing, returning to one, stopping one.
+//! `pandastack app deploys`, `rollback` and `cancel`: deployments of an app.
 
 use std::process::ExitCode;
 
@@ -15,16 +15,16 @@ use crate::output::{Output, age};
 /// Arguments of `rollback`.
 #[derive(Debug, clap::Args)]
 pub struct Rollback {
-    /// The app's name or id
+    /// App name or ID
     app: String,
-    /// The deployment to return to; the one before the live one when absent
+    /// Deployment to roll back to [default: the one before the live one]
     #[arg(long, value_name = "ID")]
     to: Option<DeploymentId>,
 }
 
 pub(super) async fn rollback(client: &Client, args: Rollback, output: Output) -> Result<ExitCode> {
-    let begun = client.rollback_app(&args.app, &RollbackApp { deployment_id: args.to }).await?;
-    follow(client, &args.app, begun, output).await
+    let deployment = client.rollback_app(&args.app, &RollbackApp { deployment_id: args.to }).await?;
+    follow(client, &args.app, deployment, output).await
 }
 
 pub(super) async fn list(client: &Client, app: &str, output: Output) -> Result<ExitCode> {
@@ -52,11 +52,11 @@ pub(super) async fn cancel(
         Some(id) => id,
         None => {
             let all = client.list_deployments(app).await?;
-            let none = || Failure::new(format!("no deployment of app `{app}` is under way"));
+            let none = || Failure::new(format!("app `{app}` has no deployment in progress"));
             all.into_iter().find(|one| one.status.is_under_way()).ok_or_else(none)?.id
         }
     };
-    let stopped = client.cancel_deployment(app, &id).await?;
-    output.value(&stopped, |stopped| stopped.id.to_string())?;
+    let cancelled = client.cancel_deployment(app, &id).await?;
+    output.value(&cancelled, |cancelled| cancelled.id.to_string())?;
     Ok(ExitCode::SUCCESS)
 }

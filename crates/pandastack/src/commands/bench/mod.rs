@@ -1,16 +1,17 @@
-//! `pandastack bench`: how fast the caller's server makes, uses and copies machines of the caller's template.
+//! `pandastack bench`: measures the latency of create, exec, fork and delete as seen by this client.
 //!
-//! Owns the measuring from the client's side: what a person with this client at this place of the network waits for. A
-//! round makes a sandbox, runs a command in it twice, forks it, and deletes both; the first round is not counted, because
-//! it may have to wait for the template's bake and opens the connections.
+//! A round creates a sandbox, runs a command in it twice, forks it and deletes both. The first
+//! round is not counted, because it may wait for the template to be built and opens the
+//! connections.
 //!
-//! Must hold: nothing that it made stays, also after Ctrl-C or a failure. So calls under way are waited for, since what
-//! they make has to be deleted, and sandboxes carry a short TTL in case this program is killed.
+//! Invariant: no sandbox is left behind, not even after Ctrl-C or a failure. Calls in flight are
+//! therefore awaited, so that what they create can be deleted, and sandboxes have a short TTL in
+//! case this program is killed.
 //!
-//! Left to others: what the server itself spends where (`cargo xtask bench`).
+//! `cargo xtask bench` measures where the server spends its time.
 
-mod figures;
 mod round;
+mod samples;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,15 +24,15 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use self::figures::{Figures, Summary};
 use self::round::{Round, Subject};
+use self::samples::{Samples, Summary};
 use crate::failure::INTERRUPTED;
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Most rounds of one run: samples are kept in memory, and machines are made for each.
+/// Maximum number of rounds: samples are kept in memory.
 const COUNT_MAX: u32 = 10_000;
-/// Most rounds at once; each has two machines.
+/// Maximum number of concurrent rounds; each uses two sandboxes.
 const CONCURRENCY_MAX: u32 = 64;
 
 /// Arguments.
@@ -40,18 +41,18 @@ pub struct Args {
     /// Template to measure
     #[arg(long, short, default_value = "base")]
     template: String,
-    /// Rounds to measure
+    /// Number of rounds to measure, 1 to 10000
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX as i64))]
     count: u32,
-    /// Rounds at once; each has two sandboxes
+    /// Number of concurrent rounds, 1 to 64; each uses two sandboxes
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=CONCURRENCY_MAX as i64))]
     concurrency: u32,
-    /// The command to run; a single word is run by the shell
+    /// Command to run in each sandbox; a single word is run by the shell
     #[arg(last = true, value_name = "CMD", default_value = "true")]
     command: Vec<String>,
 }
 
-/// What was measured, and on what.
+/// The results and what they were measured on.
 #[derive(Debug, Serialize)]
 struct Report {
     server: String,
@@ -59,14 +60,14 @@ struct Report {
     engine: String,
     isolation: String,
     concurrency: u32,
-    /// Rounds that were carried out whole.
+    /// Completed rounds.
     rounds: u32,
-    /// Whether Ctrl-C ended it before all rounds were done.
+    /// Whether Ctrl-C stopped the run early.
     interrupted: bool,
     figures: Vec<Summary>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     super::with_client(|client| async move {
         let stop = CancellationToken::new();
@@ -79,10 +80,10 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     })
 }
 
-/// Listens for the person who has had enough. A second time ends the program at once.
+/// Stops the run on the first SIGINT or SIGTERM; exits immediately on the second.
 fn stop_at_signal(stop: CancellationToken) -> Result<impl Future<Output = ()>> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("watch for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
     Ok(async move {
         loop {
             tokio::select! {
@@ -90,10 +91,12 @@ fn stop_at_signal(stop: CancellationToken) -> Result<impl Future<Output = ()>> {
                 _ = terminate.recv() => {}
             }
             if stop.is_cancelled() {
-                eprintln!("warning: sandboxes of this run may be left; their TTL ends them");
+                eprintln!(
+                    "warning: some sandboxes may not have been deleted; they will expire with their TTL"
+                );
                 std::process::exit(INTERRUPTED.into());
             }
-            eprintln!("stopping: the sandboxes of this run are deleted first");
+            eprintln!("stopping; deleting the sandboxes of this run");
             stop.cancel();
         }
     })
@@ -101,29 +104,29 @@ fn stop_at_signal(stop: CancellationToken) -> Result<impl Future<Output = ()>> {
 
 async fn measure(client: &Client, args: &Args, stop: &CancellationToken) -> Result<Report> {
     let subject = Subject::new(&args.template, args.command.clone());
-    let Some(first) = Round::new(client, &subject, stop).run_uncounted().await? else {
+    let Some(first) = Round::new(client, &subject, stop).warm_up().await? else {
         return Ok(Report::new(client, args, None, 0, Vec::new()));
     };
     let progress = Progress::start(format!("Measuring {} rounds", args.count));
-    let (begun, done) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (started, done) = (AtomicU32::new(0), AtomicU32::new(0));
     let workers = (0..args.concurrency.min(args.count)).map(|_| async {
-        let mut figures = Figures::default();
-        while !stop.is_cancelled() && begun.fetch_add(1, Ordering::Relaxed) < args.count {
-            let round = Round::new(client, &subject, stop).run(&mut figures).await;
-            // A round that fails ends the others too, each after its own clean-up.
-            let whole = round.inspect_err(|_| stop.cancel())?;
-            let so_far = done.fetch_add(u32::from(whole), Ordering::Relaxed) + u32::from(whole);
+        let mut samples = Samples::default();
+        while !stop.is_cancelled() && started.fetch_add(1, Ordering::Relaxed) < args.count {
+            let round = Round::new(client, &subject, stop).run(&mut samples).await;
+            // A failed round stops the others, each after its own cleanup.
+            let completed = round.inspect_err(|_| stop.cancel())?;
+            let so_far = done.fetch_add(u32::from(completed), Ordering::Relaxed) + u32::from(completed);
             progress.show(format!("Measured {so_far} of {} rounds", args.count));
         }
-        anyhow::Ok(figures)
+        anyhow::Ok(samples)
     });
-    // Joined, not raced: every worker gets to delete what it made.
-    let all: Vec<Figures> = join_all(workers).await.into_iter().collect::<Result<_>>()?;
+    // Joined, so that every worker can delete its sandboxes.
+    let all: Vec<Samples> = join_all(workers).await.into_iter().collect::<Result<_>>()?;
     Ok(Report::new(client, args, Some(first), done.load(Ordering::Relaxed), all))
 }
 
 impl Report {
-    fn new(client: &Client, args: &Args, first: Option<Sandbox>, rounds: u32, all: Vec<Figures>) -> Self {
+    fn new(client: &Client, args: &Args, first: Option<Sandbox>, rounds: u32, all: Vec<Samples>) -> Self {
         let (engine, isolation) =
             first.map(|sandbox| (sandbox.engine, sandbox.isolation)).unwrap_or_default();
         Self {
@@ -134,14 +137,15 @@ impl Report {
             concurrency: args.concurrency,
             rounds,
             interrupted: rounds < args.count,
-            figures: Figures::merged(all).summaries(),
+            figures: Samples::merged(all).summaries(),
         }
     }
 }
 
 fn describe(report: &Report) -> String {
     let Report { template, engine, isolation, concurrency, rounds, server, .. } = report;
-    let at_once = if *concurrency == 1 { String::new() } else { format!(", {concurrency} at once") };
-    let head = format!("{template} on {server} ({engine}, {isolation} isolation), {rounds} rounds{at_once}");
-    format!("{head}\n\n{}", figures::table(&report.figures))
+    let concurrent = if *concurrency == 1 { String::new() } else { format!(", {concurrency} concurrent") };
+    let head =
+        format!("{template} on {server} ({engine}, {isolation} isolation), {rounds} rounds{concurrent}");
+    format!("{head}\n\n{}", samples::table(&report.figures))
 }

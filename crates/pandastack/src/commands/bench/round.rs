@@ -1,4 +1,4 @@
-//! One round: make, use, copy, delete.
+//! One round: create, exec, fork, delete.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,23 @@ use pandastack_types::SandboxId;
 use pandastack_types::api::{CreateSandbox, ExecRequest, ForkSandbox, Sandbox};
 use tokio_util::sync::CancellationToken;
 
-use super::figures::{Figure, Figures};
+use super::samples::{Operation, Samples};
 use crate::commands::{command_line, create};
 use crate::failure::Failure;
 
-/// Life of a sandbox, should nobody delete it.
+/// TTL of a sandbox, in case it is not deleted.
 const TTL_SECONDS: u64 = 600;
-/// Label of every sandbox that is made here.
+/// Metadata label of every sandbox of a run.
 const LABEL: &str = "pandastack.bench";
 
-/// What is measured.
+/// Requests to measure.
 pub struct Subject {
     create: CreateSandbox,
     exec: ExecRequest,
 }
 
 impl Subject {
-    /// A template, and the command that is run in its sandboxes.
+    /// A template and the command to run in its sandboxes.
     pub fn new(template: &str, command: Vec<String>) -> Self {
         let (cmd, argv) = command_line(command);
         let create = CreateSandbox {
@@ -37,74 +37,75 @@ impl Subject {
     }
 }
 
-/// A round under way, with what it made so far.
+/// A round in progress and the sandboxes that it has created.
 pub struct Round<'a> {
     client: &'a Client,
     subject: &'a Subject,
     stop: &'a CancellationToken,
-    made: Vec<SandboxId>,
+    created: Vec<SandboxId>,
 }
 
 impl<'a> Round<'a> {
-    /// A round that has made nothing yet.
+    /// Creates a round.
     pub fn new(client: &'a Client, subject: &'a Subject, stop: &'a CancellationToken) -> Self {
-        Self { client, subject, stop, made: Vec::new() }
+        Self { client, subject, stop, created: Vec::new() }
     }
 
-    /// Runs it and deletes what it made. Answers whether it was not stopped on the way.
-    pub async fn run(mut self, figures: &mut Figures) -> Result<bool> {
-        let outcome = self.measure(figures).await;
-        let deleted = self.delete_all(figures).await;
-        let whole = outcome?;
-        deleted.map(|()| whole)
+    /// Runs the round and deletes its sandboxes. Returns whether it completed.
+    pub async fn run(mut self, samples: &mut Samples) -> Result<bool> {
+        let outcome = self.measure(samples).await;
+        let deleted = self.delete_all(samples).await;
+        let completed = outcome?;
+        deleted.map(|()| completed)
     }
 
-    /// Runs it for the sake of those that follow, with patience for a template that is still baked. Answers the sandbox
-    /// that it had, or `None` when it was stopped.
-    pub async fn run_uncounted(mut self) -> Result<Option<Sandbox>> {
-        let Some(sandbox) = create::create_unless(self.client, &self.subject.create, self.stop).await? else {
+    /// Runs an unmeasured round and waits for the template to be built. Returns its sandbox, or
+    /// `None` if it was stopped.
+    pub async fn warm_up(mut self) -> Result<Option<Sandbox>> {
+        let Some(sandbox) = create::create_cancellable(self.client, &self.subject.create, self.stop).await?
+        else {
             return Ok(None);
         };
-        self.made.push(sandbox.id.clone());
-        let mut ignored = Figures::default();
-        let outcome = self.use_and_copy(&sandbox, Instant::now(), &mut ignored).await;
+        self.created.push(sandbox.id.clone());
+        let mut ignored = Samples::default();
+        let outcome = self.exec_and_fork(&sandbox, Instant::now(), &mut ignored).await;
         let deleted = self.delete_all(&mut ignored).await;
-        let whole = outcome?;
-        deleted.map(|()| whole.then_some(sandbox))
+        let completed = outcome?;
+        deleted.map(|()| completed.then_some(sandbox))
     }
 
-    async fn measure(&mut self, figures: &mut Figures) -> Result<bool> {
+    async fn measure(&mut self, samples: &mut Samples) -> Result<bool> {
         let began = Instant::now();
         let key = uuid::Uuid::new_v4().to_string();
         let sandbox = self.client.create_sandbox(&self.subject.create, &key).await?;
-        figures.push(Figure::Create, began.elapsed());
-        self.made.push(sandbox.id.clone());
-        self.use_and_copy(&sandbox, began, figures).await
+        samples.push(Operation::Create, began.elapsed());
+        self.created.push(sandbox.id.clone());
+        self.exec_and_fork(&sandbox, began, samples).await
     }
 
-    async fn use_and_copy(
+    async fn exec_and_fork(
         &mut self,
         sandbox: &Sandbox,
         began: Instant,
-        figures: &mut Figures,
+        samples: &mut Samples,
     ) -> Result<bool> {
         if self.exec(&sandbox.id).await?.is_none() {
             return Ok(false);
         }
-        figures.push(Figure::CreateAndExec, began.elapsed());
+        samples.push(Operation::CreateAndExec, began.elapsed());
         let Some(took) = self.exec(&sandbox.id).await? else { return Ok(false) };
-        figures.push(Figure::Exec, took);
+        samples.push(Operation::Exec, took);
         if self.stop.is_cancelled() {
             return Ok(false);
         }
         let began = Instant::now();
         let child = self.client.fork_sandbox(&sandbox.id, &ForkSandbox::default()).await?;
-        figures.push(Figure::Fork, began.elapsed());
-        self.made.push(child.id);
+        samples.push(Operation::Fork, began.elapsed());
+        self.created.push(child.id);
         Ok(true)
     }
 
-    /// Runs the command; `None` when it was stopped. Its sandbox is deleted next, so nothing of it goes on.
+    /// Runs the command; `None` if the run was stopped. Deleting the sandbox then ends the command.
     async fn exec(&self, id: &SandboxId) -> Result<Option<Duration>> {
         let began = Instant::now();
         let result = tokio::select! {
@@ -115,18 +116,21 @@ impl<'a> Round<'a> {
         if result.exit_code == 0 {
             return Ok(Some(took));
         }
-        let failure =
-            Failure::new(format!("the command exited with {}: {}", result.exit_code, result.stderr.trim()));
-        Err(failure.hint("measure a command that succeeds").into())
+        let failure = Failure::new(format!(
+            "the command failed with exit code {}: {}",
+            result.exit_code,
+            result.stderr.trim()
+        ));
+        Err(failure.hint("use a command that exits with 0").into())
     }
 
-    /// Deletes everything, whatever comes of each; the first failure is told.
-    async fn delete_all(self, figures: &mut Figures) -> Result<()> {
+    /// Deletes all sandboxes of the round and returns the first error.
+    async fn delete_all(self, samples: &mut Samples) -> Result<()> {
         let mut outcome = Ok(());
-        for id in &self.made {
+        for id in &self.created {
             let began = Instant::now();
             match self.client.delete_sandbox(id).await {
-                Ok(()) => figures.push(Figure::Delete, began.elapsed()),
+                Ok(()) => samples.push(Operation::Delete, began.elapsed()),
                 Err(error) => outcome = outcome.and(Err(error)),
             }
         }

@@ -1,4 +1,4 @@
-//! Backups of databases: what there is, and restoring from it.
+//! `pandastack db backups`, `restore` and `drill`: backups of databases.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,80 +8,82 @@ use jiff::{SignedDuration, Timestamp};
 use pandastack_client::Client;
 use pandastack_types::api::{CloneDatabase, DatabaseBackups, DatabaseStatus};
 
-use super::describe::described as database_described;
+use super::describe::details as database_details;
 use super::resolve;
 use crate::failure::Failure;
 use crate::output::{Output, fields, size};
 use crate::progress::Progress;
 
-/// Between two looks at a restore.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Interval between checks of a restore.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Arguments of a restore.
 #[derive(Debug, clap::Args)]
 pub struct RestoreArgs {
-    /// Database whose backups they are
+    /// Database to restore: ID, unique ID prefix or label
     database: String,
-    /// Name of the new database
+    /// Label of the new database
     label: Option<String>,
-    /// The instant: 2026-01-31T12:00:00Z, or how long ago, such as 10m or 2h
-    #[arg(long, value_name = "TIME", value_parser = instant)]
+    /// Point in time: 2026-01-31T12:00:00Z, or a duration before now, such as 10m or 2h
+    #[arg(long, value_name = "TIME", value_parser = point_in_time)]
     at: Timestamp,
-    /// Do not wait until it is there
+    /// Return without waiting for the restore to finish
     #[arg(long)]
     no_wait: bool,
 }
 
-fn instant(text: &str) -> Result<Timestamp, String> {
+fn point_in_time(text: &str) -> Result<Timestamp, String> {
     if let Ok(at) = text.parse::<Timestamp>() {
         return Ok(at);
     }
-    let ago: SignedDuration = text.parse().map_err(|_| "give 2026-01-31T12:00:00Z, 10m or 2h".to_owned())?;
-    Timestamp::now().checked_sub(ago.abs()).map_err(|_| "that is too long ago".to_owned())
+    let ago: SignedDuration = text.parse().map_err(|_| {
+        "expected a time such as 2026-01-31T12:00:00Z, or a duration such as 10m or 2h".to_owned()
+    })?;
+    Timestamp::now().checked_sub(ago.abs()).map_err(|_| "the time is out of range".to_owned())
 }
 
-/// Restores, and waits for it.
+/// Restores a database and waits until it is ready.
 pub async fn restore(client: &Client, args: RestoreArgs, output: Output) -> Result<()> {
     let id = resolve(client, &args.database).await?;
     let request = CloneDatabase { label: args.label, target_time: Some(args.at), size: None };
     let mut database = client.branch_database(&id, &request).await?;
     let progress = Progress::start("Restoring");
     while database.status == DatabaseStatus::Provisioning && !args.no_wait {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         database = client.get_database(&database.id).await?;
     }
     drop(progress);
     if database.status == DatabaseStatus::Failed {
-        let why = database.error.unwrap_or_else(|| "the restore failed".to_owned());
-        let hint = format!("delete what is left with `pandastack db rm {}`", database.id);
-        return Err(Failure::new(why).hint(hint).into());
+        let why = database.error.unwrap_or_else(|| "no reason was reported".to_owned());
+        let hint = format!("run `pandastack db rm {}` to delete the incomplete database", database.id);
+        return Err(Failure::new(format!("cannot restore the database: {why}")).hint(hint).into());
     }
-    output.value(&database, database_described)
+    output.value(&database, database_details)
 }
 
-/// Tries a restore; the exit code tells how it went.
+/// Tests a restore; the exit code is 0 if it succeeded.
 pub async fn drill(client: &Client, database: &str, output: Output) -> Result<ExitCode> {
     let id = resolve(client, database).await?;
-    let progress = Progress::start("Restoring, to see whether it works");
+    let progress = Progress::start("Testing the restore");
     let drill = client.drill_database(&id).await?;
     drop(progress);
     output.value(&drill, |drill| match &drill.error {
-        None => format!("restored and sound, in {:.1} s", Duration::from_millis(drill.took_ms).as_secs_f64()),
-        Some(error) => format!("it cannot be restored: {error}"),
+        None => format!("restore succeeded in {:.1} s", Duration::from_millis(drill.took_ms).as_secs_f64()),
+        Some(error) => format!("restore failed: {error}"),
     })?;
     Ok(if drill.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Backups as people read them.
-pub fn described(backups: &DatabaseBackups) -> String {
+/// Formats the state of the backups.
+pub fn details(backups: &DatabaseBackups) -> String {
     let time = |at: Option<Timestamp>| at.map_or_else(|| "-".to_owned(), |at| format!("{at:.0}"));
     let mut lines = vec![
         ("healthy", if backups.healthy { "yes" } else { "no" }.to_owned()),
         ("restorable from", time(backups.earliest_restorable)),
         ("restorable to", time(backups.latest_restorable)),
         ("archived up to", backups.last_archived_wal.clone().unwrap_or_else(|| "-".to_owned())),
-        ("behind", size(backups.lag_bytes)),
-        ("kept for", format!("{} days", backups.retention_days)),
+        ("archive lag", size(backups.lag_bytes)),
+        ("retention", format!("{} days", backups.retention_days)),
     ];
     let bases = backups.base_backups.iter();
     lines.extend(

@@ -1,4 +1,4 @@
-//! Creating with patience: the first database of a host waits until PostgreSQL is prepared there.
+//! Creates a database; the first one on a host waits until PostgreSQL is set up there.
 
 use anyhow::Result;
 use pandastack_client::Client;
@@ -7,9 +7,9 @@ use pandastack_types::api::{CreateDatabase, Database};
 use crate::commands::create::{ATTEMPTS_MAX, wait_before_retry};
 use crate::progress::Progress;
 
-/// Creates a database. A refusal leaves nothing behind, so trying again makes nothing twice.
+/// Creates a database. A rejected request creates nothing, so it can be retried.
 pub async fn create(client: &Client, request: &CreateDatabase) -> Result<Database> {
-    let progress = Progress::start("Creating a database");
+    let progress = Progress::start("Creating database");
     let mut attempt = 1;
     loop {
         let error = match client.create_database(request).await {

@@ -1,11 +1,11 @@
-//! Databases as people read them.
+//! Formats databases.
 
 use pandastack_types::api::{Database, DatabaseStats};
 
 use crate::output::{fields, size};
 
 /// A row of the list.
-pub fn listed(database: &Database, age: String) -> [String; 5] {
+pub fn row(database: &Database, age: String) -> [String; 5] {
     [
         database.id.to_string(),
         database.label.clone().unwrap_or_else(|| "-".to_owned()),
@@ -15,8 +15,8 @@ pub fn listed(database: &Database, age: String) -> [String; 5] {
     ]
 }
 
-/// All of it.
-pub fn described(database: &Database) -> String {
+/// All details of a database.
+pub fn details(database: &Database) -> String {
     let mut pairs = vec![
         ("id", database.id.to_string()),
         ("status", database.status.as_str().to_owned()),
@@ -25,7 +25,7 @@ pub fn described(database: &Database) -> String {
         ("protected", database.protected.to_string()),
     ];
     pairs.extend(database.label.clone().map(|label| ("label", label)));
-    pairs.extend(database.cloned_from.as_ref().map(|id| ("copy of", id.to_string())));
+    pairs.extend(database.cloned_from.as_ref().map(|id| ("branched from", id.to_string())));
     pairs.extend(database.error.clone().map(|error| ("error", error)));
     if let Some(connection) = &database.connection {
         pairs.push(("url", connection.connection_url.clone()));
@@ -34,7 +34,7 @@ pub fn described(database: &Database) -> String {
     fields(&pairs)
 }
 
-/// What it does.
+/// Statistics of a database.
 pub fn stats(stats: &DatabaseStats) -> String {
     fields(&[
         ("version", stats.version.clone()),
@@ -46,6 +46,6 @@ pub fn stats(stats: &DatabaseStats) -> String {
         ),
         ("commits", stats.commits.to_string()),
         ("rollbacks", stats.rollbacks.to_string()),
-        ("cache hits", format!("{} %", stats.cache_hit_percent)),
+        ("cache hits", format!("{}%", stats.cache_hit_percent)),
     ])
 }

@@ -1,4 +1,4 @@
-//! `pandastack db`: managed databases.
+//! `pandastack db`: manages databases.
 
 mod backups;
 mod create;
@@ -17,133 +17,133 @@ use pandastack_types::api::{CloneDatabase, CreateDatabase, Database, PatchDataba
 use crate::failure::Failure;
 use crate::output::{Output, age};
 use crate::progress::Progress;
-use describe::{described, listed};
+use describe::{details, row};
 
-/// Its commands. A database is named by its id, the beginning of it, or its label.
+/// Subcommands. A database is named by its id, a unique id prefix or its label.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make a database; it takes queries when the command ends
+    /// Create a database and wait until it accepts connections
     Create {
-        /// Name for people
+        /// Human-readable label
         label: Option<String>,
-        /// Memory: 1g, 2g, 4g, 8g or 16g
+        /// Memory size: 1g, 2g, 4g, 8g or 16g
         #[arg(long, value_name = "SIZE")]
         size: Option<String>,
-        /// Virtual processors
+        /// Number of vCPUs
         #[arg(long, value_name = "COUNT")]
         cpu: Option<u32>,
-        /// Never let it sleep
+        /// Never put the database to sleep
         #[arg(long)]
         always_on: bool,
-        /// Refuse to delete it until that is taken back
+        /// Protect the database from deletion; undo with `pandastack db set ID --protected false`
         #[arg(long)]
         protected: bool,
     },
     /// List databases
     #[command(visible_alias = "ls")]
     List,
-    /// Show a database, with how to connect to it
+    /// Show a database and its connection strings
     Get {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
     /// Print the connection string
     Url {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
-        /// Through the pooler
+        /// Connect through the connection pooler
         #[arg(long)]
         pooled: bool,
     },
-    /// Open a shell of this machine's psql
+    /// Open the local psql
     Psql(psql::Args),
-    /// Run one statement and print its rows
+    /// Run an SQL statement and print its rows
     Query(query::Args),
-    /// Give a database a new password
+    /// Generate a new password
     ResetPassword {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Copy a database as it is now, while it runs
+    /// Branch a database: create a copy of its current state
     #[command(visible_alias = "clone")]
     Branch {
-        /// Database to copy
+        /// Database to branch: ID, unique ID prefix or label
         database: String,
-        /// Name of the copy
+        /// Label of the branch
         label: Option<String>,
     },
-    /// Restore a database from its backups as it was at an instant, as a new one
+    /// Restore a database to a point in time, as a new database
     Restore(backups::RestoreArgs),
-    /// Show what of a database can be restored, and how its backup goes
+    /// Show backups and the restorable period
     Backups {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Take a base backup now; daily ones come by themselves
+    /// Take a base backup now, in addition to the daily one
     Backup {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Prove the backups: restore the latest state, check every table and index, and delete it
+    /// Test the backups: restore the latest state, check every table and index, then delete it
     Drill {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Let a copy restored from the backups take over from a database whose host does not answer
+    /// Fail over a database whose host is unreachable to a copy restored from backups
     Failover {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Change a database
+    /// Change the settings of a database
     Set {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
-        /// Name for people
+        /// Human-readable label
         #[arg(long)]
         label: Option<String>,
-        /// Whether it never sleeps
-        #[arg(long, value_name = "BOOL")]
+        /// Whether the database never sleeps
+        #[arg(long, value_name = "true|false")]
         always_on: Option<bool>,
-        /// Whether deleting it is refused
-        #[arg(long, value_name = "BOOL")]
+        /// Whether the database is protected from deletion
+        #[arg(long, value_name = "true|false")]
         protected: Option<bool>,
-        /// Room for data; it only grows
+        /// Storage size in MiB; can only grow
         #[arg(long, value_name = "MIB")]
         storage_mb: Option<u64>,
-        /// Memory: 1g, 2g, 4g, 8g or 16g; sessions end, new ones wait until it is done
+        /// Memory size: 1g, 2g, 4g, 8g or 16g; restarts the database
         #[arg(long, value_name = "SIZE")]
         size: Option<String>,
     },
     /// Put a database to sleep; the next connection wakes it
     Pause {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
     /// Wake a database
     Wake {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Show what a database does
+    /// Show database statistics
     Stats {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Print the end of a database's log
+    /// Print the latest log lines
     Logs {
-        /// Database
+        /// Database ID, unique ID prefix or label
         database: String,
     },
-    /// Delete databases and everything in them
+    /// Delete databases and their data
     Rm {
-        /// Databases
+        /// Database IDs, unique ID prefixes or labels
         #[arg(required = true)]
         databases: Vec<String>,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             match self {
@@ -171,45 +171,28 @@ impl Command {
             Command::Create { label, size, cpu, always_on, protected } => {
                 let (always_on, protected) = (Some(always_on), Some(protected));
                 let request = CreateDatabase { label, size, cpu, always_on, protected, memory_mb: None };
-                output.value(&create::create(client, &request).await?, described)
-            }
-            Command::Get { database } => {
-                let id = resolve(client, &database).await?;
-                output.value(&client.get_database(&id).await?, described)
+                output.value(&create::create(client, &request).await?, details)
             }
             Command::Branch { database, label } => {
                 let id = resolve(client, &database).await?;
                 let request = CloneDatabase { label, ..CloneDatabase::default() };
-                output.value(&client.branch_database(&id, &request).await?, described)
+                output.value(&client.branch_database(&id, &request).await?, details)
             }
             Command::Failover { database } => {
                 let id = resolve(client, &database).await?;
-                let progress = Progress::start("Restoring elsewhere");
+                let progress = Progress::start("Failing over");
                 let moved = client.fail_over_database(&id).await?;
                 drop(progress);
-                output.value(&moved, described)
+                output.value(&moved, details)
             }
             Command::Set { database, label, always_on, protected, storage_mb, size } => {
                 let id = resolve(client, &database).await?;
                 let request = PatchDatabase { label, always_on, protected, storage_mb, size };
-                output.value(&client.change_database(&id, &request).await?, described)
-            }
-            other => other.look(client, output).await,
-        }
-    }
-
-    async fn look(self, client: &Client, output: Output) -> Result<()> {
-        match self {
-            Command::Url { database, pooled } => {
-                let id = resolve(client, &database).await?;
-                let connection = client.database_connection(&id).await?;
-                output.value(&connection, |c| {
-                    if pooled { c.pooled_url.clone() } else { c.connection_url.clone() }
-                })
+                output.value(&client.change_database(&id, &request).await?, details)
             }
             Command::ResetPassword { database } => {
                 let id = resolve(client, &database).await?;
-                output.value(&client.reset_database_credentials(&id).await?, described)
+                output.value(&client.reset_database_credentials(&id).await?, details)
             }
             Command::Pause { database } => {
                 let id = resolve(client, &database).await?;
@@ -219,16 +202,33 @@ impl Command {
                 let id = resolve(client, &database).await?;
                 output.value(&client.wake_database(&id).await?, |done| done.status.as_str().to_owned())
             }
-            Command::Backups { database } => {
-                let id = resolve(client, &database).await?;
-                output.value(&client.database_backups(&id).await?, backups::described)
-            }
             Command::Backup { database } => {
                 let id = resolve(client, &database).await?;
                 let progress = Progress::start("Backing up");
                 let base = client.back_up_database(&id).await?;
                 drop(progress);
                 output.value(&base, |base| base.name.clone())
+            }
+            other => other.show(client, output).await,
+        }
+    }
+
+    async fn show(self, client: &Client, output: Output) -> Result<()> {
+        match self {
+            Command::Get { database } => {
+                let id = resolve(client, &database).await?;
+                output.value(&client.get_database(&id).await?, details)
+            }
+            Command::Url { database, pooled } => {
+                let id = resolve(client, &database).await?;
+                let connection = client.database_connection(&id).await?;
+                output.value(&connection, |c| {
+                    if pooled { c.pooled_url.clone() } else { c.connection_url.clone() }
+                })
+            }
+            Command::Backups { database } => {
+                let id = resolve(client, &database).await?;
+                output.value(&client.database_backups(&id).await?, backups::details)
             }
             Command::Stats { database } => {
                 let id = resolve(client, &database).await?;
@@ -247,28 +247,29 @@ async fn list(client: &Client, output: Output) -> Result<()> {
     let databases = client.list_databases().await?;
     let now = Timestamp::now();
     let columns = ["ID", "LABEL", "STATUS", "SIZE", "AGE"];
-    output.table(&databases, columns, |database| listed(database, age(database.created_at, now)))
+    output.table(&databases, columns, |database| row(database, age(database.created_at, now)))
 }
 
-/// The database that a person means.
+/// Resolves a database id, a unique id prefix or a label.
 pub(crate) async fn resolve(client: &Client, text: &str) -> Result<DatabaseId> {
     let found = client.list_databases().await?;
     if let Some(exact) = found.iter().find(|database| database.id.as_str() == text) {
         return Ok(exact.id.clone());
     }
-    let is_meant = |database: &&Database| {
+    let matches = |database: &&Database| {
         database.id.as_str().starts_with(text) || database.label.as_deref() == Some(text)
     };
-    let meant: Vec<_> = found.iter().filter(is_meant).collect();
-    match meant.as_slice() {
+    let matching: Vec<_> = found.iter().filter(matches).collect();
+    match matching.as_slice() {
         [one] => Ok(one.id.clone()),
         [] => {
-            let failure = Failure::new(format!("there is no database `{text}`"));
-            Err(failure.hint("`pandastack db list` shows them").into())
+            let failure = Failure::new(format!("database `{text}` not found"));
+            Err(failure.hint("run `pandastack db list` to see all databases").into())
         }
         several => {
-            let failure = Failure::new(format!("`{text}` means {} databases", several.len()));
-            Err(failure.hint("name it by its whole id: `pandastack db list`").into())
+            let failure =
+                Failure::new(format!("database `{text}` is ambiguous: {} databases match", several.len()));
+            Err(failure.hint("use the full ID; run `pandastack db list` to see all IDs").into())
         }
     }
 }

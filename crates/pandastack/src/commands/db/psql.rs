@@ -1,4 +1,4 @@
-//! `pandastack db psql`: a shell in a database, by this machine's own psql.
+//! `pandastack db psql`: opens a database with the local psql.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -12,27 +12,27 @@ use crate::failure::Failure;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Database
+    /// Database ID, unique ID prefix or label
     database: String,
-    /// Through the pooler
+    /// Connect through the connection pooler
     #[arg(long)]
     pooled: bool,
-    /// Passed on to psql
-    #[arg(last = true)]
+    /// Arguments for psql
+    #[arg(last = true, value_name = "ARGS")]
     arguments: Vec<String>,
 }
 
-/// Becomes psql; returns only if it cannot.
+/// Replaces this process with psql; returns only on failure.
 pub async fn run(client: &Client, args: Args) -> Result<ExitCode> {
     let id = resolve(client, &args.database).await?;
     let connection = client.database_connection(&id).await?;
     let url = if args.pooled { &connection.pooled_url } else { &connection.connection_url };
-    // The password goes by the environment: arguments can be read by everybody on the machine.
+    // The password is passed in the environment: arguments are visible to every user of the machine.
     let url = url.replacen(&format!(":{}@", connection.password), "@", 1);
     let error =
         Command::new("psql").arg(url).args(args.arguments).env("PGPASSWORD", &connection.password).exec();
-    let failure = Failure::new(format!("psql does not start: {error}"));
+    let failure = Failure::new(format!("cannot start psql: {error}"));
     Err(failure
-        .hint("install it (Debian: `apt install postgresql-client`), or use `pandastack db query`")
+        .hint("install it (on Debian, `apt install postgresql-client`), or use `pandastack db query`")
         .into())
 }

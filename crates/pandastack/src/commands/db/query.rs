@@ -1,4 +1,4 @@
-//! `pandastack db query`: one statement, without a PostgreSQL client.
+//! `pandastack db query`: runs a statement without a PostgreSQL client.
 
 use anyhow::Result;
 use pandastack_client::Client;
@@ -11,21 +11,21 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Database
+    /// Database ID, unique ID prefix or label
     database: String,
-    /// The statement, with $1, $2, ... for parameters
+    /// SQL statement, with $1, $2, ... for parameters
     sql: String,
-    /// Values of the parameters
+    /// Parameter values
     parameters: Vec<String>,
-    /// Cancel it after so many milliseconds
+    /// Cancel the statement after this many milliseconds
     #[arg(long, value_name = "MS")]
     timeout_ms: Option<u64>,
-    /// Print at most so many rows
+    /// Maximum number of rows to print
     #[arg(long, value_name = "COUNT")]
     max_rows: Option<u32>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<()> {
     let id = resolve(client, &args.database).await?;
     let request = DatabaseQuery {
@@ -36,11 +36,11 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<()> {
         max_rows: args.max_rows,
     };
     let rows = client.query_database(&id, &request).await?;
-    output.value(&rows, shown)
+    output.value(&rows, format_rows)
 }
 
-/// Columns side by side, and what was done.
-fn shown(result: &DatabaseRows) -> String {
+/// Formats rows as a table, followed by the command tag.
+fn format_rows(result: &DatabaseRows) -> String {
     let cell = |value: &Value| match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -57,7 +57,7 @@ fn shown(result: &DatabaseRows) -> String {
         let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    let more = if result.truncated { ", there are more" } else { "" };
+    let more = if result.truncated { ", truncated" } else { "" };
     let done = format!("{} {}{more} ({} ms)", result.command, result.count, result.duration_ms);
     let head = (!header.is_empty()).then(|| line(&header));
     let lines: Vec<String> = head.into_iter().chain(rows.iter().map(line)).chain([done]).collect();
@@ -71,7 +71,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn rows_stand_below_their_columns() {
+    fn rows_are_aligned_below_their_columns() {
         let column = |name: &str| DatabaseColumn { name: name.into(), type_name: "text".into() };
         let result = DatabaseRows {
             columns: vec![column("id"), column("name")],
@@ -81,6 +81,6 @@ mod tests {
             truncated: false,
             duration_ms: 5,
         };
-        assert_eq!(shown(&result), "id  name\n1   ä\n22\nSELECT 2 (5 ms)");
+        assert_eq!(format_rows(&result), "id  name\n1   ä\n22\nSELECT 2 (5 ms)");
     }
 }

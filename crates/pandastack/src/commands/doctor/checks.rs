@@ -1,10 +1,9 @@
-//! The checks, in the order in which a start would stumble over them.
+//! The checks, in the order in which `up` depends on them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::unistd::Uid;
 use pandastack_agent::cgroup::Cgroups;
 use pandastack_engine::{Capabilities, Engine, kvm_probe};
 use pandastack_engine_qemu::{QemuConfig, QemuEngine};
@@ -15,16 +14,16 @@ use crate::commands::host_packages;
 use crate::output::size;
 use crate::settings::Settings;
 
-/// A working KVM needs milliseconds; a broken one may hang.
+/// Timeout of the KVM probe. A working KVM needs milliseconds; a broken one may hang.
 const KVM_PROBE: Duration = Duration::from_secs(5);
-/// Below this, `code-interpreter` and a few sandboxes do not fit.
+/// Minimum memory for `code-interpreter` and a few sandboxes.
 const MEMORY_BYTES_MIN: u64 = 2 << 30;
-/// The two built-in templates with room for a few sandboxes.
+/// Minimum disk space for the two built-in templates and a few sandboxes.
 const DISK_BYTES_MIN: u64 = 10 << 30;
 
-/// Every check.
+/// Runs every check.
 pub fn all(settings: &Settings) -> Vec<Finding> {
-    let mut findings = vec![rights()];
+    let mut findings = vec![privileges()];
     findings.extend(engine(&settings.data_dir));
     findings.push(programs());
     findings.push(store(&settings.data_dir));
@@ -35,37 +34,48 @@ pub fn all(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn rights() -> Finding {
-    if Uid::effective().is_root() {
-        return Finding::ok("rights", "root");
+fn privileges() -> Finding {
+    if rustix::process::geteuid().is_root() {
+        return Finding::ok("privileges", "root");
     }
-    Finding::fail("rights", "not root, so several checks below fail", "run `sudo pandastack doctor`")
+    Finding::fail(
+        "privileges",
+        "not running as root; some checks below will fail",
+        "run `sudo pandastack doctor`",
+    )
 }
 
-/// The engine as an agent would open it: KVM by executing instructions, the fork by forking a real machine.
+/// Probes the engine as an agent does: executes instructions with KVM and forks a real machine.
 fn engine(data_dir: &Path) -> Vec<Finding> {
     let kvm = kvm_probe::probe_with(Path::new("/proc/self/exe"), KVM_PROBE);
     let first = if kvm.usable {
         Finding::ok("KVM", kvm.reason.clone())
     } else {
         let remedy =
-            "machines are emulated: fine for development and CI, not for tenants who distrust each other";
+            "sandboxes are emulated: suitable for development and CI, not for isolating untrusted tenants";
         Finding::warn("KVM", kvm.reason.clone(), remedy)
     };
     let (library_dir, _scratch) = match library_dir(data_dir) {
         Ok(found) => found,
-        Err(error) => return vec![first, Finding::fail("engine", error.to_string(), "check TMPDIR")],
+        Err(error) => {
+            return vec![
+                first,
+                Finding::fail("engine", error.to_string(), "set TMPDIR to a writable directory"),
+            ];
+        }
     };
     let config = QemuConfig { binary: None, library_dir, kvm_usable: kvm.usable, kvm_reason: kvm.reason };
     let probed = crate::commands::block_on(async { Ok(QemuEngine::probe(config).await?) });
     let second = match probed {
-        Err(error) => Finding::fail("engine", format!("{error:#}"), "install what it names, or run as root"),
+        Err(error) => {
+            Finding::fail("engine", format!("{error:#}"), "install the missing programs, or run as root")
+        }
         Ok(engine) => describe(engine.capabilities()),
     };
     vec![first, second]
 }
 
-/// Where the engine keeps its own files: the installation's, or a directory that is thrown away.
+/// Directory for the engine's files: the installation's, or a temporary one.
 fn library_dir(data_dir: &Path) -> std::io::Result<(PathBuf, Option<tempfile::TempDir>)> {
     let installed = data_dir.join("lib");
     if installed.is_dir() {
@@ -78,24 +88,24 @@ fn library_dir(data_dir: &Path) -> std::io::Result<(PathBuf, Option<tempfile::Te
 fn describe(engine: &Capabilities) -> Finding {
     let found = format!("{}, isolation `{}`", engine.name, engine.isolation.as_str());
     match &engine.fork_reason {
-        None => Finding::ok("engine", format!("{found}, machines can be forked")),
+        None => Finding::ok("engine", format!("{found}, supports forking")),
         Some(reason) => Finding::warn(
             "engine",
-            format!("{found}, machines cannot be forked: {reason}"),
-            "creates and forks restore snapshots instead, which is slower",
+            format!("{found}, forking is unavailable: {reason}"),
+            "sandboxes are created and forked from snapshots instead, which is slower",
         ),
     }
 }
 
-/// One line, also when much is missing: the remedy is one command.
+/// One finding for all missing programs: one command installs them.
 fn programs() -> Finding {
     let missing = host_packages::missing();
     if missing.is_empty() {
-        return Finding::ok("programs", "everything that machines and template builds run is installed");
+        return Finding::ok("programs", "all required programs are installed");
     }
-    let programs: Vec<&str> = missing.values().flat_map(|lack| lack.programs.iter().copied()).collect();
+    let programs: Vec<&str> = missing.values().flat_map(|package| package.programs.iter().copied()).collect();
     let needed_for: BTreeSet<&str> =
-        missing.values().flat_map(|lack| lack.needed_for.iter().copied()).collect();
+        missing.values().flat_map(|package| package.needed_for.iter().copied()).collect();
     let needed_for: Vec<&str> = needed_for.into_iter().collect();
     let detail = format!("missing: {}; needed for {}", programs.join(", "), needed_for.join(", "));
     Finding::fail("programs", detail, host_packages::install_command(&missing))
@@ -105,22 +115,24 @@ fn store(data_dir: &Path) -> Finding {
     let name = "store";
     let (cloning, place) = match probe_store(data_dir) {
         Ok(found) => found,
-        Err(detail) => return Finding::fail(name, detail, "see docs/operations.md, Data directory"),
+        Err(detail) => {
+            return Finding::fail(name, detail, "see \"Data directory\" in docs/reference/configuration.md");
+        }
     };
     match cloning {
-        Cloning::Reflink => Finding::ok(name, format!("{place} clones files by reflink")),
+        Cloning::Reflink => Finding::ok(name, format!("{place} supports reflinks")),
         Cloning::ReflinkInLoop { reason } => {
-            Finding::ok(name, format!("{place} gets a reflink file system in an image file ({reason})"))
+            Finding::ok(name, format!("{place} uses an XFS image file for reflinks ({reason})"))
         }
         Cloning::SparseCopy { reason } => Finding::warn(
             name,
-            format!("files are copied, not cloned: {reason}"),
-            "creates are slower and disks larger; put the data directory on XFS (reflink=1) or Btrfs",
+            format!("files are copied instead of cloned: {reason}"),
+            "for faster creation and less disk usage, put the data directory on XFS (reflink=1) or Btrfs",
         ),
     }
 }
 
-/// Opens the store where there is one; else tries one out in a directory that is thrown away.
+/// Opens the existing store, or creates one in a temporary directory.
 fn probe_store(data_dir: &Path) -> Result<(Cloning, String), String> {
     let place = data_dir.display().to_string();
     if data_dir.join("store").exists() {
@@ -169,7 +181,7 @@ fn memory() -> Finding {
         Some(bytes) => Finding::warn(
             "memory",
             format!("only {} available", size(bytes)),
-            format!("{} or more is comfortable", size(MEMORY_BYTES_MIN)),
+            format!("{} or more is recommended", size(MEMORY_BYTES_MIN)),
         ),
         None => Finding::warn("memory", "cannot read /proc/meminfo", "mount /proc"),
     }
@@ -190,6 +202,6 @@ fn disk(data_dir: &Path) -> Finding {
     Finding::warn(
         "disk",
         found,
-        format!("{} or more is comfortable; --data-dir moves it", size(DISK_BYTES_MIN)),
+        format!("{} or more is recommended; use --data-dir for another disk", size(DISK_BYTES_MIN)),
     )
 }

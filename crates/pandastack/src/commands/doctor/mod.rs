@@ -1,7 +1,7 @@
-//! `pandastack doctor`: what this machine can do, tried for real, and what to change.
+//! `pandastack doctor`: checks whether this machine can run PandaStack and suggests fixes.
 //!
-//! Three verdicts: `ok`, `warn` (works, but slower or weaker than it could) and `fail` (sandboxes will not run). Only a
-//! `fail` makes the exit code 1. Every line that is not `ok` says what to do.
+//! Each check ends with `ok`, `warn` (works with limitations) or `fail` (sandboxes will not run).
+//! The exit code is 1 if a check failed. Every finding that is not `ok` has a remedy.
 
 mod checks;
 
@@ -21,54 +21,54 @@ pub struct Args {
     common: CommonArgs,
 }
 
-/// How good a finding is.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// As it should be.
+    /// The check passed.
     Ok,
-    /// Works, but could be better.
+    /// Works with limitations.
     Warn,
     /// Sandboxes will not run.
     Fail,
 }
 
-/// One line.
+/// Outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// Name of the check.
     pub name: String,
-    /// How good it is.
+    /// The result.
     pub verdict: Verdict,
     /// What was found.
     pub detail: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 impl Finding {
-    /// All is well.
+    /// A check that passed.
     pub fn ok(name: &str, detail: impl Into<String>) -> Self {
         Self { name: name.to_owned(), verdict: Verdict::Ok, detail: detail.into(), remedy: None }
     }
 
-    /// Could be better.
+    /// A check that found a limitation.
     pub fn warn(name: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         let remedy = Some(remedy.into());
         Self { name: name.to_owned(), verdict: Verdict::Warn, detail: detail.into(), remedy }
     }
 
-    /// Will not do.
+    /// A check that failed.
     pub fn fail(name: &str, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { verdict: Verdict::Fail, ..Self::warn(name, detail, remedy) }
     }
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
-    let progress = Progress::start("Looking at this machine");
+    let progress = Progress::start("Checking this machine");
     let findings = checks::all(&settings);
     drop(progress);
     output.value(&findings, |findings| findings.iter().map(line).collect::<Vec<_>>().join("\n"))?;
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_is_not_ok_says_what_to_do() {
+    fn a_finding_that_is_not_ok_has_a_remedy() {
         assert_eq!(line(&Finding::ok("memory", "8 GiB")), "ok    memory: 8 GiB");
         let fail = Finding::fail("nftables", "no such device", "modprobe nf_tables");
         assert_eq!(line(&fail), "FAIL  nftables: no such device\n      -> modprobe nf_tables");

@@ -1,7 +1,7 @@
-//! `pandastack down`: stop the platform that `up` started.
+//! `pandastack down`: stops the platform.
 //!
-//! Sandboxes are left running unless told otherwise: stopping the platform is how it is upgraded. `--purge` is the
-//! opposite: nothing of this installation stays, except the image cache, which holds no user's data.
+//! Sandboxes keep running by default, because an upgrade stops and starts the platform. `--purge`
+//! removes the whole installation except the image cache, which holds no user data.
 
 mod leftovers;
 
@@ -21,62 +21,62 @@ use crate::progress::Progress;
 use crate::settings::{AgentArgs, CommonArgs, ControlArgs, Settings};
 use crate::supervise::lock::{Holder, UpLock};
 
-/// Time `up` has to stop both roles, each of which has 20 s.
-const STOP: Duration = Duration::from_secs(60);
+/// Time that `up` has to stop both roles, each of which has 20 s.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// What becomes of the sandboxes
+    /// Keep or delete running sandboxes
     #[arg(long, value_enum, default_value_t = Sandboxes::Keep)]
     sandboxes: Sandboxes,
-    /// Also delete every sandbox, snapshot, key and record: the whole data directory
+    /// Delete the whole data directory: all sandboxes, snapshots, databases and keys
     #[arg(long)]
     purge: bool,
 }
 
-/// What becomes of the sandboxes.
+/// What happens to the sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Sandboxes {
-    /// They go on running; the next `up` finds them again
+    /// Keep sandboxes running; the next `up` reconnects to them
     Keep,
-    /// They are deleted
+    /// Delete all sandboxes
     Kill,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, _output: Output) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &ControlArgs::default(), &AgentArgs::default())?;
     let data_dir = &settings.data_dir;
-    // What the installation used of this machine is in its lock: flags given to `up` need not be repeated here.
-    let Some((holder, held)) = UpLock::look(data_dir)? else {
-        eprintln!("There is no PandaStack in {}.", data_dir.display());
+    // The lock records the host resources in use, so the flags of `up` need not be repeated.
+    let Some((holder, held)) = UpLock::last_holder(data_dir)? else {
+        eprintln!("No PandaStack installation in {}.", data_dir.display());
         return Ok(ExitCode::SUCCESS);
     };
-    let end_sandboxes = args.purge || args.sandboxes == Sandboxes::Kill;
+    let delete_sandboxes = args.purge || args.sandboxes == Sandboxes::Kill;
     if held {
-        // An agent that runs alone has no API to ask; its machines are ended below.
-        if end_sandboxes && !holder.api_url.is_empty() {
-            super::block_on(delete_sandboxes(data_dir, &holder))?;
+        // A standalone agent has no API; its machines are stopped below.
+        if delete_sandboxes && !holder.api_url.is_empty() {
+            super::block_on(delete_all_sandboxes(data_dir, &holder))?;
         }
         stop(&holder)?;
-        eprintln!("PandaStack is down.");
+        eprintln!("PandaStack stopped.");
     } else {
-        eprintln!("PandaStack is not up with {}.", data_dir.display());
+        eprintln!("PandaStack is not running in {}.", data_dir.display());
     }
-    if end_sandboxes {
-        leftovers::end_machines(data_dir, &holder)?;
+    if delete_sandboxes {
+        leftovers::stop_machines(data_dir, &holder)?;
     }
     if args.purge {
         leftovers::purge(data_dir, &holder)?;
-        eprintln!("{} is gone.", data_dir.display());
+        eprintln!("Deleted {}.", data_dir.display());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn delete_sandboxes(data_dir: &Path, holder: &Holder) -> Result<()> {
+async fn delete_all_sandboxes(data_dir: &Path, holder: &Holder) -> Result<()> {
     let token = Some(read_token(data_dir)?);
     let client = Client::new(Config { api_url: holder.api_url.clone(), token })?;
     let sandboxes = client.list_sandboxes().await?;
@@ -91,25 +91,25 @@ async fn delete_sandboxes(data_dir: &Path, holder: &Holder) -> Result<()> {
     Ok(())
 }
 
-/// Asks the supervisor to stop and waits for its end, by the kernel's word.
+/// Stops the supervisor and waits until it has exited.
 fn stop(holder: &Holder) -> Result<()> {
-    let pid = Pid::from_raw(holder.pid).context("the lock names no process")?;
+    let pid = Pid::from_raw(holder.pid).context("invalid PID in the lock file")?;
     let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         Ok(pidfd) => pidfd,
         Err(rustix::io::Errno::SRCH) => return Ok(()),
-        Err(error) => return Err(error).context("look for the running platform"),
+        Err(error) => return Err(error).context("cannot find the running process"),
     };
     rustix::process::pidfd_send_signal(&pidfd, Signal::TERM).map_err(|error| {
         let failure = Failure::new(format!("cannot stop process {}: {error}", holder.pid));
         failure.hint("run `sudo pandastack down`")
     })?;
     let _progress = Progress::start("Stopping PandaStack");
-    let timeout = Timespec::try_from(STOP).context("the time to wait")?;
+    let timeout = Timespec::try_from(STOP_TIMEOUT).context("invalid timeout")?;
     let ended = rustix::event::poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
-    if ended.context("wait for the platform's end")? == 0 {
+    if ended.context("cannot wait for the process to stop")? == 0 {
         let failure =
-            Failure::new(format!("process {} did not stop within {} s", holder.pid, STOP.as_secs()));
-        return Err(failure.hint("its log is in the data directory, under logs/").into());
+            Failure::new(format!("process {} did not stop within {} s", holder.pid, STOP_TIMEOUT.as_secs()));
+        return Err(failure.hint("see its logs in the logs directory of the data directory").into());
     }
     Ok(())
 }

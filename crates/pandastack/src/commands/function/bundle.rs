@@ -1,4 +1,4 @@
-//! A directory or a file as a bundle.
+//! Packs a directory or a file as a bundle.
 
 use std::path::Path;
 
@@ -6,21 +6,21 @@ use anyhow::{Context, Result};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// What no function needs: histories, caches, and what the deploy installs anew.
-const LEFT_OUT: [&str; 6] = [".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"];
+/// Excluded files: version control, caches, and dependencies that the deployment installs.
+const EXCLUDED: [&str; 6] = [".git", "node_modules", "__pycache__", ".venv", "venv", ".DS_Store"];
 
-/// Names of files that are bundles already.
+/// File name extensions of bundles.
 const BUNDLES: [&str; 3] = [".zip", ".tar.gz", ".tgz"];
 
-/// Whether a file is a bundle already.
+/// Whether a file is already a bundle.
 pub(super) fn is_bundle(source: &Path) -> bool {
     let name = source.to_string_lossy().to_ascii_lowercase();
     source.is_file() && BUNDLES.iter().any(|end| name.ends_with(end))
 }
 
-/// Packs a directory, or a single file; one that is a bundle already is taken as it is.
+/// Packs a directory or a single file; a bundle is used unchanged.
 pub(super) fn pack(source: &Path) -> Result<Vec<u8>> {
-    let packing = || format!("pack {}", source.display());
+    let packing = || format!("cannot pack {}", source.display());
     if is_bundle(source) {
         return std::fs::read(source).with_context(packing);
     }
@@ -42,11 +42,11 @@ fn append(
     name: &Path,
 ) -> std::io::Result<()> {
     let mut entries: Vec<_> = std::fs::read_dir(directory)?.collect::<Result<_, _>>()?;
-    // The same files are the same bundle.
+    // Sorted, so that the same files give the same bundle.
     entries.sort_by_key(|entry| entry.file_name());
     for entry in entries {
         let file_name = entry.file_name();
-        if LEFT_OUT.iter().any(|left_out| file_name == *left_out) {
+        if EXCLUDED.iter().any(|excluded| file_name == *excluded) {
             continue;
         }
         let (path, name) = (entry.path(), name.join(&file_name));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bundle_has_the_files_and_leaves_out_what_is_installed() {
+    fn a_bundle_excludes_installed_dependencies() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("pkg")).unwrap();
         std::fs::create_dir_all(dir.path().join("node_modules/x")).unwrap();

@@ -1,4 +1,4 @@
-//! `pandastack fn deploy`: code in, a version out.
+//! `pandastack fn deploy`: deploys a directory or file as a new version.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,60 +19,60 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
 
-/// Between two looks at a deploy that takes long.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Interval between checks of a slow deployment.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Its arguments.
+/// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The function's name
+    /// Function name
     pub name: String,
-    /// Directory or file with the code, or a bundle: .zip, .tar.gz or .tgz
+    /// Directory, file, or bundle (.zip, .tar.gz or .tgz) with the code
     #[arg(default_value = ".")]
     pub source: PathBuf,
-    /// What is called: `module.function` or a file
+    /// Entry point: `module.function` or a file [default: detected]
     #[arg(long)]
     pub entrypoint: Option<String>,
-    /// python, nodejs or custom; told from the code unless said
+    /// Runtime: python, nodejs or custom [default: detected]
     #[arg(long)]
     pub runtime: Option<String>,
-    /// Template of its machines
+    /// Template of the instances
     #[arg(long)]
     pub template: Option<String>,
-    /// Environment, KEY=VALUE
-    #[arg(long = "env", short = 'e')]
+    /// Environment variable; can be repeated
+    #[arg(long = "env", short = 'e', value_name = "KEY=VALUE")]
     pub env: Vec<String>,
-    /// Environment that is never shown again, KEY=VALUE
-    #[arg(long = "secret")]
+    /// Secret environment variable, never shown again; can be repeated
+    #[arg(long = "secret", value_name = "KEY=VALUE")]
     pub secrets: Vec<String>,
-    /// Let its URL be called without a key
+    /// Allow calls to the URL without an API key
     #[arg(long)]
     pub public: bool,
-    /// Seconds until a call is killed
-    #[arg(long)]
+    /// Timeout of a call in seconds [default: 60]
+    #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
-    /// Calls that one machine serves at once
-    #[arg(long)]
+    /// Maximum concurrent calls per instance [default: 1]
+    #[arg(long, value_name = "COUNT")]
     pub concurrency: Option<u32>,
-    /// Machines that it may have at once
-    #[arg(long)]
+    /// Maximum number of instances [default: 10]
+    #[arg(long, value_name = "COUNT")]
     pub max_instances: Option<u32>,
-    /// A machine of its own for every call
+    /// Use a new instance for every call
     #[arg(long)]
     pub fresh: bool,
-    /// Processors of its machines; those of the template unless said
-    #[arg(long)]
+    /// vCPUs per instance [default: from the template]
+    #[arg(long, value_name = "COUNT")]
     pub cpu: Option<u32>,
-    /// Memory of its machines in MiB; that of the template unless said
+    /// Memory per instance in MiB [default: from the template]
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u32>,
-    /// How often a failed queued call is tried again
-    #[arg(long)]
+    /// Maximum retries of a failed asynchronous call [default: 2]
+    #[arg(long, value_name = "COUNT")]
     pub retries: Option<u32>,
-    /// Told of queued calls that were given up
+    /// URL to notify when an asynchronous call has failed all its retries
     #[arg(long, value_name = "URL")]
     pub dead_letter_url: Option<String>,
-    /// Deploy again whenever a file changes, and show what is printed
+    /// Redeploy when a file changes, and print logs
     #[arg(long)]
     pub watch: bool,
 }
@@ -93,7 +93,7 @@ impl Args {
     }
 }
 
-/// Deploys and waits until it can be called.
+/// Deploys and waits until the function is ready.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     if args.watch {
         return deploy_on_change(client, &args).await;
@@ -112,9 +112,10 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Deploys, shows what is printed, and deploys again after each change, until it is interrupted.
+/// Deploys, prints logs and redeploys after each change, until interrupted.
 async fn deploy_on_change(client: &Client, args: &Args) -> Result<ExitCode> {
-    let mut changes = watch(&args.source).with_context(|| format!("watch {}", args.source.display()))?;
+    let mut changes =
+        watch(&args.source).with_context(|| format!("cannot watch {}", args.source.display()))?;
     loop {
         match deploy(client, args).await {
             Ok(function) => {
@@ -122,15 +123,19 @@ async fn deploy_on_change(client: &Client, args: &Args) -> Result<ExitCode> {
             }
             Err(error) => eprintln!("error: {error:#}"),
         }
-        // Whatever changed during the deploy is in the next one.
-        if !show_until_changed(client, &args.name, &mut changes).await? {
+        // Changes made during a deployment are part of the next one.
+        if !print_logs_until_change(client, &args.name, &mut changes).await? {
             return Ok(ExitCode::SUCCESS);
         }
     }
 }
 
-/// `false` when nothing is watched any more.
-async fn show_until_changed(client: &Client, name: &str, changes: &mut mpsc::Receiver<()>) -> Result<bool> {
+/// Prints logs until a file changes; `false` if the watch has ended.
+async fn print_logs_until_change(
+    client: &Client,
+    name: &str,
+    changes: &mut mpsc::Receiver<()>,
+) -> Result<bool> {
     let Ok(mut lines) = client.follow_function(name).await else {
         return Ok(changes.recv().await.is_some());
     };
@@ -145,11 +150,11 @@ async fn show_until_changed(client: &Client, name: &str, changes: &mut mpsc::Rec
     }
 }
 
-/// Makes the function if there is none, uploads, and waits.
+/// Creates or updates the function, uploads the bundle and waits for the deployment.
 async fn deploy(client: &Client, args: &Args) -> Result<Function> {
     let bundle = pack(&args.source)?;
     match client.get_function(&args.name).await {
-        Ok(known) => update(client, args, &known).await?,
+        Ok(existing) => update(client, args, &existing).await?,
         Err(ClientError::Refused { status: 404, .. }) => create(client, args).await?,
         Err(error) => return Err(error.into()),
     }
@@ -164,19 +169,19 @@ async fn deploy(client: &Client, args: &Args) -> Result<Function> {
         }
     };
     while function.deploy_status == Some(DeployStatus::Building) {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         function = client.get_function(&args.name).await?;
     }
     drop(progress);
     if function.deploy_status == Some(DeployStatus::Failed) {
         show_log(client, &args.name).await;
         let why = function.deploy_error.unwrap_or_default();
-        return Err(Failure::new(format!("{} was not deployed: {why}", args.name)).into());
+        return Err(Failure::new(format!("cannot deploy function `{}`: {why}", args.name)).into());
     }
     Ok(function)
 }
 
-/// What the newest deploy printed, on standard error.
+/// Prints the log of the newest deployment to standard error.
 async fn show_log(client: &Client, name: &str) {
     let Ok(versions) = client.function_versions(name).await else { return };
     let Some(newest) = versions.first() else { return };
@@ -185,13 +190,13 @@ async fn show_log(client: &Client, name: &str) {
     }
 }
 
-async fn update(client: &Client, args: &Args, known: &Function) -> Result<()> {
+async fn update(client: &Client, args: &Args, existing: &Function) -> Result<()> {
     let patch = PatchFunction {
-        env: pairs(&args.env)?.filter(|env| *env != known.env),
+        env: pairs(&args.env)?.filter(|env| *env != existing.env),
         secrets: pairs(&args.secrets)?,
-        public: args.public.then_some(true).filter(|_| !known.public),
-        entrypoint: args.entrypoint.clone().filter(|entrypoint| *entrypoint != known.entrypoint),
-        template: args.template.clone().filter(|template| *template != known.template),
+        public: args.public.then_some(true).filter(|_| !existing.public),
+        entrypoint: args.entrypoint.clone().filter(|entrypoint| *entrypoint != existing.entrypoint),
+        template: args.template.clone().filter(|template| *template != existing.template),
         settings: args.settings(),
         ..PatchFunction::default()
     };
@@ -219,18 +224,18 @@ async fn create(client: &Client, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The runtime that is named, or that the files tell.
+/// The named runtime, or one detected from the files.
 pub(super) fn runtime_of(source: &Path, named: Option<&str>, entrypoint: Option<&str>) -> Result<Runtime> {
     match named {
         Some(name) => serde_json::from_value(serde_json::Value::String(name.to_owned())).map_err(|_| {
-            Failure::new(format!("`{name}` is not a runtime")).hint("use python, nodejs or custom").into()
+            Failure::new(format!("unknown runtime `{name}`")).hint("use python, nodejs or custom").into()
         }),
-        None => Ok(guess(source, entrypoint)),
+        None => Ok(detect_runtime(source, entrypoint)),
     }
 }
 
-/// The runtime, from what is there.
-fn guess(source: &Path, entrypoint: Option<&str>) -> Runtime {
+/// Detects the runtime from the files.
+fn detect_runtime(source: &Path, entrypoint: Option<&str>) -> Runtime {
     let name = entrypoint.map(str::to_owned).unwrap_or_else(|| source.display().to_string());
     let has = |file: &str| source.join(file).is_file();
     if [".js", ".mjs", ".cjs"].iter().any(|end| name.ends_with(end)) {
@@ -261,17 +266,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_runtime_is_told_from_the_files() {
+    fn the_runtime_is_detected_from_the_files() {
         let dir = tempfile::tempdir().unwrap();
         let with = |file: &str| {
             std::fs::write(dir.path().join(file), "").unwrap();
-            let told = (guess(dir.path(), None), entrypoint_of(dir.path(), guess(dir.path(), None)));
+            let detected = (
+                detect_runtime(dir.path(), None),
+                entrypoint_of(dir.path(), detect_runtime(dir.path(), None)),
+            );
             std::fs::remove_file(dir.path().join(file)).unwrap();
-            told
+            detected
         };
         assert_eq!(with("main.py"), (Runtime::Python, "main.py".to_owned()));
         assert_eq!(with("index.mjs"), (Runtime::Nodejs, "index.mjs".to_owned()));
         assert_eq!(with("bootstrap"), (Runtime::Custom, "bootstrap".to_owned()));
-        assert_eq!(guess(dir.path(), Some("a.mjs")), Runtime::Nodejs);
+        assert_eq!(detect_runtime(dir.path(), Some("a.mjs")), Runtime::Nodejs);
     }
 }

@@ -1,8 +1,8 @@
-//! `pandastack fn dev`: the function as plain processes of this machine, started again whenever a file changes.
+//! `pandastack fn dev`: runs a function as local processes and restarts it when a file changes.
 //!
-//! The runtime is the one of the platform, so a handler behaves as it will there. It is not isolated: it runs as whoever
-//! started this, with that user's files, network and installed packages. `pandastack fn deploy --watch` runs it on the
-//! server instead.
+//! It uses the platform's runtime, so a handler behaves as it does when deployed. It is not
+//! isolated: it runs as the current user, with that user's files, network and installed packages.
+//! `pandastack fn deploy --watch` runs it on the server instead.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,29 +18,29 @@ use super::deploy::{entrypoint_of, runtime_of};
 use super::watch::watch as watch_files;
 use crate::commands::pairs;
 
-/// Its arguments.
+/// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Directory or file with the code
     #[arg(default_value = ".")]
     source: PathBuf,
-    /// What is called: `module.function` or a file
+    /// Entry point: `module.function` or a file [default: detected]
     #[arg(long)]
     entrypoint: Option<String>,
-    /// python, nodejs or custom; told from the code unless said
+    /// Runtime: python, nodejs or custom [default: detected]
     #[arg(long)]
     runtime: Option<String>,
-    /// Environment, KEY=VALUE
-    #[arg(long = "env", short = 'e')]
+    /// Environment variable; can be repeated
+    #[arg(long = "env", short = 'e', value_name = "KEY=VALUE")]
     env: Vec<String>,
-    /// Seconds until a call is killed
-    #[arg(long, default_value_t = 60)]
+    /// Timeout of a call in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
-    /// Calls at once
-    #[arg(long, default_value_t = 1)]
+    /// Maximum concurrent calls
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
     concurrency: u32,
-    /// Where to listen
-    #[arg(long, default_value = "127.0.0.1:8787")]
+    /// Address and port to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8787")]
     listen: String,
 }
 
@@ -61,34 +61,34 @@ impl Args {
     }
 }
 
-/// Serves until it is interrupted.
+/// Serves the function until interrupted.
 pub async fn run(args: Args) -> Result<ExitCode> {
     let function = args.function()?;
     let mut changes =
-        watch_files(&args.source).with_context(|| format!("watch {}", args.source.display()))?;
-    let scratch = tempfile::tempdir().context("make a directory for the runtime")?;
+        watch_files(&args.source).with_context(|| format!("cannot watch {}", args.source.display()))?;
+    let scratch = tempfile::tempdir().context("cannot create a temporary directory")?;
     let guest = scratch.path().join("pandastack-guest");
-    write_program(&guest).context("write the function runtime")?;
+    write_program(&guest).context("cannot write the function runtime")?;
     let (publish, running) = watch::channel(None);
     let listener =
-        TcpListener::bind(&args.listen).await.with_context(|| format!("listen on {}", args.listen))?;
+        TcpListener::bind(&args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let address = listener.local_addr()?;
-    eprintln!("not isolated: the handler runs as you, with your files, network and installed packages");
+    eprintln!("warning: not isolated: the handler runs as you, with your files, network and packages");
     eprintln!(
-        "http://{address} calls {}; an event: curl -H 'X-Invocation-Type: RequestResponse' -d '{{}}' http://{address}",
+        "http://{address} calls {}; to send an event: curl -H 'X-Invocation-Type: RequestResponse' -d '{{}}' http://{address}",
         function.entrypoint
     );
     let server = tokio::spawn(axum::serve(listener, local_router(running)).into_future());
     let ended = tokio::select! {
         ended = serve(&guest, scratch.path(), &function, &publish, &mut changes) => ended,
-        interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for the end"),
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("cannot watch for Ctrl-C"),
     };
     server.abort();
     publish.send_replace(None);
     ended.map(|()| ExitCode::SUCCESS)
 }
 
-/// Starts the function, and again after each change and whenever it serves no more.
+/// Starts the function, and restarts it after each change and whenever its process exits.
 async fn serve(
     guest: &std::path::Path,
     scratch: &std::path::Path,
@@ -103,13 +103,13 @@ async fn serve(
                 Some(Arc::new(runtime))
             }
             Err(LocalError::NotReady { why, log }) => {
-                eprintln!("{log}error: the handler is not ready: {why}\nwaiting for a change");
+                eprintln!("{log}error: cannot start the handler: {why}\nwaiting for a change");
                 None
             }
             Err(error) => return Err(error.into()),
         };
         publish.send_replace(running.clone());
-        let over = async {
+        let exited = async {
             match &running {
                 Some(runtime) => runtime.over().await,
                 None => std::future::pending().await,
@@ -117,10 +117,10 @@ async fn serve(
         };
         tokio::select! {
             change = changes.recv() => match change {
-                Some(()) => eprintln!("changed; starting again"),
+                Some(()) => eprintln!("file changed; restarting"),
                 None => return Ok(()),
             },
-            () = over => eprintln!("the handler's process ended; starting again"),
+            () = exited => eprintln!("the handler exited; restarting"),
         }
         publish.send_replace(None);
     }

@@ -1,4 +1,4 @@
-//! `pandastack fn init`: a function to start from.
+//! `pandastack fn init`: creates a starter function.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,32 +8,32 @@ use anyhow::{Context, Result};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Kinds of function to start from.
+/// Starter functions.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Kind {
-    /// A Python handler
+    /// Python event handler
     Python,
-    /// A Python handler of HTTP requests
+    /// Python HTTP handler
     PythonHttp,
-    /// A Node handler
+    /// Node.js event handler
     Node,
-    /// A Node handler of HTTP requests, in `fetch` style
+    /// Node.js HTTP handler with the `fetch` API
     NodeHttp,
 }
 
-/// Its arguments.
+/// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where to write it
+    /// Directory to create the function in
     #[arg(default_value = ".")]
     directory: PathBuf,
-    /// What to start from
+    /// Starter to use
     #[arg(long, value_enum, default_value = "python")]
     template: Kind,
 }
 
 const PYTHON: &str = r#"def handler(event, context):
-    """Called with the event of each call; what it returns is the answer, as JSON."""
+    """Called with the event of each call; the return value is the JSON response."""
     name = (event or {}).get("name", "world")
     print(f"greeting {name}")
     return {"message": f"Hello, {name}!"}
@@ -45,7 +45,7 @@ const PYTHON_HTTP: &str = r#"def fetch(request):
     return {"message": f"Hello, {name}!", "path": request.path}
 "#;
 
-const NODE: &str = r#"// Called with the event of each call; what it returns is the answer, as JSON.
+const NODE: &str = r#"// Called with the event of each call; the return value is the JSON response.
 export async function handler(event, context) {
   const name = event?.name ?? "world";
   console.log(`greeting ${name}`);
@@ -73,15 +73,15 @@ impl Kind {
     }
 }
 
-/// Writes the files; none that exists is touched.
+/// Writes the files; never overwrites an existing one.
 pub fn run(args: &Args, output: Output) -> Result<ExitCode> {
     let directory = &args.directory;
-    std::fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     for (name, content) in args.template.files() {
         write_new(&directory.join(name), content)?;
         output.line(&directory.join(name).display().to_string())?;
     }
-    eprintln!("next: pandastack fn deploy NAME {}", directory.display());
+    eprintln!("to deploy it, run `pandastack fn deploy NAME {}`", directory.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -90,10 +90,10 @@ fn write_new(path: &Path, content: &str) -> Result<()> {
     let file = std::fs::File::options().write(true).create_new(true).open(path);
     let mut file = match file {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            let failure = Failure::new(format!("{} is there already", path.display()));
-            return Err(failure.hint("choose another directory, or remove it").into());
+            let failure = Failure::new(format!("{} already exists", path.display()));
+            return Err(failure.hint("choose another directory or remove the file").into());
         }
-        file => file.with_context(|| format!("create {}", path.display()))?,
+        file => file.with_context(|| format!("cannot create {}", path.display()))?,
     };
-    file.write_all(content.as_bytes()).with_context(|| format!("write {}", path.display()))
+    file.write_all(content.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,4 +1,4 @@
-//! `pandastack fn logs`: what a function printed, and prints.
+//! `pandastack fn logs`: logs of a function.
 
 use std::process::ExitCode;
 
@@ -7,15 +7,15 @@ use pandastack_client::Client;
 
 use crate::output::Output;
 
-/// Its arguments.
+/// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The function's name or id
+    /// Function name or ID
     name: String,
-    /// Calls to show
+    /// Number of calls to show, newest first
     #[arg(long, short = 'n', default_value_t = 20)]
     limit: u32,
-    /// Show what is printed from now on
+    /// Follow new output until Ctrl-C
     #[arg(long, short)]
     follow: bool,
 }

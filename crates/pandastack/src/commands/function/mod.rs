@@ -1,4 +1,4 @@
-//! `pandastack fn`: functions, from a template to start from to their logs.
+//! `pandastack fn`: manages functions.
 
 mod bundle;
 mod deploy;
@@ -19,19 +19,19 @@ use pandastack_types::api::{Alias, DeployStatus, Function, RollbackFunction};
 use crate::failure::Failure;
 use crate::output::{Output, age, fields, size};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Write a function to start from
+    /// Create a starter function
     Init(init::Args),
     /// Deploy a directory or a file as a new version
     Deploy(deploy::Args),
-    /// Call a function and print what it answers
+    /// Call a function and print its response
     #[command(visible_alias = "call")]
     Invoke(invoke::Args),
-    /// Show what a function printed
+    /// Print the logs of a function
     Logs(logs::Args),
-    /// Run a function on this machine, not isolated, and again whenever a file changes
+    /// Run a function locally, without isolation, and restart it when a file changes
     #[cfg(feature = "server")]
     Dev(dev::Args),
     /// List functions
@@ -39,69 +39,69 @@ pub enum Command {
     List,
     /// Show a function
     Get {
-        /// Its name or id
+        /// Function name or ID
         name: String,
     },
     /// List calls of a function, newest first
     Runs {
-        /// Its name or id
+        /// Function name or ID
         name: String,
-        /// Only queued calls that were given up
+        /// List only asynchronous calls that failed all their retries
         #[arg(long)]
         dead_letters: bool,
     },
-    /// Queue calls that were given up again
+    /// Retry asynchronous calls that failed all their retries
     Redrive {
-        /// The function's name or id
+        /// Function name or ID
         name: String,
-        /// One call; all that were given up unless said
+        /// Run ID [default: all failed calls]
         run: Option<String>,
     },
     /// List versions of a function, newest first
     Versions {
-        /// Its name or id
+        /// Function name or ID
         name: String,
     },
-    /// Show how long calls took, and how many failed
+    /// Show latency and error rate
     Metrics {
-        /// Its name or id
+        /// Function name or ID
         name: String,
-        /// Hours to look at
-        #[arg(long, default_value_t = 24)]
+        /// Period to show, in hours
+        #[arg(long, value_name = "HOURS", default_value_t = 24)]
         period: u64,
     },
-    /// Call an earlier version from now on
+    /// Roll back to an earlier version
     Rollback {
-        /// Its name or id
+        /// Function name or ID
         name: String,
-        /// The version; the one before the present unless said
+        /// Version to roll back to [default: the previous version]
         version: Option<u32>,
     },
-    /// Make a name stand for a version, or for two by weight
+    /// Point an alias to a version, or split calls between two versions
     Alias {
-        /// The function's name or id
+        /// Function name or ID
         name: String,
-        /// The alias
+        /// Alias name
         alias: String,
-        /// The version it stands for
+        /// Version that the alias points to
         version: u32,
-        /// Another version that gets some of the calls
-        #[arg(long)]
+        /// Second version that receives a share of the calls
+        #[arg(long, value_name = "VERSION")]
         canary: Option<u32>,
-        /// How many of 100 calls go there
+        /// Share of calls that go to the canary version, in percent
         #[arg(long, default_value_t = 0, requires = "canary")]
         percent: u32,
     },
-    /// Delete functions with their versions and runs
+    /// Delete functions, including their versions and runs
     Rm {
-        /// Their names or ids
+        /// Function names or IDs
         #[arg(required = true)]
         names: Vec<String>,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         match self {
             Command::Init(args) => return init::run(&args, output),
@@ -118,7 +118,7 @@ impl Command {
                 #[cfg(feature = "server")]
                 Command::Dev(_) => {}
                 Command::List => list(&client, output).await?,
-                Command::Get { name } => output.value(&client.get_function(&name).await?, described)?,
+                Command::Get { name } => output.value(&client.get_function(&name).await?, details)?,
                 Command::Runs { name, dead_letters } => runs(&client, &name, dead_letters, output).await?,
                 Command::Redrive { name, run } => redrive(&client, &name, run.as_deref(), output).await?,
                 Command::Versions { name } => versions(&client, &name, output).await?,
@@ -126,12 +126,12 @@ impl Command {
                 Command::Rollback { name, version } => {
                     let function = client.rollback_function(&name, &RollbackFunction { version }).await?;
                     output.value(&function, |function| {
-                        format!("{} calls version {}", function.name, function.version)
+                        format!("{} now runs version {}", function.name, function.version)
                     })?;
                 }
                 Command::Alias { name, alias, version, canary, percent } => {
                     let to = Alias { version, canary_version: canary, canary_percent: percent };
-                    output.value(&client.set_function_alias(&name, &alias, &to).await?, described)?;
+                    output.value(&client.set_function_alias(&name, &alias, &to).await?, details)?;
                 }
                 Command::Rm { names } => {
                     let delete = async |name: &str| {
@@ -151,7 +151,7 @@ fn status(function: &Function) -> &'static str {
         (None, _) => "no code",
         (Some(DeployStatus::Building), _) => "deploying",
         (Some(DeployStatus::Ready), _) => "ready",
-        (Some(DeployStatus::Failed), true) => "ready, last deploy failed",
+        (Some(DeployStatus::Failed), true) => "ready, last deployment failed",
         (Some(DeployStatus::Failed), false) => "failed",
     }
 }
@@ -172,7 +172,7 @@ async fn list(client: &Client, output: Output) -> Result<()> {
     })
 }
 
-fn described(function: &Function) -> String {
+fn details(function: &Function) -> String {
     let aliases: Vec<_> = function
         .aliases
         .iter()
@@ -195,21 +195,23 @@ fn described(function: &Function) -> String {
         ("secrets", function.secrets.join(", ")),
         ("timeout", format!("{} s", function.settings.timeout_seconds.unwrap_or_default())),
         ("memory", function.settings.memory_mb.map_or_else(String::new, |mb| format!("{mb} MiB"))),
-        ("dead letters to", function.settings.dead_letter_url.clone().unwrap_or_default()),
+        ("dead letter URL", function.settings.dead_letter_url.clone().unwrap_or_default()),
     ])
 }
 
 async fn redrive(client: &Client, name: &str, run: Option<&str>, output: Output) -> Result<()> {
     let Some(run) = run else {
         return output.value(&client.redrive_function(name).await?, |done| match done.left {
-            0 => format!("{} calls are queued again", done.redriven),
-            left => format!("{} calls are queued again; {left} are left: repeat this", done.redriven),
+            0 => format!("requeued {} calls", done.redriven),
+            left => format!("requeued {} calls; {left} remain: run this command again", done.redriven),
         });
     };
-    let unknown =
-        |_| Failure::new(format!("`{run}` is not the id of a run")).hint("see `pandastack fn runs`");
-    let run = client.redrive_function_run(name, &run.parse().map_err(unknown)?).await?;
-    output.value(&run, |run| format!("{} is queued again", run.id))
+    let invalid = |_| {
+        Failure::new(format!("invalid run ID `{run}`"))
+            .hint(format!("run `pandastack fn runs {name}` to see all runs"))
+    };
+    let run = client.redrive_function_run(name, &run.parse().map_err(invalid)?).await?;
+    output.value(&run, |run| format!("requeued {}", run.id))
 }
 
 async fn runs(client: &Client, name: &str, dead_letters: bool, output: Output) -> Result<()> {
@@ -236,7 +238,7 @@ async fn runs(client: &Client, name: &str, dead_letters: bool, output: Output) -
 async fn versions(client: &Client, name: &str, output: Output) -> Result<()> {
     let versions = client.function_versions(name).await?;
     let now = Timestamp::now();
-    output.table(&versions, ["VERSION", "STATUS", "SIZE", "BUILT IN", "AGE", "ERROR"], |version| {
+    output.table(&versions, ["VERSION", "STATUS", "SIZE", "BUILD TIME", "AGE", "ERROR"], |version| {
         [
             version.version.to_string(),
             version.status.as_str().to_owned(),
@@ -257,7 +259,7 @@ async fn metrics(client: &Client, name: &str, period: u64, output: Output) -> Re
             ("p95", format!("{:.1} ms", metrics.p95_ms)),
             ("p99", format!("{:.1} ms", metrics.p99_ms)),
             ("cold starts", format!("{:.1}%", metrics.cold_start_rate * 100.0)),
-            ("machines", metrics.instances.to_string()),
+            ("instances", metrics.instances.to_string()),
             ("waiting", metrics.waiting.to_string()),
         ])
     })

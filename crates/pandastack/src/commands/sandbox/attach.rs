@@ -1,4 +1,4 @@
-//! `pandastack sandbox shell`, `attach` and `exec -i`: a process and whoever is at the keyboard.
+//! `pandastack sandbox shell`, `attach` and `exec -i`: connects the terminal to a process.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -12,19 +12,19 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::raw_terminal::{self, RawTerminal};
 use super::resolve;
-use crate::commands::run::passed_on;
-use crate::failure::{INTERRUPTED, WhileRunning};
+use crate::commands::run::to_exit_code;
+use crate::failure::{ExecError, INTERRUPTED};
 use crate::output::Output;
 
-/// Ctrl-]: leaves a terminal without ending what runs on it.
+/// Ctrl-]: detaches and leaves the process running.
 const DETACH_KEY: u8 = 0x1d;
 
 /// Arguments of `shell`.
 #[derive(Debug, clap::Args)]
 pub struct ShellArgs {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// User to be
+    /// User to run the shell as
     #[arg(long, short)]
     user: Option<String>,
     /// Working directory
@@ -35,11 +35,11 @@ pub struct ShellArgs {
 /// Arguments of `attach`.
 #[derive(Debug, clap::Args)]
 pub struct AttachArgs {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// The process, as `sandbox ps` numbers it
+    /// Process ID, as shown by `pandastack sandbox ps`
     process: u64,
-    /// Leave out what it wrote before
+    /// Skip output written before attaching
     #[arg(long)]
     new: bool,
 }
@@ -50,10 +50,10 @@ pub async fn shell(client: &Client, args: ShellArgs, output: Output) -> Result<E
     let exec = ExecRequest { user: args.user, cwd: args.cwd, ..ExecRequest::default() };
     let start = StartProcess { exec, pty: Some(raw_terminal::size()), ..StartProcess::default() };
     let process = client.start_process(&id, &start).await?;
-    sit_at(client, &id, process, (0, 0), output).await
+    attach_terminal(client, &id, process, (0, 0), output).await
 }
 
-/// Follows a process that there is.
+/// Attaches to a running process.
 pub async fn attach(client: &Client, args: AttachArgs, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     let process = client.process(&id, args.process).await?;
@@ -62,14 +62,14 @@ pub async fn attach(client: &Client, args: AttachArgs, output: Output) -> Result
         false => (process.stdout_start, process.stderr_start),
     };
     if process.pty.is_some() {
-        // What runs on it draws itself anew for this terminal.
+        // The process redraws itself for this terminal.
         client.resize_process(&id, process.id, raw_terminal::size()).await.ok();
     }
-    sit_at(client, &id, process, offsets, output).await
+    attach_terminal(client, &id, process, offsets, output).await
 }
 
-/// Passes the keyboard to a process and its output to the screen, until it ends or the person leaves.
-pub async fn sit_at(
+/// Forwards input to a process and its output to the terminal, until it exits or the user detaches.
+pub async fn attach_terminal(
     client: &Client,
     id: &SandboxId,
     process: Process,
@@ -78,14 +78,14 @@ pub async fn sit_at(
 ) -> Result<ExitCode> {
     let stream = client.process_output(id, process.id, offsets).await?;
     let raw = if process.pty.is_some() { RawTerminal::enter()? } else { None };
-    let seat = Seat { client, id, process: &process, is_raw: raw.is_some(), output };
-    let outcome = seat.serve(stream).await;
+    let session = TerminalSession { client, id, process: &process, is_raw: raw.is_some(), output };
+    let outcome = session.run(stream).await;
     drop(raw);
-    match outcome.map_err(WhileRunning)? {
+    match outcome.map_err(ExecError)? {
         Some(code) => Ok(ExitCode::from(code)),
         None => {
             eprintln!(
-                "left process {} running; `pandastack sandbox attach {id} {}` comes back",
+                "detached from process {}; to reattach, run `pandastack sandbox attach {id} {}`",
                 process.id, process.id
             );
             Ok(ExitCode::SUCCESS)
@@ -93,7 +93,7 @@ pub async fn sit_at(
     }
 }
 
-struct Seat<'a> {
+struct TerminalSession<'a> {
     client: &'a Client,
     id: &'a SandboxId,
     process: &'a Process,
@@ -101,33 +101,33 @@ struct Seat<'a> {
     output: Output,
 }
 
-impl Seat<'_> {
-    /// The exit code, or `None` if the person left.
-    async fn serve(&self, mut stream: ExecStream) -> Result<Option<u8>> {
-        let mut resized = signal(SignalKind::window_change()).context("watch the window's size")?;
-        // In raw mode Ctrl-C is a character like any other, and the process's own terminal makes a signal of it.
-        let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
-        let mut asked = false;
-        let typing = self.type_in();
-        tokio::pin!(typing);
-        let mut may_type = true;
+impl TerminalSession<'_> {
+    /// Returns the exit code, or `None` if the user detached.
+    async fn run(&self, mut stream: ExecStream) -> Result<Option<u8>> {
+        let mut resized = signal(SignalKind::window_change()).context("cannot watch the terminal size")?;
+        // In raw mode Ctrl-C is sent as a character, and the process's own terminal turns it into a signal.
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+        let mut interrupted = false;
+        let input = self.forward_input();
+        tokio::pin!(input);
+        let mut input_open = true;
         loop {
             tokio::select! {
                 event = stream.next() => if let Some(code) = self.show(event?)? { return Ok(Some(code)) },
-                left = &mut typing, if may_type => match left? {
+                detached = &mut input, if input_open => match detached? {
                     true => return Ok(None),
-                    false => may_type = false,
+                    false => input_open = false,
                 },
                 _ = interrupt.recv() => {
-                    let signal = if asked { Signal::KILL } else { Signal::INT };
-                    // A process that has ended in the meantime tells so by its exit.
+                    let signal = if interrupted { Signal::KILL } else { Signal::INT };
+                    // If the process has exited, the stream reports it.
                     self.client.signal_process(self.id, self.process.id, signal).await.ok();
-                    if std::mem::replace(&mut asked, true) {
+                    if std::mem::replace(&mut interrupted, true) {
                         return Ok(Some(INTERRUPTED));
                     }
                 }
                 _ = resized.recv(), if self.process.pty.is_some() => {
-                    // The next change tries again.
+                    // A failed resize is retried on the next size change.
                     self.client.resize_process(self.id, self.process.id, raw_terminal::size()).await.ok();
                 }
             }
@@ -138,27 +138,27 @@ impl Seat<'_> {
         match event {
             ExecEvent::Stdout(bytes) => self.output.raw(&bytes)?,
             ExecEvent::Stderr(bytes) => std::io::stderr().write_all(&bytes)?,
-            ExecEvent::Lost(bytes) => eprintln!("[{bytes} bytes of output are gone]"),
-            ExecEvent::Exited(code) => return Ok(Some(passed_on(code))),
+            ExecEvent::Lost(bytes) => eprintln!("[{bytes} bytes of output were dropped]"),
+            ExecEvent::Exited(code) => return Ok(Some(to_exit_code(code))),
         }
         Ok(None)
     }
 
-    /// Sends what is typed; true when the person leaves, false at the end of the input.
-    async fn type_in(&self) -> Result<bool> {
-        let (mut typed, mut offset) = (raw_terminal::typed(), self.process.stdin_offset);
-        while let Some(bytes) = typed.recv().await {
+    /// Sends standard input to the process; true if the user detached, false at end of input.
+    async fn forward_input(&self) -> Result<bool> {
+        let (mut chunks, mut offset) = (raw_terminal::stdin_chunks(), self.process.stdin_offset);
+        while let Some(bytes) = chunks.recv().await {
             if self.is_raw && bytes[..] == [DETACH_KEY] {
                 return Ok(true);
             }
             match self.client.write_stdin(self.id, self.process.id, offset, bytes, false).await {
                 Ok(taken) => offset = taken,
-                // It reads no more, or has ended: its stream tells what became of it.
+                // The process closed its input or exited; the stream reports the exit.
                 Err(ClientError::Refused { status: 400 | 404, .. }) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }
-        // A process that has ended already took no more; its exit is told by its stream.
+        // Fails if the process has exited; the stream reports the exit.
         self.client.write_stdin(self.id, self.process.id, offset, Bytes::new(), true).await.ok();
         Ok(false)
     }

@@ -1,12 +1,12 @@
-//! `pandastack sandbox cp`: files and directories, in and out.
+//! `pandastack sandbox cp`: copies files and directories to or from a sandbox.
 //!
-//! `ID:/path` names the sandbox's side, anything else is local. As with `cp -r`: a target that is a directory (or ends
-//! in `/`) receives the source under its own name, any other target becomes the copy. A single file streams through
-//! the file API. A directory travels as one archive, so that permissions and links survive and a thousand small files
-//! cost one call.
+//! `ID:/path` is a path in a sandbox; any other path is local. As with `cp -r`, a target that is a
+//! directory or ends in `/` receives the source under its own name; any other target becomes the
+//! copy. A single file is streamed through the file API. A directory is sent as one archive, which
+//! preserves permissions and links and needs one call only.
 //!
-//! What comes out of a sandbox is not trusted: entries that would land outside the target are refused by the unpacker,
-//! and set-uid bits are dropped.
+//! Archives from a sandbox are not trusted: the unpacker rejects entries outside the target and
+//! drops set-uid bits.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,45 +30,45 @@ const CHUNK_BYTES: usize = 256 * 1024;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to copy: a local path or `ID:/path`
+    /// Source: a local path or `ID:/path`
     source: String,
-    /// Where to: a local path or `ID:/path`
+    /// Destination: a local path or `ID:/path`
     target: String,
 }
 
-/// One end of a copy.
+/// Source or destination of a copy.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+enum Location {
     Local(PathBuf),
     Remote { sandbox: String, path: String },
 }
 
-impl End {
-    /// A colon makes it remote, unless a slash before it shows that it is part of a local path.
-    fn parse(text: &str) -> End {
+impl Location {
+    /// A colon marks a sandbox path, unless a slash precedes it.
+    fn parse(text: &str) -> Location {
         match text.split_once(':') {
             Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => {
-                End::Remote { sandbox: sandbox.to_owned(), path: path.to_owned() }
+                Location::Remote { sandbox: sandbox.to_owned(), path: path.to_owned() }
             }
-            _ => End::Local(PathBuf::from(text)),
+            _ => Location::Local(PathBuf::from(text)),
         }
     }
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
-    match (End::parse(&args.source), End::parse(&args.target)) {
-        (End::Local(source), End::Remote { sandbox, path }) => {
+    match (Location::parse(&args.source), Location::parse(&args.target)) {
+        (Location::Local(source), Location::Remote { sandbox, path }) => {
             let id = resolve(client, &sandbox).await?;
             upload(client, &id, &source, &path).await?;
         }
-        (End::Remote { sandbox, path }, End::Local(target)) => {
+        (Location::Remote { sandbox, path }, Location::Local(target)) => {
             let id = resolve(client, &sandbox).await?;
             download(client, &id, &path, &target).await?;
         }
         _ => {
-            let failure = Failure::new("exactly one side of a copy must be in a sandbox");
-            return Err(failure.hint("write it as ID:/path, for example 3f2b:/srv/out").into());
+            let failure = Failure::new("exactly one of SOURCE and TARGET must be a sandbox path");
+            return Err(failure.hint("write a sandbox path as ID:/path, such as 3f2b:/srv/out").into());
         }
     }
     output.line("")?;
@@ -76,7 +76,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
 }
 
 async fn upload(client: &Client, id: &SandboxId, source: &Path, target: &str) -> Result<()> {
-    let metadata = std::fs::metadata(source).with_context(|| format!("read {}", source.display()))?;
+    let metadata = std::fs::metadata(source).with_context(|| format!("cannot read {}", source.display()))?;
     let name = source
         .canonicalize()
         .ok()
@@ -94,11 +94,11 @@ async fn upload(client: &Client, id: &SandboxId, source: &Path, target: &str) ->
     Ok(())
 }
 
-/// Where an upload lands: inside an existing directory under the source's name, else exactly there.
+/// Path of the uploaded copy: inside an existing directory under the source's name, or exactly `target`.
 async fn remote_target(client: &Client, id: &SandboxId, target: &str, name: &str) -> Result<String> {
     if !target.starts_with('/') {
-        let failure = Failure::new(format!("`{target}` is not an absolute path in the sandbox"));
-        return Err(failure.hint("write it as ID:/path").into());
+        let failure = Failure::new(format!("invalid sandbox path `{target}`: it must be absolute"));
+        return Err(failure.hint("write a sandbox path as ID:/path, such as 3f2b:/srv/out").into());
     }
     let inside = target.ends_with('/')
         || match client.stat_file(id, target).await {
@@ -114,9 +114,10 @@ async fn upload_file(client: &Client, id: &SandboxId, source: &Path, target: &st
     Ok(client.write_file(id, target, body).await?.bytes)
 }
 
-/// A local file as a request body that shows its progress.
+/// A local file as a request body with a progress display.
 async fn counted(source: &Path, target: &str) -> Result<reqwest::Body> {
-    let file = tokio::fs::File::open(source).await.with_context(|| format!("open {}", source.display()))?;
+    let file =
+        tokio::fs::File::open(source).await.with_context(|| format!("cannot open {}", source.display()))?;
     let total = file.metadata().await?.len();
     let progress = Progress::bytes(format!("Uploading to {target}"), total);
     let counted = ReaderStream::with_capacity(file, CHUNK_BYTES)
@@ -125,7 +126,7 @@ async fn counted(source: &Path, target: &str) -> Result<reqwest::Body> {
 }
 
 async fn upload_directory(client: &Client, id: &SandboxId, source: &Path, target: &str) -> Result<()> {
-    let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
+    let archive = tempfile::NamedTempFile::new().context("cannot create a temporary archive")?;
     let (file, from) = (archive.reopen()?, source.to_owned());
     tokio::task::spawn_blocking(move || pack(file, &from)).await??;
     let body = counted(archive.path(), target).await?;
@@ -157,25 +158,25 @@ async fn download_file(
     save(bytes, source, target, total).await
 }
 
-/// Writes what comes to a local file and says how much it was.
+/// Writes a stream to a local file and returns its size.
 async fn save(mut bytes: FileBytes, source: &str, target: &Path, total: u64) -> Result<u64> {
-    let create = || format!("create {}", target.display());
+    let create = || format!("cannot create {}", target.display());
     let mut file = tokio::fs::File::create(target).await.with_context(create)?;
     let progress = Progress::bytes(format!("Downloading {source}"), total);
     let mut written = 0;
     while let Some(chunk) = bytes.next().await? {
-        file.write_all(&chunk).await.with_context(|| format!("write {}", target.display()))?;
+        file.write_all(&chunk).await.with_context(|| format!("cannot write {}", target.display()))?;
         progress.advance(chunk.len() as u64);
         written += chunk.len() as u64;
     }
-    file.flush().await.with_context(|| format!("write {}", target.display()))?;
+    file.flush().await.with_context(|| format!("cannot write {}", target.display()))?;
     Ok(written)
 }
 
 async fn download_directory(client: &Client, id: &SandboxId, source: &str, target: &Path) -> Result<()> {
-    let archive = tempfile::NamedTempFile::new().context("make a temporary archive")?;
+    let archive = tempfile::NamedTempFile::new().context("cannot create a temporary archive")?;
     let bytes = client.read_archive(id, source).await?;
-    // How long an archive gets is known when it is complete.
+    // The size of an archive is not known in advance.
     let bytes = save(bytes, source, archive.path(), 0).await?;
     let (file, to) = (archive.reopen()?, target.to_owned());
     tokio::task::spawn_blocking(move || unpack(file, &to)).await??;
@@ -191,15 +192,15 @@ fn is_executable(metadata: &std::fs::Metadata) -> bool {
 fn pack(file: std::fs::File, source: &Path) -> Result<()> {
     let mut archive = tar::Builder::new(std::io::BufWriter::new(file));
     archive.follow_symlinks(false);
-    archive.append_dir_all(".", source).with_context(|| format!("pack {}", source.display()))?;
-    archive.into_inner()?.into_inner().context("write the archive")?;
+    archive.append_dir_all(".", source).with_context(|| format!("cannot pack {}", source.display()))?;
+    archive.into_inner()?.into_inner().context("cannot write the archive")?;
     Ok(())
 }
 
 fn unpack(file: std::fs::File, target: &Path) -> Result<()> {
-    std::fs::create_dir_all(target).with_context(|| format!("create {}", target.display()))?;
+    std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
     let mut archive = tar::Archive::new(std::io::BufReader::new(file));
-    archive.unpack(target).with_context(|| format!("unpack into {}", target.display()))
+    archive.unpack(target).with_context(|| format!("cannot unpack into {}", target.display()))
 }
 
 #[cfg(test)]
@@ -208,11 +209,12 @@ mod tests {
 
     #[test]
     fn a_colon_tells_the_sides_apart() {
-        let remote = |sandbox: &str, path: &str| End::Remote { sandbox: sandbox.into(), path: path.into() };
-        assert_eq!(End::parse("3f2b:/srv/out"), remote("3f2b", "/srv/out"));
-        assert_eq!(End::parse("./a:b"), End::Local("./a:b".into()));
-        assert_eq!(End::parse(":x"), End::Local(":x".into()));
-        assert_eq!(End::parse("plain"), End::Local("plain".into()));
+        let remote =
+            |sandbox: &str, path: &str| Location::Remote { sandbox: sandbox.into(), path: path.into() };
+        assert_eq!(Location::parse("3f2b:/srv/out"), remote("3f2b", "/srv/out"));
+        assert_eq!(Location::parse("./a:b"), Location::Local("./a:b".into()));
+        assert_eq!(Location::parse(":x"), Location::Local(":x".into()));
+        assert_eq!(Location::parse("plain"), Location::Local("plain".into()));
     }
 
     #[test]

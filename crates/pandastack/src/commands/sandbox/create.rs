@@ -1,4 +1,4 @@
-//! `pandastack sandbox create`.
+//! `pandastack sandbox create`: creates a sandbox.
 
 use std::process::ExitCode;
 
@@ -15,48 +15,48 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Template to create from; `base` when neither this nor a snapshot is given
+    /// Template to create from [default: base]
     #[arg(long, short)]
     template: Option<String>,
-    /// Snapshot to create from
-    #[arg(long, conflicts_with = "template")]
+    /// Snapshot to create from, instead of a template
+    #[arg(long, value_name = "ID", conflicts_with = "template")]
     from_snapshot: Option<SnapshotId>,
-    /// Virtual processors [default: the template's]
+    /// Number of vCPUs [default: from the template]
     #[arg(long, value_name = "COUNT", conflicts_with = "from_snapshot")]
     cpu: Option<u32>,
-    /// Memory in MiB, in steps of 128 [default: the template's]
+    /// Memory in MiB, a multiple of 128 [default: from the template]
     #[arg(long, value_name = "MIB", conflicts_with = "from_snapshot")]
     memory: Option<u32>,
-    /// Seconds it may live
+    /// Time to live in seconds [default: 3600]
     #[arg(long, value_name = "SECONDS", conflicts_with = "persistent")]
     ttl: Option<u64>,
-    /// No end of life; it sleeps when idle
+    /// Never expire; hibernate when idle
     #[arg(long)]
     persistent: bool,
-    /// Idle seconds before it sleeps [default: 300 for persistent ones, never for others]
+    /// Hibernate after this many idle seconds [default: 300 with --persistent, otherwise never]
     #[arg(long, value_name = "SECONDS")]
     idle_timeout: Option<u64>,
-    /// Sleep at the end of the lifetime instead of being deleted
+    /// Hibernate instead of being deleted when the TTL ends
     #[arg(long)]
     hibernate_on_timeout: bool,
-    /// Take a snapshot of it every so often while something happens in it
+    /// Interval between automatic snapshots of an active sandbox, in seconds
     #[arg(long, value_name = "SECONDS")]
     checkpoint_every: Option<u64>,
-    /// How many of those are kept
+    /// Number of these snapshots to keep
     #[arg(long, value_name = "COUNT", requires = "checkpoint_every", default_value_t = CHECKPOINTS_KEPT_DEFAULT)]
     checkpoints_kept: u32,
-    /// Label
+    /// Metadata label; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Environment variable of every command
+    /// Environment variable for all commands; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     env: Vec<String>,
     #[command(flatten)]
     network: super::network::PolicyArgs,
-    /// Who may open its ports [default: what the workspace gives]
+    /// Visibility of the sandbox's ports [default: from the workspace]
     #[arg(long, value_name = "unlisted|private|off")]
     visibility: Option<Visibility>,
-    /// Volume to mount, at /volumes/NAME unless said; may be given several times
+    /// Volume to mount, at /volumes/NAME by default; can be repeated
     #[arg(long, value_name = "NAME[:PATH][:ro]", value_parser = parse_volume)]
     volume: Vec<AttachVolume>,
 }
@@ -69,13 +69,15 @@ fn parse_volume(text: &str) -> Result<AttachVolume, String> {
     };
     let (name, path) = match rest.split_once(':') {
         Some((name, path)) if path.starts_with('/') => (name, Some(path.to_owned())),
-        Some(_) => return Err("say NAME, NAME:/PATH, and `:ro` at the end to only read it".to_owned()),
+        Some(_) => {
+            return Err("expected NAME or NAME:/PATH, followed by `:ro` to mount it read-only".to_owned());
+        }
         None => (rest, None),
     };
     Ok(AttachVolume { name: name.to_owned(), path, read_only })
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let request = CreateSandbox {
         template: args.template,

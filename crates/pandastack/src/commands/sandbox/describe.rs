@@ -11,7 +11,7 @@ use pandastack_types::api::Sandbox;
 use super::resolve;
 use crate::output::{Output, age, fields};
 
-/// A table of all.
+/// Lists sandboxes.
 pub async fn list(client: &Client, output: Output) -> Result<ExitCode> {
     let sandboxes = client.list_sandboxes().await?;
     let now = Timestamp::now();
@@ -31,7 +31,7 @@ pub async fn list(client: &Client, output: Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything about one.
+/// Shows a sandbox.
 pub async fn get(client: &Client, text: &str, output: Output) -> Result<ExitCode> {
     let id = resolve(client, text).await?;
     let sandbox = client.get_sandbox(&id).await?;
@@ -68,7 +68,7 @@ fn started_by(sandbox: &Sandbox) -> String {
     }
 }
 
-/// The status, with what makes it less certain.
+/// The status, with its residency and whether the host is reachable.
 fn status(sandbox: &Sandbox) -> String {
     let word = match sandbox.residency {
         Some(Residency::Memory) => "hibernated (in memory)",

@@ -13,28 +13,28 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// Go on with what happens, until Ctrl-C or until it is gone
+    /// Follow new events until Ctrl-C or until the sandbox is deleted
     #[arg(long, short)]
     follow: bool,
 }
 
-/// What happened to it.
+/// Prints the events of a sandbox.
 pub async fn events(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     if args.follow {
         return follow(client, &id, output).await;
     }
     let events = client.list_events(&id).await?;
-    output.table(&events, ["AT", "WHAT", "DETAIL"], |event| {
+    output.table(&events, ["TIME", "EVENT", "DETAIL"], |event| {
         [event.at.to_string(), event.kind.clone(), event.detail.clone().unwrap_or_default()]
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn follow(client: &Client, id: &SandboxId, output: Output) -> Result<ExitCode> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
     let mut events = client.follow_events(id).await?;
     loop {
         tokio::select! {
@@ -51,7 +51,7 @@ async fn follow(client: &Client, id: &SandboxId, output: Output) -> Result<ExitC
     }
 }
 
-/// What listens in it.
+/// Prints listening ports.
 pub async fn ports(client: &Client, text: &str, output: Output) -> Result<ExitCode> {
     let id = resolve(client, text).await?;
     let ports = client.list_ports(&id).await?;

@@ -1,4 +1,4 @@
-//! `pandastack sandbox ls`, `cat`, `find`, `grep`, `watch` and `sign`: looking at files. `ID:/path` names a file.
+//! `pandastack sandbox ls`, `cat`, `find`, `grep`, `watch` and `sign`: reads files of a sandbox.
 
 use std::process::ExitCode;
 
@@ -15,18 +15,18 @@ use crate::output::Output;
 
 /// A path in a sandbox.
 #[derive(Debug, clap::Args)]
-pub struct Place {
-    /// The file or directory, as `ID:/path`; `ID` alone is its root directory
+pub struct SandboxPath {
+    /// File or directory in a sandbox; `ID` alone is its root directory
     #[arg(value_name = "ID:/PATH")]
-    place: String,
+    location: String,
 }
 
-impl Place {
+impl SandboxPath {
     async fn resolve(&self, client: &Client) -> Result<(SandboxId, String)> {
-        let (sandbox, path) = self.place.split_once(':').unwrap_or((&self.place, "/"));
+        let (sandbox, path) = self.location.split_once(':').unwrap_or((&self.location, "/"));
         if !path.starts_with('/') {
-            let failure = Failure::new(format!("`{path}` is not an absolute path in the sandbox"));
-            return Err(failure.hint("write it as ID:/path, for example 3f2b:/srv/out").into());
+            let failure = Failure::new(format!("invalid sandbox path `{path}`: it must be absolute"));
+            return Err(failure.hint("write a sandbox path as ID:/path, such as 3f2b:/srv/out").into());
         }
         Ok((resolve(client, sandbox).await?, path.to_owned()))
     }
@@ -35,21 +35,21 @@ impl Place {
 /// Arguments of `ls`.
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// The directory, as `ID:/path`; `ID` alone is its root directory. Without it, sandboxes are listed
+    /// Directory in a sandbox; `ID` alone is its root directory; without it, list sandboxes
     #[arg(value_name = "ID:/PATH")]
-    place: Option<String>,
-    /// Also what is below, down to the last level
+    location: Option<String>,
+    /// List subdirectories recursively
     #[arg(long, short)]
     recursive: bool,
-    /// Also what is below, down to this level
+    /// List subdirectories down to this depth
     #[arg(long, conflicts_with = "recursive")]
     depth: Option<u32>,
 }
 
 /// Lists a directory.
 pub async fn list(client: &Client, args: ListArgs, output: Output) -> Result<ExitCode> {
-    let Some(place) = args.place else { return super::describe::list(client, output).await };
-    let (id, path) = Place { place }.resolve(client).await?;
+    let Some(location) = args.location else { return super::describe::list(client, output).await };
+    let (id, path) = SandboxPath { location }.resolve(client).await?;
     let listing = if args.recursive || args.depth.is_some() {
         client.find_files(&id, &FindFiles { path, depth: args.depth, ..Default::default() }).await?
     } else {
@@ -62,14 +62,14 @@ pub async fn list(client: &Client, args: ListArgs, output: Output) -> Result<Exi
 #[derive(Debug, clap::Args)]
 pub struct FindArgs {
     #[command(flatten)]
-    place: Place,
-    /// `*.rs` matches names, `src/**/*.rs` paths relative to the directory
+    location: SandboxPath,
+    /// Glob pattern: `*.rs` matches names, `src/**/*.rs` matches relative paths
     glob: String,
 }
 
 /// Finds files by name.
 pub async fn find(client: &Client, args: FindArgs, output: Output) -> Result<ExitCode> {
-    let (id, path) = args.place.resolve(client).await?;
+    let (id, path) = args.location.resolve(client).await?;
     let find = FindFiles { path, glob: Some(args.glob), ..Default::default() };
     let found = client.find_files(&id, &find).await?;
     warn_truncated(found.truncated);
@@ -85,24 +85,24 @@ pub async fn find(client: &Client, args: FindArgs, output: Output) -> Result<Exi
 /// Arguments of `grep`.
 #[derive(Debug, clap::Args)]
 pub struct GrepArgs {
-    /// A regular expression
+    /// Regular expression to search for
     pattern: String,
     #[command(flatten)]
-    place: Place,
-    /// Capital and small letters are equal
+    location: SandboxPath,
+    /// Ignore case
     #[arg(long, short)]
     ignore_case: bool,
-    /// The pattern is plain text
+    /// Treat the pattern as plain text
     #[arg(long, short = 'F')]
     fixed: bool,
-    /// Only files that match
+    /// Search only files that match this glob pattern
     #[arg(long)]
     glob: Option<String>,
 }
 
-/// Finds lines.
+/// Searches file contents.
 pub async fn grep(client: &Client, args: GrepArgs, output: Output) -> Result<ExitCode> {
-    let (id, path) = args.place.resolve(client).await?;
+    let (id, path) = args.location.resolve(client).await?;
     let GrepArgs { pattern, ignore_case, fixed, glob, .. } = args;
     let grep = GrepFiles { path, pattern, glob, ignore_case, fixed, limit: None };
     let found = client.grep_files(&id, &grep).await?;
@@ -118,8 +118,8 @@ pub async fn grep(client: &Client, args: GrepArgs, output: Output) -> Result<Exi
 }
 
 /// Prints a file.
-pub async fn cat(client: &Client, place: Place, output: Output) -> Result<ExitCode> {
-    let (id, path) = place.resolve(client).await?;
+pub async fn cat(client: &Client, location: SandboxPath, output: Output) -> Result<ExitCode> {
+    let (id, path) = location.resolve(client).await?;
     let mut bytes = client.read_file(&id, &path).await?;
     while let Some(chunk) = bytes.next().await? {
         output.raw(&chunk)?;
@@ -128,16 +128,16 @@ pub async fn cat(client: &Client, place: Place, output: Output) -> Result<ExitCo
 }
 
 /// Prints changes until Ctrl-C.
-pub async fn watch(client: &Client, place: Place, output: Output) -> Result<ExitCode> {
-    let (id, path) = place.resolve(client).await?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
+pub async fn watch(client: &Client, location: SandboxPath, output: Output) -> Result<ExitCode> {
+    let (id, path) = location.resolve(client).await?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
     let mut changes = client.watch_files(&id, &path, true).await?;
     loop {
         tokio::select! {
             event = changes.next() => match event? {
                 Some(WatchEvent::Changed(change)) if output.is_json() => output.line(&serde_json::to_string(&change)?)?,
                 Some(WatchEvent::Changed(change)) => output.line(&describe(&change))?,
-                Some(WatchEvent::Watching { .. }) => eprintln!("watching {path}, Ctrl-C ends it"),
+                Some(WatchEvent::Watching { .. }) => eprintln!("watching {path}; press Ctrl-C to stop"),
                 None => return Ok(ExitCode::SUCCESS),
             },
             _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
@@ -149,18 +149,18 @@ pub async fn watch(client: &Client, place: Place, output: Output) -> Result<Exit
 #[derive(Debug, clap::Args)]
 pub struct SignArgs {
     #[command(flatten)]
-    place: Place,
-    /// The URL writes the file instead of reading it
+    location: SandboxPath,
+    /// Create a URL for uploading the file instead of downloading it
     #[arg(long)]
     upload: bool,
-    /// How long it works
+    /// Seconds until the URL expires
     #[arg(long, value_name = "SECONDS")]
     expires_in: Option<u64>,
 }
 
-/// Prints a URL that works without a key.
+/// Prints a signed URL.
 pub async fn sign(client: &Client, args: SignArgs, output: Output) -> Result<ExitCode> {
-    let (id, path) = args.place.resolve(client).await?;
+    let (id, path) = args.location.resolve(client).await?;
     let method = Some(if args.upload { "PUT" } else { "GET" }.to_owned());
     let signed =
         client.sign_file(&id, &SignFile { path, method, expires_in_seconds: args.expires_in }).await?;
@@ -183,23 +183,23 @@ fn describe(change: &FileChange) -> String {
     }
 }
 
-fn show(entries: &[FileEntry], truncated: bool, whole_path: bool, output: Output) -> Result<ExitCode> {
+fn show(entries: &[FileEntry], truncated: bool, full_path: bool, output: Output) -> Result<ExitCode> {
     warn_truncated(truncated);
-    output.table(entries, ["MODE", "OWNER", "SIZE", "CHANGED", "NAME"], |entry| {
+    output.table(entries, ["MODE", "OWNER", "SIZE", "MODIFIED", "NAME"], |entry| {
         let owner = entry.owner.clone().unwrap_or_else(|| entry.uid.to_string());
-        let name = if whole_path { &entry.path } else { &entry.name };
+        let name = if full_path { &entry.path } else { &entry.name };
         let name = match &entry.link_target {
             Some(target) => format!("{name} -> {target}"),
             None => name.clone(),
         };
-        let changed = Timestamp::from_second(entry.mtime).map(|at| at.to_string()).unwrap_or_default();
-        [entry.mode.clone(), owner, entry.size.to_string(), changed, name]
+        let modified = Timestamp::from_second(entry.mtime).map(|at| at.to_string()).unwrap_or_default();
+        [entry.mode.clone(), owner, entry.size.to_string(), modified, name]
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn warn_truncated(truncated: bool) {
     if truncated {
-        eprintln!("warning: there is more than the limit; narrow the path or the pattern");
+        eprintln!("warning: the output is truncated; narrow the path or the pattern");
     }
 }

@@ -1,4 +1,4 @@
-//! `pandastack sandbox fork`: copies of a running sandbox.
+//! `pandastack sandbox fork`: forks a running sandbox.
 
 use std::process::ExitCode;
 
@@ -14,17 +14,17 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// How many copies, all of the same instant
+    /// Number of forks; all have the same state
     #[arg(long, short = 'n', default_value_t = 1)]
     count: u32,
-    /// Label of every copy
+    /// Metadata label for every fork; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     let metadata = pairs(&args.metadata)?;
@@ -41,7 +41,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         None => Ok(ExitCode::SUCCESS),
         Some(error) => {
             let missing = tree.errors.len();
-            Err(Failure::new(format!("{missing} of {} copies were not made: {}", args.count, error.err))
+            Err(Failure::new(format!("cannot create {missing} of {} forks: {}", args.count, error.err))
                 .into())
         }
     }

@@ -1,4 +1,4 @@
-//! `pandastack sandbox keep-awake`.
+//! `pandastack sandbox keep-awake`: keeps a sandbox from hibernating.
 
 use std::process::ExitCode;
 
@@ -12,13 +12,13 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// For how long; 0 ends an earlier lease
+    /// Seconds to stay awake; 0 ends an earlier lease
     seconds: u64,
 }
 
-/// Carries it out; prints when the lease ends.
+/// Runs the command; prints when the lease ends.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     let lifecycle = client.keep_awake(&id, args.seconds).await?;
@@ -26,7 +26,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Until when something stays awake.
+/// When the lease ends.
 pub fn lease(lifecycle: &Lifecycle) -> String {
     lifecycle.awake_until.map_or_else(|| "no lease".to_owned(), |until| until.to_string())
 }

@@ -1,4 +1,4 @@
-//! `pandastack sandbox lifecycle`: how long it lives and when it sleeps.
+//! `pandastack sandbox lifecycle`: TTL, idle timeout and checkpoints of a sandbox.
 
 use std::process::ExitCode;
 
@@ -10,27 +10,27 @@ use pandastack_types::limits::CHECKPOINTS_KEPT_DEFAULT;
 use super::resolve;
 use crate::output::{Output, fields};
 
-/// Arguments. Without options, shows.
+/// Arguments. Without options, the command shows the current settings.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// Seconds to live from now
+    /// New TTL in seconds, from now
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<u64>,
-    /// No end of life; sleeps when idle
+    /// Whether the sandbox never expires and hibernates when idle
     #[arg(long, value_name = "true|false")]
     persistent: Option<bool>,
-    /// Idle seconds before it sleeps
+    /// Hibernate after this many idle seconds
     #[arg(long, value_name = "SECONDS")]
     idle_timeout: Option<u64>,
-    /// At the end of its life
+    /// Action when the TTL ends
     #[arg(long, value_name = "kill|hibernate", value_parser = parse_on_timeout)]
     on_timeout: Option<OnTimeout>,
-    /// Take a snapshot every so often while something happens in it; 0 ends that
+    /// Interval between automatic snapshots of an active sandbox, in seconds; 0 to stop
     #[arg(long, value_name = "SECONDS")]
     checkpoint_every: Option<u64>,
-    /// How many of those are kept
+    /// Number of these snapshots to keep [default: 5]
     #[arg(long, value_name = "COUNT", requires = "checkpoint_every")]
     checkpoints_kept: Option<u32>,
 }
@@ -39,11 +39,11 @@ fn parse_on_timeout(text: &str) -> Result<OnTimeout, String> {
     match text {
         "kill" => Ok(OnTimeout::Kill),
         "hibernate" => Ok(OnTimeout::Hibernate),
-        _ => Err("say `kill` or `hibernate`".to_owned()),
+        _ => Err("expected `kill` or `hibernate`".to_owned()),
     }
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     let patch = PatchLifecycle {
@@ -71,20 +71,20 @@ fn describe(lifecycle: &Lifecycle) -> String {
         OnTimeout::Hibernate => "hibernated",
     };
     let life = if lifecycle.persistent {
-        format!("persistent, sleeps after {} s idle", lifecycle.idle_timeout_seconds)
+        format!("persistent, hibernates after {} s idle", lifecycle.idle_timeout_seconds)
     } else {
         format!("{} s, then {end}", lifecycle.ttl_seconds)
     };
-    let sleep = match lifecycle.sleeps_when_idle && !lifecycle.persistent {
+    let hibernation = match lifecycle.sleeps_when_idle && !lifecycle.persistent {
         true => format!("after {} s idle", lifecycle.idle_timeout_seconds),
         false => String::new(),
     };
     let checkpoints = lifecycle
         .checkpoints
-        .map_or_else(String::new, |c| format!("every {} s, the last {} kept", c.every_seconds, c.keep_last));
+        .map_or_else(String::new, |c| format!("every {} s, keep the last {}", c.every_seconds, c.keep_last));
     fields(&[
         ("lifetime", life),
-        ("sleeps", sleep),
+        ("hibernates", hibernation),
         ("kept awake until", lifecycle.awake_until.map(|at| at.to_string()).unwrap_or_default()),
         ("checkpoints", checkpoints),
         ("expires", lifecycle.expires_at.map(|at| at.to_string()).unwrap_or_default()),

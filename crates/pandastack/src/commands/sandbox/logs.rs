@@ -1,4 +1,4 @@
-//! `pandastack sandbox logs`: the console.
+//! `pandastack sandbox logs`: the console log, or the output of a process.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,17 +14,17 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// Of this process, as `sandbox ps` numbers it, instead of the console
+    /// Print the output of this process instead of the console log
     #[arg(long, short, value_name = "ID")]
     process: Option<u64>,
-    /// Go on with what is added, until Ctrl-C
+    /// Follow new output until Ctrl-C
     #[arg(long, short)]
     follow: bool,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     if let Some(process) = args.process {
@@ -35,7 +35,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
         output.raw(text.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
     let mut lines = client.follow_logs(&id).await?;
     loop {
         tokio::select! {
@@ -48,7 +48,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     }
 }
 
-/// What a process wrote, as far as it is kept; with `follow`, up to its end.
+/// Prints the retained output of a process; with `follow`, until it exits.
 async fn process_logs(
     client: &Client,
     id: &SandboxId,
@@ -56,10 +56,10 @@ async fn process_logs(
     follow: bool,
     output: Output,
 ) -> Result<ExitCode> {
-    let known = client.process(id, process).await?;
-    let mut left = (known.stdout_end - known.stdout_start) + (known.stderr_end - known.stderr_start);
-    let mut interrupt = signal(SignalKind::interrupt()).context("watch for Ctrl-C")?;
-    let mut events = client.process_output(id, process, (known.stdout_start, known.stderr_start)).await?;
+    let info = client.process(id, process).await?;
+    let mut left = (info.stdout_end - info.stdout_start) + (info.stderr_end - info.stderr_start);
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for Ctrl-C")?;
+    let mut events = client.process_output(id, process, (info.stdout_start, info.stderr_start)).await?;
     while follow || left > 0 {
         let event = tokio::select! {
             event = events.next() => event?,

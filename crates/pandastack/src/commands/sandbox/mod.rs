@@ -1,5 +1,6 @@
-//! `pandastack sandbox`: make, use and delete sandboxes.
+//! `pandastack sandbox`: manages sandboxes.
 
+mod actions;
 pub mod attach;
 pub mod copy;
 pub mod create;
@@ -11,7 +12,6 @@ pub mod fork;
 pub mod keep_awake;
 pub mod lifecycle;
 pub mod logs;
-mod moves;
 pub mod network;
 pub mod processes;
 pub mod promote;
@@ -28,118 +28,119 @@ use pandastack_client::Client;
 use pandastack_types::SandboxId;
 use pandastack_types::api::Keep;
 
+use self::actions::Action;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Length of a full random id: shorter texts are looked up as the beginning of one.
+/// Length of a full random id: shorter texts are looked up as a prefix.
 const FULL_ID_CHARS: usize = 36;
 
-/// Its commands. `ID` may be the beginning of an id, where that names one sandbox only.
+/// Subcommands. `ID` can be a unique prefix of an id.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make a sandbox and print its id
+    /// Create a sandbox and print its ID
     Create(create::Args),
     /// List sandboxes
     List,
-    /// Show one sandbox
-    Get(One),
-    /// Run a command, stream its output, pass its exit code on
+    /// Show a sandbox
+    Get(SandboxArg),
+    /// Run a command, stream its output and return its exit code
     Exec(exec::Args),
-    /// Open the user's shell on a terminal
+    /// Open an interactive shell
     Shell(attach::ShellArgs),
     /// List processes
-    Ps(One),
+    Ps(SandboxArg),
     /// Send a signal to a process
     Kill(processes::KillArgs),
-    /// Follow a process and type into it; Ctrl-] leaves it running
+    /// Attach to a running process; press Ctrl-] to detach
     Attach(attach::AttachArgs),
-    /// Copy files or directories in and out (`ID:/path` names the sandbox's side)
+    /// Copy files or directories to or from a sandbox
     Cp(copy::Args),
-    /// List a directory, or without one the sandboxes
+    /// List a directory in a sandbox, or all sandboxes
     Ls(files::ListArgs),
     /// Print a file
-    Cat(files::Place),
+    Cat(files::SandboxPath),
     /// Find files by name
     Find(files::FindArgs),
-    /// Find lines in text files
+    /// Search file contents
     Grep(files::GrepArgs),
-    /// Print changes of files as they happen
-    Watch(files::Place),
-    /// Print a URL that reads or writes one file without a key
+    /// Watch files for changes
+    Watch(files::SandboxPath),
+    /// Create a signed URL to download or upload a file
     Sign(files::SignArgs),
-    /// Copy a running sandbox, memory and all, and print the copies' ids
+    /// Fork a running sandbox, including its memory, and print the new IDs
     Fork(fork::Args),
-    /// Save a sandbox and print the snapshot's id
+    /// Take a snapshot and print its ID
     Snapshot(snapshot::Args),
-    /// Return to one of its snapshots; id, labels and lifetime stay
+    /// Restore a sandbox to one of its snapshots; ID, metadata and TTL are kept
     Rollback(rollback::Args),
-    /// Keep one child of a fork
+    /// Keep one fork and delete its siblings
     Promote(promote::Args),
-    /// Draw who was forked from whom
+    /// Show the fork tree
     Tree(tree::Args),
-    /// Put to sleep on disk; the next call wakes it
-    Hibernate(Hibernate),
-    /// Keep from counting as idle, for work in the background
+    /// Hibernate sandboxes; the next call wakes them
+    Hibernate(HibernateArgs),
+    /// Keep a sandbox awake for background work
     KeepAwake(keep_awake::Args),
-    /// Wake from sleep
-    Wake(Many),
-    /// Stop the processors
-    Pause(Many),
-    /// Run the processors again
-    Resume(Many),
+    /// Wake hibernated sandboxes
+    Wake(SandboxArgs),
+    /// Pause sandboxes: stop their vCPUs
+    Pause(SandboxArgs),
+    /// Resume paused sandboxes
+    Resume(SandboxArgs),
     /// Delete sandboxes
-    Rm(Many),
-    /// Print the console log, or what a process wrote
+    Rm(SandboxArgs),
+    /// Print the console log or the output of a process
     Logs(logs::Args),
-    /// Print what happened
+    /// Print the events of a sandbox
     Events(events::Args),
-    /// Print what it uses now
-    Stats(One),
-    /// Print the ports that something listens on
-    Ports(One),
-    /// Show or change what it may reach
+    /// Show current resource usage
+    Stats(SandboxArg),
+    /// List listening ports
+    Ports(SandboxArg),
+    /// Show or change the network policy
     #[command(subcommand)]
     Network(network::Command),
-    /// Show or change how long it lives and when it sleeps
+    /// Show or change TTL, idle timeout and checkpoints
     Lifecycle(lifecycle::Args),
 }
 
 /// One sandbox.
 #[derive(Debug, clap::Args)]
-pub struct One {
-    /// The sandbox's id
+pub struct SandboxArg {
+    /// Sandbox ID or unique prefix
     id: String,
 }
 
-/// Several sandboxes, to sleep.
+/// Arguments of `hibernate`.
 #[derive(Debug, clap::Args)]
-pub struct Hibernate {
+pub struct HibernateArgs {
     #[command(flatten)]
-    many: Many,
-    /// Keep the disk and drop the memory; it wakes by booting
+    sandboxes: SandboxArgs,
+    /// Keep only the disk; the sandbox boots when it wakes
     #[arg(long)]
     disk_only: bool,
 }
 
 /// Several sandboxes.
 #[derive(Debug, clap::Args)]
-pub struct Many {
-    /// The sandboxes' ids
+pub struct SandboxArgs {
+    /// Sandbox IDs or unique prefixes
     #[arg(required = true)]
     ids: Vec<String>,
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
         super::with_client(|client| async move {
             match self {
                 Command::Create(args) => create::run(&client, args, output).await,
                 Command::List => describe::list(&client, output).await,
-                Command::Get(one) => describe::get(&client, &one.id, output).await,
+                Command::Get(args) => describe::get(&client, &args.id, output).await,
                 Command::Exec(args) => exec::run(&client, args, output).await,
                 Command::Shell(args) => attach::shell(&client, args, output).await,
-                Command::Ps(one) => processes::list(&client, &one.id, output).await,
+                Command::Ps(args) => processes::list(&client, &args.id, output).await,
                 Command::Kill(args) => processes::kill(&client, args).await,
                 Command::Attach(args) => attach::attach(&client, args, output).await,
                 Command::Cp(args) => copy::run(&client, args, output).await,
@@ -149,24 +150,24 @@ impl Command {
                 Command::Promote(args) => promote::run(&client, args, output).await,
                 Command::Tree(args) => tree::run(&client, args, output).await,
                 Command::KeepAwake(args) => keep_awake::run(&client, args, output).await,
-                Command::Hibernate(Hibernate { many, disk_only }) => {
+                Command::Hibernate(HibernateArgs { sandboxes, disk_only }) => {
                     let keep = if disk_only { Keep::Disk } else { Keep::Memory };
-                    moves::run(&client, moves::Move::Hibernate(keep), many, output).await
+                    actions::run(&client, Action::Hibernate(keep), sandboxes, output).await
                 }
-                Command::Wake(many) => moves::run(&client, moves::Move::Wake, many, output).await,
-                Command::Pause(many) => moves::run(&client, moves::Move::Pause, many, output).await,
-                Command::Resume(many) => moves::run(&client, moves::Move::Resume, many, output).await,
-                Command::Rm(many) => moves::run(&client, moves::Move::Delete, many, output).await,
+                Command::Wake(args) => actions::run(&client, Action::Wake, args, output).await,
+                Command::Pause(args) => actions::run(&client, Action::Pause, args, output).await,
+                Command::Resume(args) => actions::run(&client, Action::Resume, args, output).await,
+                Command::Rm(args) => actions::run(&client, Action::Delete, args, output).await,
                 Command::Logs(args) => logs::run(&client, args, output).await,
                 Command::Ls(args) => files::list(&client, args, output).await,
-                Command::Cat(place) => files::cat(&client, place, output).await,
+                Command::Cat(path) => files::cat(&client, path, output).await,
                 Command::Find(args) => files::find(&client, args, output).await,
                 Command::Grep(args) => files::grep(&client, args, output).await,
-                Command::Watch(place) => files::watch(&client, place, output).await,
+                Command::Watch(path) => files::watch(&client, path, output).await,
                 Command::Sign(args) => files::sign(&client, args, output).await,
                 Command::Events(args) => events::events(&client, args, output).await,
-                Command::Stats(one) => stats::run(&client, &one.id, output).await,
-                Command::Ports(one) => events::ports(&client, &one.id, output).await,
+                Command::Stats(args) => stats::run(&client, &args.id, output).await,
+                Command::Ports(args) => events::ports(&client, &args.id, output).await,
                 Command::Network(command) => network::run(&client, command, output).await,
                 Command::Lifecycle(args) => lifecycle::run(&client, args, output).await,
             }
@@ -174,7 +175,7 @@ impl Command {
     }
 }
 
-/// The sandbox a person means: a full id as it is, else the one sandbox whose id begins so.
+/// Resolves a full sandbox id or a unique prefix.
 pub async fn resolve(client: &Client, text: &str) -> Result<SandboxId> {
     let id: SandboxId = text.parse().map_err(|error| Failure::new(format!("{error}")).hint(LIST_HINT))?;
     if text.len() >= FULL_ID_CHARS {
@@ -185,11 +186,11 @@ pub async fn resolve(client: &Client, text: &str) -> Result<SandboxId> {
         sandboxes.into_iter().map(|sandbox| sandbox.id).filter(|id| id.as_str().starts_with(text));
     match (matching.next(), matching.next()) {
         (Some(only), None) => Ok(only),
-        (Some(_), Some(_)) => Err(Failure::new(format!("several sandboxes begin with `{text}`"))
-            .hint("give more of the id")
+        (Some(_), Some(_)) => Err(Failure::new(format!("sandbox ID `{text}` is ambiguous"))
+            .hint("use more characters of the ID")
             .into()),
-        (None, _) => Err(Failure::new(format!("no sandbox begins with `{text}`")).hint(LIST_HINT).into()),
+        (None, _) => Err(Failure::new(format!("sandbox `{text}` not found")).hint(LIST_HINT).into()),
     }
 }
 
-const LIST_HINT: &str = "`pandastack sandbox list` shows the ids";
+const LIST_HINT: &str = "run `pandastack sandbox list` to see all IDs";

@@ -1,4 +1,4 @@
-//! `pandastack sandbox network`: what it may reach.
+//! `pandastack sandbox network`: the network policy of a sandbox.
 
 use std::process::ExitCode;
 
@@ -10,36 +10,37 @@ use super::resolve;
 use crate::failure::Failure;
 use crate::output::{Output, fields};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Show what it may reach
+    /// Show the network policy
     Get {
-        /// The sandbox's id
+        /// Sandbox ID or unique prefix
         id: String,
     },
-    /// Change what it may reach, at once
+    /// Replace the network policy; takes effect immediately
     Set {
-        /// The sandbox's id
+        /// Sandbox ID or unique prefix
         id: String,
         #[command(flatten)]
         policy: PolicyArgs,
     },
 }
 
-/// A policy on the command line.
+/// Network policy options.
 #[derive(Debug, clap::Args)]
 pub struct PolicyArgs {
-    /// Start from `all` (the public internet) or `none` [default: none with --allow or --preset, else all]
+    /// Base policy: `all` allows the public internet, `none` denies all [default: none with --allow
+    /// or --preset, else all]
     #[arg(long = "network", value_name = "all|none", value_parser = parse_egress)]
     egress: Option<Egress>,
-    /// Allow an address, network or name, such as 10.0.0.0/8:5432, api.example.com or *.example.com:443
+    /// Address, CIDR or host name to allow, such as 10.0.0.0/8:5432 or *.example.com:443; can be repeated
     #[arg(long, value_name = "TARGET", value_delimiter = ' ')]
     allow: Vec<Target>,
-    /// Deny one, also where --allow allows it
+    /// Address, CIDR or host name to deny; takes precedence over --allow; can be repeated
     #[arg(long, value_name = "TARGET", value_delimiter = ' ')]
     deny: Vec<Target>,
-    /// Allow a list kept by the platform: `package-registries`
+    /// Predefined list of hosts to allow: `package-registries`
     #[arg(long, value_name = "NAME", value_parser = parse_preset)]
     preset: Vec<Preset>,
 }
@@ -48,43 +49,47 @@ fn parse_egress(text: &str) -> Result<Egress, String> {
     match text {
         "all" => Ok(Egress::All),
         "none" => Ok(Egress::None),
-        _ => Err("say `all` or `none`".to_owned()),
+        _ => Err("expected `all` or `none`".to_owned()),
     }
 }
 
 fn parse_preset(text: &str) -> Result<Preset, String> {
     match text {
         "package-registries" => Ok(Preset::PackageRegistries),
-        _ => Err("the only one is `package-registries`".to_owned()),
+        _ => Err("expected `package-registries`".to_owned()),
     }
 }
 
 impl PolicyArgs {
-    /// The policy, if any of it was given.
+    /// The policy; `None` if no option was given.
     pub fn policy(self) -> Result<Option<NetworkPolicy>> {
         let PolicyArgs { egress, allow, deny, preset } = self;
         if egress.is_none() && allow.is_empty() && deny.is_empty() && preset.is_empty() {
             return Ok(None);
         }
-        // Checked as the server would, by the same code.
+        // Validated by the same code as on the server.
         let mut draft = serde_json::json!({ "allow": allow, "deny": deny, "presets": preset });
         if let Some(egress) = egress {
             draft["egress"] = serde_json::json!(egress);
         }
-        Ok(Some(serde_json::from_value(draft).map_err(|error| Failure::new(error.to_string()))?))
+        Ok(Some(
+            serde_json::from_value(draft)
+                .map_err(|error| Failure::new(format!("invalid network policy: {error}")))?,
+        ))
     }
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, command: Command, output: Output) -> Result<ExitCode> {
     let policy = match command {
         Command::Get { id } => client.get_network(&resolve(client, &id).await?).await?,
         Command::Set { id, policy } => {
-            let nothing = || {
-                Failure::new("nothing to change".to_owned())
-                    .hint("give --network all or none, --allow, --deny or --preset; all of it is replaced")
+            let missing = || {
+                Failure::new("no network policy given").hint(
+                    "use --network, --allow, --deny or --preset; the new policy replaces the current one",
+                )
             };
-            let policy = policy.policy()?.ok_or_else(nothing)?;
+            let policy = policy.policy()?.ok_or_else(missing)?;
             client.set_network(&resolve(client, &id).await?, &policy).await?
         }
     };

@@ -9,17 +9,17 @@ use pandastack_types::api::{Process, ProcessState, Signal};
 use super::resolve;
 use crate::output::Output;
 
-/// Characters of a command in a table.
+/// Maximum characters of a command in the table.
 const COMMAND_SHOWN_MAX: usize = 60;
 
 /// Arguments of `kill`.
 #[derive(Debug, clap::Args)]
 pub struct KillArgs {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// The process, as `sandbox ps` numbers it
+    /// Process ID, as shown by `pandastack sandbox ps`
     process: u64,
-    /// Name or number; KILL reaches everything that the process ever started
+    /// Signal name or number; KILL also kills everything the process started
     #[arg(long, short, default_value = "TERM")]
     signal: Signal,
 }

@@ -1,4 +1,4 @@
-//! `pandastack sandbox promote`: one child of a fork stays.
+//! `pandastack sandbox promote`: keeps one fork and deletes its siblings.
 
 use std::process::ExitCode;
 
@@ -13,14 +13,14 @@ use crate::output::Output;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// Leave the other children of the fork alone
+    /// Keep the other forks
     #[arg(long)]
     keep_siblings: bool,
 }
 
-/// Carries it out; prints the ids of the siblings that were deleted.
+/// Runs the command; prints the ids of the deleted siblings.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     let request = Promote { cleanup_siblings: !args.keep_siblings, tree_id: None };
@@ -30,6 +30,6 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     })?;
     match promoted.failures.iter().next() {
         None => Ok(ExitCode::SUCCESS),
-        Some((sibling, why)) => Err(Failure::new(format!("sibling {sibling} is still there: {why}")).into()),
+        Some((sibling, why)) => Err(Failure::new(format!("cannot delete sibling {sibling}: {why}")).into()),
     }
 }

@@ -1,4 +1,4 @@
-//! `pandastack sandbox rollback`.
+//! `pandastack sandbox rollback`: restores a sandbox to a snapshot.
 
 use std::process::ExitCode;
 
@@ -14,13 +14,13 @@ use crate::progress::Progress;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// The snapshot to return to [default: the newest of this sandbox]
+    /// Snapshot to restore [default: the newest of this sandbox]
     snapshot: Option<SnapshotId>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
     let progress = Progress::start("Rolling back");

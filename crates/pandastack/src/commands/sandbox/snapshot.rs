@@ -1,4 +1,4 @@
-//! `pandastack sandbox snapshot`.
+//! `pandastack sandbox snapshot`: takes a snapshot.
 
 use std::process::ExitCode;
 
@@ -14,26 +14,26 @@ use crate::progress::Progress;
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sandbox's id
+    /// Sandbox ID or unique prefix
     id: String,
-    /// Name for people
+    /// Human-readable name
     #[arg(long)]
     name: Option<String>,
-    /// Label
+    /// Metadata label; can be repeated
     #[arg(long, short, value_name = "KEY=VALUE")]
     metadata: Vec<String>,
-    /// Delete it after this many seconds
+    /// Delete the snapshot after this many seconds
     #[arg(long, value_name = "SECONDS")]
     ttl: Option<u64>,
-    /// Of this sandbox's unnamed snapshots keep only this many, the newest
+    /// Keep only this many of the sandbox's unnamed snapshots, newest first
     #[arg(long, value_name = "COUNT")]
     keep_last: Option<u32>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let id = resolve(client, &args.id).await?;
-    let progress = Progress::start("Saving the sandbox");
+    let progress = Progress::start("Taking a snapshot");
     let request = CreateSnapshot {
         name: args.name,
         metadata: pairs(&args.metadata)?,

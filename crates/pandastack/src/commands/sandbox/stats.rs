@@ -1,4 +1,4 @@
-//! `pandastack sandbox stats`: what a sandbox uses now.
+//! `pandastack sandbox stats`: current resource usage of a sandbox.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use pandastack_types::api::SandboxMetrics;
 use super::resolve;
 use crate::output::{Output, fields, size};
 
-/// Prints it once.
+/// Prints current usage.
 pub async fn run(client: &Client, text: &str, output: Output) -> Result<ExitCode> {
     let id = resolve(client, text).await?;
     let metrics = client.sandbox_metrics(&id).await?;
@@ -21,13 +21,13 @@ fn details(metrics: &SandboxMetrics) -> String {
     let host = &metrics.host;
     let mut rows = vec![
         ("status", metrics.status.as_str().to_owned()),
-        ("cpu", format!("{} % of {} vCPU, {} ms in all", host.cpu_used_percent, host.cpu_count, host.cpu_ms)),
+        ("cpu", format!("{}% of {} vCPU, {} ms total", host.cpu_used_percent, host.cpu_count, host.cpu_ms)),
         ("memory", format!("{} of {}", size(host.memory_bytes), size(host.memory_limit_bytes))),
         ("disk", size(host.disk_bytes)),
         ("network", format!("{} sent, {} received", size(host.sent_bytes), size(host.received_bytes))),
     ];
     if metrics.egress_denied > 0 {
-        rows.push(("refused", format!("{} connections and names", metrics.egress_denied)));
+        rows.push(("denied", format!("{} connections and DNS queries", metrics.egress_denied)));
     }
     if let Some(guest) = &metrics.guest {
         rows.extend([

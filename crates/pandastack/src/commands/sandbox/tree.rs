@@ -1,4 +1,4 @@
-//! `pandastack sandbox tree`: who was forked from whom.
+//! `pandastack sandbox tree`: the fork tree.
 //!
 //! ```text
 //! 5f0c1a2b  base  running  2 m
@@ -19,17 +19,17 @@ use pandastack_types::api::Sandbox;
 use super::resolve;
 use crate::output::{Output, age};
 
-/// Deepest level drawn; below it the rest is counted.
+/// Maximum depth shown; deeper levels are only counted.
 const DEPTH_MAX: usize = 64;
 
 /// Arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Draw only what descends from this sandbox
+    /// Show only this sandbox and its descendants: ID or unique prefix
     id: Option<String>,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode> {
     let root = match &args.id {
         Some(text) => Some(resolve(client, text).await?),
@@ -40,7 +40,7 @@ pub async fn run(client: &Client, args: Args, output: Output) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// The drawing. A sandbox whose parent is gone stands at the left, marked with that parent's id.
+/// Draws the tree. A sandbox whose parent was deleted is a root, marked with the parent's id.
 fn draw(sandboxes: &[Sandbox], root: Option<&SandboxId>, now: Timestamp) -> String {
     let mut children: BTreeMap<&SandboxId, Vec<&Sandbox>> = BTreeMap::new();
     for sandbox in sandboxes {
@@ -55,7 +55,7 @@ fn draw(sandboxes: &[Sandbox], root: Option<&SandboxId>, now: Timestamp) -> Stri
     let mut lines = Vec::new();
     for sandbox in sandboxes.iter().filter(is_root) {
         let gone = sandbox.parent_id.as_ref().filter(|_| root.is_none());
-        let gone = gone.map_or_else(String::new, |id| format!("  (of {}, gone)", short(id)));
+        let gone = gone.map_or_else(String::new, |id| format!("  (forked from {}, deleted)", short(id)));
         lines.push(format!("{}  {}  {}{gone}", short(&sandbox.id), sandbox.template, rest(sandbox, now)));
         draw_below(&sandbox.id, &children, String::new(), now, &mut lines);
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn relatives_hang_together() {
+    fn forks_are_drawn_below_their_parents() {
         let all = [
             sandbox("a", None),
             sandbox("b", Some("a")),
@@ -117,7 +117,7 @@ mod tests {
         let drawn = draw(&all, None, now);
         let shape: Vec<&str> = drawn.lines().map(|line| line.split("  running").next().unwrap()).collect();
         assert_eq!(shape, ["a  base", "├── b", "│   └── c", "└── d", "e  base"]);
-        assert!(drawn.ends_with("(of lost, gone)"), "{drawn}");
+        assert!(drawn.ends_with("(forked from lost, deleted)"), "{drawn}");
         let below: SandboxId = "b-0000".parse().unwrap();
         assert_eq!(draw(&all, Some(&below), now).lines().count(), 2);
     }

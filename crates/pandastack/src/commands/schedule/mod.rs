@@ -1,4 +1,4 @@
-//! `pandastack schedule`: run something at certain times.
+//! `pandastack schedule`: manages schedules.
 
 mod options;
 mod show;
@@ -14,12 +14,12 @@ use crate::failure::Failure;
 use crate::output::Output;
 use options::{OptionArgs, TargetArgs, TimingArgs};
 
-/// Its commands.
+/// Subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Make a schedule
+    /// Create a schedule
     Create {
-        /// Name for people
+        /// Human-readable name
         name: String,
         #[command(flatten)]
         timing: TimingArgs,
@@ -27,23 +27,23 @@ pub enum Command {
         target: Box<TargetArgs>,
         #[command(flatten)]
         options: Box<OptionArgs>,
-        /// Make it, but do not run it until it is resumed
+        /// Create the schedule paused
         #[arg(long)]
         paused: bool,
     },
     /// List schedules
     #[command(visible_alias = "ls")]
     List,
-    /// Show one schedule
+    /// Show a schedule
     Get {
-        /// Its id or name
+        /// Schedule ID or name
         schedule: String,
     },
-    /// Change a schedule; what is not given stays
+    /// Change a schedule; omitted settings are kept
     Update {
-        /// Its id or name
+        /// Schedule ID or name
         schedule: String,
-        /// A new name
+        /// New name
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
@@ -53,67 +53,67 @@ pub enum Command {
         #[command(flatten)]
         options: Box<OptionArgs>,
     },
-    /// Let a schedule rest
+    /// Pause a schedule
     Pause {
-        /// Its id or name
+        /// Schedule ID or name
         schedule: String,
     },
-    /// Let a schedule go on
+    /// Resume a schedule
     Resume {
-        /// Its id or name
+        /// Schedule ID or name
         schedule: String,
     },
-    /// Run a schedule now and show what came of it
+    /// Run a schedule now and show the result
     Run {
-        /// Its id or name
+        /// Schedule ID or name
         schedule: String,
-        /// Do not wait for its end
+        /// Return without waiting for the run to finish
         #[arg(long)]
         no_wait: bool,
     },
-    /// List the runs of a schedule, newest first, or show one with its output
+    /// List runs of a schedule, newest first, or show one with its output
     Runs {
-        /// Its id or name
+        /// Schedule ID or name
         schedule: String,
-        /// Show this run
+        /// Run ID to show
         run: Option<ScheduleRunId>,
-        /// How many to list
-        #[arg(long, default_value_t = 20)]
+        /// Number of runs to list
+        #[arg(long, value_name = "COUNT", default_value_t = 20)]
         limit: u32,
     },
-    /// End a run before its end
+    /// Cancel a run
     Cancel {
-        /// Id or name of the schedule
+        /// Schedule ID or name
         schedule: String,
-        /// Id of the run
+        /// Run ID
         run: ScheduleRunId,
     },
-    /// Show when a schedule, or a timing that is not one yet, runs next
+    /// Show the next run times of a schedule or a timing
     Next {
-        /// Id or name of a schedule
+        /// Schedule ID or name
         #[arg(required_unless_present_any = ["cron", "every", "at"])]
         schedule: Option<String>,
         #[command(flatten)]
         timing: TimingArgs,
-        /// How many times
-        #[arg(long, default_value_t = 5)]
+        /// Number of run times to show
+        #[arg(long, value_name = "COUNT", default_value_t = 5)]
         count: u32,
     },
-    /// Delete schedules with their history
+    /// Delete schedules and their run history
     Rm {
-        /// Their ids or names
+        /// Schedule IDs or names
         #[arg(required = true)]
         schedules: Vec<String>,
     },
 }
 
 impl Command {
-    /// Carries it out.
+    /// Runs the command.
     pub fn run(self, output: Output) -> Result<ExitCode> {
-        super::with_client(|client| async move { self.carry_out(&client, output).await })
+        super::with_client(|client| async move { self.dispatch(&client, output).await })
     }
 
-    async fn carry_out(self, client: &Client, output: Output) -> Result<ExitCode> {
+    async fn dispatch(self, client: &Client, output: Output) -> Result<ExitCode> {
         match self {
             Command::Create { name, timing, target, options, paused } => {
                 let request = CreateSchedule {
@@ -124,8 +124,8 @@ impl Command {
                     paused,
                     ..CreateSchedule::default()
                 };
-                let made = client.create_schedule(&request).await?;
-                output.value(&made, |made| made.id.to_string())?;
+                let created = client.create_schedule(&request).await?;
+                output.value(&created, |created| created.id.to_string())?;
             }
             Command::List => show::list(output, &client.list_schedules().await?)?,
             Command::Get { schedule } => show::one(output, &resolve(client, &schedule).await?)?,
@@ -193,11 +193,11 @@ async fn trigger(client: &Client, output: Output, text: &str, wait: bool) -> Res
     let id = resolve(client, text).await?.id;
     let run = client.trigger_schedule(&id, wait).await?;
     show::run(output, &run)?;
-    let is_good = matches!(run.status, RunStatus::Success | RunStatus::Queued | RunStatus::Running);
-    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let succeeded = matches!(run.status, RunStatus::Success | RunStatus::Queued | RunStatus::Running);
+    Ok(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The schedule with that id, or the only one with that name.
+/// Resolves a schedule id or a unique name.
 async fn resolve(client: &Client, text: &str) -> Result<Schedule> {
     let all = client.list_schedules().await?;
     if let Some(found) = all.iter().find(|schedule| schedule.id.as_str() == text) {
@@ -207,8 +207,12 @@ async fn resolve(client: &Client, text: &str) -> Result<Schedule> {
     match (named.pop(), named.len()) {
         (Some(found), 0) => Ok(found),
         (Some(_), more) => {
-            Err(Failure::new(format!("{} schedules are called `{text}`; use the id", more + 1)).into())
+            let failure =
+                Failure::new(format!("schedule name `{text}` is ambiguous: {} schedules have it", more + 1));
+            Err(failure.hint("use the ID; run `pandastack schedule list` to see all IDs").into())
         }
-        (None, _) => Err(Failure::new(format!("there is no schedule `{text}`")).into()),
+        (None, _) => Err(Failure::new(format!("schedule `{text}` not found"))
+            .hint("run `pandastack schedule list` to see all schedules")
+            .into()),
     }
 }

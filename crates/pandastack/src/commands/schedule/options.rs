@@ -1,4 +1,4 @@
-//! When, what and how, as the command line says it.
+//! Options of schedules: timing, target and run options.
 
 use anyhow::Result;
 use jiff::Timestamp;
@@ -11,83 +11,83 @@ use pandastack_types::api::{
 use crate::commands::{command_line, pairs};
 use crate::failure::Failure;
 
-/// When.
+/// Timing of a schedule.
 #[derive(Debug, clap::Args)]
 pub struct TimingArgs {
-    /// Five fields, or a name such as @daily
-    #[arg(long, group = "when")]
+    /// Cron expression with five fields, or a name such as @daily
+    #[arg(long, value_name = "EXPRESSION", group = "when")]
     cron: Option<String>,
     /// Time zone of the cron expression, such as Europe/Berlin [default: UTC]
     #[arg(long, value_name = "ZONE")]
     timezone: Option<String>,
-    /// Seconds from one run to the next
+    /// Seconds between runs
     #[arg(long, value_name = "SECONDS", group = "when")]
     every: Option<u64>,
-    /// Once, at this time, such as 2027-01-31T09:00:00Z
+    /// Run once at this time, such as 2027-01-31T09:00:00Z
     #[arg(long, value_name = "TIME", group = "when")]
     at: Option<Timestamp>,
 }
 
 impl TimingArgs {
-    /// As the API takes it.
+    /// Converts to the API type.
     pub fn timing(self) -> Result<ScheduleTiming> {
         let TimingArgs { cron, timezone, every, at } = self;
         Ok(ScheduleTiming { cron, timezone, every_seconds: every, at })
     }
 }
 
-/// What.
+/// Target of a schedule.
 #[derive(Debug, clap::Args)]
 pub struct TargetArgs {
-    /// Call this URL
+    /// URL to call
     #[arg(long, value_name = "URL", groups = ["what", "called"])]
     url: Option<String>,
-    /// Call this app, which wakes for it
+    /// App to call, by name or ID; wakes it if it is asleep
     #[arg(long, value_name = "APP", groups = ["what", "called"])]
     app: Option<String>,
-    /// Path in the app [default: /]
+    /// Path to call in the app [default: /]
     #[arg(long, requires = "app")]
     path: Option<String>,
-    /// Method of the call [default: POST]
+    /// HTTP method of the call [default: POST]
     #[arg(long, requires = "called")]
     method: Option<String>,
-    /// Header of the call; may be given several times
+    /// HTTP header of the call; can be repeated
     #[arg(long = "header", value_name = "NAME=VALUE", requires = "called")]
     headers: Vec<String>,
-    /// Body of the call
+    /// Request body of the call
     #[arg(long, requires = "called")]
     body: Option<String>,
-    /// Run the command in this sandbox instead of a fresh one
+    /// Sandbox to run the command in [default: a new sandbox]
     #[arg(long, value_name = "ID", conflicts_with = "template")]
     sandbox: Option<SandboxId>,
-    /// Template of the fresh sandbox [default: base]
+    /// Template of the new sandbox [default: base]
     #[arg(long)]
     template: Option<String>,
-    /// Wake this sandbox
+    /// Sandbox to wake
     #[arg(long, value_name = "ID", group = "what")]
     wake: Option<SandboxId>,
-    /// Hibernate this sandbox
+    /// Sandbox to hibernate
     #[arg(long, value_name = "ID", group = "what")]
     hibernate: Option<SandboxId>,
-    /// Invoke this function
+    /// Function to call
     #[arg(long, value_name = "ID", group = "what")]
     function: Option<String>,
-    /// Input of the function, as JSON
+    /// Event for the function, as JSON
     #[arg(long, value_name = "JSON", requires = "function")]
     input: Option<String>,
-    /// Run SQL on this database
+    /// Database to run --sql on
     #[arg(long, value_name = "ID", requires = "sql", group = "what")]
     database: Option<String>,
-    /// The SQL
+    /// SQL statement to run
     #[arg(long, requires = "database")]
     sql: Option<String>,
-    /// Run this command, in a fresh sandbox unless --sandbox names one
-    #[arg(last = true, group = "what")]
+    /// Command to run, in a new sandbox unless --sandbox is given
+    #[arg(last = true, value_name = "CMD", group = "what")]
     command: Vec<String>,
 }
 
 impl TargetArgs {
-    /// As the API takes it; `None` when nothing was said.
+    /// Converts to the API type; `None` if no target was given.
     pub fn target(self) -> Result<Option<ScheduleTarget>> {
         if let Some(url) = self.url {
             let headers = pairs(&self.headers)?.unwrap_or_default();
@@ -99,15 +99,15 @@ impl TargetArgs {
             let target = AppTarget { app_id, path: self.path, method: self.method, headers, body: self.body };
             return Ok(Some(ScheduleTarget::App(target)));
         }
-        let moved = self.wake.map(|id| (id, SandboxAction::Wake));
-        let moved = moved.or(self.hibernate.map(|id| (id, SandboxAction::Hibernate)));
-        if let Some((sandbox_id, action)) = moved {
+        let action = self.wake.map(|id| (id, SandboxAction::Wake));
+        let action = action.or(self.hibernate.map(|id| (id, SandboxAction::Hibernate)));
+        if let Some((sandbox_id, action)) = action {
             return Ok(Some(ScheduleTarget::Sandbox(SandboxTarget { sandbox_id, action })));
         }
         if let Some(function_id) = self.function {
             let read = |text: String| serde_json::from_str(&text);
             let input = self.input.map(read).transpose();
-            let input = input.map_err(|error| Failure::new(format!("--input is not JSON: {error}")))?;
+            let input = input.map_err(|error| Failure::new(format!("--input is not valid JSON: {error}")))?;
             return Ok(Some(ScheduleTarget::Function(FunctionTarget { function_id, input })));
         }
         if let (Some(database_id), Some(sql)) = (self.database, self.sql) {
@@ -123,46 +123,46 @@ impl TargetArgs {
     }
 }
 
-/// How.
+/// Run options of a schedule.
 #[derive(Debug, clap::Args)]
 pub struct OptionArgs {
-    /// When a run is due while an earlier one is under way: skip, queue, replace or allow [default: skip]
+    /// If an earlier run is still in progress: skip, queue, replace or allow [default: skip]
     #[arg(long, value_parser = overlap)]
     overlap: Option<Overlap>,
-    /// Times that passed while nothing could run: skip, run_once or run_all [default: run_once]
+    /// If runs were missed during downtime: skip, run_once or run_all [default: run_once]
     #[arg(long, value_parser = missed)]
     missed: Option<MissedRuns>,
-    /// Most runs of run_all [default: 10]
+    /// Maximum number of missed runs to start with run_all [default: 10]
     #[arg(long, value_name = "COUNT")]
     missed_max: Option<u32>,
-    /// With --missed skip, how late a run may begin [default: 30]
+    /// Latest start of a run with --missed skip, in seconds after its time [default: 30]
     #[arg(long, value_name = "SECONDS")]
     starting_deadline: Option<u64>,
-    /// Begin up to this much later [default: 0]
+    /// Maximum random delay of a run, in seconds [default: 0]
     #[arg(long, value_name = "SECONDS")]
     jitter: Option<u64>,
-    /// End a try after this [default: 300]
+    /// Timeout of each attempt, in seconds [default: 300]
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
-    /// Try a failed run this often again [default: 0]
+    /// Maximum retries of a failed run [default: 0]
     #[arg(long, value_name = "COUNT")]
     retries: Option<u32>,
-    /// Wait before the first of them; doubled for each [default: 10]
+    /// Delay before the first retry, in seconds; doubles with each retry [default: 10]
     #[arg(long, value_name = "SECONDS")]
     retry_delay: Option<u64>,
-    /// Tell this URL when runs keep failing
+    /// URL to notify when runs keep failing
     #[arg(long, value_name = "URL")]
     alert_url: Option<String>,
-    /// After this many failures in a row; 0 for never
+    /// Notify after this many consecutive failures; 0 for never
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "alert_url")]
     alert_after: u32,
-    /// Pause after this many failures in a row; 0 for never
+    /// Pause the schedule after this many consecutive failures; 0 for never
     #[arg(long, value_name = "COUNT")]
     pause_after: Option<u32>,
 }
 
 impl OptionArgs {
-    /// As the API takes it.
+    /// Converts to the API type.
     pub fn options(self) -> Result<ScheduleOptions> {
         let after_failures = self.alert_after;
         Ok(ScheduleOptions {
@@ -181,14 +181,14 @@ impl OptionArgs {
 }
 
 fn overlap(text: &str) -> Result<Overlap, String> {
-    named(text).ok_or_else(|| "it is skip, queue, replace or allow".to_owned())
+    parse(text).ok_or_else(|| "expected skip, queue, replace or allow".to_owned())
 }
 
 fn missed(text: &str) -> Result<MissedRuns, String> {
-    named(text).ok_or_else(|| "it is skip, run_once or run_all".to_owned())
+    parse(text).ok_or_else(|| "expected skip, run_once or run_all".to_owned())
 }
 
-/// A value by its name in the API.
-fn named<T: serde::de::DeserializeOwned>(text: &str) -> Option<T> {
+/// Parses a value by its name in the API.
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).ok()
 }

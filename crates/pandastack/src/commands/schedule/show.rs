@@ -1,4 +1,4 @@
-//! Schedules and runs, as people see them.
+//! Formats schedules and runs.
 
 use anyhow::Result;
 use jiff::Timestamp;
@@ -7,22 +7,22 @@ use serde::Serialize;
 
 use crate::output::{Output, fields};
 
-/// All schedules.
+/// Prints all schedules.
 pub fn list(output: Output, schedules: &[Schedule]) -> Result<()> {
-    output.table(schedules, ["ID", "NAME", "WHEN", "WHAT", "NEXT", "LAST"], |schedule| {
+    output.table(schedules, ["ID", "NAME", "TIMING", "TARGET", "NEXT RUN", "LAST RUN"], |schedule| {
         let next = if schedule.paused { "paused".to_owned() } else { time(schedule.next_run_at) };
         [
             schedule.id.to_string(),
             schedule.name.clone(),
-            when(schedule),
-            what(&schedule.target),
+            timing(schedule),
+            target(&schedule.target),
             next,
             time(schedule.last_run_at),
         ]
     })
 }
 
-/// One schedule.
+/// Prints a schedule.
 pub fn one(output: Output, schedule: &Schedule) -> Result<()> {
     output.value(schedule, |schedule| {
         let paused = match (&schedule.paused_reason, schedule.paused) {
@@ -33,23 +33,23 @@ pub fn one(output: Output, schedule: &Schedule) -> Result<()> {
         fields(&[
             ("id", schedule.id.to_string()),
             ("name", schedule.name.clone()),
-            ("when", when(schedule)),
-            ("what", what(&schedule.target)),
+            ("timing", timing(schedule)),
+            ("target", target(&schedule.target)),
             ("paused", paused),
             ("next run", time(schedule.next_run_at)),
             ("last run", time(schedule.last_run_at)),
-            ("failures in a row", schedule.consecutive_failures.to_string()),
+            ("consecutive failures", schedule.consecutive_failures.to_string()),
             ("overlap", word(&schedule.options.overlap)),
-            ("missed", word(&schedule.options.missed)),
+            ("missed runs", word(&schedule.options.missed)),
             ("retries", word(&schedule.options.retries)),
             ("timeout", format!("{} s", word(&schedule.options.timeout_seconds))),
         ])
     })
 }
 
-/// Runs of a schedule.
+/// Prints the runs of a schedule.
 pub fn runs(output: Output, runs: &[ScheduleRun]) -> Result<()> {
-    output.table(runs, ["ID", "SCHEDULED FOR", "STATUS", "TRIES", "TOOK", "WHY"], |run| {
+    output.table(runs, ["ID", "SCHEDULED FOR", "STATUS", "ATTEMPTS", "DURATION", "ERROR"], |run| {
         [
             run.id.to_string(),
             run.scheduled_for.to_string(),
@@ -61,16 +61,16 @@ pub fn runs(output: Output, runs: &[ScheduleRun]) -> Result<()> {
     })
 }
 
-/// One run with its output.
+/// Prints a run with its output.
 pub fn run(output: Output, run: &ScheduleRun) -> Result<()> {
     output.value(run, |run| {
         let mut text = fields(&[
             ("id", run.id.to_string()),
             ("status", word(&run.status)),
             ("scheduled for", run.scheduled_for.to_string()),
-            ("tries", run.attempt.to_string()),
-            ("took", format!("{} ms", run.duration_ms)),
-            ("why", run.error.clone().unwrap_or_else(|| "-".to_owned())),
+            ("attempts", run.attempt.to_string()),
+            ("duration", format!("{} ms", run.duration_ms)),
+            ("error", run.error.clone().unwrap_or_else(|| "-".to_owned())),
         ]);
         for (name, stream) in [("stdout", &run.stdout), ("stderr", &run.stderr)] {
             if !stream.is_empty() {
@@ -81,7 +81,7 @@ pub fn run(output: Output, run: &ScheduleRun) -> Result<()> {
     })
 }
 
-fn when(schedule: &Schedule) -> String {
+fn timing(schedule: &Schedule) -> String {
     match (schedule.every_seconds, schedule.at) {
         (Some(seconds), _) => format!("every {seconds} s"),
         (None, Some(at)) => format!("at {at}"),
@@ -89,19 +89,19 @@ fn when(schedule: &Schedule) -> String {
     }
 }
 
-fn what(target: &ScheduleTarget) -> String {
+fn target(target: &ScheduleTarget) -> String {
     match target {
         ScheduleTarget::Http(target) => target.url.clone(),
         ScheduleTarget::Command(target) => {
-            let place = target.sandbox_id.as_ref().map_or("fresh sandbox", |id| id.as_str());
-            format!("command in {place}")
+            let sandbox = target.sandbox_id.as_ref().map_or("new sandbox", |id| id.as_str());
+            format!("command in {sandbox}")
         }
         ScheduleTarget::Sandbox(target) => format!("{} {}", word(&target.action), target.sandbox_id),
         ScheduleTarget::App(target) => {
             format!("app {}{}", target.app_id, target.path.as_deref().unwrap_or("/"))
         }
         ScheduleTarget::Function(target) => format!("function {}", target.function_id),
-        ScheduleTarget::Sql(target) => format!("sql on {}", target.database_id),
+        ScheduleTarget::Sql(target) => format!("SQL on {}", target.database_id),
     }
 }
 
@@ -109,7 +109,7 @@ fn time(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "-".to_owned(), |at| at.to_string())
 }
 
-/// A value as the API writes it.
+/// A value as written by the API.
 fn word(value: &impl Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => text,

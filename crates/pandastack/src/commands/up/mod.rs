@@ -1,9 +1,10 @@
-//! `pandastack up`: the whole platform on one machine.
+//! `pandastack up`: runs the whole platform on one machine.
 //!
-//! Starts control and agent as processes of their own, waits until sandboxes can be made, points the person's client at
-//! them, and supervises until it is asked to stop. Stopping ends the two processes and nothing else: sandboxes go on
-//! running, and the next `up` with the same data directory finds them again. So an upgrade is a restart, and a crash
-//! costs nobody their work. `pandastack down --sandboxes kill` ends them too.
+//! Starts control and agent as child processes, waits until they are ready, configures the user's
+//! client and supervises both until it is stopped. Stopping ends only the two processes: sandboxes
+//! keep running, and the next `up` with the same data directory adopts them. An upgrade is
+//! therefore a restart, and a crash loses no work. `pandastack down --sandboxes kill` also deletes
+//! the sandboxes.
 
 mod detach;
 mod ready;
@@ -16,7 +17,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::unistd::Uid;
 use pandastack_client::{Client, Config};
 use tokio::sync::mpsc;
 
@@ -30,13 +30,13 @@ use crate::supervise::{RoleEvent, Supervisor, secret, stop_requested};
 use crate::trace;
 pub use ready::{Ready, read_token};
 
-/// Time from start to the first answer: it includes making the store on first use.
+/// Startup timeout; includes the creation of the store on first use.
 const READY_SECONDS: u64 = 180;
-/// Between two questions whether the API answers.
+/// Interval between readiness checks.
 const READY_POLL: Duration = Duration::from_millis(50);
-/// Deaths of one role before the first answer that mean it will never come.
-const START_DEATHS_MAX: u32 = 3;
-/// Lines of a role's log in an error.
+/// Crashes of one role during startup after which `up` gives up.
+const START_CRASHES_MAX: u32 = 3;
+/// Lines of a role's log to include in an error.
 const TAIL_LINES: usize = 15;
 
 /// Arguments.
@@ -48,23 +48,23 @@ pub struct Args {
     control: ControlArgs,
     #[command(flatten)]
     agent: AgentArgs,
-    /// Return when the platform is up and leave it running in the background
+    /// Run in the background; return when PandaStack is ready
     #[arg(long, short)]
     detach: bool,
-    /// Leave ~/.config/pandastack/config.json alone
+    /// Do not write ~/.config/pandastack/config.json
     #[arg(long)]
     no_client_config: bool,
-    /// Become the leader of a new session: how `--detach` runs the part that stays
+    /// Start a new session; set by --detach
     #[arg(long, hide = true)]
     new_session: bool,
 }
 
-/// Carries it out.
+/// Runs the command.
 pub fn run(args: Args, output: Output) -> Result<ExitCode> {
     let settings = Settings::resolve(&args.common, &args.control, &args.agent)?;
-    if !Uid::effective().is_root() {
-        let failure = Failure::new("starting virtual machines and their networks needs root");
-        return Err(failure.hint("run `sudo pandastack up`; clients need no rights").into());
+    if !rustix::process::geteuid().is_root() {
+        let failure = Failure::new("cannot start PandaStack: root privileges are required");
+        return Err(failure.hint("run `sudo pandastack up`; other commands do not need root").into());
     }
     require_programs(&settings)?;
     prepare_directories(&settings)?;
@@ -72,31 +72,31 @@ pub fn run(args: Args, output: Output) -> Result<ExitCode> {
         return detach::run(&settings, output);
     }
     if args.new_session {
-        rustix::process::setsid().context("leave the terminal's session")?;
+        rustix::process::setsid().context("cannot start a new session")?;
     }
     trace::init(None, "warn", None)?;
     super::block_on(serve(settings, !args.no_client_config, output))
 }
 
-/// The first start decides how the store is made, so it wants everything that this takes. An installation that has run
-/// before starts without: its sandboxes matter more than what only a template build needs.
+/// The first start creates the store, so it requires every program. An existing installation starts
+/// with a warning: its sandboxes matter more than programs that only template builds need.
 fn require_programs(settings: &Settings) -> Result<()> {
     let missing = host_packages::missing();
     if missing.is_empty() {
         return Ok(());
     }
-    let programs: Vec<&str> = missing.values().flat_map(|lack| lack.programs.iter().copied()).collect();
+    let programs: Vec<&str> = missing.values().flat_map(|package| package.programs.iter().copied()).collect();
     let install = host_packages::install_command(&missing);
     if settings.data_dir.join("store").exists() {
-        eprintln!("warning: this machine lacks {}; install it with: {install}", programs.join(", "));
+        eprintln!("warning: missing programs: {}; run `{install}`", programs.join(", "));
         return Ok(());
     }
-    let failure = Failure::new(format!("this machine lacks {}", programs.join(", ")));
+    let failure = Failure::new(format!("missing programs: {}", programs.join(", ")));
     Err(failure.hint(format!("run `{install}`")).into())
 }
 
 fn prepare_directories(settings: &Settings) -> Result<()> {
-    // Machines run as users of their own and must pass through to their files; nobody may look around.
+    // Machines run as their own users and must be able to traverse these directories, but not list them.
     for dir in [&settings.data_dir, &settings.runtime_dir] {
         make_directory(dir, 0o711)?;
     }
@@ -108,7 +108,7 @@ fn make_directory(dir: &Path, mode: u32) -> Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(mode).create(dir)?;
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
     };
-    make().with_context(|| format!("make the directory {}", dir.display()))
+    make().with_context(|| format!("cannot create the directory {}", dir.display()))
 }
 
 fn logs_dir(data_dir: &Path) -> std::path::PathBuf {
@@ -116,7 +116,7 @@ fn logs_dir(data_dir: &Path) -> std::path::PathBuf {
 }
 
 async fn serve(settings: Settings, client_config: bool, output: Output) -> Result<ExitCode> {
-    let pid = i32::try_from(std::process::id()).context("this process's number")?;
+    let pid = i32::try_from(std::process::id()).context("cannot read this process's ID")?;
     let holder = Holder {
         pid,
         api_url: settings.api_url(),
@@ -125,7 +125,7 @@ async fn serve(settings: Settings, client_config: bool, output: Output) -> Resul
         net_prefix: settings.net_prefix.clone(),
     };
     let _lock = match UpLock::claim(&settings.data_dir, &holder)? {
-        Claim::Taken(lock) => lock,
+        Claim::Acquired(lock) => lock,
         Claim::Held(holder) => return already_up(&settings, holder, client_config, output),
     };
     require_free_address(&settings)?;
@@ -140,9 +140,9 @@ async fn serve(settings: Settings, client_config: bool, output: Output) -> Resul
     };
     if started.is_ok() {
         stop.cancelled().await;
-        eprintln!("Stopping. Sandboxes stay as they are; the next `pandastack up` finds them again.");
+        eprintln!("Stopping. Sandboxes keep running; `pandastack up` reconnects to them.");
     }
-    // The agent first: while it stops it still reports to control.
+    // The agent first, because it reports to control while it stops.
     agent.stop().await;
     control.stop().await;
     started.map(|()| ExitCode::SUCCESS)
@@ -155,17 +155,20 @@ fn already_up(
     output: Output,
 ) -> Result<ExitCode> {
     let Some(holder) = holder else {
-        let failure = Failure::new(format!("another `up` is starting with {}", settings.data_dir.display()));
-        return Err(failure.hint("wait for it, or use another --data-dir").into());
+        let failure = Failure::new(format!(
+            "another `pandastack up` is starting with data directory {}",
+            settings.data_dir.display()
+        ));
+        return Err(failure.hint("wait until it is ready, or use another --data-dir").into());
     };
-    eprintln!("PandaStack is already up (process {}).", holder.pid);
-    let mut ready = Ready::of(&settings.data_dir, holder.api_url, client_config)?;
+    eprintln!("PandaStack is already running (PID {}).", holder.pid);
+    let mut ready = Ready::new(&settings.data_dir, holder.api_url, client_config)?;
     ready.already_up = true;
     ready.announce(output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A taken address is the most common reason not to start; say so before anything else is begun.
+/// Checks the most common startup error first: an address in use.
 fn require_free_address(settings: &Settings) -> Result<()> {
     if let Err(error) = TcpListener::bind(settings.listen) {
         let failure = Failure::new(format!("cannot listen on {}: {error}", settings.listen));
@@ -174,7 +177,7 @@ fn require_free_address(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The lock is ours, so whoever made them is gone.
+/// Removes sockets of a previous `up`. This process holds the lock, so that one is gone.
 fn remove_stale_sockets(settings: &Settings) {
     for socket in [settings.agent_socket(), settings.control_socket()] {
         let _ = std::fs::remove_file(socket);
@@ -191,40 +194,40 @@ async fn start(
     let progress = Progress::start("Starting PandaStack");
     tokio::select! {
         ready = wait_until_ready(settings) => ready?,
-        died = dies_repeatedly(settings, control_events) => return Err(died),
-        died = dies_repeatedly(settings, agent_events) => return Err(died),
+        error = crash_loop(settings, control_events) => return Err(error),
+        error = crash_loop(settings, agent_events) => return Err(error),
     }
     drop(progress);
-    Ready::of(&settings.data_dir, settings.api_url(), client_config)?.announce(output)
+    Ready::new(&settings.data_dir, settings.api_url(), client_config)?.announce(output)
 }
 
 async fn wait_until_ready(settings: &Settings) -> Result<()> {
     let client = Client::new(Config { api_url: settings.api_url(), token: None })?;
     let deadline = Duration::from_secs(READY_SECONDS);
-    let ask = async {
-        // Without an agent there is nothing to ask, and every question is a line in control's log.
+    let ready = async {
+        // Not ready without an agent; each check would only add a line to control's log.
         while !settings.agent_socket().exists() || !client.is_ready(Duration::from_secs(5)).await {
             tokio::time::sleep(READY_POLL).await;
         }
     };
-    tokio::time::timeout(deadline, ask).await.map_err(|_| {
-        let failure = Failure::new(format!("the platform did not become ready within {READY_SECONDS} s"));
-        failure.hint(format!("look into {}", logs_dir(&settings.data_dir).display())).into()
+    tokio::time::timeout(deadline, ready).await.map_err(|_| {
+        let failure = Failure::new(format!("PandaStack was not ready within {READY_SECONDS} s"));
+        failure.hint(format!("see the logs in {}", logs_dir(&settings.data_dir).display())).into()
     })
 }
 
-/// Returns only when a role died so often that waiting for it is pointless.
-async fn dies_repeatedly(settings: &Settings, mut events: mpsc::Receiver<RoleEvent>) -> anyhow::Error {
-    let mut deaths = 0;
+/// Returns an error once a role has crashed [`START_CRASHES_MAX`] times; otherwise never.
+async fn crash_loop(settings: &Settings, mut events: mpsc::Receiver<RoleEvent>) -> anyhow::Error {
+    let mut crashes = 0;
     while let Some(event) = events.recv().await {
-        deaths += 1;
-        if deaths >= START_DEATHS_MAX {
+        crashes += 1;
+        if crashes >= START_CRASHES_MAX {
             let log = roles::log_file(settings, event.name);
             let tail = trace::tail(&log, TAIL_LINES);
-            let failure = Failure::new(format!("{} does not start: it {}\n{tail}", event.name, event.ended));
+            let failure = Failure::new(format!("cannot start {}: it {}\n{tail}", event.name, event.ended));
             return failure
-                .hint("`pandastack doctor` checks what this machine lacks")
-                .hint(format!("the whole log is {}", log.display()))
+                .hint("run `pandastack doctor` to check this machine")
+                .hint(format!("see the full log in {}", log.display()))
                 .into();
         }
     }

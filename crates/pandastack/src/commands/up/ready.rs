@@ -1,33 +1,33 @@
-//! What `up` says when the platform answers.
+//! The message of `up` when PandaStack is ready.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::client_config::{self, Person, Written};
+use crate::client_config::{self, InvokingUser, WriteOutcome};
 use crate::output::Output;
 
-/// A platform that answers. With `--json` this is the one line on standard output.
+/// A ready installation. With `--json`, this is the one line on standard output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ready {
     /// URL of the API.
     pub api_url: String,
     /// Key of the installation's first workspace.
     pub token: String,
-    /// Where everything is kept.
+    /// Data directory.
     pub data_dir: PathBuf,
     /// The client configuration that now points here, if one does.
     pub client_config: Option<PathBuf>,
     /// Why no client configuration was written.
     pub client_config_note: Option<String>,
-    /// Whether another `up` serves it and this one only found it.
+    /// Whether another `up` was already running.
     pub already_up: bool,
 }
 
 impl Ready {
-    /// The platform of a data directory; also points the person's client there, if that is wanted.
-    pub fn of(data_dir: &Path, api_url: String, client_config: bool) -> Result<Self> {
+    /// Reads the installation of a data directory and optionally configures the user's client.
+    pub fn new(data_dir: &Path, api_url: String, client_config: bool) -> Result<Self> {
         let (token, data_dir) = (read_token(data_dir)?, data_dir.to_owned());
         let mut ready = Self {
             api_url,
@@ -38,11 +38,11 @@ impl Ready {
             already_up: false,
         };
         if client_config {
-            // A home that cannot be written must not keep the platform down.
+            // A home directory that cannot be written must not prevent startup.
             match ready.write_client_config() {
-                Ok(Written::Yes(path)) => ready.client_config = Some(path),
-                Ok(Written::Foreign { path, api_url }) => {
-                    let note = format!("{} points to {api_url} and was left alone.", path.display());
+                Ok(WriteOutcome::Written(path)) => ready.client_config = Some(path),
+                Ok(WriteOutcome::Foreign { path, api_url }) => {
+                    let note = format!("{} points to {api_url} and was not changed.", path.display());
                     ready.client_config_note = Some(note);
                 }
                 Err(error) => ready.client_config_note = Some(format!("{error:#}.")),
@@ -51,19 +51,19 @@ impl Ready {
         Ok(ready)
     }
 
-    fn write_client_config(&self) -> Result<Written> {
-        let person = Person::at_the_keyboard()?;
-        client_config::write(&person, &self.data_dir, &self.api_url, &self.token)
+    fn write_client_config(&self) -> Result<WriteOutcome> {
+        let user = InvokingUser::current()?;
+        client_config::write(&user, &self.data_dir, &self.api_url, &self.token)
     }
 
-    /// Tells the person what to type next, or the program what it asked for.
+    /// Prints the next steps, or JSON.
     pub fn announce(&self, output: Output) -> Result<()> {
         if output.is_json() {
             return output.line(&serde_json::to_string(self)?);
         }
-        eprintln!("PandaStack is up at {} (data in {}).", self.api_url, self.data_dir.display());
+        eprintln!("PandaStack is running at {} (data directory {}).", self.api_url, self.data_dir.display());
         match (&self.client_config, &self.client_config_note) {
-            (Some(path), _) => eprintln!("Clients find it through {}.", path.display()),
+            (Some(path), _) => eprintln!("Client configuration written to {}.", path.display()),
             (None, note) => {
                 eprintln!(
                     "{}To use this server:\n",
@@ -85,9 +85,9 @@ fn token_file(data_dir: &Path) -> PathBuf {
     data_dir.join("control/bootstrap-token")
 }
 
-/// The key that control made for the first workspace.
+/// The API key that control created for the first workspace.
 pub fn read_token(data_dir: &Path) -> Result<String> {
     let path = token_file(data_dir);
     let text = std::fs::read_to_string(&path);
-    Ok(text.with_context(|| format!("read the first API key {}", path.display()))?.trim().to_owned())
+    Ok(text.with_context(|| format!("cannot read the initial API key {}", path.display()))?.trim().to_owned())
 }

@@ -1,4 +1,4 @@
-//! The command lines of the two processes that `up` keeps running.
+//! Command lines of the two child processes of `up`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::logs_dir;
 use crate::settings::{BACKUPS_VARIABLE, Backups, DATABASE_URL_VARIABLE, Engine, Settings};
 use crate::supervise::Role;
 
-/// Where a role logs to.
+/// Log file of a role.
 pub fn log_file(settings: &Settings, role: &str) -> PathBuf {
     logs_dir(&settings.data_dir).join(format!("{role}.log"))
 }
@@ -74,7 +74,7 @@ pub fn agent(settings: &Settings, secret: &Path) -> Role {
     Role { name: "agent", args, env: Vec::new() }
 }
 
-/// What both need. Every setting is handed over decided, so that the two cannot read different files.
+/// Arguments of both roles. Every setting is passed resolved, so that the two cannot read different files.
 fn common(role: &'static str, settings: &Settings, secret: &Path) -> Vec<OsString> {
     let mut args: Vec<OsString> =
         vec![role.into(), "--supervised".into(), "--config".into(), "/dev/null".into()];

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 from .. import _wire
+from .._fields import need_text, text
 from ..context_models import Execution
 from ..errors import BadRequestError, NotFoundError
-from ..models import need_text, text
 from .transport import AsyncTransport
 
 #: Time of a run that names none; the server's own ends it first.

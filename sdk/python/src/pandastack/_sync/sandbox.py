@@ -30,6 +30,7 @@ from .._preview import preview_url
 from .._wire import Command
 from ..errors import CommandFailed, NotFoundError, PandaStackError
 from ..exploring import BranchOutcome, Candidate, ExploreResult, Select
+from .._fields import integer, need_text, optional_integer, optional_text, text
 from ..models import (
     Checkpoints,
     Egress,
@@ -45,12 +46,7 @@ from ..models import (
     SandboxEvent,
     SandboxMetrics,
     Snapshot,
-    integer,
-    need_text,
     network_body,
-    optional_integer,
-    optional_text,
-    text,
 )
 from .contexts import CodeContext
 from .exec_stream import ExecStream, server_events
@@ -95,6 +91,17 @@ class Sandbox:
     expires_at: Optional[str] = None
     #: Why it failed.
     failure: Optional[str] = None
+    workspace: Optional[str] = None
+    #: The host it lives on.
+    host: Optional[str] = None
+    #: ``False`` when its host does not answer; ``status`` is then the last one known.
+    host_reachable: bool = True
+    #: Where the time of ``boot_ms`` went, in microseconds.
+    boot_stages_us: Dict[str, int] = field(default_factory=dict)
+    #: How long the parent of a fork stood still.
+    pause_ms: Optional[float] = None
+    #: Its volumes.
+    volumes: List[Dict[str, Any]] = field(default_factory=list)
     #: The server's record as it came, with fields this client does not know.
     raw: Dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _client: PandaStack = field(default=cast("PandaStack", None), repr=False, compare=False)
@@ -124,6 +131,12 @@ class Sandbox:
             parent_id=optional_text(data, "parent_id"),
             expires_at=optional_text(data, "expires_at"),
             failure=optional_text(data, "failure"),
+            workspace=optional_text(data, "workspace"),
+            host=optional_text(data, "host"),
+            host_reachable=data.get("host_reachable") is not False,
+            boot_stages_us=dict(data.get("boot_stages_us") or {}),
+            pause_ms=data.get("pause_ms"),
+            volumes=list(data.get("volumes") or []),
             raw=dict(data),
             _client=client,
         )

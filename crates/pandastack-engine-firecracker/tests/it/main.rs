@@ -1,0 +1,40 @@
+//! The engine against real Firecracker processes and a toy guest, and its client against
+//! hand-written exchanges.
+//!
+//! Real machines need `/dev/kvm`, a compiler and a Firecracker of a supported version; what is
+//! missing is named and the tests are skipped. The guest is a program of the tests that needs no
+//! kernel, so any KVM will do.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod client;
+mod disk_full;
+mod fixture;
+mod jail;
+mod lifecycle;
+mod network;
+mod timing;
+mod toy_guest;
+mod volumes;
+
+use pandastack_engine::conformance;
+use pandastack_engine_firecracker::Launcher;
+
+use fixture::FirecrackerFixture;
+
+async fn conform(launcher: Launcher) {
+    match FirecrackerFixture::prepare(launcher).await {
+        Ok(fixture) => conformance::run(&fixture).await.assert_passed(),
+        Err(reason) => println!("skipped: {reason}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jailed_machines_conform() {
+    conform(Launcher::Jailer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_without_a_jail_conform() {
+    conform(Launcher::Direct).await;
+}

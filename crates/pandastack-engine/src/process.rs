@@ -1,0 +1,213 @@
+//! The process of one machine: how an engine notices its end, and ends it.
+//!
+//! Ends are events on a pidfd, whoever the parent is. The watching task belongs to the engine, not to the machine's
+//! handle, so that a process is reaped even if it ends after its last handle is gone.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use crate::{Confinement, EngineError, MachineExit, Result};
+
+/// Longest time from SIGKILL to the end of the process, with its memory given back.
+const KILL_MAX: Duration = Duration::from_secs(15);
+
+/// A process of ours, or one that we adopted.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot.
+    pub started_ticks: u64,
+    pidfd: Arc<OwnedFd>,
+    exited: watch::Receiver<Option<MachineExit>>,
+}
+
+impl Process {
+    /// Watches a newborn process through its pidfd until it ends. One that cannot be watched is ended.
+    pub fn watch(pidfd: OwnedFd, tasks: &TaskTracker) -> Result<Self> {
+        let pidfd = Arc::new(pidfd);
+        Self::attach(pidfd.clone(), tasks).inspect_err(|_| {
+            let _ = pidfd_send_signal(pidfd.as_fd(), Signal::KILL);
+        })
+    }
+
+    /// The id of the process is the one the kernel gives for the descriptor: a process that runs tenant code may say
+    /// what it likes about its children.
+    fn attach(pidfd: Arc<OwnedFd>, tasks: &TaskTracker) -> Result<Self> {
+        let pid = pid_of(&pidfd)?;
+        let started_ticks = started_ticks(pid)?;
+        // SAFETY: the descriptor is owned, and stays open as long as the registration.
+        let watched = unsafe { AsyncFd::register_with_interest(pidfd.clone(), Interest::READABLE) }
+            .map_err(|error| EngineError::io("watch the process", proc_path(pid))(error.into()))?;
+        let (sender, exited) = watch::channel(None);
+        tasks.spawn(async move {
+            // An error here means that the runtime is going away, and with it everybody who could listen.
+            if watched.readable().await.is_ok() {
+                sender.send_replace(Some(reap(watched.get_ref())));
+            }
+        });
+        Ok(Self { pid, started_ticks, pidfd, exited })
+    }
+
+    /// Finds a process again. Fails with [`EngineError::Exited`] if it is gone or its id has a new owner.
+    pub fn find(pid: u32, started_ticks: u64, tasks: &TaskTracker) -> Result<Self> {
+        let gone = || EngineError::Exited(format!("process {pid} is no longer there"));
+        let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())?;
+        // In this order: the descriptor pins the process, so the start time read now is that of the one pinned.
+        match self::started_ticks(pid) {
+            Ok(ticks) if ticks == started_ticks => Self::attach(Arc::new(pidfd), tasks).map_err(|_| gone()),
+            _ => Err(gone()),
+        }
+    }
+
+    /// Fires when the process is gone.
+    pub fn exited(&self) -> watch::Receiver<Option<MachineExit>> {
+        self.exited.clone()
+    }
+
+    /// Asks the kernel to end it.
+    pub fn send_kill(&self) {
+        // The only error is that it is gone already.
+        let _ = pidfd_send_signal(self.pidfd.as_fd(), Signal::KILL);
+    }
+
+    /// The process, pinned: the descriptor never comes to mean another one.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Puts the process where the kernel looks first when memory runs out, and a zygote where it looks last.
+    pub fn set_oom_score(&self, confinement: Confinement) {
+        let score = match confinement {
+            Confinement::Full { .. } => "300",
+            Confinement::Zygote => "-300",
+        };
+        let path = format!("/proc/{}/oom_score_adj", self.pid);
+        if let Err(error) = fs::write(&path, score) {
+            tracing::warn!(path, %error, "cannot set the machine's rank for the out-of-memory killer");
+        }
+    }
+
+    /// Ends it and waits until it is gone.
+    pub async fn kill(&self) -> Result<()> {
+        self.send_kill();
+        let mut exited = self.exited();
+        let gone = timeout(KILL_MAX, exited.wait_for(Option::is_some)).await;
+        match gone {
+            Ok(_) => Ok(()),
+            Err(_) => Err(EngineError::Deadline {
+                step: "ending the process",
+                limit_ms: KILL_MAX.as_millis() as u64,
+            }),
+        }
+    }
+}
+
+/// Ends a process when a call that made it fails or is dropped half way.
+#[derive(Debug)]
+pub struct KillOnDrop(Option<Process>);
+
+impl KillOnDrop {
+    /// Holds the process hostage.
+    pub fn new(process: Process) -> Self {
+        Self(Some(process))
+    }
+
+    /// The call succeeded: the process lives on.
+    pub fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if let Some(process) = &self.0 {
+            process.send_kill();
+        }
+    }
+}
+
+/// Takes the exit status of a process that has ended, if we are the parent.
+fn reap(pidfd: &OwnedFd) -> MachineExit {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    let reason = match waitid(WaitId::PidFd(pidfd.as_fd()), options) {
+        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => format!("its process ended with exit code {code}"),
+            (_, Some(signal)) => format!("its process was ended by signal {signal}"),
+            _ => "its process ended in an unknown way".to_owned(),
+        },
+        _ => "its process ended; its status went to its parent".to_owned(),
+    };
+    MachineExit { reason }
+}
+
+/// The process a descriptor refers to.
+fn pid_of(pidfd: &OwnedFd) -> Result<u32> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let text = fs::read_to_string(&path).map_err(EngineError::io("look at the process descriptor", &path))?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
+    pid.ok_or_else(|| EngineError::Exited("its process descriptor names no living process".to_owned()))
+}
+
+fn proc_path(pid: u32) -> String {
+    format!("/proc/{pid}/stat")
+}
+
+fn started_ticks(pid: u32) -> Result<u64> {
+    let path = proc_path(pid);
+    let text = fs::read_to_string(&path).map_err(EngineError::io("read the start time", &path))?;
+    parse_started_ticks(&text).ok_or(EngineError::Vmm { step: "reading the start time", detail: text })
+}
+
+/// Field 22. The second field, the program's name in parentheses, may itself contain blanks and parentheses.
+fn parse_started_ticks(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let rest = "S 1 2 2 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 314159 10 20";
+        for name in ["(qemu)", "(a) b)", "( 1 2 3 )"] {
+            assert_eq!(parse_started_ticks(&format!("42 {name} {rest}")), Some(314_159), "{name}");
+        }
+        assert_eq!(parse_started_ticks("42 (x) S 1"), None);
+    }
+
+    #[tokio::test]
+    async fn only_process_descriptors_are_watched() {
+        let file = OwnedFd::from(fs::File::open("/dev/null").unwrap());
+        assert!(matches!(Process::watch(file, &TaskTracker::new()), Err(EngineError::Exited(_))));
+    }
+
+    #[tokio::test]
+    #[expect(clippy::zombie_processes, reason = "the watcher under test reaps it")]
+    async fn the_end_of_a_child_is_an_event_with_its_reason() {
+        let tasks = TaskTracker::new();
+        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let id = Pid::from_child(&child);
+        let process = Process::watch(pidfd_open(id, PidfdFlags::empty()).unwrap(), &tasks).unwrap();
+        assert_eq!(process.pid, child.id());
+        let again = Process::find(process.pid, process.started_ticks, &tasks).unwrap();
+        assert!(matches!(Process::find(process.pid, 1, &tasks), Err(EngineError::Exited(_))));
+        process.kill().await.unwrap();
+        again.kill().await.unwrap();
+        let reasons = [process, again].map(|process| process.exited().borrow().clone().unwrap().reason);
+        assert!(reasons.iter().any(|reason| reason.contains("signal 9")), "{reasons:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Builders for the HTTP clients of the platform's own programs.
+//!
+//! What must hold:
+//! - TLS comes from `ring`, as everywhere else in the platform, and trusts the system's certificates. They are read once per
+//!   process, because reading them takes longer than creating a sandbox.
+//! - A host without certificates can still call servers that need none.
+//! - Clients speak HTTP/1, even where another dependency turns on HTTP/2: our tunnels are upgrades, which HTTP/2 does not have.
+
+#![forbid(unsafe_code)]
+
+use std::sync::{Arc, LazyLock};
+
+use reqwest::{Client, ClientBuilder};
+use rustls::crypto::ring;
+use rustls::{ClientConfig, RootCertStore};
+
+/// The system's certificates.
+static SYSTEM_ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
+    let found = rustls_native_certs::load_native_certs();
+    for error in found.errors {
+        tracing::debug!(%error, "a certificate of the system was not read");
+    }
+    let mut roots = RootCertStore::empty();
+    let (_, unusable) = roots.add_parsable_certificates(found.certs);
+    if unusable > 0 {
+        tracing::debug!(unusable, "certificates of the system are not usable");
+    }
+    Arc::new(roots)
+});
+
+/// Begins a client that may call any server.
+pub fn builder() -> ClientBuilder {
+    with_roots(Arc::clone(&SYSTEM_ROOTS))
+}
+
+/// Begins a client of one server, which is at `address`. Unless that begins with `https:` no certificates are read.
+pub fn builder_for(address: &str) -> ClientBuilder {
+    if is_https(address) { builder() } else { with_roots(Arc::new(RootCertStore::empty())) }
+}
+
+/// Makes `ring` the process's provider of TLS, for libraries that look for one. One that was set before stays.
+pub fn install_tls_provider() {
+    let _ = ring::default_provider().install_default();
+}
+
+fn with_roots(roots: Arc<RootCertStore>) -> ClientBuilder {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = Client::builder().http1_only();
+    match config.with_safe_default_protocol_versions() {
+        Ok(config) => {
+            builder.tls_backend_preconfigured(config.with_root_certificates(roots).with_no_client_auth())
+        }
+        // Only a provider without cipher suites has no versions. What is not a TLS backend makes the build fail.
+        Err(error) => builder.tls_backend_preconfigured(error),
+    }
+}
+
+fn is_https(address: &str) -> bool {
+    address.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[test]
+    fn clients_are_built_whatever_the_host_has() {
+        for address in
+            ["http://127.0.0.1:8080", "unix:/run/x", "https://example.com", "HTTPS://example.com", "é"]
+        {
+            assert!(builder_for(address).build().is_ok(), "{address}");
+        }
+        assert!(is_https("HTTPS://a") && !is_https("http://a") && !is_https("unix:/https:"));
+    }
+
+    #[tokio::test]
+    async fn a_client_speaks_http_1() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = vec![0; 1024];
+            let count = stream.read(&mut head).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await.unwrap();
+            String::from_utf8_lossy(&head[..count]).into_owned()
+        };
+        let client = builder_for(&url).build().unwrap();
+        let (answer, head) = tokio::join!(client.get(&url).send(), server);
+        assert_eq!(answer.unwrap().text().await.unwrap(), "ok");
+        assert!(head.starts_with("GET / HTTP/1.1\r\n"), "{head}");
+    }
+}

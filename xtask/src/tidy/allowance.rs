@@ -1,0 +1,38 @@
+//! What is still allowed of something that is to go.
+
+/// How many places are named.
+const SHOWN: usize = 10;
+
+/// The problem, if the places are not exactly as many as the table in `file` allows: more of them
+/// would be a step back, and fewer must be written down, or they could come back.
+pub fn judge(rule: &str, allowed: usize, places: &[String], file: &str) -> Option<String> {
+    let found = places.len();
+    if found < allowed {
+        return Some(format!("{rule}: {found} places are left; lower the {allowed} in {file}"));
+    }
+    if found == allowed {
+        return None;
+    }
+    let mut problem = format!("{rule}: {found} places instead of {allowed}");
+    for place in places.iter().take(SHOWN) {
+        problem.push_str(&format!("\n    {place}"));
+    }
+    if found > SHOWN {
+        problem.push_str(&format!("\n    and {} more", found - SHOWN));
+    }
+    Some(problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allowance_is_exact() {
+        let places = vec!["a.rs:1".to_owned(), "a.rs:2".to_owned()];
+        assert_eq!(judge("rule", 2, &places, "table.rs"), None);
+        let more = judge("rule", 1, &places, "table.rs").unwrap();
+        assert_eq!(more, "rule: 2 places instead of 1\n    a.rs:1\n    a.rs:2");
+        assert!(judge("rule", 3, &places, "table.rs").unwrap().contains("lower the 3 in table.rs"));
+    }
+}
