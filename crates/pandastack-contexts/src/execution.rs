@@ -66,7 +66,8 @@ impl Run {
         Ok(Self { machine, process: context.process, id, body, heard, deadline, timed_out: false })
     }
 
-    /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, at last `ended`. Safe to drop and ask again.
+    /// The next event: `started`, `stdout`, `stderr`, `result`, `error`, at last `ended`. Safe to
+    /// drop and ask again.
     pub(super) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(event) = self.heard.told.pop_front() {

@@ -2,7 +2,8 @@
 
 use pandastack_types::api::{ExecRequest, StartProcess};
 
-/// Our kernel. It goes as an argument, so that nothing has to be installed in a template and nothing is left behind.
+/// Our kernel. It goes as an argument, so that nothing has to be installed in a template and
+/// nothing is left behind.
 const PROGRAM: &str = include_str!("kernel.py");
 /// Who runs code.
 const USER: &str = "user";

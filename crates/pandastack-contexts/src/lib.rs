@@ -5,12 +5,13 @@
 //!   answer or events                     <-- lines of JSON on its standard output
 //! ```
 //!
-//! A context is a process of the sandbox: Python with a small program of ours ([`kernel`]) that keeps one namespace. So
-//! contexts live as long as the sandbox and go with it through sleep, snapshot and fork, and nothing of them is kept
-//! here. They are found by the tag of their process, `code-context <id> <language> <second of its begin> <directory>`.
+//! A context is a process of the sandbox: Python with a small program of ours ([`kernel`]) that
+//! keeps one namespace. So contexts live as long as the sandbox and go with it through sleep,
+//! snapshot and fork, and nothing of them is kept here. They are found by the tag of their process,
+//! `code-context <id> <language> <second of its begin> <directory>`.
 //!
-//! Must hold: runs of a context take turns (the kernel sees to it); a run whose client goes away, or whose time is
-//! over, is interrupted, and its context stays.
+//! Must hold: runs of a context take turns (the kernel sees to it); a run whose client goes away,
+//! or whose time is over, is interrupted, and its context stays.
 //!
 //! Left to others: running processes (the agent), and E2B's form of the same (`pandastack-e2b`).
 

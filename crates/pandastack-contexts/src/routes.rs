@@ -101,9 +101,10 @@ pub async fn list(
     Ok(Json(Items { items }))
 }
 
-/// Run code in a context, 30 seconds unless told. The context `default` begins with its first run. With
-/// `Accept: text/event-stream` the answer is events as they happen, without a limit of time unless told: `started`, `stdout`,
-/// `stderr`, `result`, `error`, then `ended`. A client that goes away interrupts its code.
+/// Run code in a context, 30 seconds unless told. The context `default` begins with its first run.
+/// With `Accept: text/event-stream` the answer is events as they happen, without a limit of time
+/// unless told: `started`, `stdout`, `stderr`, `result`, `error`, then `ended`. A client that goes
+/// away interrupts its code.
 #[utoipa::path(post, path = "/v1/sandboxes/{id}/repl/sessions/{context}/run", tag = "contexts",
     params(("id" = SandboxId, Path), ("context" = String, Path)), request_body = RunCode,
     responses((status = 200, body = Execution), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pandastack_engine::{GUEST_VSOCK_PORT, MachineExit};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -21,6 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 
 use crate::limits::{DIAL_MAX, DIAL_PAUSE};
+use crate::socket;
 
 /// Longest first line of a connection: `OK`, a number of 32 bits, a line feed.
 const GREETING_BYTES_MAX: usize = 32;
@@ -74,7 +76,7 @@ async fn relay(
     connected: Arc<AtomicBool>,
 ) {
     let mut guest = loop {
-        if running.wait_for(|running| *running).await.is_err() {
+        if running.wait_for(|running| *running).await.is_err() || is_closed(&ours) {
             return;
         }
         match timeout(DIAL_MAX, dial(&socket)).await {
@@ -89,9 +91,15 @@ async fn relay(
     let _ = tokio::io::copy_bidirectional(&mut ours, &mut guest).await;
 }
 
+/// Whether the peer has closed its end, with or without bytes left to read.
+fn is_closed(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 /// Connects to the guest program's port. Fails while nothing listens there.
-async fn dial(socket: &Path) -> io::Result<UnixStream> {
-    let mut stream = UnixStream::connect(socket).await?;
+async fn dial(path: &Path) -> io::Result<UnixStream> {
+    let mut stream = socket::connect(path).await?;
     stream.write_all(format!("CONNECT {GUEST_VSOCK_PORT}\n").as_bytes()).await?;
     let mut greeting = Vec::with_capacity(GREETING_BYTES_MAX);
     while !greeting.ends_with(b"\n") {
@@ -145,8 +153,9 @@ mod tests {
         assert_eq!(&bytes, b"early");
         stream.read_exact(&mut bytes[..4]).await.unwrap();
         assert_eq!(&bytes[..4], b"late");
-        assert!(held.is_established());
+        assert!(held.is_established() && !is_closed(&stream));
         drop(held);
         assert_eq!(stream.read(&mut bytes).await.unwrap(), 0, "the stream must end with its holder");
+        assert!(is_closed(&stream));
     }
 }

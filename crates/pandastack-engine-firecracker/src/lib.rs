@@ -31,6 +31,7 @@ mod machine;
 mod probe;
 mod root;
 mod save;
+mod socket;
 mod spawn;
 mod start;
 mod tap;

@@ -104,6 +104,8 @@ pub(crate) enum Phase {
     Paused { plain: bool },
     /// Running.
     Running,
+    /// A call to change it failed or was cancelled; Firecracker must be asked.
+    Unknown,
 }
 
 /// State guarded by the operation lock.
@@ -113,6 +115,15 @@ pub(crate) struct Turn {
     /// The file that holds all guest memory except pages written since: a diff snapshot onto a clone
     /// of it is complete. `None` if unknown.
     pub(crate) saved_in: Option<FileIdentity>,
+}
+
+/// The phase of an instance in a state, without knowledge of how it got there.
+fn phase_of(state: InstanceState) -> Phase {
+    match state {
+        InstanceState::NotStarted => Phase::Configured,
+        InstanceState::Paused => Phase::Paused { plain: true },
+        InstanceState::Running => Phase::Running,
+    }
 }
 
 /// A machine of this engine.
@@ -171,11 +182,7 @@ impl FirecrackerMachine {
             let detail = format!("{} answers as {:?}", control.api.socket().display(), instance.id);
             return Err(EngineError::Vmm { step: "identifying the machine", detail });
         }
-        let phase = match instance.state {
-            InstanceState::NotStarted => Phase::Configured,
-            InstanceState::Paused => Phase::Paused { plain: true },
-            InstanceState::Running => Phase::Running,
-        };
+        let phase = phase_of(instance.state);
         Ok(Self::assemble(host, record, details, root, control, Turn { phase, saved_in: None }))
     }
 
@@ -200,7 +207,17 @@ impl FirecrackerMachine {
         self.this.upgrade().ok_or_else(|| EngineError::Exited("its last handle is being dropped".to_owned()))
     }
 
-    /// Fails if the process has ended.
+    /// Fails if the process has exited, and finds out an unknown phase.
+    async fn settle(&self, turn: &mut Turn) -> Result<Phase> {
+        self.require_alive()?;
+        if turn.phase == Phase::Unknown {
+            let instance = self.control.checked("asking for the state", self.control.api.describe()).await?;
+            turn.phase = phase_of(instance.state);
+        }
+        Ok(turn.phase)
+    }
+
+    /// Fails if the process has exited.
     fn require_alive(&self) -> Result<()> {
         match &*self.control.process.exited().borrow() {
             Some(exit) => Err(EngineError::Exited(exit.reason.clone())),
@@ -274,23 +291,24 @@ impl Machine for FirecrackerMachine {
 
     async fn pause(&self) -> Result<()> {
         let mut turn = self.turn.lock().await;
-        self.require_alive()?;
-        if turn.phase != Phase::Running {
-            return Ok(());
+        if self.settle(&mut turn).await? == Phase::Running {
+            turn.phase = Phase::Unknown;
+            let paused = self.control.api.set_state(VmState::Paused);
+            self.control.checked("pausing the machine", paused).await?;
+            turn.phase = Phase::Paused { plain: true };
         }
-        self.control.checked("pausing the machine", self.control.api.set_state(VmState::Paused)).await?;
-        turn.phase = Phase::Paused { plain: true };
         self.running.send_replace(false);
         Ok(())
     }
 
     async fn resume(&self) -> Result<()> {
         let mut turn = self.turn.lock().await;
-        self.require_alive()?;
-        match turn.phase {
+        let phase = self.settle(&mut turn).await?;
+        turn.phase = Phase::Unknown;
+        match phase {
             Phase::Configured => self.start().await?,
             Phase::Paused { plain } => self.go_on(plain).await?,
-            Phase::Running => return Ok(()),
+            Phase::Running | Phase::Unknown => {}
         }
         turn.phase = Phase::Running;
         self.running.send_replace(true);
@@ -312,6 +330,7 @@ impl Machine for FirecrackerMachine {
         let this = self.this()?;
         let work = async move {
             let mut turn = this.turn.lock().await;
+            this.settle(&mut turn).await?;
             save::save(&this, &mut turn, target).await
         };
         completion::run(&self.host.tasks, "saving the machine", work, |_| async {}).await
@@ -323,7 +342,8 @@ impl Machine for FirecrackerMachine {
     }
 
     async fn grow_volume(&self, place: usize, bytes: u64) -> Result<()> {
-        let turn = self.turn.lock().await;
+        let mut turn = self.turn.lock().await;
+        let phase = self.settle(&mut turn).await?;
         let step = "growing a volume";
         if place >= self.details.volumes {
             return Err(EngineError::Vmm { step, detail: format!("none at place {place}") });
@@ -335,7 +355,7 @@ impl Machine for FirecrackerMachine {
         };
         blocking(step, grow).await?;
         let api = &self.control.api;
-        match turn.phase {
+        match phase {
             Phase::Configured => self.control.checked(step, devices::put_volume(api, place)).await,
             _ => self.control.checked(step, devices::announce_volume(api, place)).await,
         }

@@ -25,18 +25,21 @@ use crate::root::{Access, Placed, blocking, take_back};
 
 const STEP: &str = "saving the machine";
 
-/// Device and inode of a file.
+/// Identity of a file and its contents. Inode numbers are reused, and modification times tell the
+/// files apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     device: u64,
     inode: u64,
+    modified: (i64, i64),
 }
 
 impl FileIdentity {
     /// Identity of the file at a path.
     pub(crate) fn of_path(path: &Path) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(EngineError::io("look at the memory file", path))?;
-        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Ok(Self { device: metadata.dev(), inode: metadata.ino(), modified })
     }
 }
 
@@ -73,11 +76,11 @@ pub(crate) async fn save(machine: &FirecrackerMachine, turn: &mut Turn, target: 
     }
     outcome.and(removed)?;
     turn.phase = Phase::Paused { plain: false };
-    turn.saved_in = Some(FileIdentity::of_path(&target.memory)?);
     let copied = match method {
         Method::DiffAndPrivatePages => copy_missing(machine, &target).await?,
         _ => 0,
     };
+    turn.saved_in = Some(FileIdentity::of_path(&target.memory)?);
     let state_bytes = fs::metadata(&target.state).map_err(EngineError::io("look at", &target.state))?.len();
     let written = bytes_written(machine.record.pid).saturating_sub(written_before + state_bytes);
     Ok(Saved { state_bytes, memory_bytes_written: written + copied, took: started.elapsed() })
@@ -88,6 +91,7 @@ fn require_paused(phase: Phase) -> Result<()> {
         Phase::Paused { .. } => return Ok(()),
         Phase::Running => "the machine is running; pause it first",
         Phase::Configured => "the machine was not started yet",
+        Phase::Unknown => "the state of the machine is unknown",
     };
     Err(EngineError::Vmm { step: STEP, detail: detail.to_owned() })
 }

@@ -31,13 +31,13 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::devices::API_SOCKET;
 use crate::limits::{DESCRIPTORS_MAX, ROOT_BYTES_MAX, START_MAX};
 use crate::probe::Programs;
 use crate::root::Owner;
+use crate::socket;
 
 /// Instance id. A jail holds one machine, so all have the same.
 pub(crate) const INSTANCE_ID: &str = "machine";
@@ -199,16 +199,16 @@ fn check(answer: libc::c_int) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits until the process listens at `socket`. Firecracker logs before and after it starts to
+/// Waits until the process listens at `api`. Firecracker logs before and after it starts to
 /// listen, so each write to the log is a reason to try again.
-pub(crate) async fn wait_until_listening(runtime_dir: &Path, socket: &Path, process: &Process) -> Result<()> {
+pub(crate) async fn wait_until_listening(runtime_dir: &Path, api: &Path, process: &Process) -> Result<()> {
     let log = log_path(runtime_dir);
     let failed = |error: io::Error| EngineError::io("watch the log", &log)(error);
     let events = watch_writes(&log).map_err(failed)?;
     let mut exited = process.exited();
     let listening = async {
         loop {
-            if UnixStream::connect(socket).await.is_ok() {
+            if socket::connect(api).await.is_ok() {
                 return Ok(());
             }
             tokio::select! {

@@ -1,7 +1,7 @@
 //! A domain error as an HTTP answer: the status of its code, and the body of [`ErrorBody`].
 //!
-//! The request id is filled in by [`crate::request_id`], which alone knows it; that is why the error also travels in the
-//! response's extensions.
+//! The request id is filled in by [`crate::request_id`], which alone knows it; that is why the
+//! error also travels in the response's extensions.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -12,8 +12,8 @@ use pandastack_types::{Error, ErrorBody};
 /// Result of a handler.
 pub type ApiResult<T> = Result<T, ApiError>;
 
-/// A failed call, as its client sees it. Handlers, extractors and layers return it; everything below them returns
-/// [`Error`].
+/// A failed call, as its client sees it. Handlers, extractors and layers return it; everything
+/// below them returns [`Error`].
 #[derive(Debug)]
 pub struct ApiError(pub Error);
 

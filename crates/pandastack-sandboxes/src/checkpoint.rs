@@ -1,8 +1,9 @@
 //! Automatic checkpoints: snapshots of sandboxes in which something happened, every so often.
 //!
-//! Hosts report every few seconds how long each sandbox has been idle; each report is looked at once, and what is due is
-//! taken beside it. Nothing here is written down: after a restart the newest checkpoint of a sandbox says when it was last
-//! saved. A checkpoint that fails is tried again after another period, so a full disk is not hammered.
+//! Hosts report every few seconds how long each sandbox has been idle; each report is looked at
+//! once, and what is due is taken beside it. Nothing here is written down: after a restart the
+//! newest checkpoint of a sandbox says when it was last saved. A checkpoint that fails is tried
+//! again after another period, so a full disk is not hammered.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

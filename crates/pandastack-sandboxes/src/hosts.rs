@@ -1,7 +1,8 @@
 //! The hosts as control knows them now: last report, when it came, and a client for each.
 //!
-//! In memory, loaded from the store at start. Memory promised to creates that are under way is subtracted from what
-//! the last report said, so that two creates at once do not both count on the same megabytes.
+//! In memory, loaded from the store at start. Memory promised to creates that are under way is
+//! subtracted from what the last report said, so that two creates at once do not both count on the
+//! same megabytes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -7,12 +7,14 @@
 //!         +--> events, expiry_changed      <-- reaper, checkpoint
 //! ```
 //!
-//! Must hold: one transition is one transaction is one event; a row exists before its machine does and is gone after it;
-//! what some replica works on ([`InFlight`]) is left alone by everybody else. Changes of state go through
-//! [`Sandboxes::transition`], which commits, then publishes the event to followers and wakes the reaper if a lifetime may
-//! have changed. Work that must finish though its client goes away runs in [`Sandboxes::owned`].
+//! Must hold: one transition is one transaction is one event; a row exists before its machine does
+//! and is gone after it; what some replica works on ([`InFlight`]) is left alone by everybody else.
+//! Changes of state go through [`Sandboxes::transition`], which commits, then publishes the event
+//! to followers and wakes the reaper if a lifetime may have changed. Work that must finish though
+//! its client goes away runs in [`Sandboxes::owned`].
 //!
-//! Left to others: HTTP, keys, and every service. A service makes its machines for an [`Owner`](pandastack_types::Owner).
+//! Left to others: HTTP, keys, and every service. A service makes its machines for an
+//! [`Owner`](pandastack_types::Owner).
 
 #![forbid(unsafe_code)]
 
@@ -172,8 +174,8 @@ impl Sandboxes {
         Ok(moved.record)
     }
 
-    /// Publishes what was committed here. Where the store tells all replicas, followers hear it from there, among the
-    /// events of the others and in the order of commits.
+    /// Publishes what was committed here. Where the store tells all replicas, followers hear it
+    /// from there, among the events of the others and in the order of commits.
     pub fn publish(&self, events: impl IntoIterator<Item = Event>) {
         for event in events {
             match self.store.tells_news() {

@@ -1,8 +1,9 @@
 //! Where sandboxes live, remembered: the data path asks the store once per sandbox, not once per call.
 //!
-//! Every change that this process commits makes it forget the sandbox ([`Sandboxes::publish`](super::Sandboxes::publish)), and so
-//! does one of another replica, as soon as the store tells of it. Until then the agent, which has the last word, refuses the
-//! stale incarnation or does not know the sandbox.
+//! Every change that this process commits makes it forget the sandbox
+//! ([`Sandboxes::publish`](super::Sandboxes::publish)), and so does one of another replica, as soon
+//! as the store tells of it. Until then the agent, which has the last word, refuses the stale
+//! incarnation or does not know the sandbox.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +25,8 @@ pub struct Location {
     pub host: HostId,
     /// Which life of it.
     pub incarnation: u64,
-    /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards must see that.
+    /// It slept when it was looked up: whoever uses it wakes it, and a client that looks afterwards
+    /// must see that.
     pub asleep: bool,
 }
 

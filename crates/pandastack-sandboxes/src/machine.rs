@@ -178,7 +178,8 @@ impl Machine {
         ops::snapshot::take(&self.sandboxes, record, client, request, SnapshotKind::Service).await
     }
 
-    /// Runs a command until it ends; its lines go to `sink`. An agent that is restarted meanwhile loses nothing.
+    /// Runs a command until it ends; its lines go to `sink`. An agent that is restarted meanwhile
+    /// loses nothing.
     pub async fn run(&self, request: &StartProcess, sink: &impl LineSink) -> Result<Exit> {
         let query = StartProcessQuery { follow: Flag(true), ..StartProcessQuery::default() };
         let call = endpoints::StartProcess::new(self.id().clone(), query);

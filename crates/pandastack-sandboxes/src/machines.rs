@@ -30,15 +30,16 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// How long a patient service waits: building a template takes a minute on an emulated host, and may have to wait for
-    /// others.
+    /// How long a patient service waits: building a template takes a minute on an emulated host,
+    /// and may have to wait for others.
     pub const MAX: Duration = Duration::from_secs(600);
 }
 
 /// Machines of services.
 #[async_trait]
 pub trait Machines: Send + Sync {
-    /// Makes a machine that belongs to `owner` from its first moment on. Runs to its end even if the caller is dropped.
+    /// Makes a machine that belongs to `owner` from its first moment on. Runs to its end even if
+    /// the caller is dropped.
     async fn create(&self, owner: Owner, spec: MachineSpec, patience: Patience) -> Result<Machine>;
 
     /// Opens a machine of a workspace that has not failed and is not being deleted, also a sealed one.

@@ -1,7 +1,7 @@
 //! Which host takes a new sandbox. Pure: facts in, decision out.
 //!
-//! Among hosts that answer, know the template, and have memory and a network slot to spare, those that have the
-//! template baked come first, then the one with the most memory free.
+//! Among hosts that answer, know the template, and have memory and a network slot to spare, those
+//! that have the template baked come first, then the one with the most memory free.
 
 use pandastack_types::api::TemplateStatus;
 use pandastack_types::{Error, ErrorCode, HostId};

@@ -2,20 +2,20 @@
 //!
 //! Reports are complete, so one comparison suffices and a lost report is made good by the next. Rules:
 //! - A host's view of a state wins over the record's, unless the record changed after the report was made.
-//! - Absence from a report proves nothing by itself (it may be old, clocks may differ): before a sandbox is given up,
-//!   its host is asked about it by name.
+//! - Absence from a report proves nothing by itself (it may be old, clocks may differ): before a
+//!   sandbox is given up, its host is asked about it by name.
 //! - What a host has and the record does not was deleted, or its create never finished: the host forgets it.
-//! - Rows that some replica is working on are left to that work. Who works on what is asked before the rows are read: what is
-//!   finished in between is then found in the rows.
+//! - Rows that some replica is working on are left to that work. Who works on what is asked before
+//!   the rows are read: what is finished in between is then found in the rows.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pandastack_store::clock::now;
 use pandastack_store::{Amendment, Change, SandboxRecord, Select, StoreError};
 use pandastack_types::agent_api::{AgentSandbox, HostReport, ReportAnswer, Usage};
-use pandastack_types::{HostId, Result, SandboxId, SandboxState, SnapshotId, Transition};
+use pandastack_types::{Result, SandboxId, SandboxState, SnapshotId, Transition};
 
 use crate::Sandboxes;
 use crate::checkpoint;

@@ -1,4 +1,5 @@
-//! Checks of what clients send, against [`pandastack_types::limits`]. Each refusal is a sentence naming the field.
+//! Checks of what clients send, against [`pandastack_types::limits`]. Each refusal is a sentence
+//! naming the field.
 
 use std::collections::BTreeMap;
 

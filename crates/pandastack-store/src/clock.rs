@@ -1,8 +1,9 @@
 //! The time of day, as everything here that is written down or waits for a date reads it.
 //!
-//! A simulation runs servers for years in a second: on threads that entered a [`Clock`], the time is as far ahead of the host's as
-//! that clock was moved. Signatures between control and agents are not made with it: the other side has a clock of its own.
-//! Timers that wait for a span and not for a date are tokio's and stay real.
+//! A simulation runs servers for years in a second: on threads that entered a [`Clock`], the time
+//! is as far ahead of the host's as that clock was moved. Signatures between control and agents are
+//! not made with it: the other side has a clock of its own. Timers that wait for a span and not for
+//! a date are tokio's and stay real.
 
 use std::cell::RefCell;
 use std::sync::Arc;

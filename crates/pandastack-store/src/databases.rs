@@ -100,7 +100,8 @@ pub trait DatabaseStore: Send + Sync {
     async fn databases(&self, workspace: &WorkspaceId) -> Result<Vec<DatabaseRecord>>;
     /// Those in a state, oldest first.
     async fn databases_in(&self, state: DatabaseState) -> Result<Vec<DatabaseRecord>>;
-    /// Writes what can change, but the last drill. Whoever does holds the database's mark, so nobody else does at the same time.
+    /// Writes what can change, but the last drill. Whoever does holds the database's mark, so
+    /// nobody else does at the same time.
     async fn update_database(&self, database: &DatabaseRecord) -> Result<()>;
     /// Writes how a try to restore it went, whatever else is done to it meanwhile.
     async fn note_drill(&self, id: &DatabaseId, drill: &DatabaseDrill) -> Result<()>;

@@ -203,7 +203,8 @@ pub trait FunctionStore: Send + Sync {
     async fn functions(&self, workspace: Option<&WorkspaceId>) -> Result<Vec<FunctionRecord>>;
     /// Writes name and spec. The version is not among them: a deploy may end meanwhile.
     async fn update_function(&self, record: &FunctionRecord) -> Result<()>;
-    /// How many changes of functions this process has committed: whatever was read at another count may be old.
+    /// How many changes of functions this process has committed: whatever was read at another count
+    /// may be old.
     fn function_changes(&self) -> u64;
     /// Makes a version the one that is called.
     async fn call_version(&self, id: &FunctionId, version: u32, at: Timestamp) -> Result<()>;
@@ -240,8 +241,8 @@ pub trait FunctionStore: Send + Sync {
 /// Calls of functions.
 #[async_trait]
 pub trait FunctionRunStore: Send + Sync {
-    /// Adds or replaces calls, with their usage, in one transaction. Calls of functions that are gone are not kept; what
-    /// they used is.
+    /// Adds or replaces calls, with their usage, in one transaction. Calls of functions that are
+    /// gone are not kept; what they used is.
     async fn put_runs(&self, records: &[RunRecord]) -> Result<()>;
     /// Adds a call for the queue. Quota: `QUEUED_RUNS_PER_WORKSPACE_MAX`.
     async fn enqueue_run(&self, record: &RunRecord) -> Result<()>;

@@ -1,10 +1,14 @@
-//! The record of truth behind one trait per noun, so that SQLite and PostgreSQL differ in SQL and in nothing else.
+//! The record of truth behind one trait per noun, so that SQLite and PostgreSQL differ in SQL and
+//! in nothing else.
 //!
 //! Must hold, for every backend:
-//! - a transition and its event row are one transaction, and only [`SandboxStore::transition`] changes a state, apart from
-//!   [`SandboxStore::promote`], which decides about a whole tree at once;
-//! - the rules (which transition is allowed, what it changes) are pure functions in [`record`], shared by backends;
-//! - what was acknowledged to a client survives `kill -9` and power loss ([`durability_of`], [`Store::sync`]);
+//! - a transition and its event row are one transaction, and only [`SandboxStore::transition`]
+//!   changes a state, apart from [`SandboxStore::promote`], which decides about a whole tree at
+//!   once;
+//! - the rules (which transition is allowed, what it changes) are pure functions in [`record`],
+//!   shared by backends;
+//! - what was acknowledged to a client survives `kill -9` and power loss ([`durability_of`],
+//!   [`Store::sync`]);
 //! - every row of a tenant names its workspace, and lookups on behalf of a caller are by workspace.
 //!
 //! Left to others: talking to agents, publishing events, deciding when something is due.
@@ -45,9 +49,10 @@ pub enum Durability {
     Power,
 }
 
-/// How durable a transition must be by itself. `created` and `deleting` are not, because who makes them waits for
-/// [`Store::sync`] while the host works, before the client is told: once the row in `creating` is on disk, reconciling
-/// with the host finds the rest. `lost` and `deleted` are found again the same way.
+/// How durable a transition must be by itself. `created` and `deleting` are not, because who makes
+/// them waits for [`Store::sync`] while the host works, before the client is told: once the row in
+/// `creating` is on disk, reconciling with the host finds the rest. `lost` and `deleted` are found
+/// again the same way.
 pub fn durability_of(transition: Transition) -> Durability {
     match transition {
         Transition::Paused | Transition::Resumed | Transition::Hibernated | Transition::Woken => {
@@ -168,15 +173,16 @@ pub trait HostStore: Send + Sync {
     async fn hosts(&self) -> Result<Vec<HostRecord>>;
     /// One host, if it ever reported.
     async fn host(&self, id: &HostId) -> Result<Option<HostRecord>>;
-    /// Appends what sandboxes used since the totals recorded last. Totals that went back count as a restart from zero.
+    /// Appends what sandboxes used since the totals recorded last. Totals that went back count as a
+    /// restart from zero.
     async fn record_usage(&self, totals: &[(SandboxId, Usage)], at: Timestamp) -> Result<()>;
 }
 
 /// Sandboxes.
 #[async_trait]
 pub trait SandboxStore: Send + Sync {
-    /// Adds rows in `creating`, with an event each, in one transaction; names the first in the idempotency record.
-    /// Quota: `SANDBOXES_PER_WORKSPACE_MAX`.
+    /// Adds rows in `creating`, with an event each, in one transaction; names the first in the
+    /// idempotency record. Quota: `SANDBOXES_PER_WORKSPACE_MAX`.
     async fn insert_sandboxes(
         &self,
         records: &[SandboxRecord],
@@ -190,8 +196,9 @@ pub trait SandboxStore: Send + Sync {
     async fn transition(&self, id: &SandboxId, transition: Transition, change: &Change) -> Result<Moved>;
     /// Changes what is not a state, with an event.
     async fn amend(&self, id: &SandboxId, amendment: &Amendment, at: Timestamp) -> Result<Moved>;
-    /// Promotes a child of a fork. With `alone` its siblings go to `stopping` in the same transaction, apart from those that
-    /// were promoted before: of two children that are promoted at the same time, one wins and the other is refused.
+    /// Promotes a child of a fork. With `alone` its siblings go to `stopping` in the same
+    /// transaction, apart from those that were promoted before: of two children that are promoted
+    /// at the same time, one wins and the other is refused.
     async fn promote(
         &self,
         workspace: &WorkspaceId,
@@ -209,7 +216,8 @@ pub trait SandboxStore: Send + Sync {
 /// Snapshots.
 #[async_trait]
 pub trait SnapshotStore: Send + Sync {
-    /// Adds a snapshot that its host acknowledged, with an event on its sandbox. Quota: `SNAPSHOTS_PER_WORKSPACE_MAX`.
+    /// Adds a snapshot that its host acknowledged, with an event on its sandbox. Quota:
+    /// `SNAPSHOTS_PER_WORKSPACE_MAX`.
     async fn insert_snapshot(&self, snapshot: &SnapshotRecord) -> Result<Event>;
     /// One snapshot of a workspace.
     async fn snapshot(&self, workspace: &WorkspaceId, id: &SnapshotId) -> Result<SnapshotRecord>;
@@ -251,7 +259,8 @@ pub trait HistoryStore: Send + Sync {
     async fn idempotency_begin(&self, claim: &IdempotencyClaim) -> Result<IdempotencyOutcome>;
     /// Keeps the answer, or with `None` forgets the request so that it may be tried again.
     async fn idempotency_finish(&self, key: &IdempotencyKey, answer: Option<(u16, &[u8])>) -> Result<()>;
-    /// Removes events and idempotency records older than given, and per sandbox all but the last `per_sandbox` events.
+    /// Removes events and idempotency records older than given, and per sandbox all but the last
+    /// `per_sandbox` events.
     async fn prune(
         &self,
         events_before: Timestamp,

@@ -1,8 +1,9 @@
 //! Several control servers on one database: who lives, who leads, and what the others changed.
 //!
-//! A replica has a [`Session`] for as long as it is connected to the database. Whether it lives and whether it leads are
-//! facts about that session, kept by the database itself, so neither clocks nor rows that somebody forgot to change can be
-//! wrong about them. On SQLite there is one server, which always leads.
+//! A replica has a [`Session`] for as long as it is connected to the database. Whether it lives and
+//! whether it leads are facts about that session, kept by the database itself, so neither clocks
+//! nor rows that somebody forgot to change can be wrong about them. On SQLite there is one server,
+//! which always leads.
 
 use async_trait::async_trait;
 use pandastack_types::HostId;
@@ -41,7 +42,8 @@ pub trait ReplicaStore: Send + Sync {
     async fn replicas(&self) -> Result<Vec<Replica>>;
     /// Tells every replica that names of apps may lead elsewhere.
     async fn tell_names_changed(&self) -> Result<()>;
-    /// Whether what this replica commits comes back to it as [`News`], in the order of commits among all replicas.
+    /// Whether what this replica commits comes back to it as [`News`], in the order of commits
+    /// among all replicas.
     fn tells_news(&self) -> bool;
 }
 

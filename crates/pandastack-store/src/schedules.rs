@@ -8,9 +8,10 @@
 //!   waiting: for an earlier run; queued again when one ends
 //! ```
 //!
-//! Must hold: a schedule has one run per instant, by a unique index; the runs of an instant and the schedule's cursor
-//! change in one transaction, and only if nobody changed the schedule since it was looked at ([`Firing::revision`]); a
-//! run that is `running` names the process that works on it.
+//! Must hold: a schedule has one run per instant, by a unique index; the runs of an instant and the
+//! schedule's cursor change in one transaction, and only if nobody changed the schedule since it
+//! was looked at ([`Firing::revision`]); a run that is `running` names the process that works on
+//! it.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -79,7 +80,8 @@ pub struct ScheduleRecord {
 }
 
 impl ScheduleRecord {
-    /// Notes how a scheduled run ended for good: counts failures, and pauses or alerts where enough came in a row.
+    /// Notes how a scheduled run ended for good: counts failures, and pauses or alerts where enough
+    /// came in a row.
     pub fn note_end(&mut self, run: &ScheduleRunId, state: RunState, at: Timestamp) {
         match state {
             RunState::Success => self.failures = 0,
@@ -274,13 +276,15 @@ pub trait ScheduleStore: Send + Sync {
     async fn schedules(&self, workspace: &WorkspaceId) -> Result<Vec<ScheduleRecord>>;
     /// Those that have a next run, of all workspaces.
     async fn schedules_pending(&self) -> Result<Vec<ScheduleRecord>>;
-    /// Replaces one if it is still at `record.revision`, and lets runs that wait be looked at again; whether it did.
+    /// Replaces one if it is still at `record.revision`, and lets runs that wait be looked at
+    /// again; whether it did.
     async fn replace_schedule(&self, record: &ScheduleRecord) -> Result<bool>;
     /// Removes one with its runs; answers those that were under way.
     async fn delete_schedule(&self, workspace: &WorkspaceId, id: &ScheduleId) -> Result<Vec<ScheduleRunId>>;
     /// Those whose next run is due, longest overdue first.
     async fn schedules_due(&self, at: Timestamp, limit: u32) -> Result<Vec<ScheduleRecord>>;
-    /// Writes decisions down, each if its schedule is still at the revision that was looked at; how many were.
+    /// Writes decisions down, each if its schedule is still at the revision that was looked at; how
+    /// many were.
     async fn fire(&self, firings: &[Firing]) -> Result<u64>;
     /// When there is something to do next: a time to fire, an alert, and `with_runs` a run that may begin.
     async fn next_schedule_work(&self, with_runs: bool) -> Result<Option<Timestamp>>;
@@ -306,8 +310,8 @@ pub trait RunStore: Send + Sync {
     async fn end_run(&self, end: &RunEnd) -> Result<bool>;
     /// Ends a run before its end; `false` when it has ended.
     async fn cancel_run(&self, workspace: &WorkspaceId, id: &ScheduleRunId, at: Timestamp) -> Result<bool>;
-    /// Takes over what other processes began and cannot end any more: scheduled runs are tried again, those that a
-    /// client waited for have failed. How many there were.
+    /// Takes over what other processes began and cannot end any more: scheduled runs are tried
+    /// again, those that a client waited for have failed. How many there were.
     async fn take_over_runs(&self, instance: &str, at: Timestamp) -> Result<u64>;
     /// One run of a workspace's schedule.
     async fn run(

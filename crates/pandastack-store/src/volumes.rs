@@ -86,8 +86,8 @@ pub struct VolumeHolderRecord {
     pub read_only: bool,
 }
 
-/// Volumes. Attaching is part of [`super::SandboxStore::insert_sandboxes`]: a sandbox's row and its hold on its volumes
-/// come in one transaction, and the hold ends with the row.
+/// Volumes. Attaching is part of [`super::SandboxStore::insert_sandboxes`]: a sandbox's row and its
+/// hold on its volumes come in one transaction, and the hold ends with the row.
 #[async_trait]
 pub trait VolumeStore: Send + Sync {
     /// Adds volumes. Quota: `VOLUMES_PER_WORKSPACE_MAX`.

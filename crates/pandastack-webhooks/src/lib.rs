@@ -1,8 +1,9 @@
 //! Webhooks: HTTP requests that users configured and this server makes.
 //!
-//! Whoever may configure a URL must not reach through it what only this server can reach: addresses that are not of the
-//! internet are refused after their names were resolved, on the very addresses that are connected to, unless the operator
-//! allows them. Redirects are not followed and no proxy is used, because either would go elsewhere than was checked.
+//! Whoever may configure a URL must not reach through it what only this server can reach: addresses
+//! that are not of the internet are refused after their names were resolved, on the very addresses
+//! that are connected to, unless the operator allows them. Redirects are not followed and no proxy
+//! is used, because either would go elsewhere than was checked.
 //!
 //! A delivery is one attempt. Retries belong to whoever keeps the record of what is to be delivered.
 

@@ -16,10 +16,10 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::limits::{ANSWER_BYTES_MAX, COMMAND_MAX, LOAD_MAX, PAUSE_MAX, SNAPSHOT_MAX};
+use crate::socket;
 use types::{Instance, SnapshotCreate, SnapshotLoad, VmState, VmUpdate};
 
 /// Why a call failed.
@@ -126,7 +126,7 @@ impl Api {
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ApiError> {
         let unreachable = |source| ApiError::Unreachable { path: self.socket.clone(), source };
-        let stream = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
+        let stream = socket::connect(&self.socket).await.map_err(unreachable)?;
         let request = Request::builder()
             .method(method)
             .uri(path)

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 use pandastack_engine::conformance::Fixture;
 use pandastack_engine::{EngineError, Machine, Restore, RunState};
 use pandastack_engine_firecracker::Launcher;
+use tokio::time::timeout;
 
 use crate::fixture::FirecrackerFixture;
 
@@ -95,6 +97,24 @@ async fn a_guest_is_reached_after_plain_pauses() {
     let machine = fixture.engine().adopt(record).await.unwrap();
     machine.resume().await.unwrap();
     assert_eq!(fixture.ask_for(&*machine, "recall").await, 2);
+    machine.kill().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_calls_leave_the_machine_usable() {
+    let fixture = fixture!(Launcher::Direct);
+    let machine = fixture.booted().await;
+    for micros in [0, 50, 100, 200, 400, 800, 1_600] {
+        let limit = Duration::from_micros(micros);
+        let _ = timeout(limit, machine.pause()).await;
+        let _ = timeout(limit, machine.resume()).await;
+        machine.resume().await.unwrap();
+        assert_eq!(machine.run_state().await.unwrap(), RunState::Running);
+        assert_eq!(fixture.ask_for(&*machine, &format!("remember {micros}")).await, micros);
+        machine.pause().await.unwrap();
+        assert_eq!(machine.run_state().await.unwrap(), RunState::Paused);
+        machine.resume().await.unwrap();
+    }
     machine.kill().await.unwrap();
 }
 

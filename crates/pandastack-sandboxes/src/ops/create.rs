@@ -22,7 +22,8 @@ use crate::volumes::attach::{Derived, OfTemplate, Wanted};
 
 /// Template of a request that names neither one nor a snapshot.
 const TEMPLATE_DEFAULT: &str = "base";
-/// What published clients send as the template when nobody names one, also beside a snapshot: it cannot be told from a wish.
+/// What published clients send as the template when nobody names one, also beside a snapshot: it
+/// cannot be told from a wish.
 const TEMPLATES_UNASKED: [&str; 3] = [TEMPLATE_DEFAULT, "code-interpreter", "ubuntu-24.04"];
 
 /// Where and of what a sandbox is made.
@@ -87,7 +88,8 @@ async fn run(
     key: Option<IdempotencyKey>,
     owner: Option<Owner>,
 ) -> Result<SandboxRecord> {
-    // A service says itself how its machines are reached; what users want of their sandboxes must not close an sandboxes.
+    // A service says itself how its machines are reached; what users want of their sandboxes must
+    // not close an sandboxes.
     if request.visibility.is_none() && owner.is_none() {
         request.visibility = Some(sandboxes.store.workspace_settings(&workspace).await?.default_visibility);
     }
@@ -160,11 +162,13 @@ fn volume_spec(volume: &AttachedVolume) -> VolumeSpec {
     }
 }
 
-/// Removes what a failed create left. If its host does not answer now, the machine is forgotten when it reports.
+/// Removes what a failed create left. If its host does not answer now, the machine is forgotten
+/// when it reports.
 ///
-/// The intention is recorded first and in one step, as in a delete: a server that ends while the host is being asked must not
-/// leave a row in `creating`, which its successor would take for a create to be finished just before the machine goes, nor
-/// one in `failed`, which nobody would look at again.
+/// The intention is recorded first and in one step, as in a delete: a server that ends while the
+/// host is being asked must not leave a row in `creating`, which its successor would take for a
+/// create to be finished just before the machine goes, nor one in `failed`, which nobody would look
+/// at again.
 pub async fn undo(sandboxes: &Sandboxes, record: &SandboxRecord, client: Option<&AgentClient>, why: &str) {
     let change = Change::at(now()).because(why);
     let go = async |transition| {

@@ -1,7 +1,8 @@
 //! Deleting a sandbox.
 //!
-//! The intention is recorded first and cannot be taken back, so the call succeeds even when the host does not answer:
-//! the row stays `stopping` and [`crate::report`] finishes the work when the host reports again.
+//! The intention is recorded first and cannot be taken back, so the call succeeds even when the
+//! host does not answer: the row stays `stopping` and [`crate::report`] finishes the work when the
+//! host reports again.
 
 use std::sync::Arc;
 
@@ -44,7 +45,8 @@ pub async fn finish(sandboxes: &Sandboxes, record: &SandboxRecord) -> Result<()>
     let Some(_marked) = sandboxes.in_flight.mark(&Mark::Delete(record.id.clone())) else { return Ok(()) };
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {
-            // Asked first, because a host does not tell the totals of what it removed, and short lives count too.
+            // Asked first, because a host does not tell the totals of what it removed, and short
+            // lives count too.
             let last = describe(&client, record).await.ok();
             remove_machine(&client, record).await.map(|()| last)
         }

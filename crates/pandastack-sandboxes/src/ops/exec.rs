@@ -1,4 +1,5 @@
-//! Running a command and waiting for it: in a sandbox that exists, or in one of its own that is gone afterwards.
+//! Running a command and waiting for it: in a sandbox that exists, or in one of its own that is
+//! gone afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +21,8 @@ use crate::ops;
 /// How much longer than the command its host may take to answer, and its sandbox to live.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Runs a command in a sandbox of a workspace, which is woken for it. `tag` names its process, so that [`kill`] finds it.
+/// Runs a command in a sandbox of a workspace, which is woken for it. `tag` names its process, so
+/// that [`kill`] finds it.
 pub async fn exec(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
@@ -52,7 +54,8 @@ pub async fn kill(sandboxes: &Sandboxes, workspace: &WorkspaceId, id: &SandboxId
     Ok(())
 }
 
-/// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped; `gone` ends it early.
+/// Runs a command in a sandbox of its own. Its sandbox is deleted even if the caller is dropped;
+/// `gone` ends it early.
 pub async fn run(
     sandboxes: &Arc<Sandboxes>,
     workspace: WorkspaceId,

@@ -202,8 +202,9 @@ fn child_of(parent: &SandboxRecord, given: &Metadata, tree: &TreeId) -> SandboxR
     }
 }
 
-/// Makes a candidate stay and, if asked, deletes the other children of its tree that were not promoted before. The store
-/// decides in one step, so of two at the same time one is refused. Runs to its end even if the caller is dropped.
+/// Makes a candidate stay and, if asked, deletes the other children of its tree that were not
+/// promoted before. The store decides in one step, so of two at the same time one is refused. Runs
+/// to its end even if the caller is dropped.
 pub async fn promote(
     sandboxes: &Arc<Sandboxes>,
     winner: SandboxRecord,

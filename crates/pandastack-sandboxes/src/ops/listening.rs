@@ -1,5 +1,5 @@
-//! Waiting for a program in a machine to listen: the one place that looks again, because nothing tells when a program
-//! begins to.
+//! Waiting for a program in a machine to listen: the one place that looks again, because nothing
+//! tells when a program begins to.
 
 use std::time::Duration;
 

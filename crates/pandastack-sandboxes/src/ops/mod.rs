@@ -1,7 +1,8 @@
 //! What the API does to sandboxes, apart from HTTP: each operation moves a row and its machine together.
 //!
-//! Must hold: a row exists before its host is asked for the machine, and a machine is gone before its row is. So
-//! whatever a host has without a row is garbage and may be forgotten, also after a crash in the middle of anything.
+//! Must hold: a row exists before its host is asked for the machine, and a machine is gone before
+//! its row is. So whatever a host has without a row is garbage and may be forgotten, also after a
+//! crash in the middle of anything.
 
 pub mod create;
 pub mod delete;
@@ -71,7 +72,8 @@ pub fn check_live(record: &SandboxRecord) -> Result<()> {
     }
 }
 
-/// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser of the server.
+/// Refuses to let anybody into a machine with a database's data: whoever is root there is superuser
+/// of the server.
 fn check_unsealed(record: &SandboxRecord) -> Result<()> {
     match record.owner.as_ref().and_then(Owner::sealed_for) {
         None => Ok(()),
@@ -103,8 +105,8 @@ pub async fn locate(
     Ok((location, client))
 }
 
-/// Writes down that a call woke a sandbox, before its client hears of the call's success. The host reports it too, but a
-/// client that looks at once could be faster.
+/// Writes down that a call woke a sandbox, before its client hears of the call's success. The host
+/// reports it too, but a client that looks at once could be faster.
 pub async fn note_wake(sandboxes: &Sandboxes, location: &Location, id: &SandboxId, client: &AgentClient) {
     if !location.asleep {
         return;

@@ -10,8 +10,9 @@ use pandastack_types::network::NetworkPolicy;
 use super::{MOVE_WAIT, check_live, on};
 use crate::Sandboxes;
 
-/// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of one sandbox come one
-/// after the other, so that both have the same last one. Runs to its end even if the caller is dropped. Never wakes a sleeper.
+/// Changes the policy at the sandbox's host, where it holds at once, then in the record. Changes of
+/// one sandbox come one after the other, so that both have the same last one. Runs to its end even
+/// if the caller is dropped. Never wakes a sleeper.
 pub async fn set(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,

@@ -1,7 +1,8 @@
 //! Returning a sandbox to one of its own snapshots.
 //!
-//! The row keeps its id, labels and lifetime; only its state and what its host sees change. Reports are left aside
-//! meanwhile: on its host the sandbox falls asleep and wakes again, which is nobody's news.
+//! The row keeps its id, labels and lifetime; only its state and what its host sees change. Reports
+//! are left aside meanwhile: on its host the sandbox falls asleep and wakes again, which is
+//! nobody's news.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use super::{MAKE_WAIT, on};
 use crate::Sandboxes;
 use crate::in_flight::Mark;
 
-/// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the caller is dropped.
+/// Rolls a sandbox back, to its newest snapshot if none is named. Runs to its end even if the
+/// caller is dropped.
 pub async fn rollback(
     sandboxes: &Arc<Sandboxes>,
     record: SandboxRecord,

@@ -1,7 +1,8 @@
 //! Taking and deleting snapshots.
 //!
-//! A row is written only once the host has the snapshot; one without a row is forgotten by its host. Deleting removes
-//! the row first, so a host that does not answer forgets the snapshot when it reports.
+//! A row is written only once the host has the snapshot; one without a row is forgotten by its
+//! host. Deleting removes the row first, so a host that does not answer forgets the snapshot when
+//! it reports.
 
 use std::sync::Arc;
 
@@ -54,7 +55,8 @@ pub async fn take(
         .await
 }
 
-/// Deletes the oldest snapshots of the same sandbox and kind past `keep_last`. Named ones are neither counted nor deleted.
+/// Deletes the oldest snapshots of the same sandbox and kind past `keep_last`. Named ones are
+/// neither counted nor deleted.
 async fn prune(sandboxes: &Sandboxes, newest: &SnapshotRecord, keep_last: u32) -> Result<()> {
     let mut old = sandboxes.store.snapshots(&newest.workspace, Some(&newest.sandbox)).await?;
     old.retain(|snapshot| snapshot.spec.kind == newest.spec.kind && snapshot.spec.name.is_none());

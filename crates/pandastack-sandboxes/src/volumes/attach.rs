@@ -55,9 +55,9 @@ pub enum OfTemplate {
     Known,
 }
 
-/// Looks up what a sandbox asks for. A volume at the path of the template's own takes its place: one that exists is used as
-/// it is, and another name becomes the name of the copy, which then outlives the sandbox. `owner` is the service that the
-/// sandbox is for.
+/// Looks up what a sandbox asks for. A volume at the path of the template's own takes its place:
+/// one that exists is used as it is, and another name becomes the name of the copy, which then
+/// outlives the sandbox. `owner` is the service that the sandbox is for.
 pub async fn resolve(
     sandboxes: &Sandboxes,
     workspace: &WorkspaceId,
@@ -166,8 +166,9 @@ pub struct Derived {
 }
 
 impl Derived {
-    /// Gives `child`, a copy of a sandbox that had `originals`, volumes of its own in the places of those it would
-    /// write. They are deleted with it, unless someone changes that. What is only read is shared.
+    /// Gives `child`, a copy of a sandbox that had `originals`, volumes of its own in the places of
+    /// those it would write. They are deleted with it, unless someone changes that. What is only
+    /// read is shared.
     pub async fn add(
         &mut self,
         sandboxes: &Sandboxes,

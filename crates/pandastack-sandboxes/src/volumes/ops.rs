@@ -1,7 +1,7 @@
 //! What the API does to volumes, apart from HTTP: each operation moves a row and its image together.
 //!
-//! A row exists before its host is asked for the image, and an image is gone before its row is; see [`super::reconcile`] for
-//! what a crash in between leaves.
+//! A row exists before its host is asked for the image, and an image is gone before its row is; see
+//! [`super::reconcile`] for what a crash in between leaves.
 
 use std::sync::Arc;
 
@@ -157,8 +157,8 @@ pub async fn delete(sandboxes: &Arc<Sandboxes>, workspace: &WorkspaceId, name: &
         .await
 }
 
-/// Removes the image and then the row of a volume that is being deleted. A host that does not answer does it when it
-/// reports. Safe to repeat.
+/// Removes the image and then the row of a volume that is being deleted. A host that does not
+/// answer does it when it reports. Safe to repeat.
 pub async fn finish_delete(sandboxes: &Sandboxes, record: &VolumeRecord) -> Result<()> {
     let removed = match sandboxes.hosts.client(&record.host) {
         Ok(client) => {

@@ -1,7 +1,7 @@
 //! Volumes that belong to a service, such as `database:<id>`.
 //!
-//! They outlive the machine they came with, are attached for that service only, and are changed and deleted through it.
-//! Lists of the workspace do not show them.
+//! They outlive the machine they came with, are attached for that service only, and are changed and
+//! deleted through it. Lists of the workspace do not show them.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! What a host has, compared with what the record says of volumes.
 //!
-//! Rules: a volume in `creating` that nobody works on is ready if its host has it and otherwise never was; one in `deleting`
-//! is deleted until its host has it no longer; one that goes with its sandbox goes when no sandbox has it. A volume that a
-//! host has and the record does not is reported in the log and left alone.
+//! Rules: a volume in `creating` that nobody works on is ready if its host has it and otherwise
+//! never was; one in `deleting` is deleted until its host has it no longer; one that goes with its
+//! sandbox goes when no sandbox has it. A volume that a host has and the record does not is
+//! reported in the log and left alone.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! The machine with installed dependencies, from which builds begin.
 //!
-//! Must hold: a build begins from one of the template and size that the app is to have now, or from none. A machine that is made from
-//! a snapshot is what the snapshot shows, whatever the app's settings say by then.
+//! Must hold: a build begins from one of the template and size that the app is to have now, or from
+//! none. A machine that is made from a snapshot is what the snapshot shows, whatever the app's
+//! settings say by then.
 
 use pandastack_types::SnapshotId;
 use serde::{Deserialize, Serialize};

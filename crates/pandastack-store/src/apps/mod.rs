@@ -1,7 +1,8 @@
 //! What the record of truth keeps of apps.
 //!
 //! Must hold: which version serves changes in one transaction with the states of both versions
-//! ([`AppStore::go_live`]), so that a crash leaves either the old one live or the new one, never both or none.
+//! ([`AppStore::go_live`]), so that a crash leaves either the old one live or the new one, never
+//! both or none.
 
 pub mod cache;
 pub mod deployment;
@@ -28,7 +29,8 @@ pub struct Untold {
 /// Apps, deployments, logs, names and deliveries.
 #[async_trait]
 pub trait AppStore: Send + Sync {
-    /// Adds an app. Quota: `APPS_PER_WORKSPACE_MAX`, for a preview `PREVIEWS_PER_APP_MAX`; a name that is taken is refused.
+    /// Adds an app. Quota: `APPS_PER_WORKSPACE_MAX`, for a preview `PREVIEWS_PER_APP_MAX`; a name
+    /// that is taken is refused.
     async fn insert_app(&self, app: &AppRecord) -> Result<()>;
     /// One app of a workspace, or of any, by id or name.
     async fn app(&self, workspace: Option<&WorkspaceId>, id_or_name: &str) -> Result<AppRecord>;
@@ -43,7 +45,8 @@ pub trait AppStore: Send + Sync {
 
     /// Adds a deployment and forgets the oldest beyond `DEPLOYMENTS_PER_APP_MAX` that are over.
     async fn insert_deployment(&self, deployment: &DeploymentRecord) -> Result<()>;
-    /// The same, unless `is_needless` says so of the app's deployments, newest first. `false` if it did. Nobody adds one in between.
+    /// The same, unless `is_needless` says so of the app's deployments, newest first. `false` if it
+    /// did. Nobody adds one in between.
     async fn insert_deployment_unless(
         &self,
         deployment: &DeploymentRecord,
@@ -94,8 +97,9 @@ pub trait AppStore: Send + Sync {
 pub trait PreviewRepoStore: Send + Sync {
     /// Those of a workspace, oldest first.
     async fn preview_repos(&self, workspace: &WorkspaceId) -> Result<Vec<PreviewRepoRecord>>;
-    /// Changes one, or one that is new at that time, if `change` says that it did; answers what it is now. Nobody changes it in
-    /// between. One of which there is nothing to remember is removed. Quota: `PREVIEW_REPOS_PER_WORKSPACE_MAX`.
+    /// Changes one, or one that is new at that time, if `change` says that it did; answers what it
+    /// is now. Nobody changes it in between. One of which there is nothing to remember is removed.
+    /// Quota: `PREVIEW_REPOS_PER_WORKSPACE_MAX`.
     async fn change_preview_repo(
         &self,
         workspace: &WorkspaceId,

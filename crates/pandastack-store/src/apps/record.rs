@@ -184,8 +184,8 @@ impl AppSpec {
         self.git_branch.as_deref().unwrap_or("main")
     }
 
-    /// After how many idle seconds a machine that serves sleeps, by its place among them. One that never does may be idle for as long
-    /// as can be said.
+    /// After how many idle seconds a machine that serves sleeps, by its place among them. One that
+    /// never does may be idle for as long as can be said.
     pub fn idle_seconds(&self, place: usize) -> u64 {
         if self.never_sleeps(place) { TTL_SECONDS_MAX } else { self.idle_timeout_seconds }
     }
@@ -200,8 +200,8 @@ impl AppSpec {
         (self.previews, self.previews_said_at) = (previews, Some(at));
     }
 
-    /// Variables that its machines see: an app not those of previews, a preview not those of production, and one of a
-    /// fork no secret.
+    /// Variables that its machines see: an app not those of previews, a preview not those of
+    /// production, and one of a fork no secret.
     pub fn seen_env(&self) -> impl Iterator<Item = (&String, &EnvEntry)> {
         self.env.iter().filter(|(_, entry)| match &self.pull {
             None => entry.scope != EnvScope::Preview,

@@ -11,8 +11,8 @@ use super::record::AppRecord;
 
 /// Which settings with a default somebody set on the app itself, so that the source cannot override them.
 ///
-/// Records from before this was stored count as unset: their values came from the file in the source as often as
-/// from a person.
+/// Records from before this was stored count as unset: their values came from the file in the
+/// source as often as from a person.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExplicitSettings {

@@ -477,7 +477,8 @@ async fn put(
     Ok(changed.rows_affected() == 1)
 }
 
-/// Removes the oldest deployments that are over and neither live nor among the newest `DEPLOYMENTS_PER_APP_MAX`.
+/// Removes the oldest deployments that are over and neither live nor among the newest
+/// `DEPLOYMENTS_PER_APP_MAX`.
 async fn forget_oldest(conn: &mut sqlx::AnyConnection, app: &AppId) -> Result<()> {
     let oldest = "SELECT id FROM deployments WHERE app_id = $1 AND status NOT IN ('live', 'queued', 'building', 'deploying') \
          ORDER BY created_at_us DESC, id LIMIT 1000 OFFSET $2";

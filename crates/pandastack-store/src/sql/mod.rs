@@ -1,7 +1,8 @@
 //! The store on SQL: one set of statements for SQLite and PostgreSQL.
 //!
-//! The statements keep to what both understand (`$1` parameters, `RETURNING`, `ON CONFLICT`, 64-bit integers, text and
-//! bytes); what differs is here: opening, taking turns, and when a commit is on disk.
+//! The statements keep to what both understand (`$1` parameters, `RETURNING`, `ON CONFLICT`, 64-bit
+//! integers, text and bytes); what differs is here: opening, taking turns, and when a commit is on
+//! disk.
 //!
 //! | | SQLite | PostgreSQL |
 //! |---|---|---|
@@ -73,8 +74,8 @@ impl Write {
         &mut self.tx
     }
 
-    /// Lets no other writer count or change what this workspace has until the end of this write. SQLite has one writer at
-    /// a time anyway.
+    /// Lets no other writer count or change what this workspace has until the end of this write.
+    /// SQLite has one writer at a time anyway.
     async fn lock_workspace(&mut self, workspace: &WorkspaceId) -> Result<()> {
         match self.end {
             End::Sqlite(_) => Ok(()),

@@ -1,5 +1,5 @@
-//! Quotas: read and counted within the write that adds something, under the workspace's lock, so that two at once cannot
-//! both take the last place.
+//! Quotas: read and counted within the write that adds something, under the workspace's lock, so
+//! that two at once cannot both take the last place.
 
 use async_trait::async_trait;
 use pandastack_types::WorkspaceId;
@@ -91,7 +91,8 @@ async fn count(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<u64>
     Ok(unsigned(count))
 }
 
-/// Sandboxes of a workspace, their processors and memory; those that sleep count, because they may wake at any time.
+/// Sandboxes of a workspace, their processors and memory; those that sleep count, because they may
+/// wake at any time.
 async fn machines(conn: &mut AnyConnection, workspace: &WorkspaceId) -> Result<(u64, u64, u64)> {
     let (count, cpu, memory_mb): (i64, i64, i64) = sqlx::query_as(
         "SELECT COUNT(*), CAST(COALESCE(SUM(cpu), 0) AS BIGINT), CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) \

@@ -6,7 +6,8 @@
 //! | a replica leads | its session holds the advisory lock `LEADER_LOCK` |
 //! | something changed | a notification on `CHANNEL`, sent by triggers and delivered in the order of commits |
 //!
-//! Notifications name what changed and do not carry it: they are short by the protocol's rules, events are not.
+//! Notifications name what changed and do not carry it: they are short by the protocol's rules,
+//! events are not.
 
 use std::collections::HashSet;
 
@@ -20,8 +21,9 @@ use super::{Backend, SqlStore, corrupt};
 use crate::Result;
 use crate::replicas::{News, Replica, ReplicaStore, Session};
 
-/// The lock of the leader among the database's advisory locks: "pandasta" in ASCII. Servers from before there were replicas
-/// held it for as long as they ran, so one of those and a leader exclude each other.
+/// The lock of the leader among the database's advisory locks: "pandasta" in ASCII. Servers from
+/// before there were replicas held it for as long as they ran, so one of those and a leader exclude
+/// each other.
 const LEADER_LOCK: i64 = 0x7061_6e64_6173_7461;
 /// The class of the locks of members: "pand" in ASCII.
 const MEMBER_CLASS: i32 = 0x7061_6e64;

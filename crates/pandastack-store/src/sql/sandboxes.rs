@@ -131,7 +131,8 @@ impl SandboxStore for SqlStore {
         at: Timestamp,
     ) -> Result<Promotion> {
         let mut write = self.write(Durability::Power).await?;
-        // Locks the whole tree, always in the same order: a second promotion in it waits here and then sees what this one did.
+        // Locks the whole tree, always in the same order: a second promotion in it waits here and
+        // then sees what this one did.
         let by_tree = AssertSqlSafe(format!("{BY_TREE}{}", write.lock_clause()));
         let rows: Vec<SandboxRow> = sqlx::query_as(by_tree)
             .bind(workspace.as_str())

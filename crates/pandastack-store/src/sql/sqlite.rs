@@ -1,10 +1,11 @@
 //! SQLite: one file, write-ahead log, one writer at a time, readers beside it.
 //!
-//! SQLite itself runs with `synchronous=NORMAL`: a commit survives `kill -9` (the log is in the page cache), but is on
-//! disk only after the next checkpoint. Where a commit must survive power loss ([`Durability`]), the log file is synced
-//! here, after the commit and outside the writer's turn. `synchronous=FULL` would give the same guarantee but sync while
-//! holding the turn, so that one slow disk flush stands in the way of every other write, and a create could not wait
-//! for the disk and for its machine at the same time.
+//! SQLite itself runs with `synchronous=NORMAL`: a commit survives `kill -9` (the log is in the
+//! page cache), but is on disk only after the next checkpoint. Where a commit must survive power
+//! loss ([`Durability`]), the log file is synced here, after the commit and outside the writer's
+//! turn. `synchronous=FULL` would give the same guarantee but sync while holding the turn, so that
+//! one slow disk flush stands in the way of every other write, and a create could not wait for the
+//! disk and for its machine at the same time.
 
 use std::fs::File;
 use std::path::Path;
@@ -19,8 +20,8 @@ use crate::{Durability, Result};
 
 /// Connections that read.
 const READERS_MAX: u32 = 4;
-/// For every connection. The busy timeout is how long a statement waits for a lock that only a foreign process (a
-/// backup) can hold.
+/// For every connection. The busy timeout is how long a statement waits for a lock that only a
+/// foreign process (a backup) can hold.
 const SETTINGS: &str = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; \
                         PRAGMA foreign_keys = ON;";
 /// For connections that read.
@@ -79,15 +80,15 @@ impl Sqlite {
     }
 }
 
-/// Waits until everything committed so far is on disk. Frames that a checkpoint moved meanwhile are in the database
-/// file, which SQLite syncs before it reuses the log.
+/// Waits until everything committed so far is on disk. Frames that a checkpoint moved meanwhile are
+/// in the database file, which SQLite syncs before it reuses the log.
 async fn sync(log: Arc<File>) -> Result<()> {
     let synced = tokio::task::spawn_blocking(move || log.sync_data()).await;
     Ok(synced.unwrap_or_else(|failed| Err(std::io::Error::other(failed))).map_err(sqlx::Error::Io)?)
 }
 
-/// Connections to a file. They are never retired: with the last one SQLite removes the log, and the handle that
-/// [`Sqlite`] holds would sync a file that is gone.
+/// Connections to a file. They are never retired: with the last one SQLite removes the log, and the
+/// handle that [`Sqlite`] holds would sync a file that is gone.
 async fn pool(path: &Path, connections: u32, settings: &'static str) -> Result<AnyPool> {
     sqlx::any::install_default_drivers();
     let not_absolute = || sqlx::Error::Configuration("the database's path is not absolute".into());

@@ -1,4 +1,5 @@
-//! The requirements on every store, run on each backend: `run_all` is the list, `open` gives a fresh, empty store.
+//! The requirements on every store, run on each backend: `run_all` is the list, `open` gives a
+//! fresh, empty store.
 
 // A test that cannot go on fails; that is what these are for.
 #![allow(clippy::unwrap_used)]

@@ -23,7 +23,7 @@ fn exec_streams_bytes_from_the_directory_of_the_app() {
 }
 
 #[test]
-fn exec_takes_options_before_the_command_only() {
+fn exec_options_end_at_the_command() {
     let program = Program::new();
     program.check(&["app", "exec", "shop", "--cwd", "/tmp", "ls", "-l", "--cwd", "x"], 0, "out ä\n", "err\n");
     let request = program.server.body_of(&exec_call());
@@ -33,11 +33,11 @@ fn exec_takes_options_before_the_command_only() {
 }
 
 #[test]
-fn a_source_that_is_not_there_makes_no_app() {
+fn a_missing_source_creates_no_app() {
     let program = Program::new();
     let file = program.home.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let hint = "hint: --dir is a directory with the app's source\n";
+    let hint = "hint: set --dir to the directory that contains the app\n";
     for (place, why) in [
         (file.display().to_string(), "Not a directory (os error 20)"),
         (format!("{}/none", program.home.path().display()), "No such file or directory (os error 2)"),
@@ -45,21 +45,24 @@ fn a_source_that_is_not_there_makes_no_app() {
         let expected = format!("error: cannot deploy {place}: {why}\n{hint}");
         program.check(&["app", "deploy", "fresh", "--dir", &place], 1, "", &expected);
     }
-    let expected = "error: there is no such sandbox\n";
+    let expected = "error: sandbox not found\n";
     let absent = "00000000-0000-4000-8000-000000000000:/srv";
     program.check(&["app", "deploy", "fresh", "--from-sandbox", absent], 1, "", expected);
-    let expected = "error: app `fresh` has no repository\nhint: give it one with --git\n";
+    let expected = "error: app `fresh` has no repository\nhint: set one with --git\n";
     program.check(&["app", "deploy", "fresh", "--ref", "v1"], 1, "", expected);
     let calls = program.server.calls();
     assert!(calls.iter().all(|call| call.starts_with("GET ")), "{calls:?}");
 }
 
 #[test]
-fn nobody_is_asked_where_a_program_reads() {
+fn json_output_never_asks_for_confirmation() {
     let program = Program::new();
     let output = program.run(&["app", "rm", "shop", "--json"]);
-    let told: Value = serde_json::from_slice(&output.stderr).unwrap();
-    assert_eq!((output.status.code(), told["hint"].as_str()), (Some(1), Some("give --yes")));
+    let report: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(
+        (output.status.code(), report["hint"].as_str()),
+        (Some(1), Some("use --yes to delete it without confirmation"))
+    );
     assert_eq!(program.server.calls(), ["GET /v1/apps/shop"]);
 }
 

@@ -1,4 +1,4 @@
-//! `bench`: it measures, and leaves nothing.
+//! `bench`: measures latencies and leaves no sandboxes behind.
 
 use std::process::{Command, Stdio};
 
@@ -40,7 +40,7 @@ fn rounds_are_measured_and_cleaned_up() {
     assert_eq!(program.server.body_of("POST /v1/sandboxes")["ttl_seconds"], 600);
     let table = text(&program.run(&["bench", "--count", "1"]).stdout);
     assert!(
-        table.starts_with("base on http://127.0.0.1:") && table.contains("\nFIGURE           N  P50"),
+        table.starts_with("base on http://127.0.0.1:") && table.contains("\nOPERATION        N  P50"),
         "{table}"
     );
 }
@@ -52,7 +52,7 @@ fn a_command_that_fails_ends_it_without_leftovers() {
         &["bench", "--", "false"],
         1,
         "",
-        "error: the command exited with 1: no\nhint: measure a command that succeeds\n",
+        "error: the command failed with exit code 1: no\nhint: use a command that exits with 0\n",
     );
     assert_eq!(made_and_deleted(&program), (1, 1));
 }

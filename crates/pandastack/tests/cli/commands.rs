@@ -18,21 +18,21 @@ fn run_streams_output_passes_the_exit_code_and_deletes() {
 }
 
 #[test]
-fn a_failed_platform_is_told_from_a_failed_command() {
+fn a_platform_error_has_its_own_exit_code() {
     let program = Program::new();
     program.check(
         &["run", "--", "cut"],
         125,
         "half",
-        "error: the stream of POST /v1/sandboxes/3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55/exec/stream broke off: the \
-         command's exit was not reported\nhint: `pandastack host list` shows whether the hosts answer\n",
+        "error: the stream of POST /v1/sandboxes/3f2b0c1e-7d7f-4c58-9d0e-0d2b7a0f9a55/exec/stream was interrupted: \
+         the exit code was not reported\nhint: run `pandastack host list` to check whether the hosts are reachable\n",
     );
     program.check(&["run", "--", "slow"], 124, "", "error: timeout: the command ran past 1 s\n");
     program.check(
         &["run", "--template", "missing", "--", "true"],
         125,
         "",
-        "error: there is no template `missing`\n",
+        "error: template `missing` not found\n",
     );
 }
 
@@ -83,21 +83,21 @@ fn one_sandbox_is_described() {
 }
 
 #[test]
-fn the_beginning_of_an_id_is_enough() {
+fn a_unique_prefix_of_an_id_is_enough() {
     let program = Program::new();
     program.check(&["sandbox", "hibernate", "3f2b"], 0, &format!("{ID}\n"), "");
     program.check(
         &["sandbox", "rm", "ffff"],
         1,
         "",
-        "error: no sandbox begins with `ffff`\nhint: `pandastack sandbox list` shows the ids\n",
+        "error: sandbox `ffff` not found\nhint: run `pandastack sandbox list` to see all IDs\n",
     );
     program.check(
         &["sandbox", "get", "NO_SUCH"],
         1,
         "",
         "error: `NO_SUCH` is not a sandbox id: use 1 to 57 lowercase letters, digits and `-`\n\
-         hint: `pandastack sandbox list` shows the ids\n",
+         hint: run `pandastack sandbox list` to see all IDs\n",
     );
 }
 
@@ -141,14 +141,14 @@ fn errors_say_what_to_do_next() {
         (output.status.code(), text(&output.stderr)),
         (
             Some(1),
-            "error: this key is not known\nhint: set PANDASTACK_API_KEY, or run `pandastack up` again to renew the \
-             configuration\n"
+            "error: invalid API key\nhint: set PANDASTACK_API_KEY to a valid key, or run \
+             `pandastack up` again\n"
                 .to_owned()
         )
     );
     let mut command = program.command(&["whoami"]);
     let output = command.env_remove("PANDASTACK_API_KEY").output().unwrap();
-    assert!(text(&output.stderr).starts_with("error: no API key is configured\nhint: `pandastack up`"));
+    assert!(text(&output.stderr).starts_with("error: no API key configured\nhint: run `pandastack up`"));
     let mut command = program.command(&["whoami"]);
     let output = command.env("PANDASTACK_API_URL", "http://127.0.0.1:1").output().unwrap();
     assert!(

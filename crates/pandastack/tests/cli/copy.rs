@@ -58,6 +58,7 @@ fn sides_must_differ() {
         &["sandbox", "cp", "a", "b"],
         1,
         "",
-        "error: exactly one side of a copy must be in a sandbox\nhint: write it as ID:/path, for example 3f2b:/srv/out\n",
+        "error: exactly one of SOURCE and TARGET must be a sandbox path\nhint: write a sandbox path as ID:/path, \
+         such as 3f2b:/srv/out\n",
     );
 }

@@ -1,4 +1,4 @@
-//! What a person sees: the real program against a small server that speaks the API's shapes.
+//! Output of the real program against a scripted API server.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -6,6 +6,8 @@ mod apps;
 mod bench;
 mod commands;
 mod copy;
+#[cfg(feature = "server")]
+mod errors;
 mod reads;
 #[cfg(feature = "server")]
 mod reference;
@@ -15,11 +17,12 @@ mod several;
 #[cfg(feature = "server")]
 mod up;
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use server::Server;
 
-/// The program, pointed at a server, in an empty home.
+/// The program with a scripted server and an empty home directory.
 struct Program {
     server: Server,
     home: tempfile::TempDir,
@@ -42,13 +45,33 @@ impl Program {
         self.command(args).output().unwrap()
     }
 
-    /// Runs and compares everything a person and a script can see.
+    /// Runs the program and compares exit code, standard output and standard error.
     #[track_caller]
     fn check(&self, args: &[&str], code: i32, stdout: &str, stderr: &str) {
         let output = self.run(args);
         let seen = (output.status.code(), text(&output.stdout), text(&output.stderr));
         assert_eq!(seen, (Some(code), stdout.to_owned(), stderr.to_owned()), "pandastack {}", args.join(" "));
     }
+}
+
+/// Compares a text with a committed file; `PANDASTACK_WRITE_GOLDEN=1` writes the file instead.
+#[track_caller]
+fn check_snapshot(file: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
+    if std::env::var_os("PANDASTACK_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    let (seen, expected): (Vec<_>, Vec<_>) = (text.lines().collect(), expected.lines().collect());
+    let line = seen.iter().zip(&expected).take_while(|(seen, expected)| seen == expected).count();
+    assert!(
+        seen == expected,
+        "{file} is stale from line {} on: it has {:?}, the program prints {:?}; to update it, run\n\
+         PANDASTACK_WRITE_GOLDEN=1 cargo test --release -p pandastack --test cli",
+        line + 1,
+        expected.get(line),
+        seen.get(line),
+    );
 }
 
 fn text(bytes: &[u8]) -> String {

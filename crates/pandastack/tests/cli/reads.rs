@@ -1,7 +1,5 @@
-//! What commands that read print, held against `golden/reads.txt`. `PANDASTACK_WRITE_GOLDEN=1` writes that file: look at
-//! the difference before you commit it.
-
-use std::path::Path;
+//! Output of commands that read, compared with `golden/reads.txt`. `PANDASTACK_WRITE_GOLDEN=1` writes the file: review the
+//! difference before you commit it.
 
 use serde_json::Value;
 
@@ -9,7 +7,7 @@ use crate::server::ID;
 use crate::services::{DATABASE, SCHEDULE};
 use crate::{Program, text};
 
-/// Commands with a table or a description for people, and JSON for programs.
+/// Commands that print a table or details, and JSON with `--json`.
 const READS: [&[&str]; 17] = [
     &["sandbox", "list"],
     &["sandbox", "get", ID],
@@ -30,7 +28,7 @@ const READS: [&[&str]; 17] = [
     &["audit"],
 ];
 
-/// A text in which moments of today, which differ from run to run, are `<time>`.
+/// Replaces times of today, which differ from run to run, with `<time>`.
 fn without_now(text: &str) -> String {
     let is_now = |word: &str| {
         let at: Option<jiff::Timestamp> = word.parse().ok();
@@ -46,7 +44,7 @@ fn without_now(text: &str) -> String {
 }
 
 #[test]
-fn people_see_what_they_saw_before() {
+fn human_readable_output_matches_the_snapshot() {
     let program = Program::new();
     let mut seen = String::new();
     for args in READS {
@@ -55,16 +53,11 @@ fn people_see_what_they_saw_before() {
         assert_eq!(text(&output.stderr), "", "{args:?}");
         seen.push_str(&format!("$ pandastack {}\n{}\n", args.join(" "), without_now(&text(&output.stdout))));
     }
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/golden/reads.txt");
-    if std::env::var_os("PANDASTACK_WRITE_GOLDEN").is_some() {
-        std::fs::write(&golden, &seen).unwrap();
-    }
-    let expected = std::fs::read_to_string(&golden).unwrap_or_default();
-    assert!(seen == expected, "{} differs; seen:\n{seen}", golden.display());
+    crate::check_snapshot("crates/pandastack/tests/cli/golden/reads.txt", &seen);
 }
 
 #[test]
-fn programs_get_every_field_that_the_server_told() {
+fn json_output_has_every_field_of_the_response() {
     let program = Program::new();
     for args in READS {
         let output = program.run(&[args, &["--json"]].concat());

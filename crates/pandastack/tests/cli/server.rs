@@ -106,7 +106,7 @@ async fn record(State(api): Shared, request: Request, next: Next) -> Response {
     api.calls.lock().unwrap().push((call, String::from_utf8_lossy(&bytes).into_owned()));
     let wanted = format!("Bearer {KEY}");
     if parts.headers.get("authorization").and_then(|v| v.to_str().ok()) != Some(wanted.as_str()) {
-        return error(StatusCode::UNAUTHORIZED, "unauthorized", "this key is not known");
+        return error(StatusCode::UNAUTHORIZED, "unauthorized", "invalid API key");
     }
     next.run(Request::from_parts(parts, bytes.into())).await
 }
@@ -143,7 +143,11 @@ async fn create(State(api): Shared, headers: HeaderMap, body: Bytes) -> Response
         Some("slow") if !api.baked.load(Ordering::SeqCst) => {
             error(StatusCode::SERVICE_UNAVAILABLE, "template_baking", "the template slow is being built")
         }
-        Some("missing") => error(StatusCode::NOT_FOUND, "not_found", "there is no template `missing`"),
+        Some("broken") => error(StatusCode::INTERNAL_SERVER_ERROR, "internal", "internal error"),
+        Some("disk-full") => {
+            error(StatusCode::INSUFFICIENT_STORAGE, "disk_full", "the disk of host box is full")
+        }
+        Some("missing") => error(StatusCode::NOT_FOUND, "not_found", "template `missing` not found"),
         _ => (StatusCode::CREATED, axum::Json(sandbox(ID))).into_response(),
     }
 }
@@ -152,7 +156,7 @@ async fn get_one(Path(id): Path<String>) -> Response {
     if id == ID {
         return axum::Json(sandbox(ID)).into_response();
     }
-    error(StatusCode::NOT_FOUND, "not_found", "there is no such sandbox")
+    error(StatusCode::NOT_FOUND, "not_found", "sandbox not found")
 }
 
 /// Fails when told to, and does not answer before it may.
@@ -193,7 +197,7 @@ type Params = Query<HashMap<String, String>>;
 async fn read_file(State(api): Shared, Query(query): Params) -> Response {
     match api.files.lock().unwrap().get(&query["path"]) {
         Some(bytes) => bytes.clone().into_response(),
-        None => error(StatusCode::NOT_FOUND, "file_not_found", "there is no such file"),
+        None => error(StatusCode::NOT_FOUND, "file_not_found", "file not found"),
     }
 }
 
@@ -237,7 +241,7 @@ async fn stat_file(State(api): Shared, Query(query): Params) -> Response {
     let is_dir = path == "/srv" || path == "/srv/dir";
     let size = api.files.lock().unwrap().get(path).map(Vec::len);
     if !is_dir && size.is_none() {
-        return error(StatusCode::NOT_FOUND, "file_not_found", "there is no such file");
+        return error(StatusCode::NOT_FOUND, "file_not_found", "file not found");
     }
     let entry = json!({"name": name, "path": path, "is_dir": is_dir, "size": size.unwrap_or(0), "mode": "-", "mtime": 0});
     axum::Json(entry).into_response()
@@ -255,9 +259,15 @@ async fn templates() -> axum::Json<Value> {
     axum::Json(json!([template_named("base", "ready"), template_named("slow", "unbaked")]))
 }
 
-async fn template(State(api): Shared, Path(name): Path<String>) -> axum::Json<Value> {
+/// `proxy` and `garbage` answer like servers that are not PandaStack.
+async fn template(State(api): Shared, Path(name): Path<String>) -> Response {
+    match name.as_str() {
+        "proxy" => return (StatusCode::BAD_GATEWAY, "<html>bad gateway</html>").into_response(),
+        "garbage" => return "<html>welcome</html>".into_response(),
+        _ => {}
+    }
     let ready = name != "slow" || api.baked.load(Ordering::SeqCst);
-    axum::Json(template_named(&name, if ready { "ready" } else { "unbaked" }))
+    axum::Json(template_named(&name, if ready { "ready" } else { "unbaked" })).into_response()
 }
 
 fn build(status: &str) -> Value {

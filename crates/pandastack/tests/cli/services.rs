@@ -20,6 +20,8 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     for (path, answer) in [
         ("/apps", items(app())),
         ("/apps/shop", app()),
+        ("/apps/draft", draft()),
+        ("/apps/draft/deploys", json!([])),
         ("/apps/shop/metrics", app_metrics()),
         ("/apps/shop/env", app_env()),
         ("/databases", items(database())),
@@ -42,10 +44,10 @@ pub fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route(&database_path, delete(|| async { StatusCode::NO_CONTENT }))
 }
 
-/// Everything goes but `kept`, in a sentence that does not say its name.
+/// Deletes anything but `kept`, whose error does not contain its name.
 async fn remove(Path(name): Path<String>) -> Response {
     match name.as_str() {
-        "kept" => error(StatusCode::CONFLICT, "conflict", "it is protected"),
+        "kept" => error(StatusCode::CONFLICT, "conflict", "protected from deletion"),
         _ => StatusCode::NO_CONTENT.into_response(),
     }
 }
@@ -61,6 +63,15 @@ fn app() -> Value {
         "env": {}, "template": "base", "cpu": 1, "memory_mb": 512, "status": "running", "sandbox_id": ID,
         "url": "http://shop.localhost:8080", "created_at": ago(7300), "updated_at": ago(125),
     })
+}
+
+/// An app that was never deployed.
+fn draft() -> Value {
+    let mut app = app();
+    app["name"] = "draft".into();
+    app["status"] = "created".into();
+    app["sandbox_id"] = Value::Null;
+    app
 }
 
 fn app_env() -> Value {

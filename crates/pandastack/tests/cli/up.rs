@@ -144,7 +144,7 @@ fn up_configures_the_client_and_says_why_it_cannot_start() {
     platform.up();
     assert!(config_in(platform.dir.path()).contains(&platform.address));
     let again = platform.run(&["up", "--listen", &platform.address]);
-    assert!(text(&again.stderr).starts_with("PandaStack is already up (process "), "{again:?}");
+    assert!(text(&again.stderr).starts_with("PandaStack is already running (PID "), "{again:?}");
 }
 
 fn config_in(home: &Path) -> String {
@@ -157,6 +157,6 @@ fn a_directory_that_is_not_ours_is_never_purged() {
     std::fs::create_dir(platform.data_dir()).unwrap();
     std::fs::write(platform.data_dir().join("precious"), "x").unwrap();
     let output = platform.run(&["down", "--purge"]);
-    assert!(text(&output.stderr).starts_with("There is no PandaStack in "), "{output:?}");
+    assert!(text(&output.stderr).starts_with("No PandaStack installation in "), "{output:?}");
     assert!(platform.data_dir().join("precious").exists());
 }
