@@ -98,8 +98,19 @@ pub struct Control {
     session: Box<dyn Session>,
     /// It leads from the start.
     leads: bool,
-    /// Held, not read: the lock on the data directory ends with the process, however that ends.
-    _lock: File,
+    /// Held, not read.
+    _lock: DataDirLock,
+}
+
+/// The lock on a data directory. It ends with the process, however that ends.
+struct DataDirLock(File);
+
+impl Drop for DataDirLock {
+    /// Unlocks by name: a child process that has been forked and has not executed its program yet has the file open,
+    /// too, so closing it here would not end the lock.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 /// Binds and serves until `shutdown`.
@@ -315,11 +326,11 @@ fn make_private_dir(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-fn lock(path: &Path) -> Result<File, ServeError> {
+fn lock(path: &Path) -> Result<DataDirLock, ServeError> {
     let unusable = |source| ServeError::DataDir { path: path.to_owned(), source };
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(unusable)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(DataDirLock(file)),
         Err(std::fs::TryLockError::WouldBlock) => Err(ServeError::InUse(path.to_owned())),
         Err(std::fs::TryLockError::Error(source)) => Err(unusable(source)),
     }
