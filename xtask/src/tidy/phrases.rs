@@ -7,13 +7,13 @@ use super::allowance;
 /// A phrase in lower case, the term to use instead, and the number of lines that still have it. A
 /// number only goes down; a phrase with none left stays, so that it does not come back.
 const PHRASES: [(&str, &str, usize); 21] = [
-    ("lead ports of this machine", "forward local ports", 1),
+    ("lead ports of this machine", "forward local ports", 0),
     ("make, use and delete", "manage", 1),
     ("show and set what", "show or change", 0),
-    ("what the workspace may have", "workspace quotas", 13),
-    ("what the workspace gives", "defaults for new sandboxes", 1),
+    ("what the workspace may have", "workspace quotas", 12),
+    ("what the workspace gives", "defaults for new sandboxes", 0),
     ("something at certain times", "schedules", 0),
-    ("what a shell needs to complete", "shell completions", 1),
+    ("what a shell needs to complete", "shell completions", 0),
     ("ended before its end", "cancelled", 2),
     ("goes on after its end", "unexpected data after", 1),
     ("is not what this call takes", "invalid value for", 6),
